@@ -1,9 +1,9 @@
 """Producers, consumers and administration of a cluster; ``broker_lite.bus`` creates them.
 
-Operations are generators (``operations``, ``administration``); a shell of ``transport`` runs them
-with threads or asyncio. Producers and consumers are engines without I/O (``producing``,
-``consuming``) under both shells. This package imports pyarrow, numpy, asyncio and kazoo only on
-first use of a name that needs them.
+``operations`` and ``administration`` hold operations: generators that yield their network steps.
+``transport`` has shells that run the steps, on threads or with asyncio. ``producing`` and
+``consuming`` hold engines that do no I/O themselves, so both shells can run them. The package
+imports pyarrow, numpy, asyncio and kazoo on the first use of a name that needs them.
 """
 
 from __future__ import annotations

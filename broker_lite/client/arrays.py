@@ -1,8 +1,8 @@
 """Conversions between Python lists and Arrow without ``pa.array`` and ``to_pylist``.
 
-``pa.array`` imports pandas if it is installed: half a second in a process's first ``send``, and 40
-MB. Joining bytes and wrapping buffers is as fast. ``record.arrays`` does the same for numpy. Pure
-functions, any thread.
+``pa.array`` imports pandas if it is installed. This would cost half a second in a process's first
+``send``, and 40 MB of memory. To join bytes and wrap buffers is as fast. ``record.arrays`` has the
+same conversions for numpy. The functions do no I/O; any thread may call them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from broker_lite.record.arrow import HEADERS_TYPE
 
 _OFFSET_MAX = (1 << 31) - 1
 FEW = 8
-"""Maximum number of values converted without numpy, which is slower for a few records."""
+"""Number of values up to which conversions use ``struct``, because numpy is slower for a few
+values."""
 _KEPT_ROWS_MAX = 1 << 16
 _ITEM_TYPE = HEADERS_TYPE.value_type
 
@@ -31,7 +32,8 @@ _ITEM_TYPE = HEADERS_TYPE.value_type
 def fixed(
     values: npt.NDArray[Any], kind: pa.DataType, is_valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Return numpy values as a column of a type of the same width."""
+    """Return numpy values as an Arrow column, without a copy. ``kind`` has the same width as the
+    values. ``is_valid`` is false for nulls."""
     return pa.Array.from_buffers(
         kind, len(values), [_validity(is_valid), pa.py_buffer(np.ascontiguousarray(values))]
     )
@@ -44,8 +46,10 @@ def _validity(is_valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
 
 
 def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
-    """Return bytes as a binary column (text as UTF-8 with ``kind`` string); 50 ns each. Raises
-    MessageTooLargeError above 2 GiB."""
+    """Return bytes as a binary column, or UTF-8 bytes as a string column if ``kind`` is string.
+
+    Takes 50 ns a value. Raises MessageTooLargeError above 2 GiB.
+    """
     count = len(values)
     if count <= FEW and None not in values:
         return _few_of(values, pa.binary() if kind is None else kind)  # type: ignore[arg-type]
@@ -70,8 +74,8 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
 
 
 def topic_column(topic: str, count: int) -> pa.Array:
-    """Return a column of ``count`` equal texts; a slice of a cached column if that is long
-    enough."""
+    """Return a column with ``topic`` in each of ``count`` rows. Up to 65,536 rows it is a slice of
+    a cached column."""
     if count > _KEPT_ROWS_MAX:
         return pa.repeat(pa.scalar(topic), count)
     return _repeated(topic, max(1 << 12, 1 << (count - 1).bit_length())).slice(0, count)
@@ -96,8 +100,8 @@ def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
 
 
 def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
-    """Yield a binary column as Python bytes, each built on demand; 25 ns each. Without a column,
-    yield None for every row."""
+    """Yield the values of a binary column, each built on demand, in 25 ns a value. Without a
+    column, yield None for every row."""
     if array is None:
         return repeat(None, count)
     _, offsets_buffer, data_buffer = array.buffers()
@@ -110,7 +114,7 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
             few = memoryview(data_buffer)
             return iter([few[at:end].tobytes() for at, end in pairwise(edges)])
         offsets = np.frombuffer(offsets_buffer, np.int32, count + 1, 4 * array.offset)
-        # Three times as fast as one slice per value.
+        # BytesIO.read is three times as fast as one slice per value.
         data = BytesIO(memoryview(data_buffer)[int(offsets[0]) : int(offsets[-1])])
         found = map(data.read, np.diff(offsets).tolist())
     if not array.null_count:
@@ -129,7 +133,8 @@ def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
-    """Return each row's headers (None: no headers) as a column of HEADERS_TYPE."""
+    """Return the headers of each row as a column of HEADERS_TYPE. None is a row without
+    headers."""
     sizes = np.fromiter((len(row) if row else 0 for row in rows), np.int64, len(rows))
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])

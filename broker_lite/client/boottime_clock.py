@@ -1,9 +1,9 @@
 """The clock of leases, which continues during suspend.
 
-A group member may return records for a limited time after its last heartbeat. Other members then
-take over, by the clocks of running machines. A suspended machine must count that time too;
-``time.monotonic`` on Linux does not. All lease checks read this clock; pure code receives its
-values. Any thread.
+A group member may return records only for a limited time after its last heartbeat, because other
+members then take over its partitions. A machine in suspend must count this time too. Linux's
+``time.monotonic`` does not count suspend, so all checks of leases use this clock. Any thread may
+read it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 
 CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux's clock that counts suspend; on macOS, CLOCK_MONOTONIC counts it."""
+"""A clock that counts suspend: CLOCK_BOOTTIME on Linux, and CLOCK_MONOTONIC on macOS."""
 
 
 def lease_ms() -> float:

@@ -1,6 +1,6 @@
-"""Callbacks of a group's consumer: partitions assigned, revoked or lost.
+"""The callbacks of a group's consumer, for partitions that it gets, gives up or loses.
 
-Each is called as ``callback(consumer, partitions)`` on the reading thread, within a call that asks
+The consumer calls ``callback(consumer, partitions)`` on the reading thread, within a call that asks
 for records, or that creates or closes the consumer.
 """
 
@@ -17,10 +17,11 @@ Callback = Callable[[Any, list[TopicPartition]], Any]
 class Callbacks(NamedTuple):
     """The callbacks of one consumer.
 
-    ``on_assign``: the partitions are assigned; their positions are known and ``seek`` works.
-    ``on_revoke``: the partitions move to another member after the call; ``commit`` works, and
-    automatic commits are done. ``on_lost``: the partitions have already moved, so a commit would be
-    refused. Without ``on_lost``, ``on_revoke`` is called instead.
+    - ``on_assign``: the consumer has the partitions and knows their positions. ``seek`` works.
+    - ``on_revoke``: the partitions move to another member after the call. The consumer has made
+      its automatic commits, and ``commit`` works.
+    - ``on_lost``: the partitions have already moved, so the group would refuse a commit. Without
+      ``on_lost``, the consumer calls ``on_revoke``.
     """
 
     on_assign: Callback | None = None
@@ -37,6 +38,7 @@ NO_CALLBACKS = Callbacks()
 
 
 def call_back(callback: Callback | None, consumer: Any, tps: Iterable[TopicPartition]) -> Any:
-    """Call a callback with the sorted partitions, unless there are none, and return its result."""
+    """Call ``callback`` with the sorted partitions, and return its result. Do nothing without a
+    callback or without partitions."""
     listed = sorted(tps)
     return callback(consumer, listed) if callback is not None and listed else None

@@ -1,7 +1,7 @@
 """A client's security settings: from options, or from a file that ``LOGBUS_CLIENT_CONFIG`` names.
 
-The file has ``key=value`` lines in Kafka's or librdkafka's names; other keys are ignored, so a
-``client.properties`` of Kafka's tools or a file of ``kcat -F`` can be used as it is.
+The file has ``key=value`` lines with Kafka's or librdkafka's names. Other keys are ignored, so a
+``client.properties`` of Kafka's tools or a file for ``kcat -F`` works without a change.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from broker_lite.model import OAUTHBEARER
 from broker_lite.security.jaas import parse_jaas
 
 VARIABLE = "LOGBUS_CLIENT_CONFIG"
+"""The environment variable that names a client's file of security settings."""
 ALLOWED_URLS = "LOGBUS_OAUTH_ALLOWED_URLS"
 """The environment variable with the token URLs that this process may connect to, separated by
 commas. It is not an option, because the author of an option could then choose any address
 (CVE-2025-27817)."""
 JAAS = "sasl.jaas.config"
+"""Kafka's option for user name and password in one text."""
 FILE = "client.config"
 """The option that names a file of security settings."""
 OPTIONS = frozenset({*KEYS, JAAS, FILE})
@@ -45,13 +47,13 @@ OPTIONS = frozenset({*KEYS, JAAS, FILE})
 
 
 _chosen: ClientSecurity | None = None
-"""The settings of ``chosen_security``; None: those of the environment."""
+"""The settings of ``chosen_security``; None outside its block."""
 
 
 @contextlib.contextmanager
 def chosen_security(security: ClientSecurity) -> Iterator[None]:
-    """Use these settings for connections that have none, in place of the environment's settings.
-    The command line calls this."""
+    """Within the block, use ``security`` for connections without settings of their own, in place of
+    the environment's settings. The command line uses this."""
     global _chosen
     before, _chosen = _chosen, security
     try:
@@ -61,13 +63,13 @@ def chosen_security(security: ClientSecurity) -> Iterator[None]:
 
 
 def is_chosen() -> bool:
-    """Return whether ``chosen_security`` is in effect."""
+    """Return whether the program is in a block of ``chosen_security``."""
     return _chosen is not None
 
 
 def security_of_environment() -> ClientSecurity:
     """Return the settings of ``chosen_security``, else those of the file that LOGBUS_CLIENT_CONFIG
-    names; without the variable, none."""
+    names, else NO_SECURITY. Raises InvalidConfigError."""
     if _chosen is not None:
         return _chosen
     path = os.environ.get(VARIABLE)
@@ -75,10 +77,10 @@ def security_of_environment() -> ClientSecurity:
 
 
 def security_of_options(options: Mapping[str, str]) -> ClientSecurity | None:
-    """Return the security settings of options, which override the file that ``client.config``
-    names; None if no option is about security.
+    """Return the security settings among ``options``, or None if there are none.
 
-    Raises InvalidConfigError for a wrong value.
+    The options override the file that the option ``client.config`` names. Raises InvalidConfigError
+    for a wrong value.
     """
     given = {key: value for key, value in options.items() if key in OPTIONS}
     if not given:
@@ -95,8 +97,8 @@ def security_of_options(options: Mapping[str, str]) -> ClientSecurity | None:
 
 
 def take_security(options: Mapping[str, Any]) -> tuple[ClientSecurity | None, dict[str, Any]]:
-    """Return the security settings among keyword options (``sasl_username``: ``sasl.username``),
-    and the other options."""
+    """Split keyword options into security settings and other options. A keyword has underscores in
+    place of dots: ``sasl_username``. Raises InvalidConfigError."""
     rest: dict[str, Any] = {}
     found: dict[str, str] = {}
     for name, value in options.items():
@@ -106,12 +108,12 @@ def take_security(options: Mapping[str, Any]) -> tuple[ClientSecurity | None, di
         elif isinstance(value, str | os.PathLike):
             found[key] = os.fspath(value)
         else:
-            raise InvalidConfigError(f"{name}: give text")
+            raise InvalidConfigError(f"{name}: give text, not {type(value).__name__}")
     return security_of_options(found), rest
 
 
 def security_of_file(path: Path) -> ClientSecurity:
-    """Return the security settings of a file. Raises InvalidConfigError that names the file."""
+    """Return the security settings of a file. Raises InvalidConfigError with the file's name."""
     return _security_in(path, _options_of_file(path))
 
 
@@ -143,8 +145,8 @@ def _security_in(path: Path, options: Mapping[str, str]) -> ClientSecurity:
 
 
 def security_of(options: Mapping[str, str]) -> ClientSecurity:
-    """Return the security settings among ``options``, with the login of ``sasl.jaas.config`` if
-    that is given."""
+    """Return the security settings among ``options``. User name and password may also come from
+    ``sasl.jaas.config``. Raises InvalidConfigError."""
     security = client_security(_with_jaas(options))
     if security.token_url:
         allowed = [each.strip() for each in os.environ.get(ALLOWED_URLS, "").split(",")]

@@ -1,7 +1,8 @@
-"""Cluster discovery: options, then environment variables, then the last ``logbus up``.
+"""Find a cluster's brokers: from options, else from environment variables, else from the cluster
+that ``logbus up`` started last.
 
-Discovery runs only when a client is created, so other processes always receive a plain list of
-brokers. ZooKeeper is contacted, and kazoo imported, only if it is named.
+Discovery runs only when a program creates a client. It imports kazoo and contacts ZooKeeper only if
+an option or a variable names ZooKeeper.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from broker_lite.model import Endpoint
 
 ENV_BOOTSTRAP = "LOGBUS_BOOTSTRAP_SERVERS"
 ENV_ZOOKEEPER = "LOGBUS_ZOOKEEPER"
+"""Environment variables with a cluster's brokers, or its ZooKeeper address."""
 PORT_DEFAULT = 9092
 LAST_CLUSTER = "last-cluster.json"
 CLUSTERS = "clusters"
-"""The folder with a record of each cluster of ``logbus up``, beside ``LAST_CLUSTER``."""
+"""The folder, beside ``LAST_CLUSTER``, with a file for each cluster that ``logbus up`` started."""
 ZOOKEEPER_TIMEOUT_S = 10.0
+"""Seconds for which discovery waits for ZooKeeper and for a registered broker."""
 
 
 def resolve(
@@ -42,9 +45,10 @@ def resolve(
     """Return the bootstrap brokers as ``host:port,host:port``.
 
     The first source with a value wins: ``bootstrap_servers``, ``zookeeper`` (its broker registry),
-    LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, the cluster that ``logbus up`` started last. Raises
-    NoClusterError without any, InvalidConfigError for a malformed address or both options,
-    CoordinationUnavailableError if ZooKeeper does not answer.
+    LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, the cluster that ``logbus up`` started last.
+
+    Raises NoClusterError if no source has a value, InvalidConfigError for a malformed address or
+    for both arguments, and CoordinationUnavailableError if ZooKeeper does not answer.
     """
     env = os.environ if environment is None else environment
     if bootstrap_servers and zookeeper:
@@ -64,34 +68,33 @@ def resolve(
     if found and found.get("bootstrap_servers"):
         return join(parse_endpoints(str(found["bootstrap_servers"])))
     raise NoClusterError(
-        "no cluster is named: give bootstrap_servers='host:port', set "
+        "nothing names a cluster: give bootstrap_servers='host:port', set "
         f"{ENV_BOOTSTRAP} or {ENV_ZOOKEEPER}, or start one here with: logbus up"
     )
 
 
 def data_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the user's data folder of logbus: the XDG data folder's ``logbus``."""
+    """Return the user's data folder of logbus: ``logbus`` in the XDG data folder."""
     env = os.environ if environment is None else environment
     root = env.get("XDG_DATA_HOME")
     return (Path(root) if root else Path.home() / ".local" / "share") / "logbus"
 
 
 def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the user's cache folder of logbus: the XDG cache folder's ``logbus``.
-
-    For a user without a home directory the path is relative.
-    """
+    """Return the user's cache folder of logbus: ``logbus`` in the XDG cache folder. The path is
+    relative for a user without a home directory."""
     env = os.environ if environment is None else environment
     return Path(env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "logbus"
 
 
 def last_cluster_path(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the file in which ``logbus up`` stores the facts of its last cluster."""
+    """Return the file with the addresses and settings of the last cluster of ``logbus up``."""
     return data_directory(environment) / LAST_CLUSTER
 
 
 def read_cluster(path: str | Path) -> dict[str, Any] | None:
-    """Return the facts of a cluster that ``logbus up`` wrote, or None without a readable file."""
+    """Return the addresses and settings in a file of ``logbus up``; None if the file is missing or
+    unreadable."""
     try:
         found = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError):
@@ -107,9 +110,10 @@ def security_for(
 ) -> ClientSecurity:
     """Return the security of connections to these brokers.
 
-    The first source wins: ``given``, the settings of ``chosen_security``, the file that
-    LOGBUS_CLIENT_CONFIG names, the file that ``logbus up --secure`` wrote for the cluster with
-    these addresses. Credentials of that file go to no other address. Raises InvalidConfigError.
+    The first of these that exists counts: ``given``, the settings of ``chosen_security``, the file
+    that LOGBUS_CLIENT_CONFIG names, the file that ``logbus up --secure`` wrote for a cluster with
+    these addresses. Credentials of the last file never go to other addresses. Raises
+    InvalidConfigError.
     """
     env = os.environ if environment is None else environment
     if given is not None:
@@ -122,8 +126,8 @@ def security_for(
 def recorded_security(
     bootstrap_servers: str, *, environment: Mapping[str, str] | None = None
 ) -> ClientSecurity:
-    """Return the settings that ``logbus up --secure`` wrote for the cluster with these addresses;
-    none for other addresses."""
+    """Return the settings that ``logbus up --secure`` wrote for the cluster with these addresses.
+    Return NO_SECURITY for any other cluster."""
     env = os.environ if environment is None else environment
     wanted = {_loopback(endpoint) for endpoint in parse_endpoints(bootstrap_servers)}
     folder = data_directory(env)
@@ -145,7 +149,7 @@ def parse_endpoints(
 ) -> tuple[Endpoint, ...]:
     """Parse ``host:port,…`` (IPv6 in brackets, default port 9092) or a sequence of such texts.
 
-    Errors name ``option``. Raises InvalidConfigError for an invalid address or an empty list.
+    Raises InvalidConfigError, which names ``option``, for an invalid address or an empty list.
     """
     texts = servers.split(",") if isinstance(servers, str) else servers
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
@@ -182,8 +186,8 @@ def _parse_endpoint(text: str, option: str) -> Endpoint:
 def brokers_in_zookeeper(address: str, timeout_s: float = ZOOKEEPER_TIMEOUT_S) -> list[Endpoint]:
     """Return the brokers registered in a cluster's ZooKeeper (``host:port,…/chroot``).
 
-    Raises CoordinationUnavailableError if ZooKeeper does not answer or has no broker in time,
-    MissingDependencyError without kazoo.
+    Raises CoordinationUnavailableError if ZooKeeper does not answer, or has no broker, within
+    ``timeout_s``. Raises MissingDependencyError if kazoo is not installed.
     """
     from broker_lite.metadata.zookeeper import read_brokers
 

@@ -1,8 +1,7 @@
 """Build configurations from keyword options of ``connect``, ``producer`` and ``consumer``.
 
-An option has one row in ``config`` and two spellings: our name (``batch_bytes``) and its key with
-underscores as in kafka-python (``batch_size``). Any other name is an error that suggests the
-nearest.
+Each option has two spellings: logbus's name (``batch_bytes``), and Kafka's name with underscores,
+as in kafka-python (``batch_size``). The error for an unknown name suggests the nearest name.
 """
 
 from __future__ import annotations
@@ -30,13 +29,14 @@ CONSUMER_ARGUMENTS = (
     "streams",
     "zookeeper",
 )
-"""Keyword parameters of ``Bus.consumer`` and ``create_message_streams``. A misspelt parameter
-arrives as an option, so the error may suggest these."""
+"""Keyword parameters of ``Bus.consumer`` and ``create_message_streams``. A misspelt parameter looks
+like an unknown option, so the error for unknown options may suggest these names."""
 _ACKS = {0: "0", 1: "1", -1: "all", "-1": "all"}
 
 
 def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) -> C:
-    """Build a configuration from ``options``, over the applicable options of ``base``.
+    """Build a configuration of class ``kind`` from ``options``. An option that is missing comes
+    from ``base``, the defaults of the bus.
 
     Raises InvalidConfigError for an unknown option, two spellings with different values, a wrong
     type, a value out of bounds, or contradicting options.
@@ -53,7 +53,9 @@ def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) ->
         if name is None:
             raise _unknown(option, spellings, kind is not ProducerConfig)
         if name in given and values[name] != value:
-            raise InvalidConfigError(f"{given[name]!r} and {option!r} have different values")
+            raise InvalidConfigError(
+                f"{given[name]!r} and {option!r} are one option with different values; give one"
+            )
         given[name] = option
         values[name] = value
     checked = {
@@ -93,17 +95,20 @@ def only_of_members(options: Mapping[str, Any]) -> list[str]:
 
 
 def check_pattern(pattern: str) -> str:
-    """Return the pattern if it compiles; raise InvalidConfigError."""
+    """Return ``pattern``. Raises InvalidConfigError if it is not a regular expression."""
     check_text("pattern", pattern)
     try:
         re.compile(pattern)
     except re.error as error:
-        raise InvalidConfigError(f"pattern={pattern!r} is no regular expression: {error}") from None
+        raise InvalidConfigError(
+            f"pattern={pattern!r} is no regular expression: {error}; give one of Python that "
+            "matches whole topic names"
+        ) from None
     return pattern
 
 
 def check_text(option: str, value: str) -> str:
-    """Return the text if it can be encoded; raise InvalidConfigError."""
+    """Return ``value``. Raises InvalidConfigError if UTF-8 cannot encode it."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -141,11 +146,12 @@ def _checked(option: str, name: str, value: Any, default: Any) -> Any:
 
 
 def _settle_idempotence(values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Check that idempotence has acks=all. Both explicit: an error; acks alone turns it off."""
+    """Turn idempotence off for acks other than all. Raises InvalidConfigError if the caller asked
+    for both."""
     if values.get("acks", "all") == "all":
         return
     if "idempotence" in given and values["idempotence"]:
         raise InvalidConfigError(
-            f"{given['idempotence']}=True needs acks='all', not acks={values['acks']!r}"
+            f"{given['idempotence']}=True needs acks='all', not acks={values['acks']!r}; change one"
         )
     values["idempotence"] = False

@@ -1,7 +1,8 @@
-"""Fetched bytes cut into batches, checked and decoded. Nothing unchecked leaves this module.
+"""Split fetched bytes into batches, check them, and decode them to Arrow columns or records.
 
-``walk`` splits an answer into whole batches. ``decode`` checks the CRC and returns Arrow columns
-over the received memory. ``records`` builds Python records from columns. No I/O; any thread.
+``walk`` splits a partition's bytes of a fetch response into whole batches. ``decode`` checks a
+batch's CRC and returns Arrow columns over the received memory. ``records`` makes Python records of
+columns. No unchecked data leaves this module. It does no I/O; any thread may call it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Header = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """One record. ``timestamp_ms`` is -1 if unknown; ``key`` and ``value`` may be None."""
+    """One record. ``timestamp_ms`` is in ms since 1970, or -1 if the record has none. ``key`` and
+    ``value`` may be None."""
 
     topic: str
     partition: int
@@ -41,10 +43,11 @@ class Record(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """Batches in offset order, void ones included, and the offset of the next fetch.
+    """The batches of one partition's fetch response in offset order, and the next offset to fetch.
 
-    ``damage`` describes corrupt bytes at ``next_offset``; the rest of the answer is ignored.
-    ``leader_epoch`` is that in which the leader served the batches (-1: unknown).
+    The list includes void batches, whose records a consumer skips. ``damage`` is the error for
+    corrupt bytes at ``next_offset``, after which ``walk`` stops. ``leader_epoch`` is the epoch in
+    which the leader served the batches (-1: unknown).
     """
 
     batches: list[LogBatch]
@@ -63,9 +66,9 @@ class Slice(NamedTuple):
 
 
 def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> Walked:
-    """Return the whole batches of one partition's answer; parses headers only.
+    """Return the whole batches among the bytes of one partition. Parse only their headers.
 
-    Bytes without any whole batch count as corrupt.
+    Bytes that hold no whole batch count as corrupt.
     """
     batches: list[LogBatch] = []
     position, damage = walker.position, None
@@ -80,8 +83,8 @@ def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> Walked
 
 
 class LogTruncatedError(OffsetOutOfRangeError):
-    """A log lost records by truncation. ``offset`` is where reading can resume, ``epoch`` the
-    leader epoch of the record before it (-1: unknown)."""
+    """A log lost records by truncation. Reading can resume at ``offset``. ``epoch`` is the leader
+    epoch of the record before that offset (-1: unknown)."""
 
     def __init__(self, message: str = "", offset: int = NO_OFFSET, epoch: int = NO_EPOCH) -> None:
         super().__init__(message)
@@ -97,7 +100,8 @@ def damaged(tp: TopicPartition, offset: int, reason: str) -> CorruptMessageError
 
 
 def decode(batch: LogBatch, tp: TopicPartition, start: int, end: int | None) -> Slice | None:
-    """Return the rows of a batch within ``[start, end)``; None without rows or for a void batch.
+    """Return the rows of a batch within ``[start, end)``. Return None if there are none, or if the
+    batch is void: an empty or control batch, or an aborted one under ``read_committed``.
 
     Raises CorruptMessageError, with partition and offset, for a wrong CRC or structure.
     """
@@ -127,13 +131,13 @@ def _within(header: BatchHeader, columns: Columns, start: int, end: int | None) 
 
 
 SMALL_ROWS = 1000
-"""Row-format batches with fewer records are decoded together, since a batch's fixed cost equals
-that of this many records."""
+"""Row-format batches with fewer records than this are decoded together, because the fixed cost of a
+batch is about the cost of 1,000 records."""
 
 
 def joinable(items: Sequence[Item], at: int) -> int:
-    """Return how many batches from ``at`` on ``decode_joined`` may decode together; 0 or 1:
-    none."""
+    """Return the number of batches from index ``at`` on that ``decode_joined`` may decode
+    together. With 0 or 1, decode the batch alone."""
     epoch = NO_EPOCH
     for count, item in enumerate(items[at:]):
         if isinstance(item, Skipped):
@@ -152,11 +156,11 @@ def joinable(items: Sequence[Item], at: int) -> int:
 
 
 def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[Slice | None, int]:
-    """Decode batches of rows as one; return their rows within ``[start, end)`` and the batch
-    count.
+    """Decode row-format batches together. Return their rows within ``[start, end)``, and the number
+    of batches decoded.
 
-    All batches must be ``joinable``. Raises CorruptMessageError for a wrong CRC or structure;
-    ``decode`` then finds the corrupt batch.
+    All batches must be ``joinable``. Raises CorruptMessageError for a wrong CRC or structure. The
+    caller then calls ``decode`` for each batch, to find the corrupt one.
     """
     for batch in batches:
         check_crc(batch.buffer, batch.header)
@@ -166,7 +170,8 @@ def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[
 
 
 class Skipped(NamedTuple):
-    """Offsets without rows. ``damage`` is the error, or None if the batch header is unreadable."""
+    """A range of offsets without readable rows. ``damage`` is the error of a corrupt batch; None if
+    even the batch's header is unreadable."""
 
     first_offset: int
     next_offset: int
@@ -236,7 +241,8 @@ _make_record = partial(tuple.__new__, Record)
 
 
 def each_record(tp: TopicPartition, rows: Slice) -> Iterator[Record]:
-    """Yield the rows as Python records, each built on demand; 0.2 µs each without headers."""
+    """Yield the rows as Python records, each built on demand. A record without headers takes 0.2
+    µs."""
     headers: Iterator[list[Header]]
     if rows.columns.headers is None:
         headers = map(list, repeat(()))

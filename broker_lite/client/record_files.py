@@ -1,4 +1,4 @@
-"""Files of records: CSV, JSON Lines or Parquet. The caller opens and closes the file."""
+"""Write records to files of CSV, JSON Lines or Parquet. The caller opens and closes the file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from broker_lite.config.time_text import iso
 from broker_lite.record.envelope import envelope
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
-"""Columns of a CSV file."""
+"""The columns of a CSV file, in order."""
 Row = dict[str, Any]
 Writer = Callable[[pa.RecordBatch], None]
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """Return records as dictionaries; ``timestamp_ms`` is -1 if unknown."""
+    """Return each record as a dictionary. ``timestamp_ms`` is -1 for a record without a
+    timestamp."""
     if not batch.num_rows:
         return []
     stamps = batch.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
@@ -67,8 +68,8 @@ def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
 
 
 def _text(value: bytes | None) -> str:
-    """Return bytes as text; invalid UTF-8 becomes surrogate escapes, so the file has the original
-    bytes."""
+    """Return bytes as text. Invalid UTF-8 becomes surrogate escapes, which the file's encoding
+    turns back into the original bytes."""
     return "" if value is None else value.decode("utf-8", "surrogateescape")
 
 
@@ -95,5 +96,5 @@ WRITERS: Mapping[str, Callable[[IO[bytes]], tuple[Writer, Callable[[], None]]]] 
     "jsonl": _lines,
     "parquet": _parquet,
 }
-"""The writers by format. Each takes a file, and returns a function that writes a consumer's batch,
-and a function that writes the end. Both raise OSError."""
+"""A function for each format. It takes a file and returns two functions: one writes the batch of a
+``poll_arrow``, the other finishes the file. Both raise OSError."""

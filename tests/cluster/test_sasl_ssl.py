@@ -483,7 +483,7 @@ def test_tls_on_a_plaintext_port_names_the_protocol(secured: Secured) -> None:
     address = secured.address("PLAIN")
     check_refusal(address, secured.login(), "security.protocol=PLAINTEXT")
     options = secured.login(security_protocol="SASL_PLAINTEXT", ssl_ca_location="")
-    check_refusal(address, options, "takes no logins; set security.protocol=PLAINTEXT")
+    check_refusal(address, options, "accepts no logins; set security.protocol=PLAINTEXT")
 
 
 def test_certificate_for_another_host_is_named(secured: Secured) -> None:

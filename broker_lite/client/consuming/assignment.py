@@ -1,6 +1,6 @@
-"""The queue of partitions that a membership assigns to its reader, revokes, or loses.
+"""The queue of assignment changes from a group membership to its reader.
 
-Any thread appends to ``queue``; the reader takes the changes, in order, when it asks for records.
+Any thread may append a change. The reader takes the changes in order when it asks for records.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class Release(NamedTuple):
 
     is_lost: bool
     numbers: list[int]
-    """The numbers of the revocations."""
+    """The number of each revocation (``Take.number``), which the reader reports when it is done."""
     grants: dict[TopicPartition, int | None]
-    """The partitions, and the grants under which the reader has them."""
+    """The partitions, each with the number of the grant under which the reader has it."""
 
 
 class AssignmentQueue:
-    """The reader's queue of changes. ``pending`` partitions are assigned, but the reader has not
-    started them."""
+    """The reader's queue of changes. ``pending`` has the assigned partitions that the reader has
+    not started yet."""
 
     def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()
-        """Changes, and starting offsets of partitions that the reader discovered."""
+        """Assignment changes, and starting offsets of partitions that were created later."""
         self.pending: dict[TopicPartition, Standing | None] = {}
         self.gone: DeletedTopics | None = None
-        """Delayed errors of deleted topics; None: raise them at once."""
+        """The delayed errors of deleted topics; None if the reader raises such errors at once."""
         self._collector = collector
         self._grants: dict[TopicPartition, int] = {}
 
@@ -45,14 +45,15 @@ class AssignmentQueue:
         return bool(self.queue) or bool(self.pending) or is_due
 
     def grants(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the grants under which the reader has these partitions now."""
+        """Return the number of the grant under which the reader has each of these partitions."""
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:
-        """Return the next partitions to release. Partitions that were assigned earlier become
-        ``pending``.
+        """Return the next partitions to release; None if there are none. Partitions that were
+        assigned before that release become ``pending``.
 
-        Call this when the reader asks for more records: all earlier records are then processed.
+        Call this only when the reader asks for records, because all earlier records are then
+        processed.
         """
         if self.gone is not None:
             self.gone.release()

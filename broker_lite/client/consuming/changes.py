@@ -1,4 +1,4 @@
-"""The identity of a member, and the changes of its assignment. Pure values."""
+"""Values of a group member: its identity, and the changes of its assignment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class MemberIdentity(NamedTuple):
-    """The identity of a member's commits."""
+    """The identity under which a member commits: member id, generation and static instance id."""
 
     member_id: str
     generation: int
@@ -24,8 +24,8 @@ NO_MEMBER = MemberIdentity("", -1, None)
 class Standing(NamedTuple):
     """A group's committed offset of a partition to read.
 
-    ``committed`` is None without a committed offset. ``is_added``: the partition was created after
-    the group began to read.
+    ``committed`` is None without a committed offset. ``is_added`` says that the partition was
+    created after the group began to read.
     """
 
     committed: CommittedOffset | None
@@ -39,8 +39,8 @@ NO_STANDINGS: Mapping[TopicPartition, Standing] = MappingProxyType({})
 class Give(NamedTuple):
     """Assign partitions to the reader.
 
-    Each grant has a unique number. The reader looks up the standing of a partition that is not in
-    ``standings``.
+    ``grants`` has a unique number for each partition. The reader looks up the committed offset of a
+    partition that is not in ``standings``.
     """
 
     grants: Mapping[TopicPartition, int]

@@ -38,31 +38,35 @@ from broker_lite.model import (
 )
 
 WAIT_SLICE_S = 3600.0
+"""Seconds after which a wait without deadline begins again, because ``Condition.wait`` cannot wait
+without limit."""
 
 T = TypeVar("T")
 
 
 class Consumer(ConsumerFace):
-    """Reads topics from the group's committed offsets, or from ``start``.
+    """A consumer that blocks: it reads topics from the group's committed offsets, or from
+    ``start``.
 
-    Create it with ``Bus.consumer``. Without a group, only the consumer has the positions; they are
-    not stored. With a group, it starts at committed offsets and commits every
-    ``auto_commit_interval_ms`` unless ``auto_commit=False``.
+    Create it with ``Bus.consumer``. With a group, it starts at committed offsets and commits every
+    ``auto_commit_interval_ms`` unless ``auto_commit=False``. Without a group, its positions are not
+    stored anywhere.
 
-    Automatic commits are at least once. A polled record counts as processed at the next poll, an
-    iterated record at the next iteration. Leaving the ``with`` block without an error marks all as
-    processed. After a crash or an error, the records in flight are read again; none is skipped.
+    Automatic commits process each record at least once. A polled record counts as processed at the
+    next poll, and an iterated record at the next iteration. At the end of a ``with`` block without
+    an error, all returned records do. After a crash or an error, the records that were still being
+    processed are read again.
 
     ``start`` is "earliest", "latest" (default) or "none" (a missing offset is an error). Partitions
-    created later are read from their beginning.
+    that are created later are read from their beginning.
 
     ``joining`` makes the membership; by default the consumer reads all its partitions alone. A
-    member of a group shares them:
+    group member shares the partitions with other members:
 
     - Assignments change only within calls that ask for records. Before a revocation the consumer
       commits the processed records (unless ``auto_commit=False``) and calls ``on_revoke``.
-    - It returns no records while its lease is expired, because another member may own its
-      partitions.
+    - The consumer returns no records while its lease is expired, because another member may own
+      its partitions.
     - A commit of a partition that the member lost raises NotOwnerError and changes nothing. To
       process each record at most once, commit before the work and drop the partitions that
       NotOwnerError names. Automatic commits follow the work: at least once.
@@ -135,16 +139,19 @@ class Consumer(ConsumerFace):
     # -- reading
 
     def __iter__(self) -> Iterator[Record]:
-        """Return records without end; wait for new records at the end of the log."""
+        """Yield records forever. At the end of the log, wait for new records."""
         return self.core.each_record(lambda: self.run(self.core.fill(None)))
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
         """Return the next records, in order within each partition; [] after ``timeout_s``.
 
-        With ``timeout_s`` 0, return only records already received. Raises CorruptMessageError
-        (unless ``on_corrupt="skip"``), OffsetOutOfRangeError for an offset outside the log with
-        ``start="none"``, UnknownTopicIdError or UnknownTopicOrPartitionError for a deleted topic,
-        and ClosedError. After the first two, ``seek`` past the offset to continue.
+        With ``timeout_s`` 0, return only records already received. Raises
+
+        - CorruptMessageError, unless ``on_corrupt="skip"``: ``seek`` past the offset to continue;
+        - OffsetOutOfRangeError for an offset outside the log with ``start="none"``: ``seek`` to an
+          offset in the log;
+        - UnknownTopicIdError or UnknownTopicOrPartitionError for a deleted topic;
+        - ClosedError after ``close``.
         """
         core = self.core
         core.ask()
@@ -155,12 +162,12 @@ class Consumer(ConsumerFace):
     def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
-        """Return the next rows with the columns of Spark's Kafka source; 0 rows on time-out.
+        """Return the next rows as an Arrow batch, with 0 rows after ``timeout_s``.
 
-        The columns are key, value, topic, partition, offset, timestamp (us, UTC), timestampType,
-        and ``headers`` on request. Values are not copied unless batches are small. ``timeout_s``
-        and errors are those of ``poll``. Without ``max_rows``, return about 4096 rows, or one
-        larger batch.
+        The columns are those of Spark's Kafka source: key, value, topic, partition, offset,
+        timestamp (microseconds, UTC), timestampType, and ``headers`` if asked for. Only the values
+        of small batches are copied. Without ``max_rows``, return about 4096 rows, or one larger
+        batch. Errors are those of ``poll``.
         """
         core = self.core
         core.ask()
@@ -197,17 +204,17 @@ class Consumer(ConsumerFace):
     # -- the group
 
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the group's committed offsets of the assigned partitions; absent without one.
-        Raises InvalidGroupIdError without a group."""
+        """Return the group's committed offsets of the assigned partitions. A partition without a
+        committed offset is absent. Raises InvalidGroupIdError if the consumer has no group."""
         return self.run(self.core.committed())
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
-        """Commit these offsets (of the next record to read), or all positions.
+        """Commit ``offsets``, each of the next record to read, or the positions of all partitions.
 
-        Positions include the records in flight. Raises UnknownTopicIdError for a recreated topic. A
-        group member also raises NotOwnerError for a partition that another member owns, and
-        RebalanceInProgressError for a long rebalance; then commit again. Offsets without an error
-        are committed.
+        A position is after the records that the consumer has returned. Raises UnknownTopicIdError
+        for a recreated topic. A group member also raises NotOwnerError for a partition that another
+        member owns, and RebalanceInProgressError during a long rebalance: commit again. Despite an
+        error, the offsets of other partitions are committed.
         """
         self.run(self.core.commit(offsets))
 
@@ -216,8 +223,8 @@ class Consumer(ConsumerFace):
     def close(self) -> None:
         """Commit if automatic commits are on, leave the group and stop the thread.
 
-        All returned records count as processed. During exception handling, as in ``finally:
-        consumer.close()``, records in flight do not: they are read again.
+        All returned records count as processed. If ``close`` runs while an exception is handled, as
+        in ``finally: consumer.close()``, the last returned records do not, and are read again.
         """
         self._close(is_done=sys.exc_info()[0] is None)
 

@@ -1,7 +1,7 @@
 """Delay deleted-topic errors of a group's member, because the group may revoke the partition first.
 
-An error is raised only if the member still owns the partition after the delay. Used on the reader's
-thread.
+The member raises the error only if it still owns the partition after the delay. Only the reader's
+thread uses this module.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from broker_lite.model import TopicPartition
 
 
 class DeletedTopics:
-    """Delayed deleted-topic errors of a ``FetchCollector``. ``on_delayed`` is called for each of
-    them."""
+    """The deleted-topic errors that a ``FetchCollector`` delays by ``patience_ms``. Calls
+    ``on_delayed`` for each error."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class DeletedTopics:
 
     @property
     def is_due(self) -> bool:
-        """Whether an error has been delayed for long enough."""
+        """Return whether some error has been delayed for ``patience_ms``."""
         return bool(self._delayed) and self._delayed[0][0] <= monotonic_ms()
 
     def delays_error(self, fetched: FetchedBatches) -> bool:
@@ -48,6 +48,7 @@ class DeletedTopics:
         return True
 
     def release(self) -> None:
-        """Return overdue errors to the reader's queue, except errors of revoked partitions."""
+        """Put the errors whose delay is over into the reader's queue. The reader ignores those of
+        partitions that it no longer reads."""
         while self.is_due:
             self._engine.fetched.append(self._delayed.pop(0)[1])

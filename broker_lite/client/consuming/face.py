@@ -1,4 +1,5 @@
-"""``ConsumerFace``: the non-blocking methods that both consumers share."""
+"""``ConsumerFace``: the methods that ``Consumer`` and ``AsyncConsumer`` share. None of them
+blocks."""
 
 from __future__ import annotations
 
@@ -17,21 +18,21 @@ class ConsumerFace:
     """The base of ``Consumer`` and ``AsyncConsumer``."""
 
     core: ReaderCore
-    """The reader; an internal."""
+    """The reader. It is not part of the public API."""
 
     @property
     def config(self) -> ConsumerConfig:
-        """Return the settings."""
+        """Return the consumer's settings."""
         return self.core.config
 
     @property
     def is_open(self) -> bool:
-        """Return whether calls are possible: not after ``close``, a failure, or a fork."""
+        """Return whether calls are possible. They are not after ``close``, a failure, or a fork."""
         return self.core.end is None
 
     @property
     def group(self) -> str | None:
-        """Return the group."""
+        """Return the name of the consumer's group; None without a group."""
         return self.core.group
 
     @property
@@ -80,14 +81,15 @@ class ConsumerFace:
         return {tp: self.position(tp) for tp in self.assignment()}
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions without records in flight, as an automatic commit uses them."""
+        """Return the positions that an automatic commit would store: each before the records that
+        the caller is still processing."""
         return self.core.collector.settled()
 
     def seek(self, topic: str | TopicPartition, partition: int, offset: int | None = None) -> None:
         """Move a position: ``seek(topic, partition, offset)`` or ``seek(TopicPartition(…),
         offset)``.
 
-        The next read reports an offset that is not in the log.
+        If the log does not have the offset, the next read handles it as ``start`` says.
         """
         if isinstance(topic, TopicPartition) and offset is None:
             tp, offset = self._tp(topic, None), partition
@@ -112,22 +114,27 @@ class ConsumerFace:
 
     @property
     def skipped(self) -> list[tuple[TopicPartition, int, int]]:
-        """Ranges that ``on_corrupt="skip"`` skipped: (partition, first offset, next offset)."""
+        """Return the ranges that ``on_corrupt="skip"`` skipped: (partition, first offset, next
+        offset)."""
         return self.core.collector.skipped
 
     @property
     def resets(self) -> list[Reset]:
-        """Positions that were no longer in the log, and the offsets where reading resumed."""
+        """Return the positions that were not in the log, with the offsets where reading resumed."""
         return self.core.discovery.resets
 
     def _tp(self, topic: str | TopicPartition, partition: int | None) -> TopicPartition:
         tp = topic
         if not isinstance(tp, TopicPartition):
             if partition is None:
-                raise InvalidConfigError(f"which partition of {topic!r}? give its number")
+                raise InvalidConfigError(
+                    f"topic {topic!r} is given without a partition; give its number too"
+                )
             tp = TopicPartition(str(topic), partition)
         if self.core.collector.position(tp) is None:
-            raise UnknownTopicOrPartitionError(f"{tp} is not read by this consumer")
+            raise UnknownTopicOrPartitionError(
+                f"this consumer does not read {tp}; see consumer.assignment()"
+            )
         return tp
 
     def _behind(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:

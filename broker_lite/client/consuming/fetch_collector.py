@@ -1,11 +1,11 @@
-"""The reader's side of a consumer: decodes fetched batches and tracks positions. Never blocks.
+"""Decode the batches that a consumer's engine fetched, and track positions. Nothing here blocks.
 
 A position is the offset of the next record to return. It advances when a record is returned, not
 when the record arrives. Returned records are in flight until the caller asks for more (``settle``).
 Automatic commits exclude records in flight (``settled``).
 
-One slice (the rows of one batch) is open at a time; records and Arrow rows are both taken from it.
-One thread at a time may use a collector.
+One slice (the rows of one batch) is open at a time. Records and Arrow rows both come from the open
+slice. One thread at a time may use a collector.
 """
 
 from __future__ import annotations
@@ -61,15 +61,18 @@ ROW_SCHEMA = pa.schema(
 """The columns of Spark's Kafka source; ``headers`` is an optional eighth column."""
 ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 GONE = (UnknownTopicOrPartitionError, UnknownTopicIdError)
+"""Errors of a fetch whose topic was deleted."""
 JOINED_ROWS = 4096
-"""Rows up to which slices are concatenated. Larger slices are returned without a copy."""
+"""Number of rows at which ``poll_arrow`` stops to concatenate slices. It returns a larger slice
+without a copy."""
 JOINED_BYTES = 64 << 20
-"""Maximum decoded bytes of concatenated slices. An Arrow binary column ends at 2 GiB."""
+"""Maximum decoded bytes of concatenated slices. An Arrow binary column cannot exceed 2 GiB."""
 
 
 @dataclass(slots=True)
 class ConcatenatedSlices:
-    """The slices that one ``poll_arrow`` concatenates."""
+    """The slices that one call of ``poll_arrow`` concatenates, with their rows and decoded
+    bytes."""
 
     slices: list[tuple[TopicPartition, Slice]] = field(default_factory=list)
     row_count: int = 0
@@ -87,9 +90,11 @@ class FetchCollector:
         is_held_back: Callable[[], bool] | None = None,
     ) -> None:
         self.delays_error: Callable[[FetchedBatches], bool] | None = None
-        """Callback that decides whether a deleted-topic or recreated-topic error is delayed."""
+        """A function that returns True to delay the error of a deleted or recreated topic; None:
+        delay no error."""
         self.is_held_back = is_held_back
-        """Callback that returns True while no rows may be returned; None: never."""
+        """A function that returns True while the collector must return no rows; None: it always may
+        return rows."""
         self.skipped: list[tuple[TopicPartition, int, int]] = []
         """Ranges that ``on_corrupt="skip"`` skipped: partition, first offset, next offset."""
         self._engine = engine
@@ -98,17 +103,18 @@ class FetchCollector:
         self._epochs: dict[TopicPartition, int] = {}
         self._generations: dict[TopicPartition, int] = {}
         self._refetched: dict[TopicPartition, int] = {}
-        """Base offset of the corrupt batch that was last fetched again, per partition. Prevents
-        a second retry of one batch; ``begin`` clears it."""
+        """By partition, the base offset of the corrupt batch that was last fetched again. Until
+        ``begin``, a batch is fetched again only once."""
         self._paused: set[TopicPartition] = set()
         self._batches: list[LogBatch] = []
         self._tp: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0
-        """Number of rows of the open slice that were returned; ``Consumer.__iter__`` advances
-        it."""
+        """Number of rows of the open slice that were returned. Iteration over a consumer increases
+        the number."""
         self.is_single = False
-        """Whether records are returned one by one: only the record before ``at`` is in flight."""
+        """Whether records are returned one by one, so that only the record before ``at`` is in
+        flight."""
         self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
     # -- positions
@@ -131,7 +137,8 @@ class FetchCollector:
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
     def go_on(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
-        """Resume a truncated log at ``at``. The leader checks the epoch before ``at`` again."""
+        """Resume the reading of a truncated log at ``at``. The leader checks the epoch of the
+        record before ``at``."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
         self.begin({tp: at.offset}, epochs)
 
@@ -216,13 +223,13 @@ class FetchCollector:
         return CommittedOffset(offset, epoch, topic_id=topic_id)
 
     def settle(self) -> None:
-        """Mark all returned records as processed: the caller asks for more."""
+        """Mark all returned records as processed, because the caller asks for more."""
         self._in_flight.clear()
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions to commit, without records in flight. A seek past such records does
-        not include them."""
+        """Return the positions to commit, each before the records in flight. This also holds after
+        a seek past such records."""
         self._note_single()
         rows = self.commitable()
         for tp, before in self._in_flight.items():
@@ -301,7 +308,7 @@ class FetchCollector:
 
     @property
     def is_drained(self) -> bool:
-        """Whether no rows are buffered. A cheap check that decodes nothing."""
+        """Return whether no rows are buffered. This check decodes nothing."""
         left = self._slice is not None and self.at < self._slice.row_count
         return not (left or self._batches or self._engine.fetched)
 
@@ -352,7 +359,8 @@ class FetchCollector:
         self._slice, self.at = rows, 0
 
     def _fetch_again(self, tp: TopicPartition, start: int, base_offset: int) -> bool:
-        """Fetch a corrupt batch once more; return False if no other copy may be valid."""
+        """Fetch a corrupt batch a second time, and return True. Return False if that was done
+        before, or if no other copy of the batch can exist."""
         if self._refetched.get(tp) == base_offset or not self._engine.may_be_intact(tp):
             return False
         self._refetched[tp] = base_offset
@@ -400,7 +408,7 @@ class FetchCollector:
         return True
 
     def give_back(self) -> None:
-        """Rewind to the positions at the last ``settle``, because the caller did not receive the
+        """Move the positions back to the last ``settle``, because the caller did not receive the
         rows."""
         self.is_single = False
         rows = {tp: before.offset for tp, before in self._in_flight.items()}

@@ -35,11 +35,13 @@ class ConsumerMembership(Protocol):
 
     @property
     def is_held_back(self) -> Callable[[], bool] | None:
-        """Return a function that returns True while no rows may be returned; None: never."""
+        """Return a function that returns True while the reader must return no rows; None if the
+        reader always may."""
 
     @property
     def reports_positions(self) -> bool:
-        """Return whether ``released`` commits positions, so that no commit precedes it."""
+        """Return whether ``released`` itself commits positions. The reader then sends no commit
+        before it."""
 
     @property
     def is_settled(self) -> bool:
@@ -54,10 +56,10 @@ class ConsumerMembership(Protocol):
         grants. Raises NotOwnerError, or InvalidConfigError for a group without a coordinator."""
 
     def join(self) -> Task[None]:
-        """Join the group; assignments may come later. Raises the reason of a refusal."""
+        """Join the group. The assignment may arrive later. Raises the group's error."""
 
     def asked(self) -> None:
-        """Note that the reader asks for records."""
+        """Record that the reader asks for records now."""
 
     def is_due(self) -> bool:
         """Return whether ``check`` has something to do."""
@@ -69,7 +71,8 @@ class ConsumerMembership(Protocol):
     def beginnings(
         self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
     ) -> Operation[Begun]:
-        """Return the start offsets of assigned partitions. Omit partitions that no broker lists."""
+        """Return the starting offsets of assigned partitions, without partitions that no broker
+        lists."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
         """Return whether a grant is still valid. A revocation of an invalid grant is a loss."""
@@ -80,12 +83,12 @@ class ConsumerMembership(Protocol):
         grants: Mapping[TopicPartition, int],
         deadline_ms: float,
     ) -> RunOperation | Request:
-        """Return a commit of rows that the reader read under these grants. Its result maps
-        partitions to their errors."""
+        """Return the request that commits ``rows``, which the reader read under these grants. Its
+        result has an error, or None, for each partition."""
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Report that the reader stopped these partitions. ``settled`` holds positions to commit,
         if ``reports_positions``."""
 
     def leave(self) -> Task[None]:
-        """Leave the group. It may run without a join, and more than once."""
+        """Leave the group. The reader may run this without a join, and more than once."""

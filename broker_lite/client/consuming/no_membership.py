@@ -1,6 +1,7 @@
-"""``NoMembership``: a consumer that reads all partitions of its topics, or chosen ones.
+"""``NoMembership``: the membership of a consumer that reads alone.
 
-The consumer may commit to a group that has no members.
+The consumer reads all partitions of its topics, or chosen partitions. It may commit to a group that
+has no members.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class NoMembership:
-    """The trivial membership: the reader keeps the partitions that it starts with."""
+    """The membership of a reader that keeps the partitions with which it starts."""
 
     is_held_back = None
     reports_positions = False

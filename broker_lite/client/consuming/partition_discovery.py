@@ -28,6 +28,7 @@ from broker_lite.model import (
 )
 
 LOOKUP_TIMEOUT_MS = 30_000
+"""Time limit (ms) of the lookup of new partitions' starting offsets."""
 
 logger = logging.getLogger("logbus.consumer")
 
@@ -35,7 +36,8 @@ logger = logging.getLogger("logbus.consumer")
 class Reset(NamedTuple):
     """A position that was not in the log, and the offset where reading resumed.
 
-    ``start`` selects that offset, or an unclean election's truncation point.
+    Reading resumes at the offset that ``start`` selects, or where an unclean election truncated the
+    log.
     """
 
     tp: TopicPartition
@@ -111,7 +113,8 @@ class PartitionDiscovery:
         return None
 
     def note_truncation(self, tp: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Record a reset to a truncation point. Always warn: records were lost."""
+        """Record a reset to the point of a truncation, and log a warning, because records were
+        lost."""
         logger.warning(
             "topic %r partition %d: an unclean election lost records read from offset %d to %d; "
             "reading resumes at %d, with records written since",

@@ -46,13 +46,15 @@ from broker_lite.errors import (
 from broker_lite.model import EARLIEST_TIMESTAMP, CommittedOffset, TopicPartition
 
 OPERATION_TIMEOUT_MS = 30_000
+"""Time limit (ms) of lookups, and of commits that the caller requests."""
 LAST_COMMIT_TIMEOUT_MS = 10_000
+"""Time limit (ms) of automatic commits and of the commit in ``close``."""
 RECORDS_AHEAD = 1024
-"""Maximum records that iteration takes from the open slice at once; each Record object is built on
-demand."""
+"""Maximum number of records that iteration takes from the open slice before it checks for changes.
+Each Record is built on demand."""
 
 Joining = Callable[["ReaderCore"], ConsumerMembership]
-"""Makes the membership of a new reader."""
+"""A function that makes the membership of a new reader."""
 Rows = Mapping[TopicPartition, CommittedOffset]
 
 
@@ -76,7 +78,7 @@ class ReaderCore:
         in_place: InPlace | None = None,
     ) -> None:
         self.consumer = consumer
-        """The object that callbacks get."""
+        """The consumer, which callbacks receive as their first argument."""
         self.shell = shell
         self.cluster = cluster
         self.config = config
@@ -87,7 +89,7 @@ class ReaderCore:
         self.commit_due = False
         self.commit_error: LogbusError | None = None
         self.is_asking = False
-        """Whether a call for records is waiting."""
+        """Whether the caller waits in ``fill``."""
         self.engine = FetchEngine(
             shell,
             cluster,
@@ -120,7 +122,7 @@ class ReaderCore:
         return self.shell.now_ms() + timeout_ms
 
     def start(self) -> Task[None]:
-        """Find the first partitions and their starting offsets, or join the group."""
+        """Find the partitions and their starting offsets, or join the group."""
         yield from self.membership.join()
         if self.group is not None and self.config.auto_commit:
             self.shell.call_soon(self._schedule_commit)
@@ -164,8 +166,8 @@ class ReaderCore:
             self.is_asking = False
 
     def _is_more(self) -> bool:
-        """Open more rows for a call that already has rows. Errors, changes and commits wait for the
-        next call."""
+        """Open more rows for a call that already has rows; return False if there are none. Leave
+        errors, changes and commits to the next call."""
         if self.end is not None:
             raise self.end
         try:
@@ -209,7 +211,7 @@ class ReaderCore:
             raise
 
     def each_record(self, fill: Callable[[], object]) -> Iterator[Record]:
-        """Yield records. Call ``fill`` where the reader is not ready; end if it returns False."""
+        """Yield records. If the reader is not ready, call ``fill``, and end if it returns False."""
         collector, queue = self.collector, self.assignment.queue
         is_held_back = collector.is_held_back
         while True:
@@ -240,7 +242,7 @@ class ReaderCore:
         while self.assignment.pending:
             yield from self._begin()
             if not self.assignment.queue:
-                break  # Partitions that no broker lists yet are retried at the next call.
+                break  # The next call retries partitions that no broker lists yet.
             # A partition may have been lost during the request, so do not return its records.
             yield from self._release_all()
 
@@ -272,7 +274,7 @@ class ReaderCore:
         begun = yield RunOperation(operation)
         self.assignment.begin(begun.starts)
         if begun.commits and self.config.auto_commit:
-            # Otherwise a later owner would resolve "latest" to another offset.
+            # Without this commit, the next owner would start at a later "latest" and skip records.
             yield from self._try_commit(begun.commits)
         yield from self._call_back(self._callbacks.on_assign, begun.starts.offsets)
 
@@ -316,7 +318,7 @@ class ReaderCore:
     def _reset(self) -> Task[None]:
         """Reset a position outside the log, or raise its error, according to ``start``."""
         tp, before, error = self._outside[0]
-        # Otherwise the caller sought or released the partition.
+        # If the position differs, the caller sought or the group revoked the partition meanwhile.
         if self.collector.position(tp) == before:
             timestamp = self.discovery.reset_timestamp(tp, before)
             if timestamp is None:
@@ -331,7 +333,7 @@ class ReaderCore:
     def group_id(self) -> str:
         """Return the group. Raises InvalidGroupIdError without one."""
         if self.group is None:
-            raise InvalidGroupIdError("this consumer has no group; make it with group='…'")
+            raise InvalidGroupIdError("this consumer has no group; create it with group='…'")
         return self.group
 
     def committed(self) -> Task[dict[TopicPartition, CommittedOffset]]:
@@ -382,14 +384,16 @@ class ReaderCore:
         request.send(answered)
         yield Wait(lambda: answers, deadline_ms)
         if not answers:
-            raise RequestTimedOutError(f"group {self.group!r}: no answer to a commit in time")
+            raise RequestTimedOutError(
+                f"group {self.group!r}: the coordinator did not answer a commit; commit again"
+            )
         if isinstance(answers[0], LogbusError):
             raise answers[0]
         return answers[0]
 
     def _try_commit(self, rows: Rows) -> Task[None]:
-        """Commit automatically and wait for it. Ignore the partitions that other members own now:
-        they commit their own."""
+        """Commit ``rows`` and wait for the result; store an error in ``commit_error``. Ignore
+        NotOwnerError, because the new owners commit those partitions."""
         try:
             with contextlib.suppress(NotOwnerError):
                 yield from self._commit(rows, LAST_COMMIT_TIMEOUT_MS)
@@ -404,7 +408,8 @@ class ReaderCore:
         if self._is_committing or not rows:
             return
         self._is_committing = True
-        # Time out no later than a commit that waits for this one; a later retry would overwrite it.
+        # A commit that waits for this one waits at most LAST_COMMIT_TIMEOUT_MS. A retry of this one
+        # after that time would overwrite the other's offsets.
         deadline_ms = self.deadline_ms(min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS))
         step = self.membership.commit(rows, self.assignment.grants(rows), deadline_ms)
         step.start(self.shell, self._committed)
@@ -420,7 +425,7 @@ class ReaderCore:
         self.notify()
 
     def _schedule_commit(self) -> None:
-        """Run on the shell's thread."""
+        """Start the timer of the next automatic commit. Runs on the shell's thread."""
         if self.end is None:
             self._commit_timer = self.shell.later(
                 self.config.auto_commit_interval_ms, self._set_due
@@ -434,9 +439,9 @@ class ReaderCore:
     # -- the end
 
     def finish(self, *, is_done: bool) -> Task[None]:
-        """Commit for the last time, if commits are automatic, and call ``on_revoke``.
+        """Make the last automatic commit, and call ``on_revoke`` with all partitions.
 
-        ``is_done``: whether the returned records are processed.
+        ``is_done`` says whether the returned records count as processed.
         """
         if self.end is not None:
             return
@@ -453,7 +458,7 @@ class ReaderCore:
             yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 
     def close(self, *, is_done: bool) -> Task[None]:
-        """Finish, and leave the group."""
+        """Run ``finish``, and leave the group. A second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -463,7 +468,8 @@ class ReaderCore:
             yield from self.membership.leave()
 
     def stop(self, error: LogbusError) -> None:
-        """Raise this error in every call, and stop automatic commits. Any thread may call this."""
+        """Make every later call raise ``error``, and stop automatic commits. Any thread may call
+        this."""
         self.end = error
         if self._commit_timer is not None:
             self._commit_timer.cancel()

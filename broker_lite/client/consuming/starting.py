@@ -25,6 +25,7 @@ from broker_lite.model import (
 )
 
 LOOKUP_MS = 1000
+"""Milliseconds for which ``find_topics`` retries a missing topic."""
 
 
 def resolve_partitions(
@@ -56,7 +57,7 @@ def resolve_partitions(
         if view.partition(tp) is None:
             raise UnknownTopicOrPartitionError(
                 f"topic {tp.topic!r} has {len(view.partitions_of(tp.topic))} partitions, "
-                f"numbered from 0; {tp.partition} is none"
+                f"numbered from 0, and no partition {tp.partition}; choose another"
             )
     return list(dict.fromkeys(chosen))
 
@@ -64,8 +65,8 @@ def resolve_partitions(
 class Starts(NamedTuple):
     """Starting offsets, with leader epochs.
 
-    ``epochs`` holds the committed leader epoch of each offset, if any. The leader checks it, so a
-    reader detects records lost by an unclean election.
+    ``epochs`` has the leader epoch of each offset that was committed with one. The leader checks
+    the epoch, which reveals records that an unclean election lost.
     """
 
     offsets: dict[TopicPartition, int]
@@ -73,9 +74,11 @@ class Starts(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """Starting offsets, and those among them that the group must commit. ``commits`` holds the
-    offsets that were resolved from the log's end. They are committed, because the end is another
-    offset when the next owner looks."""
+    """Starting offsets, and the offsets that the group must commit at once.
+
+    ``commits`` has the offsets that come from the log's end (``start="latest"``). Without a commit,
+    the next owner of the partition would find a later end and skip records.
+    """
 
     starts: Starts
     commits: dict[TopicPartition, CommittedOffset]
@@ -90,8 +93,8 @@ def begin(
 ) -> Operation[Begun]:
     """Return the committed offset of each partition, else the offset that ``start`` selects.
 
-    A partition added later starts at its earliest record. Raises OffsetOutOfRangeError for
-    start='none' without a committed offset.
+    A partition that was added later starts at its earliest record. Raises OffsetOutOfRangeError if
+    a partition has no committed offset and ``start`` is "none".
     """
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
@@ -108,8 +111,8 @@ def begin(
             late.append(tp)
         else:
             raise OffsetOutOfRangeError(
-                f"group {group!r} has no offset for {tp} and start='none' allows no other; "
-                "commit one, or give start='earliest' or 'latest'"
+                f"group {group!r} has no committed offset for {tp}, and start='none' gives no "
+                "other start; commit an offset, or give start='earliest' or 'latest'"
             )
     if early:
         offsets |= yield from reset_offsets(cluster, early, EARLIEST_TIMESTAMP, config, deadline_ms)
@@ -130,11 +133,11 @@ def starting_offsets(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Starts]:
-    """Return the starting offsets of a reader that is no member of its group.
+    """Return the starting offsets of a reader that is not a member of its group.
 
-    A recreated topic is read from its earliest record: all of it is newer than the committed
-    offsets. Raises UnknownTopicIdError if a topic is recreated during the call, since offsets of
-    two topics would be mixed.
+    A recreated topic starts at its earliest record, because all its records are newer than the
+    committed offsets. Raises UnknownTopicIdError if a topic is recreated during the call, because
+    the result would mix offsets of two topics.
     """
     ids = {tp.topic: cluster.view.topic_id(tp.topic) for tp in tps}
     rows: dict[TopicPartition, CommittedOffset] = {}
@@ -187,8 +190,11 @@ def _group_offsets(
     deadline_ms: float,
     is_stable: bool,
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
-    """Return the group's committed offsets; partitions without one are absent. ``is_stable`` waits
-    for open transactions; raises UnstableOffsetCommitError after the deadline."""
+    """Return the group's committed offsets. A partition without one is absent.
+
+    With ``is_stable``, wait for open transactions that commit offsets, and raise
+    UnstableOffsetCommitError after the deadline. ``former`` receives the recreated topics.
+    """
     if is_stable:
         rows, unstable = yield from group_requests.stable(
             cluster, group, tps, until_ms=deadline_ms, deadline_ms=deadline_ms, former=former
@@ -214,8 +220,8 @@ def reset_offsets(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[dict[TopicPartition, int]]:
-    """Return offsets by timestamp (-2 earliest, -1 latest). Return the end offset if no record
-    is that recent."""
+    """Return each partition's offset at a timestamp (ms; -2 earliest, -1 latest). If no record is
+    that recent, it is the end offset."""
     isolation_level = requests.isolation_code(config.isolation_level)
     listed = requests.raise_first(
         (

@@ -25,7 +25,7 @@ class RunOperation(NamedTuple):
     operation: Operation[Any]
 
     def start(self, shell: Shell, on_done: OnDone) -> None:
-        """Run the operation in the background instead; ``on_done`` gets its result or error."""
+        """Run the operation in the background instead. ``on_done`` receives its result or error."""
         shell.call_soon(partial(spawn, shell, self.operation, on_done))
 
 

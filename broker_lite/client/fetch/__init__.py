@@ -1,7 +1,8 @@
-"""Fetches from leaders, for consumers, Spark and mirrors.
+"""Fetch records from leaders, for consumers, Spark and mirrors.
 
 - ``position``, ``lineage``: the state of one partition between fetches, and its leader epochs
-- ``fetches``: requests and answers of many partitions
+- ``fetches``: fetch requests for many partitions, and their responses
 - ``fetch_engine``: prefetches the partitions of a consumer
-- ``range_reader``, ``small_ranges``, ``ends``: fixed offset ranges and end offsets, for Spark
+- ``range_reader``, ``small_ranges``: read fixed offset ranges, for Spark's tasks
+- ``ends``: keeps end offsets current, for Spark's planning
 """

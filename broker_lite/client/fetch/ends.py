@@ -42,12 +42,14 @@ from broker_lite.wire.fetch import (
 )
 
 POLL_WAIT_MS = 10_000
+"""Milliseconds for which a leader holds a poll if no end moves."""
 POLL_PAUSE_MS = 4
-"""Milliseconds between an answer with new ends and the next poll: at most 250 polls a second per
-broker."""
+"""Milliseconds between a response with new ends and the next poll. So each broker gets at most 250
+polls a second."""
 REFRESH_MS = 30_000
+"""Milliseconds between two metadata refreshes, by default."""
 REQUEST_TIMEOUT_MS = 10_000
-"""Milliseconds until an answer is due, in addition to the poll's own wait."""
+"""Milliseconds until a response must arrive, in addition to the poll's own wait."""
 
 Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 
@@ -55,8 +57,8 @@ Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 class LogEnd(NamedTuple):
     """The end offset (exclusive) of a partition and its leader epoch.
 
-    The log has no transaction below ``transactions_from``. -1 means that it has no transaction; 0
-    that this is unknown, or that transactions begin at the log's start.
+    The log has no transaction below the offset ``transactions_from``. -1: it has no transaction at
+    all. 0: this is unknown, or transactions begin at the log's start.
     """
 
     offset: int
@@ -65,7 +67,7 @@ class LogEnd(NamedTuple):
 
 
 class EndsSnapshot(NamedTuple):
-    """Metadata, topic ids and end offsets of the same moment."""
+    """Metadata, topic ids and end offsets that belong to the same refresh or poll."""
 
     view: ClusterView
     topic_ids: Mapping[str, str]
@@ -101,7 +103,7 @@ class EndOffsetsWatch:
         self._on_change = on_change
         self._ends: dict[TopicPartition, LogEnd] = {}
         self.version = 0
-        """Counter of changes of ``ends()``, which returns the same object between changes."""
+        """The number of changes so far. ``snapshot()`` returns the same object between changes."""
         self._topic_ids: dict[str, str] = {}
         self._snapshot = EndsSnapshot(ClusterView(), {}, {})
         self._plan: dict[TopicPartition, tuple[Endpoint, str, int]] = {}
@@ -133,7 +135,8 @@ class EndOffsetsWatch:
         return self._cluster.view
 
     def snapshot(self) -> EndsSnapshot:
-        """Return metadata, ids and ends of one moment; the same object until a change."""
+        """Return metadata, topic ids and ends that belong together. Return the same object until
+        one of them changes."""
         return self._snapshot
 
     def wait_ready(self, timeout_s: float) -> bool:
@@ -190,8 +193,8 @@ class EndOffsetsWatch:
     def _list(
         self, led: list[TopicPartition], deadline_ms: float
     ) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
-        """List the ends of new partitions, then fetch once from each end, because only a fetch
-        answer has ``transactions_from``."""
+        """List the ends of new partitions. Then fetch once from each end, because only a fetch
+        response has ``transactions_from``."""
         cluster = self._cluster
         listed = yield from requests.list_offsets(
             cluster,

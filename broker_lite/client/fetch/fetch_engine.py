@@ -5,9 +5,9 @@ and is answered at once. The ``tail`` connection is a long poll for partitions a
 watermark. An idle partition therefore never delays a busy one. A third connection serves partitions
 that need records over the network while others are read from local files.
 
-The engine queues batches as ``FetchedBatches``, at most ``buffer_bytes`` a partition. The reader
-verifies and decodes them. Every seek starts a new generation; batches of older generations are
-void. Other threads call ``post`` and read ``fetched``.
+The engine queues batches as ``FetchedBatches``, and the reader verifies and decodes them. Of each
+partition it queues at most BUFFERED_FETCHES fetches. Every seek starts a new generation, and the
+reader ignores batches of older generations. Other threads only call ``post`` and read ``fetched``.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ from broker_lite.wire.fetch import FetchedPartition, FetchPartition, FetchRespon
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes that look for new partitions."""
 BUFFERED_FETCHES = 2
+"""Size of a partition's buffer and of the whole buffer, as a number of fetches of maximum size."""
 LATE_MS = 500
-"""Milliseconds beyond a fetch's own wait. After that, the engine asks other brokers whether the
+"""Milliseconds by which a response may be late. The engine then asks other brokers whether the
 leader was deposed."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 GONE_AFTER = 3
@@ -60,7 +61,8 @@ GONE_AFTER = 3
 
 
 class FetchedBatches(NamedTuple):
-    """Batches of one partition, or the error that stopped it; void if its generation is old."""
+    """Batches of one partition, or the error that stopped it, or the range of offsets that
+    ``on_corrupt="skip"`` skipped. The reader ignores it if ``generation`` is old."""
 
     tp: TopicPartition
     generation: int
@@ -130,16 +132,16 @@ class FetchEngine:
         mean other records."""
         self._sources: dict[TopicPartition, _FetchedSource] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, int]] = {}
-        """Partitions of each fetch in flight, with their generations. Object identity links an
-        answer to its request."""
+        """The partitions of each fetch in flight, with their generations. A response belongs to a
+        fetch if it has the same dict object."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
-        """Deadline of each fetch in flight, in milliseconds of the shell's clock."""
+        """Time (ms on the shell's clock) at which each fetch in flight is late."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
         self._takes: deque[tuple[TopicPartition, int, int]] = deque()
-        """Batches that the reader took and ``pump`` has not yet subtracted from the buffered bytes:
-        partition, generation, bytes."""
+        """The partition, generation and bytes of batches that the reader has taken, until ``pump``
+        subtracts them from the buffered bytes."""
         self._is_held = False
         """Whether a full buffer holds back at least one partition."""
         self._is_renewing = False
@@ -155,13 +157,14 @@ class FetchEngine:
         self._shell.call_soon(callback)
 
     def pin(self, topic: str) -> str:
-        """Return the topic id that this name had at the first read. Any thread may call this."""
+        """Return the topic id that the topic had when it was first read. Any thread may call
+        this."""
         topic_id = self.topic_ids.get(topic) or self._cluster.view.topic_id(topic)
         return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
 
     def refetch_corrupt(self, tp: TopicPartition, offset: int, generation: int) -> None:
-        """Fetch a corrupt batch again: the leader verifies and repairs it. Retry at the next
-        leader until the repair time-out."""
+        """Fetch a corrupt batch again, so that the leader verifies and repairs it. Retry for
+        REPAIR_MS, also at a new leader."""
         self._in_place.refuse(tp)
         self.begin({tp: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
 
@@ -220,9 +223,10 @@ class FetchEngine:
     def taken(self, fetched: FetchedBatches) -> None:
         """Record that the reader has taken batches. Any thread may call this.
 
-        The shell's thread is woken only if a full buffer holds back a partition: a wake-up takes
-        the interpreter lock from the reader. No wake-up is lost: this method appends to ``_takes``
-        before it reads ``_is_held``; ``pump`` sets ``_is_held`` before it reads ``_takes``.
+        This wakes the shell's thread only if a full buffer holds back a partition, because a
+        wake-up takes the interpreter lock from the reader. No wake-up is lost. This method appends
+        to ``_takes`` before it reads ``_is_held``, and ``pump`` sets ``_is_held`` before it reads
+        ``_takes``.
         """
         self._takes.append((fetched.tp, fetched.generation, fetched.size_bytes))
         if self._is_held:
@@ -237,12 +241,12 @@ class FetchEngine:
                 self._total_bytes -= size_bytes
 
     def _abandon(self, tp: TopicPartition, source: _FetchedSource) -> None:
-        """Cancel the fetch in flight of the partition's old offset."""
+        """Cancel the fetch in flight that has the partition's old offset."""
         self._in_place.close(tp)
         for (endpoint, lane), tps in list(self._polls.items()):
             if tp in tps and source.lane == lane:
-                # The answer may take half a second. ``pump`` requests the fetch's other partitions
-                # again.
+                # The response could take half a second. ``pump`` fetches the other partitions of
+                # this request again.
                 self._hang_up(endpoint, lane)
 
     def _hang_up(self, endpoint: Endpoint, lane: str) -> None:
@@ -375,7 +379,7 @@ class FetchEngine:
                 self._retry(source, attempt)
 
     def _read_on(self, tp: TopicPartition, source: _FetchedSource) -> None:
-        """Read the open local range up to AHEAD_BYTES ahead of the reader."""
+        """Read batches of the partition's open local range, until AHEAD_BYTES are buffered."""
         while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
             read = self._in_place.read(tp)
             if read is not None:
@@ -402,7 +406,7 @@ class FetchEngine:
         self._queue(FetchedBatches(tp, source.generation, [], 0, error))
 
     def _retry(self, source: _FetchedSource, attempt: int) -> None:
-        """Fetch again after a pause, in which the metadata is refreshed."""
+        """Refresh the metadata, and fetch the partition again after a pause."""
         pause_ms = backoff_ms(attempt, self._config.retry_backoff_ms)
         source.retry_at_ms = self._shell.now_ms() + pause_ms
         if not self._is_renewing:
@@ -410,8 +414,8 @@ class FetchEngine:
         self._renew()
 
     def may_be_intact(self, tp: TopicPartition) -> bool:
-        """Return whether another fetch may return a valid batch: the corrupt one was read from a
-        local file, or other replicas exist. Any thread may call this."""
+        """Return whether another fetch may return a valid copy of a corrupt batch. It may if the
+        batch came from a local file, or if other replicas exist. Any thread may call this."""
         return self._in_place.was_read(tp) or self._cluster.view.has_copies(tp)
 
     def _damaged(self, tp: TopicPartition, error: CorruptMessageError) -> None:
@@ -421,7 +425,7 @@ class FetchEngine:
             self._retry(source, position.failures - 1)
             return
         if self._config.on_corrupt != "skip":
-            message = f"{position.located(error).message}; on_corrupt='skip' goes past it"
+            message = f"{position.located(error).message}; to skip it, set on_corrupt='skip'"
             self._stop(tp, CorruptMessageError(message))
             return
         generation, offset = source.generation, position.offset
@@ -456,7 +460,8 @@ class FetchEngine:
         return [poll for poll in self._polls if self._due_ms[poll] <= now_ms]
 
     def _look_for_late(self) -> None:
-        """Ask other brokers for the leaders of overdue fetches: a hung leader does not answer."""
+        """Ask other brokers for the leaders of overdue fetches, because a hung leader does not
+        answer."""
         self._late_timer = None
         late = self._late()
         for endpoint in dict.fromkeys(endpoint for endpoint, _ in late):

@@ -1,7 +1,7 @@
-"""One fetch of many partitions from one leader: the request and its answers. Pure.
+"""Build a fetch request for many partitions of one leader, and split its response by partition.
 
-The fetch engine, ``read_range``, ``EndOffsetsWatch`` and the mirror use it. It does not find
-leaders.
+The fetch engine, ``read_range``, ``EndOffsetsWatch`` and the mirror use these functions, which do
+no I/O.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def fetch_request(
     ends_only: bool = False,
     files: tuple[bytes, int] = (b"", 0),
 ) -> FetchRequest:
-    """Return the fetch of these partitions, each with its topic id.
+    """Return a fetch request for these partitions. Each row has a topic id and a partition.
 
-    ``is_repair``: a batch was corrupt; the leader checks CRCs before it answers. ``ends_only``: the
-    leader answers without records. ``files``: this machine's id, and the maximum bytes per
-    partition that a leader on the same machine may answer with file positions.
+    With ``is_repair``, after a corrupt batch, the leader checks CRCs before it answers. With
+    ``ends_only`` it answers without records. ``files`` has this machine's id and a number of bytes.
+    A leader on the same machine may answer with file positions for so many bytes of a partition.
     """
     flags = FLAG_REPAIR if is_repair else FLAG_CHECKS_CRC
     if ends_only:
@@ -59,7 +59,7 @@ def fetch_request(
 
 
 def _topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
-    """Return the partitions of a request by topic id, both in the order of first appearance."""
+    """Group the partitions of a request by topic id, in the order of first appearance."""
     by_id: dict[str, list[FetchPartition]] = {}
     for topic_id, row in rows:
         by_id.setdefault(topic_id, []).append(row)
@@ -69,9 +69,9 @@ def _topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
 def answers_of(
     answer: FetchResponse | LogbusError, topic_ids: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
-    """Return each partition's rows or error.
+    """Return the records or the error of each partition.
 
-    ``topic_ids`` names the requested partitions. A partition missing in the answer gets
+    ``topic_ids`` has the requested partitions. A partition that the response lacks gets
     NetworkError.
     """
     if isinstance(answer, LogbusError):
@@ -85,7 +85,7 @@ def answers_of(
     for tp, topic_id in topic_ids.items():
         row = rows.get((topic_id, tp.partition))
         if row is None:
-            found[tp] = NetworkError(f"the leader's answer to a fetch leaves out {tp}")
+            found[tp] = NetworkError(f"the leader's response to a fetch lacks {tp}")
         else:
             found[tp] = error_for(row.error_code) if row.error_code else row
     return found

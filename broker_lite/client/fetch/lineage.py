@@ -1,9 +1,9 @@
-"""The leader epochs of the records that a reader has read, to detect log truncation.
+"""The leader epochs of the records that a reader has read, which reveal a truncated log.
 
-After an unclean election, a log that lost its end may have grown beyond the reader's offset. As a
-follower does (KIP-101, KIP-320), the reader compares leader epochs with the leader. An epoch that
-the leader does not know is cut at the reader's first record of that epoch. ``FetchEngine`` keeps
-one lineage per partition, on its own thread.
+After an unclean election, a log that lost its end may have grown beyond the reader's offset again.
+So the reader compares leader epochs with the leader, as a follower does (KIP-101, KIP-320). If the
+leader does not know an epoch, the log was truncated at or before the reader's first record of that
+epoch. Each ``FetchPosition`` has a lineage.
 
 A batch's leader epoch is outside its CRC. A leader never truncates its log within its own epoch. A
 divergence reported by the leader that served the batch, in the same leader epoch, is therefore a
@@ -25,17 +25,18 @@ class Lineage:
 
     def __init__(self) -> None:
         self._epochs: list[tuple[int, int]] = []
-        """Each leader epoch and the first offset read in it, ascending."""
+        """Each leader epoch with the first offset that was read in it, in ascending order."""
         self._read_in = NO_EPOCH
-        """The leader epoch in which the last batch was served."""
+        """The leader epoch in which a leader served the last batch."""
 
     @property
     def last_epoch(self) -> int:
-        """The leader epoch of the record before the reader's offset; -1 if unknown."""
+        """Return the leader epoch of the record before the reader's offset; -1 if unknown."""
         return self._epochs[-1][0] if self._epochs else NO_EPOCH
 
     def begin(self, offset: int, epoch: int) -> None:
-        """Start at ``offset``; ``epoch`` is that of the record before it (-1: unknown)."""
+        """Start at ``offset``. ``epoch`` is the leader epoch of the record before ``offset`` (-1:
+        unknown)."""
         kept = [row for row in self._epochs if row[1] < offset]
         if epoch == NO_EPOCH or not kept or kept[-1][0] != epoch:
             # Other clients commit their leader's epoch, so the first offset of this epoch is
@@ -45,7 +46,7 @@ class Lineage:
         self._epochs = kept
 
     def forget(self) -> None:
-        """Clear the epochs: the last read batches are no longer trusted."""
+        """Clear the epochs, because those of the last batches may be wrong."""
         self._epochs = []
         self._read_in = NO_EPOCH
 

@@ -1,9 +1,9 @@
-"""``FetchPosition``: the state of one partition between two fetches. Pure.
+"""``FetchPosition``: the state of one partition between two fetches, without I/O.
 
-``request`` builds the partition's row of a fetch, and ``take`` evaluates the leader's answer.
-Consumers (``fetch_engine``), Spark's tasks (``range_reader``) and mirrors drive one position per
-partition. They send the requests, find leaders, wait, and read segment files. At most one fetch of
-a position is in flight.
+``request`` builds the partition's row of a fetch request, and ``take`` evaluates the leader's
+answer. Consumers (``fetch_engine``), Spark's tasks (``range_reader``) and mirrors have a position
+for each partition. They send the requests, find leaders, wait, and read segment files. A position
+has at most one fetch in flight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.wire.fetch import FetchedPartition, FetchPartition, StoredRange
 
 REPAIR_MS = 10_000
-"""Milliseconds allowed for the repair of a corrupt batch that other replicas hold."""
+"""Milliseconds for which a reader waits for the repair of a corrupt batch from other replicas."""
 LOGBUS_LOG = WalkPolicy()
 """Walk policy for logbus's own logs: batches are contiguous and leader epochs do not fall."""
 KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
@@ -27,15 +27,16 @@ epoch."""
 
 
 class Stored(NamedTuple):
-    """The answer names batches in the leader's segment file; read them there, with ``walker``."""
+    """The leader answered with a range of its segment file. Read the batches there, with
+    ``walker``."""
 
     stored: StoredRange
     walker: BatchWalker
 
 
 class Retry(NamedTuple):
-    """Fetch the offset again: after a pause for the ``attempt``-th error in a row, counted from 0;
-    at once if ``error`` is None."""
+    """Fetch the offset again: at once if ``error`` is None, else after a backoff. ``attempt`` is
+    the number of errors in a row before this error."""
 
     error: LogbusError | None
     attempt: int = 0
@@ -116,7 +117,8 @@ class FetchPosition:
     def take(self, answer: FetchedPartition | LogbusError) -> Judged:
         """Evaluate the answer to the last request, and advance past its batches.
 
-        A ``Walked`` without batches means that the leader has no records at the offset yet.
+        Returns what the caller must do. A ``Walked`` without batches means that the leader has no
+        records at the offset yet.
         """
         if isinstance(answer, LogbusError):
             return self._refused(answer)
@@ -135,22 +137,22 @@ class FetchPosition:
         return walked
 
     def advance(self, walked: Walked) -> None:
-        """Advance past batches of an answer or of a segment file."""
+        """Advance past batches that came from the leader or from a segment file."""
         self.lineage.read(walked.batches, self.offset, walked.leader_epoch)
         self.offset = walked.next_offset
         self.at_boundary = not self.policy.allows_gaps
         self._succeed()
 
     def skip_to(self, offset: int) -> None:
-        """Skip a corrupt batch; ``offset`` is the next batch's first."""
+        """Skip a corrupt batch. ``offset`` is the first offset of the next batch."""
         self.offset = offset
         self.at_boundary = not self.policy.allows_gaps
         self.lineage.forget()
         self._succeed()
 
     def awaits_repair(self, now_ms: float, has_copies: bool) -> bool:
-        """Return whether to fetch a corrupt batch again: other replicas hold it, and one of them
-        may repair it or lead within REPAIR_MS."""
+        """Return whether to fetch a corrupt batch again. Other replicas (``has_copies``) may repair
+        it, or one of them may become the leader, within REPAIR_MS."""
         # The recorded leader epoch may be stale. Clear it; the leader verifies the next fetch.
         self.lineage.forget()
         if not has_copies:
@@ -173,10 +175,10 @@ class FetchPosition:
         self.failures, self.repair_until_ms = 0, 0.0
 
     def _walker(self, answer: FetchedPartition) -> BatchWalker:
-        """Return a walker over an answer.
+        """Return a walker over the batches of an answer.
 
-        It rejects batches of an earlier leader epoch than the last batch read here. A committed
-        leader epoch does not count here, because the leader validates it.
+        It rejects a batch of an earlier leader epoch than the last batch that this position read.
+        It does not use the leader epoch of a committed offset, because the leader validates that.
         """
         policy, aborted = self.policy, answer.aborted_transactions
         if aborted:

@@ -59,9 +59,13 @@ from broker_lite.record.walker import LogBatch
 from broker_lite.wire.fetch import FetchedPartition, FetchRequest
 
 FETCH_BYTES = 8 << 20
+"""Maximum bytes of a fetch response, by default."""
 DEPTH = 2
+"""Maximum number of responses that the reader fetches ahead, by default."""
 TIMEOUT_MS = 120_000
+"""Milliseconds without progress after which a read fails, by default."""
 REQUEST_TIMEOUT_MS = 30_000
+"""Milliseconds without a response after which a fetch is retried, by default."""
 WAIT_MS = 500
 """Milliseconds that the leader may wait for records. The range ends below the high watermark, so
 the wait occurs only while a new leader catches up."""
@@ -93,8 +97,8 @@ def read_range(
 ) -> Iterator[FetchedBatch]:
     """Yield the rows with ``start <= offset < end`` of one partition, batch by batch.
 
-    ``leader`` saves a metadata request. The reader buffers at most ``depth + 1`` answers of
-    ``fetch_bytes`` each. ``on_corrupt="skip"`` skips a corrupt batch and calls
+    With ``leader``, the reader sends no metadata request first. It buffers at most ``depth + 1``
+    responses of ``fetch_bytes`` each. ``on_corrupt="skip"`` skips a corrupt batch and calls
     ``on_skipped(partition, first offset, next offset)``.
 
     With ``local_reads``, the calling thread reads the segment files of a leader on this machine,
@@ -104,10 +108,10 @@ def read_range(
     ``start_epoch`` is the leader epoch when ``start`` was the log's end, if known. With it, the
     leader detects that the log was truncated below ``start`` and has grown again.
 
-    Raises OffsetOutOfRangeError (names the log's start and end), its subclass LogTruncatedError
-    (the log lost records below the next offset), UnknownTopicIdError (the topic was deleted or
+    Raises OffsetOutOfRangeError with the log's start and end, its subclass LogTruncatedError (the
+    log lost records below the next offset), UnknownTopicIdError (the topic was deleted or
     recreated), CorruptMessageError, or the last error after ``timeout_ms`` of retries. A request
-    without an answer is retried after ``request_timeout_ms``.
+    without a response is retried after ``request_timeout_ms``.
     """
     if on_corrupt not in ("fail", "skip"):
         raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
@@ -191,7 +195,8 @@ def _below(items: list[Item], end: int) -> list[Item]:
 
 
 class _Ahead:
-    """A thread that fetches while the caller decodes; its queue holds at most ``depth`` answers."""
+    """A thread that fetches while the caller decodes. Its queue holds at most ``depth``
+    responses."""
 
     def __init__(self, session: _RangeSession, end: int, depth: int) -> None:
         self._session = session
@@ -253,7 +258,7 @@ class _RangeOptions(NamedTuple):
 
 
 class _RangeSession:
-    """Fetches of one position from its current leader, one request at a time."""
+    """The fetches of one range, from the current leader, one request at a time."""
 
     def __init__(
         self,
@@ -283,8 +288,8 @@ class _RangeSession:
         self._interrupted = False
 
     def may_be_intact_elsewhere(self, offset: int) -> bool:
-        """Return whether to fetch a corrupt batch again. Each batch is fetched again once, if it
-        was read from a local file or has other replicas."""
+        """Return whether to fetch the corrupt batch at ``offset`` again. A batch is fetched again
+        once, if it came from a local file or has other replicas."""
         if self._retried_at == offset:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
@@ -309,7 +314,7 @@ class _RangeSession:
                 return [*walked.batches]
             judged = position.take(self._ask(deadline_ms))
             if isinstance(judged, Walked) and not judged.batches:
-                problem = "the leader has no records here, though the range ends later"
+                problem = "the leader's log ends before the end of the range"
                 judged = position.take(RequestTimedOutError(problem))
             match judged:
                 case Walked():
@@ -379,7 +384,8 @@ class _RangeSession:
             self._find_leader()
 
     def _skip(self, deadline_ms: float) -> Skipped:
-        """Skip a batch with a corrupt header: look up the next offset in the leader's index."""
+        """Skip a batch with a corrupt header. The leader's index has the offset of the next
+        batch."""
         position, offset = self.position, self.position.offset
         operation = requests.offsets_for_bytes(
             self._cluster,
@@ -394,7 +400,7 @@ class _RangeSession:
         return Skipped(offset, next_offset)
 
     def _with_bounds(self, error: LogbusError, deadline_ms: float) -> LogbusError:
-        """Return an error that names the log's start and end if the offset is outside it."""
+        """Return the error. If the offset is outside the log, add the log's start and end."""
         if not isinstance(error, OffsetOutOfRangeError) or isinstance(error, LogTruncatedError):
             return error
         ends = []

@@ -1,6 +1,9 @@
-"""Read many small ranges with one fetch per leader. For a thousand ranges, a round trip and a
-reader for each of them would take seconds. ``read_range`` reads a range whose answer is missing,
-refused, corrupt or incomplete. Any thread may call this module."""
+"""Read many small ranges with one fetch from each leader.
+
+With a round trip and a reader for each range, a thousand ranges would take seconds. If the fetch
+does not return a range completely, the caller reads the range with ``read_range``. Any thread may
+call this module.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ from broker_lite.wire.fetch import FetchedPartition, FetchPartition
 
 
 class SmallRange(NamedTuple):
-    """Offsets ``start`` to ``end`` (exclusive) and the leader to fetch them from. ``start_epoch``
-    as in ``read_range``."""
+    """The offsets ``start`` to ``end`` (exclusive) of a partition, and the leader to fetch them
+    from. ``read_range`` explains ``start_epoch``."""
 
     tp: TopicPartition
     topic_id: str
@@ -40,10 +43,10 @@ def read_small_ranges(
     isolation: str,
     request_timeout_ms: float,
 ) -> Iterator[list[FetchedBatch] | None]:
-    """Yield the rows of each range in order, decoded on demand. Yield None for a range that its
-    answer does not contain completely.
+    """Yield the rows of each range in order, decoded on demand. Yield None for a range whose
+    response is missing, corrupt or incomplete.
 
-    Fetches at most ``fetch_bytes`` per leader. Name each partition at most once.
+    Fetches at most ``fetch_bytes`` from each leader. Each partition may appear only once.
     """
     by_leader: dict[Endpoint, list[SmallRange]] = {}
     for item in ranges:

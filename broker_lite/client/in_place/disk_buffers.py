@@ -16,21 +16,24 @@ from typing import NamedTuple
 import numpy as np
 
 HUGE_BYTES = 2 << 20
-"""Bytes of a huge page on most processors, and the alignment of the disk's target."""
+"""Bytes of a huge page on most processors. The disk writes to addresses that are multiples of
+this."""
 KEPT_MAX = 8
-"""Maximum buffers per process: the parts in flight of two readers, and decoded batches."""
+"""Maximum number of buffers that the pool keeps: enough for two readers and their decoded
+batches."""
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", -1)
 
 
 class DiskBuffer(NamedTuple):
-    """A buffer. The disk writes from ``begin`` on; the reader owns the bytes before that."""
+    """A buffer. The disk writes from ``begin`` on. The reader may use the bytes before it."""
 
     memory: mmap.mmap
     begin: int
 
     @property
     def is_free(self) -> bool:
-        """Whether no view of the buffer exists: Python refuses to resize a buffer with views."""
+        """Return whether no view of the buffer exists. Python refuses to resize a buffer with
+        views."""
         try:
             self.memory.resize(len(self.memory))
         except BufferError:
@@ -39,20 +42,19 @@ class DiskBuffer(NamedTuple):
 
 
 class DiskBuffers:
-    """The pool; ``take`` returns a writable buffer and reuses free ones."""
+    """A pool of buffers. ``take`` returns a free buffer or a new one. Any thread may call it."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
         self._buffers: list[DiskBuffer] = []
-        """Buffers in the order of their last use."""
+        """The buffers that the pool keeps, the least recently used first."""
         self._lock = threading.Lock()
 
     def take(self, front: int, size: int) -> tuple[memoryview, int]:
-        """Return a buffer with any content, and the position at which the disk may write
-        ``size`` bytes.
+        """Return a buffer, and the position in it at which the disk may write ``size`` bytes.
 
-        At least ``front`` bytes precede that position. The caller owns the buffer until its last
-        view is released.
+        At least ``front`` bytes precede that position. The buffer's content is arbitrary. The
+        caller owns the buffer until its last view is released.
         """
         with self._lock:
             buffers = self._buffers
@@ -69,8 +71,8 @@ class DiskBuffers:
         return memoryview(buffer.memory), buffer.begin
 
     def _has_space(self) -> bool:
-        """Return whether the pool may keep one more buffer; evict the least recently used free
-        one."""
+        """Return whether the pool may keep one more buffer. If it is full, evict the least recently
+        used free buffer."""
         if len(self._buffers) < self._kept_max:
             return True
         for place, buffer in enumerate(self._buffers):

@@ -17,21 +17,22 @@ from broker_lite.client.in_place.disk_buffers import disk_buffers
 from broker_lite.client.transport.received_buffers import received_buffers
 
 FIRST_BYTES = 2 << 20
-"""Bytes of the first part, small because the reader waits for it."""
+"""Bytes of the first part. It is small, because the reader waits for it."""
 PART_BYTES = 8 << 20
 """Bytes of each later part. A batch cut by the end of a part is copied."""
 PARTS_AHEAD = 2
-"""Parts in flight, so that the disk stays busy during decoding."""
+"""Number of reads in flight, so that the disk stays busy while batches are decoded."""
 THREADS = 8
-"""Disk threads per process, shared by all readers."""
+"""Number of threads that wait for the disk, for all readers of a process."""
 FRONT_BYTES = 4 << 20
-"""Bytes reserved in front of each part for the cut batch of the previous part. Unused pages take
-no memory."""
+"""Bytes in front of each part for a batch that began in the previous part. Unused pages take no
+memory."""
 ALIGNED_BYTES = max(4096, os.sysconf("SC_PAGE_SIZE"))
 """Alignment of positions, sizes and buffers, sufficient for any disk."""
 DIRECT = getattr(os, "O_DIRECT", 0)
 """The open flag for direct I/O; 0 if the system does not support it."""
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+"""The flag of a read that returns only cached bytes; 0 if the system does not support it."""
 
 
 def is_in_memory(fd: int, position: int) -> bool:
@@ -50,7 +51,7 @@ def is_in_memory(fd: int, position: int) -> bool:
 class _Part(NamedTuple):
     """A read of ``size`` bytes from file position ``at`` into ``buffer[begin:]``.
 
-    ``probed``: ``is_in_memory`` may have brought the part's first page into the cache.
+    ``probed`` says that ``is_in_memory`` may have brought the part's first page into the cache.
     """
 
     at: int
@@ -80,13 +81,14 @@ class DiskParts:
         self._next = position - self._before
         self._parts: deque[_Part] = deque()
         self._probed: list[int] = []
-        """File positions of pages that probes may have cached; dropped again at the end."""
+        """File positions of pages that ``is_in_memory`` may have brought into the cache. ``close``
+        drops them."""
         self._begin(FIRST_BYTES, probed=probed)
         self._ask()
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a part is in flight. If not, the range ends or the next page is cached."""
+        """Return whether a part is in flight. If not, the range ends or the next page is cached."""
         return bool(self._parts)
 
     def take(self, rest: memoryview) -> memoryview:
@@ -141,8 +143,8 @@ class DiskParts:
         concurrent.futures.wait(begun)
 
     def close(self) -> None:
-        """Release the reads and the direct descriptor; idempotent. Call before closing
-        ``cached_fd``."""
+        """End the reads and close the direct descriptor. Call this before ``cached_fd`` is closed.
+        A second call does nothing."""
         self._drop()
         for at in self._probed:
             os.posix_fadvise(self._cached_fd, at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)
@@ -156,7 +158,8 @@ _pool: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Return this process's thread pool; a forked child cannot use its parent's."""
+    """Return this process's thread pool. A forked child makes its own, because threads do not
+    survive a fork."""
     global _pool
     if _pool is None or _pool[0] != os.getpid():
         _pool = os.getpid(), ThreadPoolExecutor(THREADS, "logbus-disk")

@@ -1,10 +1,10 @@
-"""Stored ranges read from a broker's files, if reader and broker are on one machine.
+"""Read a range of a segment file of a broker on the same machine.
 
 A broker may answer a fetch from its own machine (``machine_id``) with file positions instead of
-records. A reader with permission to open the file reads it directly. Nothing is memory-mapped:
-bytes are copied once, then walked and checked like received ones. A truncated or rewritten file
-therefore shows as corruption, and the caller fetches the range from the broker. Errors are OSError.
-One thread uses an object.
+records. A reader with permission to open the file reads it directly. The file is not memory-mapped.
+Its bytes are copied once, then walked and checked like received bytes. So a truncated or rewritten
+file looks corrupt, and the caller fetches the range from the broker. All errors are OSError. One
+thread uses an object.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 FILE_BYTES = 64 << 20
-"""Maximum bytes of one range. It takes no memory; the limit keeps reads near the log's end."""
+"""Maximum bytes of one range. A range takes no memory. Its limit makes the reader ask the broker
+again, which knows the log's new end."""
 READ_BYTES = 1 << 20
-"""Approximate bytes of whole batches per read, small enough for the processor's cache."""
+"""Approximate bytes of one read, small enough for the processor's cache."""
 AHEAD_BYTES = 8 << 20
-"""Bytes of read-ahead requested for a file that is not cached."""
+"""Bytes that the reader lets the kernel read ahead in a file that is not cached."""
 _AHEAD_STEP = 128 << 10
-"""The kernel's default read-ahead bytes per call."""
+"""Bytes of one read-ahead call: the kernel's default limit."""
 PASSING_BYTES_MAX = 4 << 20
-"""Maximum bytes of a batch that is read with direct I/O."""
+"""Maximum bytes of a batch that direct I/O reads. Larger batches go through the page cache."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NOTHING = memoryview(b"")
 
@@ -62,12 +63,12 @@ class LocalRange:
         self._batch_bytes = 0
         self._reads_once = reads_once
         self._brought: list[tuple[int, int]] = []
-        """Stretches read from the disk whose pages are not dropped yet."""
+        """Stretches of the file that were read from the disk and are still in the page cache."""
         self._stored = stored
         self._may_pass_cache = reads_once and DIRECT != 0
         self._parts: DiskParts | None = None
         self._rest = _NOTHING
-        """Undecoded bytes of the last part: the start of a batch."""
+        """Bytes at the end of the last part that are not decoded yet: the begin of a batch."""
         self._fd = _open(stored)
         if self._may_pass_cache:
             # A probe of the page cache must not load more pages than the one that it tests.
@@ -75,7 +76,7 @@ class LocalRange:
 
     @property
     def is_read(self) -> bool:
-        """Whether the whole range was returned."""
+        """Return whether ``read`` has returned the whole range."""
         return self._position >= self._end
 
     def read(self) -> Walked:
@@ -109,9 +110,9 @@ class LocalRange:
         return taken
 
     def _passes_cache(self) -> bool:
-        """Return whether to use direct I/O: the next bytes are not all cached.
+        """Return whether to use direct I/O, because some of the next bytes are not cached.
 
-        (A broker that looks up the start of a range leaves its first pages in the cache.)
+        The first bytes of a range are often cached, because the broker has looked up its start.
         """
         if self._parts is None and self._may_pass_cache:
             last = min(self._position + READ_BYTES, self._end) - 1
@@ -178,7 +179,8 @@ class LocalRange:
         return buffer[:done]
 
     def _read_into(self, buffer: memoryview, position: int) -> int:
-        """Read cached bytes at once; else start a read-ahead and read from the disk."""
+        """Read bytes that are cached at once. For others, start a read-ahead and read from the
+        disk."""
         try:
             count = os.preadv(self._fd, [buffer], position, NOWAIT)
         except OSError as error:
@@ -207,7 +209,7 @@ class LocalRange:
             os.posix_fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Close the file; idempotent."""
+        """Close the file. A second call does nothing."""
         self._leave_parts()
         if self._fd >= 0:
             self._let_go(self._end)
@@ -217,7 +219,8 @@ class LocalRange:
 
 
 def _open(stored: StoredRange, how: int = 0) -> int:
-    """Open the broker's file; raise OSError if the path leads to another device or inode."""
+    """Open the broker's file. Raises OSError if the path names a file with another device or
+    inode."""
     flags = how | os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(stored.path, flags)
     status = os.fstat(fd)

@@ -17,19 +17,23 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 AHEAD_BYTES = 4 << 20
-"""Bytes buffered ahead of the reader per partition: two batches, so that neither thread waits
-for the other. Recently read bytes are still in the processor's cache when they are verified."""
+"""Bytes of a partition that are read ahead of the reader: about two batches, so that neither thread
+waits for the other. With few bytes, they are still in the processor's cache when the reader
+verifies them."""
 OPEN_MAX = 64
-"""Maximum open files of a consumer; further partitions are fetched over the network."""
+"""Maximum number of open files of a consumer. It fetches further partitions over the network."""
 LOCAL_BYTES_MIN = 256 << 10
-"""Minimum partition fetch size for local reads."""
+"""Local reads are off if the maximum bytes of a partition in a fetch are fewer than this."""
 RANGE_BYTES_MIN = 4 << 20
-"""Minimum bytes of a requested range in a fetch of many partitions."""
+"""Minimum bytes of the file range that a fetch requests for each of its partitions."""
 
 
 class InPlace:
-    """Open ranges by partition. ``is_here(endpoint, lane)`` returns whether the connection leads to
-    a broker on this machine. ``reads_once`` keeps the reads out of the page cache."""
+    """The open file ranges of a reader, by partition.
+
+    ``is_here(endpoint, lane)`` returns whether the connection leads to a broker on this machine.
+    ``reads_once`` keeps the reads out of the page cache.
+    """
 
     def __init__(
         self, is_here: Callable[[Endpoint, str], bool], *, reads_once: bool = False
@@ -46,8 +50,8 @@ class InPlace:
     def asks(
         self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]
     ) -> tuple[bytes, int]:
-        """Return the machine id and the range bytes for a fetch of these partitions; (b"", 0) if
-        local reads are not possible."""
+        """Return this machine's id, and the bytes of a file range for each partition of a fetch.
+        Return (b"", 0) if local reads are not possible."""
         count = len(tps)
         if (
             not self._refused.isdisjoint(tps)
@@ -60,8 +64,8 @@ class InPlace:
     def lanes(
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
-        """Split the partitions of a fetch by lane: partitions that need records over the network
-        get their own fetch, so that the others can be read locally."""
+        """Split the partitions of a fetch by connection (lane). Partitions that need records over
+        the network get a fetch of their own, so that the others can be read locally."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):
@@ -69,7 +73,8 @@ class InPlace:
         return [(lane, [tp for tp in tps if tp not in sent]), ("sent", sent)]
 
     def open(self, tp: TopicPartition, stored: StoredRange, walker: BatchWalker) -> None:
-        """Open the range that a leader named; ``walker`` starts at the reader's offset."""
+        """Open the file range with which a leader answered. ``walker`` starts at the reader's
+        offset."""
         self.close(tp)
         try:
             self._open[tp] = LocalRange(stored, walker, tp, reads_once=self._reads_once)
@@ -93,8 +98,8 @@ class InPlace:
         return found
 
     def was_read(self, tp: TopicPartition) -> bool:
-        """Return whether the partition was read locally: its file may have changed during the
-        read, so a corrupt batch may be valid in a fetch. Any thread may call this."""
+        """Return whether the partition was read locally. Its file may have changed during the read,
+        so a corrupt batch may be valid in a fetch. Any thread may call this."""
         return tp in self._was_read
 
     def refuse(self, tp: TopicPartition) -> None:

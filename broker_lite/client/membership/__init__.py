@@ -1,8 +1,11 @@
 """Members of Kafka groups: consumers that share partitions through a coordinator broker.
 
-Pure modules: ``assignors`` (the assignment algorithms), ``machine`` (a member's state machine, with
-its events and effects in ``events``), ``topics`` (subscriptions), ``errors`` (explanations of
-coordinator errors), ``settings``. ``member`` executes the effects on the shell of the consumer. On
-the reader's side, ``kafka_membership`` implements the port of the reader core, and ``beginning``
-finds start offsets and commits. Read README.md first.
+- ``assignors``: the assignment algorithms
+- ``machine``, ``events``: a member as a state machine, with its events and effects
+- ``topics``, ``errors``, ``settings``: subscriptions, explanations of errors, settings
+- ``member``: carries out the effects on the consumer's shell
+- ``kafka_membership``: implements the reader core's port to a group
+- ``beginning``: looks up starting offsets, and commits
+
+Read README.md first.
 """

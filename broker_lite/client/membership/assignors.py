@@ -1,5 +1,4 @@
 """The assignment algorithms of a group leader: ``range``, ``sticky``, ``cooperative-sticky``.
-Pure.
 
 Names and metadata are Kafka's, so the group may have members of any client. Both sticky assignors
 keep a partition with its owner unless balance needs a move (KIP-54). The cooperative one assigns a
@@ -32,14 +31,14 @@ ASSIGNORS = (RANGE, STICKY, COOPERATIVE_STICKY)
 COOPERATIVE = (COOPERATIVE_STICKY,)
 
 EAGER_VERSION = 1
-"""Metadata version for members without owned partitions; every client can read it."""
+"""The version of subscription metadata without owned partitions, which every client can read."""
 
 Shares = dict[str, list[TopicPartition]]
 
 
 class Candidate(NamedTuple):
-    """A member as the leader sees it. ``owned`` are the partitions that the member reports,
-    owned since ``generation``."""
+    """A member as its leader sees it. ``owned`` has the partitions that the member owned in
+    ``generation``, as it reports."""
 
     member_id: str
     instance_id: str | None
@@ -49,7 +48,8 @@ class Candidate(NamedTuple):
 
     @property
     def place(self) -> tuple[bool, str]:
-        """Return the sort key: static members first, by the ids that outlast restarts."""
+        """Return the sort key. Static members come first, ordered by instance id, which a restart
+        does not change."""
         return self.instance_id is None, self.instance_id or self.member_id
 
 
@@ -79,10 +79,10 @@ def candidate(name: str, row: JoinedMember) -> Candidate:
 def candidates(
     name: str, rows: Iterable[JoinedMember]
 ) -> tuple[list[Candidate], dict[str, ProtocolError]]:
-    """Decode all members' metadata; return the candidates and the errors by member id.
+    """Decode the metadata of all members. Return the candidates, and the errors by member id.
 
-    An undecodable member counts as subscribed to nothing. If its leader failed instead, the next
-    leader would fail too, until the group had no members.
+    A member whose metadata is unreadable counts as a member without topics. If the leader failed
+    instead, the next leader would fail too, until the group had no members.
     """
     found, unread = [], {}
     for row in rows:
@@ -107,7 +107,8 @@ def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]
 
 
 def by_range(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
-    """Give each subscriber a range of every topic; the first ranges are longer by one."""
+    """Give each subscriber a range of every topic. If a topic's partitions do not divide evenly,
+    the first ranges have one more."""
     shares: Shares = {each.member_id: [] for each in ordered}
     for topic in sorted(counts):
         subscribers = [each.member_id for each in ordered if topic in each.topics]
@@ -138,7 +139,7 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
         for partition in range(counts[topic])
         if members and TopicPartition(topic, partition) not in owner
     ]
-    # Partitions with few eligible members come first, while these members have few partitions.
+    # Assign partitions with few eligible members first, while these members have few partitions.
     for tp in sorted(free, key=lambda each: (len(eligible[each.topic]), each)):
         owner[tp] = loads.least(eligible[tp.topic])
         loads.add(owner[tp], 1)
@@ -150,10 +151,10 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
 
 
 def _kept(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Return the present owners of existing, subscribed partitions.
+    """Return the present owners of partitions that exist and whose topic the owner subscribes to.
 
-    Of two members that report the same partition the later generation wins; in the same generation
-    neither does.
+    If two members report the same partition, the member with the later generation owns it. With
+    equal generations, neither does.
     """
     owner: dict[TopicPartition, tuple[int, str]] = {}
     for each in ordered:
@@ -171,7 +172,7 @@ def _kept(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> dict[Topic
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move partitions one by one to members that have at least two fewer."""
+    """Move partitions, one at a time, to members that have at least two partitions fewer."""
     moved = True
     while moved:
         moved = False
@@ -185,7 +186,7 @@ def _balance(
 
 
 class _Loads:
-    """The number of partitions of each member, with the least loaded of any set of members."""
+    """Counts the partitions of each member, and finds the member with the fewest in a set."""
 
     def __init__(self, members: Sequence[str], sets: Iterable[tuple[str, ...]]) -> None:
         self.of = dict.fromkeys(members, 0)
@@ -210,9 +211,10 @@ class _Loads:
 
 
 def hold_back(ordered: Sequence[Candidate], shares: Shares) -> None:
-    """Remove partitions from the shares that another member still owns.
+    """Remove from ``shares`` the partitions that another member still owns.
 
-    The owner finds them missing in its own share, releases them and joins again.
+    The owner, which finds them missing in its own share, releases them and joins again. The next
+    rebalance assigns them.
     """
     owners: dict[TopicPartition, set[str]] = {}
     for each in ordered:

@@ -1,5 +1,4 @@
-"""Start offsets and commits of a group member, as operations for the blocking and the asyncio
-consumer.
+"""The operations with which a group member looks up starting offsets and commits.
 
 A partition without a committed offset starts at the offset that ``start`` selects. A partition that
 was added after the group began to read starts at its earliest record instead. A partition counts as
@@ -36,23 +35,25 @@ from broker_lite.model import (
 )
 
 STABLE_WAIT_MS = 1000
-"""Milliseconds to wait for an open transaction before the other partitions start without the
-unstable ones."""
+"""Milliseconds for which a start waits for open transactions that commit offsets of the group. Then
+the partitions without such offsets start."""
 
 
 @dataclass(slots=True)
 class FirstLook:
-    """The topics and the group's offsets when the member joined."""
+    """The partition counts of the topics and the group's offsets at the time when the member
+    joined."""
 
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
-    """The highest committed partition of each topic of which all partitions are committed."""
+    """The highest partition number with a committed offset, for each topic whose partitions all had
+    one."""
     ids: dict[str, str] = field(default_factory=dict)
     former: set[str] = field(default_factory=set)
-    """Topics that were recreated since the group began to read their predecessors."""
+    """Topics for which the group has offsets of a deleted topic of the same name."""
 
     def is_added(self, tp: TopicPartition, topic_id: str) -> bool:
-        """Return whether the group began to read before this partition of the topic was created."""
+        """Return whether the partition was created after the group began to read."""
         if tp.topic in self.former:
             return True
         known = self.ids.get(tp.topic, NULL_TOPIC_ID)
@@ -69,7 +70,7 @@ def first_look(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[FirstLook]:
-    """Return the topics and the group's offsets as a member joins. ``topics`` is () for a pattern.
+    """Return the ``FirstLook`` of a member that joins now. ``topics`` is empty for a pattern.
     Raises UnknownTopicOrPartitionError."""
     if topics:
         view = yield from requests.known_topics(cluster, topics, deadline_ms)
@@ -87,7 +88,7 @@ def first_look(
 
 
 def _is_same(cluster: Cluster, tp: TopicPartition, row: CommittedOffset) -> bool:
-    """Return whether an offset belongs to the current topic of that name."""
+    """Return whether a committed offset belongs to the present topic of that name."""
     return row.topic_id in (NULL_TOPIC_ID, cluster.view.topic_id(tp.topic))
 
 
@@ -100,10 +101,11 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
-    """Return start offsets (``starting.begin``), without partitions that no broker lists yet.
+    """Return starting offsets, as ``starting.begin`` does, without partitions that no broker lists
+    yet.
 
-    A consumer of committed records also leaves out partitions for which an open transaction has an
-    offset that it has not committed (KIP-447).
+    With ``read_committed``, also leave out partitions for which an open transaction has another
+    offset (KIP-447).
     """
     wanted = sorted(tps)
     if config.start != "earliest":
@@ -134,11 +136,11 @@ def beginnings(
 
 
 class Seat(Protocol):
-    """The member that commits; its identity may change during a commit."""
+    """The member that commits. Its identity may change while a commit runs."""
 
     @property
     def identity(self) -> MemberIdentity | None:
-        """Return the identity to commit with; None: not a member now."""
+        """Return the identity under which to commit; None while the consumer is not a member."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
         """Return whether the reader still has a partition under this grant."""
@@ -153,11 +155,11 @@ def commit(
     seat: Seat,
     deadline_ms: float,
 ) -> Operation[PerPartition[None]]:
-    """Commit as a member of the present generation; return each partition's result.
+    """Commit as a member of the present generation. Return None or an error for each partition.
 
-    ``grants`` has the grant under which the reader read each partition. NotOwnerError: the member
-    lost the partition, and nothing was changed. During a rebalance that keeps the partition, the
-    commit waits. RebalanceInProgressError: the rebalance outlasted the timeout; commit again.
+    ``grants`` has the grant under which the reader has each partition. A partition that the member
+    has lost gets NotOwnerError, and its offset stays. During a rebalance the commit waits. If the
+    rebalance outlasts the deadline, the partitions get RebalanceInProgressError: commit again.
     """
     done: PerPartition[None] = {}
     pending = dict(rows)
@@ -202,5 +204,6 @@ def commit(
 
 def not_owner(tp: TopicPartition) -> NotOwnerError:
     return NotOwnerError(
-        f"{tp} is not assigned to this member; its next owner resumes from the committed offset"
+        f"{tp} is not assigned to this member any more; drop its records, because the next owner "
+        "resumes from the committed offset"
     )

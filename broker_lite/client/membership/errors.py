@@ -1,4 +1,4 @@
-"""Coordinator errors, explained with this member's settings and the remedy. Pure."""
+"""Explain errors of the coordinator with the member's settings and the remedy."""
 
 from __future__ import annotations
 

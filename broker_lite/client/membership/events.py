@@ -1,7 +1,7 @@
-"""Events and effects of the state machine of a Kafka group's member. Pure.
+"""Events and effects of the state machine of a Kafka group's member.
 
-Each request carries a ``tag`` that its answer repeats. The machine drops answers to requests that
-it has given up.
+Each request has a ``tag``, and the event with its answer has the same tag. The machine ignores
+answers to requests that it has given up.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from broker_lite.client.consuming.changes import Give, Lose, Take
 from broker_lite.errors import LogbusError
 
 LANE_JOIN, LANE_BEAT = "group", "group-beat"
-"""Lanes are separate connections: a join may wait for minutes, heartbeats must not."""
+"""The lanes of joins and of heartbeats. Each lane is a connection of its own, because a join may
+wait for minutes, and a heartbeat must not wait behind it."""
 
 
 class TopicFacts(NamedTuple):
-    """An existing topic."""
+    """The id and the number of partitions of a topic that exists."""
 
     topic_id: str
     partition_count: int
@@ -30,15 +31,15 @@ class Start(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """The result of a request: None for Find, the topics for Describe, the coordinator's response
-    for Ask."""
+    """The result of a request: None for ``Find``, the topics for ``Describe``, or the coordinator's
+    response for ``Ask``."""
 
     tag: int
     value: Any
 
 
 class CallFailed(NamedTuple):
-    """A request failed: the connection ended or no broker was reachable."""
+    """A request failed, because the connection ended or no broker was reachable."""
 
     tag: int
     error: LogbusError
@@ -51,23 +52,23 @@ class Stopped(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """The reader polls again after the member left because the reader did not poll."""
+    """The reader polls again, after the member had left the group because it did not poll."""
 
 
 class Look(NamedTuple):
-    """Refresh the topic metadata; it may be stale."""
+    """Refresh the topic metadata, because it may be stale."""
 
 
 class MemberTick(NamedTuple):
-    """``wake_ms`` has passed. ``is_alive``: the reader waits for records, or asked since the
-    last tick."""
+    """The machine's time ``wake_ms`` has passed. ``is_alive`` says whether the reader waits for
+    records, or asked for records since the last tick."""
 
     is_alive: bool
 
 
 class Close(NamedTuple):
-    """Leave for good. A static member sends no LeaveGroup, so it keeps its partitions until its
-    session ends."""
+    """Leave the group for good. A static member sends no LeaveGroup, so it keeps its partitions
+    until its session ends."""
 
 
 Event = Start | Answered | CallFailed | Stopped | Polled | Look | MemberTick | Close
@@ -77,7 +78,7 @@ Event = Start | Answered | CallFailed | Stopped | Polled | Look | MemberTick | C
 
 
 class Find(NamedTuple):
-    """Find the coordinator; later Asks go to it."""
+    """Find the coordinator, to which later ``Ask`` effects go."""
 
     tag: int
 
@@ -92,14 +93,15 @@ class Ask(NamedTuple):
 
 
 class Describe(NamedTuple):
-    """Request the metadata of these topics, if they exist; None: all topics."""
+    """Request the metadata of these topics; None: of all topics."""
 
     tag: int
     topics: tuple[str, ...] | None
 
 
 class Idle(NamedTuple):
-    """The member left because its reader did not poll; after ``Polled`` it joins again."""
+    """The member left the group because its reader did not poll. After ``Polled`` it joins
+    again."""
 
 
 class Unread(NamedTuple):
@@ -111,7 +113,7 @@ class Unread(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """The member ended, and a retry will not help."""
+    """The member has ended with an error that a retry cannot mend."""
 
     error: LogbusError
 

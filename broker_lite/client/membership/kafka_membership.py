@@ -29,20 +29,22 @@ from broker_lite.client.transport.steps import Operation
 from broker_lite.model import CommittedOffset, TopicPartition
 
 JOIN_WAIT_MS = 3000.0
-"""Milliseconds that a start waits for the first assignment. It takes longer only while other
-members still work on records."""
+"""Milliseconds for which a start waits for the first assignment. The assignment takes longer only
+while other members still process records."""
 LEAVE_WAIT_MS = 5000.0
+"""Milliseconds for which a close waits for the coordinator's response."""
 GONE_SLACK_MS = 5000
 
 
 class KafkaMembership:
     """A member of a group that a broker coordinates.
 
-    A reader that does not ask for records for ``max_poll_interval_ms`` leaves the group, and joins
-    again at its next call. The lease ends nearly ``session_timeout_ms`` after the last heartbeat
-    that the coordinator confirmed.
+    If its reader does not ask for records for ``max_poll_interval_ms``, the member leaves the
+    group, and joins again at the reader's next call. The member's lease ends nine tenths of
+    ``session_timeout_ms`` after the last heartbeat that the coordinator confirmed.
 
-    Raises FencedInstanceIdError when another consumer joined with the same ``group_instance_id``.
+    Calls raise FencedInstanceIdError after another consumer has joined with the same
+    ``group_instance_id``.
     """
 
     followed_topics = ()
@@ -120,7 +122,7 @@ class KafkaMembership:
         self._calls += 1
 
     def is_held_back(self) -> bool:
-        """Return whether the lease has expired: another member may own the partitions."""
+        """Return whether the lease has expired, so that another member may own the partitions."""
         return self._lease_clock() >= self.member.lease_until_ms
 
     def _is_alive(self) -> bool:

@@ -1,4 +1,4 @@
-"""The state machine of a member in a Kafka group: ``step(now_ms, event) -> effects``. Pure.
+"""The state machine of a member in a Kafka group: ``step(now_ms, event) -> effects``.
 
 The member finds the coordinator, joins, assigns partitions if it leads, syncs, and sends heartbeats
 until the next rebalance. It follows KIP-62 (heartbeats beside the reader), KIP-345 (static
@@ -58,9 +58,10 @@ from broker_lite.wire.calls import members
 from broker_lite.wire.consumer_protocol import decode_assignment, encode_assignment
 
 MARGIN_PART = 10
-"""The margin is a tenth of the session timeout. Nothing blocks between the lease check and the
-delivery of a record, and both clocks run at the same rate."""
+"""The lease ends this part of the session timeout, a tenth, before the session. So small a margin
+suffices, because nothing blocks between the check of the lease and the return of a record."""
 BACKOFF_MAX_MS = 1000
+"""Longest pause (ms) before a failed request is retried."""
 JOIN_SLACK_MS = 5000
 """Milliseconds beyond the rebalance timeout after which the member abandons an unanswered join."""
 NO_GENERATION = members.NO_GENERATION

@@ -1,7 +1,7 @@
 """``MemberShell`` carries out a machine's effects on the shell of its consumer.
 
 Any thread may call its methods and read its public attributes. Everything else runs on the shell's
-thread, where ``on_change`` and ``on_news`` are called and must not block.
+thread. There it calls ``on_change`` and ``on_news``, which must not block.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from broker_lite.model import Endpoint, TopicPartition
 logger = logging.getLogger("logbus.groups")
 
 NATIVE = "Native"
-"""The kind of native groups in ListGroups."""
+"""The type of a native group in a ListGroups response."""
 WHY_MS = 1500.0
-"""Milliseconds that a refusal waits for its explanation; a constructor waits 3 s for the first
-assignment."""
+"""Milliseconds for which an error waits for its explanation. It must be less than the 3 s for which
+a constructor waits for the first assignment."""
 NEWS = (Give, Take, Lose, Idle, Refuse, LeftGroup)
 
 
 class MemberShell:
     """The shell of one machine.
 
-    ``is_alive`` returns whether the reader waits for records or asked since the last call.
-    ``on_change`` gets the changes for the reader; ``on_news`` is called when the reader should look
-    again.
+    ``is_alive`` returns whether the reader waits for records, or asked for records since the last
+    call. The shell calls ``on_change`` with each change for the reader, and ``on_news`` when the
+    reader must look at the member again.
     """
 
     def __init__(

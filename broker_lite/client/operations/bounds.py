@@ -1,4 +1,4 @@
-"""Checks of callers' numbers before a request is sent. Pure."""
+"""Check the numbers that callers give, before a request is sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INT32_MAX = (1 << 31) - 1
 
 
 def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -> None:
-    """Raise InvalidRequestError, with the partition, for an offset out of bounds."""
+    """Raise InvalidRequestError, which names the partition, for an offset out of bounds."""
     for tp, offset in offsets.items():
         if not isinstance(offset, int) or not at_least <= offset <= INT64_MAX:
             raise InvalidRequestError(
@@ -22,15 +22,18 @@ def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -
 
 
 def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """Raise InvalidRequestError, with the partition, for a commit out of bounds."""
+    """Raise InvalidRequestError, which names the partition, for an offset or leader epoch out of
+    bounds."""
     check_offsets({tp: row.offset for tp, row in commits.items()})
     for tp, row in commits.items():
         if not isinstance(row.leader_epoch, int) or not -1 <= row.leader_epoch <= INT32_MAX:
-            raise InvalidRequestError(f"{tp}: leader epoch {row.leader_epoch!r} is out of bounds")
+            raise InvalidRequestError(
+                f"{tp}: leader epoch {row.leader_epoch!r}: give a whole number from -1 to 2^31-1"
+            )
 
 
 def check_times(timestamps: Mapping[TopicPartition, int]) -> None:
-    """Raise InvalidRequestError, with the partition, for a timestamp out of bounds."""
+    """Raise InvalidRequestError, which names the partition, for a timestamp out of bounds."""
     for tp, timestamp in timestamps.items():
         if not isinstance(timestamp, int) or not -INT64_MAX <= timestamp <= INT64_MAX:
             raise InvalidRequestError(
@@ -42,5 +45,5 @@ def check_times(timestamps: Mapping[TopicPartition, int]) -> None:
 def _check_partition(tp: TopicPartition) -> None:
     if not isinstance(tp.partition, int) or not 0 <= tp.partition <= INT32_MAX:
         raise InvalidRequestError(
-            f"{tp.topic!r}: partition {tp.partition!r} is not a partition number"
+            f"{tp.topic!r}: partition {tp.partition!r}: give a whole number from 0 to 2^31-1"
         )

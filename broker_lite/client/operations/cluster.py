@@ -1,9 +1,9 @@
 """The client's view of the cluster: brokers, partition leaders and the retry policy. No I/O.
 
-``ClusterView`` is an immutable snapshot that users see. ``Cluster`` holds the newest view, the
-addresses to ask and the retry policy. Operations (``requests``) read and refresh it. A refresh
-replaces the whole view, so readers on other threads need no lock. If two threads refresh, the last
-one wins.
+``ClusterView`` is an immutable snapshot, which users see. ``Cluster`` has the newest view, the
+addresses of brokers and the retry policy. Operations (``requests``) read and refresh it. A refresh
+replaces the whole view, so readers on other threads need no lock. If two threads refresh at once,
+the later view stays.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from broker_lite.model import NO_BROKER, NO_EPOCH, NULL_TOPIC_ID, Endpoint, Topi
 
 BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 1000
+"""First and longest pause (ms) before a retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class ClusterView:
         return tuple(TopicPartition(topic, row.partition) for row in rows)
 
     def merged(self, newer: ClusterView) -> ClusterView:
-        """Return this view updated with a newer, partial one."""
+        """Return this view, with the topics of a newer view of some topics."""
         return replace(newer, topics={**self.topics, **newer.topics})
 
 
@@ -116,23 +117,24 @@ class Cluster:
         return unique[turn:] + unique[:turn]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """Record an address without an answer: the next request goes to another."""
+        """Record that an address did not answer, so that the next request goes to another."""
         if self.candidates()[0] == endpoint:
             self._first += 1
 
     def ask_another(self) -> None:
-        """Record a useless answer, so that the next request goes to another broker."""
+        """Record that a broker's answer did not help, so that the next request goes to another."""
         self._first += 1
 
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:
-        """Store an answer: for the whole cluster, or for the requested topics."""
+        """Store a new view and return the result. ``everything`` says that it has all topics;
+        otherwise it replaces only its own topics."""
         view = _without_older_leaders(view, self.view)
         self.view = view if everything else self.view.merged(view)
         self.view_ms = self.now_ms()
         return self.view
 
     def leader(self, tp: TopicPartition) -> Endpoint:
-        """Return the leader's address; raise an error with the reason if there is no leader."""
+        """Return the leader's address. If there is no leader, raise an error with the reason."""
         found = self.view.leader(tp)
         if found is not None:
             return found
@@ -142,14 +144,15 @@ class Cluster:
         known = self.view.partition(tp)
         if known is None:
             raise UnknownTopicOrPartitionError(
-                f"topic {tp.topic!r} has {len(topic.partitions)} partitions, none is {tp.partition}"
+                f"topic {tp.topic!r} has {len(topic.partitions)} partitions, numbered from 0, and "
+                f"no partition {tp.partition}"
             )
         raise no_leader(self.view, tp, known)
 
     def by_leader(
         self, tps: Iterable[TopicPartition]
     ) -> tuple[dict[Endpoint, list[TopicPartition]], dict[TopicPartition, LogbusError]]:
-        """Group partitions by leader; return the errors of partitions without one."""
+        """Group partitions by leader. Also return the error of each partition without a leader."""
         groups: dict[Endpoint, list[TopicPartition]] = {}
         errors: dict[TopicPartition, LogbusError] = {}
         for tp in tps:
@@ -161,7 +164,8 @@ class Cluster:
 
 
 def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView:
-    """Keep newer known leaders: a partitioned-off broker still reports deposed ones."""
+    """Return ``view``, but with a known leader of a later epoch. A broker that is cut off from the
+    controller still reports deposed leaders."""
     topics = dict(view.topics)
     for name, topic in view.topics.items():
         before = known.topics.get(name)
@@ -191,16 +195,17 @@ def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartiti
 
 
 def made_again(name: str) -> UnknownTopicIdError:
-    """Return the error for a topic recreated under the same name."""
+    """Return the error for a topic that was deleted and created again under the same name."""
     return UnknownTopicIdError(
-        f"topic {name!r} was deleted and recreated; make a new consumer to read it"
+        f"topic {name!r} was deleted and recreated; create a new consumer to read the new topic"
     )
 
 
 def no_leader(
     view: ClusterView, tp: TopicPartition, known: PartitionMetadata
 ) -> LeaderNotAvailableError:
-    """Return the error for a partition without a leader, with the down brokers and the remedy."""
+    """Return the error for a partition without a leader. It names the brokers that are down, and
+    the remedy."""
     candidates = (known.leader,) if known.leader >= 0 else known.isr or known.replicas
     down = [broker for broker in candidates if broker not in view.brokers]
     alive = f"alive: {_listed(sorted(view.brokers))}"
@@ -230,7 +235,8 @@ def _listed(brokers: Iterable[int]) -> str:
 
 
 def backoff_ms(attempt: int, first_ms: float = BACKOFF_FIRST_MS) -> float:
-    """Return the pause after the ``attempt``-th failure (from 0): doubling, at most a second."""
+    """Return the pause (ms) before a retry. ``attempt`` is the number of failures before the last.
+    The pause doubles with each failure, up to a second."""
     return min(float(BACKOFF_MAX_MS), first_ms * (1 << min(attempt, 16)))
 
 

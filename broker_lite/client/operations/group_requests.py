@@ -1,7 +1,7 @@
-"""Requests to a group's coordinator: find it, fetch offsets, commit offsets.
+"""Operations at a group's coordinator: find it, fetch offsets, commit offsets.
 
-Each operation follows the group to a new coordinator until ``deadline_ms`` on the cluster's clock.
-``membership`` holds the join protocol. No I/O; a shell runs the steps.
+If the group moves to another coordinator, an operation retries there, until ``deadline_ms`` on the
+cluster's clock. The package ``membership`` has the join protocol.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, Endpoint, TopicPar
 from broker_lite.wire.calls import groups
 
 COMMIT_ATTEMPTS = 4
-"""Attempts to commit for a topic that the coordinator does not know yet."""
+"""Maximum number of attempts to commit for a topic that the coordinator does not know yet."""
 
 MARKERS_MS = 20
-"""First pause while the markers of the previous transaction are written."""
+"""First pause (ms) before a retry, while the coordinator writes the markers of the previous
+transaction."""
 
 NO_MEMBER = ("", -1, None)
 """The member id, generation and instance id of a commit by a client outside the group."""
@@ -59,10 +60,12 @@ def on_coordinator(
     unanswered: list[LogbusError] | None = None,
     known: KnownCoordinator | None = None,
 ) -> Operation[T]:
-    """Send a request to the group's coordinator and follow the group if it moves.
+    """Send a request to the group's coordinator, also after the group moves to another. Return the
+    response.
 
-    ``unanswered`` collects the errors of attempts that the coordinator may have executed. With
-    ``known`` the request goes to the coordinator of a transactional id, as it was last found.
+    ``check`` returns the error in a response, or None. ``unanswered`` receives the errors of
+    attempts that the coordinator may have executed. With ``known``, the request goes to the
+    coordinator of a transactional id instead.
     """
     attempt = 0
     while True:
@@ -93,14 +96,15 @@ def on_coordinator(
 
 
 class KnownCoordinator:
-    """The broker that coordinates a transactional id, the ``key``; ``endpoint`` None: unknown."""
+    """The broker that coordinates a transactional id (``key``). ``endpoint`` is None while it is
+    unknown."""
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.endpoint: Endpoint | None = None
 
     def find(self, cluster: Cluster, deadline_ms: float) -> Operation[Endpoint]:
-        """Return the broker, and look it up if needed."""
+        """Return the broker's address. Look it up if it is unknown."""
         if self.endpoint is None:
             self.endpoint = yield from find_coordinator(
                 cluster, self.key, deadline_ms, groups.KEY_TYPE_TRANSACTION
@@ -135,11 +139,11 @@ def committed(
     *,
     unstable: set[TopicPartition] | None = None,
 ) -> Operation[PerPartition[CommittedOffset]]:
-    """Return a group's committed offsets; partitions without one are absent.
+    """Return a group's committed offsets. A partition without one is absent.
 
-    ``former`` collects recreated topics for which the group has an offset of the deleted topic.
-    ``unstable`` collects partitions for which an open transaction has another offset (KIP-447),
-    which are absent from the result.
+    ``former`` receives the recreated topics for which the group has an offset of the deleted topic.
+    ``unstable`` receives the partitions for which an open transaction has another offset (KIP-447).
+    These are absent from the result.
     """
     topics = None
     if tps is not None:
@@ -196,7 +200,7 @@ def stable(
 ) -> Operation[tuple[PerPartition[CommittedOffset], set[TopicPartition]]]:
     """Return committed offsets as ``committed`` does, and the partitions that are unstable.
 
-    Waits until ``until_ms`` for the end of the open transactions: a reader that starts at an older
+    Waits until ``until_ms`` for the end of the open transactions. A reader that started at an older
     offset would read records again that these transactions have processed.
     """
     unstable: set[TopicPartition] = set()
@@ -217,11 +221,11 @@ def commit_offsets(
     deadline_ms: float,
     member: tuple[str, int, str | None] = NO_MEMBER,
 ) -> Operation[PerPartition[None]]:
-    """Commit a group's offsets; return a result or error for each partition.
+    """Commit a group's offsets. Return None or an error for each partition.
 
-    ``member`` is id, generation and instance id. Without it, the coordinator accepts the commit
-    while the group has no members. An offset with a topic id fails with UnknownTopicIdError if the
-    topic was recreated.
+    ``member`` is the member id, the generation and the instance id. Without it, the coordinator
+    accepts the commit only while the group has no members. An offset with a topic id fails with
+    UnknownTopicIdError if the topic was recreated.
     """
     done: PerPartition[None] = {}
 

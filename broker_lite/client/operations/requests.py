@@ -1,8 +1,8 @@
-"""Client operations as generators over steps: metadata, log offsets, producer ids.
+"""Operations for metadata, log offsets and producer ids, as generators of steps.
 
-The retry policy is here. An operation refreshes the cluster's view after a stale-metadata error. It
-retries retriable errors until ``deadline_ms`` on the cluster's clock, then returns or raises them.
-See also ``group_requests`` and ``admin_requests``. No I/O; a shell runs the steps.
+This module has the retry policy. After an error of stale metadata, an operation refreshes the
+cluster's view. It retries retriable errors until ``deadline_ms`` on the cluster's clock, and then
+returns or raises them. See also ``group_requests`` and ``admin_requests``.
 """
 
 from __future__ import annotations
@@ -57,15 +57,16 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import offsets, producers
 
 METADATA_TIMEOUT_MS = 5_000
+"""Time limit (ms) of a metadata request to one broker."""
 FIRST_CONTACT_MS = 5_000
-"""Milliseconds to try brokers that never answered before an error is raised."""
+"""Milliseconds after which an operation fails if no broker has ever answered."""
 NOT_ADMITTED = (SaslAuthenticationError, UnsupportedSaslMechanismError, IllegalSaslStateError)
-"""Login errors. They are not retried: a retry would fail too, and brokers delay repeated wrong
-passwords."""
+"""Login errors. Operations do not retry them, because a retry would fail too, and because brokers
+delay repeated wrong passwords."""
 UNUSABLE_TLS = (TlsError, InvalidConfigError)
-"""Errors of the TLS files of client or broker."""
+"""Errors of TLS files at the client or the broker."""
 UNKNOWN_TOPIC_GRACE_MS = 700
-"""Milliseconds during which a new topic may be unknown to some brokers."""
+"""Milliseconds for which some brokers may not know a new topic."""
 
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 ANY_TOPIC: Mapping[str, str] = MappingProxyType({})
@@ -75,7 +76,7 @@ PerPartition = dict[TopicPartition, T | LogbusError]
 
 
 def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
-    """Return a broker's metadata answer as a view."""
+    """Return a broker's metadata response as a view."""
     topics = {}
     for topic in answer.topics:
         error: LogbusError | None = None
@@ -104,10 +105,10 @@ def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
 
 
 def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[ClusterView]:
-    """Ask brokers in turn until one answers. Raise the login or TLS error of an attempt if none
-    answers, else NoBrokersError.
+    """Send a metadata request to brokers in turn, until one answers. Store and return the new view.
 
-    ``topics`` None refreshes all topics; otherwise only these, including missing ones.
+    ``topics`` None requests all topics, else only these. Raises, if no broker answers, the login or
+    TLS error of an attempt, else NoBrokersError.
     """
     names = None if topics is None else tuple(dict.fromkeys(topics))
     call = cluster_calls.MetadataRequest(names)
@@ -129,10 +130,11 @@ def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[Cl
 def refresh(
     cluster: Cluster, topics: Iterable[str] | None, deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Run ``refresh_once`` until the deadline; at most five seconds if no broker ever answered.
+    """Repeat ``refresh_once`` until a broker answers, or until the deadline. If no broker has ever
+    answered, stop after five seconds.
 
-    A refused login is final. A TLS failure, or an unusable TLS file, is final at the first contact.
-    Later both are retried, because a certificate may be under renewal.
+    A refused login is not retried. A TLS error is not retried at the first contact. Later it is,
+    because a certificate may be under renewal.
     """
     names = None if topics is None else list(topics)
     is_first = cluster.view_ms == float("-inf")
@@ -203,9 +205,10 @@ def per_partition(
     read: Callable[[Any, list[TopicPartition]], Mapping[TopicPartition, T | LogbusError]],
     deadline_ms: float,
 ) -> Operation[PerPartition[T]]:
-    """Ask every partition's leader until each has an answer or a final error.
+    """Send requests to the leaders of partitions, until each has a result or a final error.
 
-    UnknownTopicIdError is final unless the view used for the request is older than the recreated
+    ``make`` builds a request for partitions of one leader, and ``read`` splits its response.
+    UnknownTopicIdError is final, unless the request used a view that is older than the recreated
     topic.
     """
     results: PerPartition[T] = {}
@@ -268,7 +271,7 @@ def _is_another(before: ClusterView, now: ClusterView, topic: str) -> bool:
 
 
 def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[TopicPartition, T]:
-    """Return the results, or raise the first error, with its partition."""
+    """Return the results. If there is an error, raise the first one, with its partition's name."""
     good: dict[TopicPartition, T] = {}
     for tp, result in results.items():
         if isinstance(result, LogbusError):
@@ -280,7 +283,7 @@ def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[Topic
 
 
 def isolation_code(level: str) -> int:
-    """Return the wire code of an isolation level; raises InvalidConfigError."""
+    """Return the number of an isolation level in the protocol. Raises InvalidConfigError."""
     if level not in ISOLATION_LEVELS:
         raise InvalidConfigError(
             f"isolation.level={level!r}: give one of {', '.join(ISOLATION_LEVELS)}"
@@ -295,7 +298,8 @@ def list_offsets(
     isolation_level: int,
     deadline_ms: float,
 ) -> Operation[PerPartition[ListedOffset]]:
-    """Return the first offset at or after a timestamp; -1 latest, -2 earliest, -3 newest record."""
+    """Return each partition's offset at a timestamp (ms since 1970), as ``Admin.list_offsets``
+    does. -1 stands for the end, -2 for the start, -3 for the newest record."""
     check_times(timestamps)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
@@ -336,10 +340,10 @@ def offsets_for_bytes(
     deadline_ms: float,
     topic_ids: Mapping[str, str] = ANY_TOPIC,
 ) -> Operation[PerPartition[tuple[int, int]]]:
-    """Return (end offset, bytes) of about the given stored bytes after an offset, at a batch
-    boundary.
+    """Return, for each (offset, bytes), where about so many stored bytes after the offset end.
 
-    ``topic_ids`` fixes the topic ids of these names; other names use the current topics.
+    A result is (end offset, bytes), at a batch boundary. ``topic_ids`` has the ids that some topics
+    must have; for others any id is right.
     """
     check_offsets({tp: start for tp, (start, _) in ranges.items()})
     answers = yield from _offsets_for_bytes(cluster, ranges, deadline_ms, topic_ids)
@@ -357,9 +361,10 @@ def log_bounds(
     isolation_level: int,
     deadline_ms: float,
 ) -> Operation[PerPartition[LogBounds]]:
-    """Return the bounds of whole logs and the reach of ``max_bytes`` in one request per leader.
+    """Return the start and end of logs, and where about ``max_bytes`` after the start end, with one
+    request to each leader.
 
-    The result of a partition is UnsupportedVersionError if its leader's version is without bounds.
+    A partition gets UnsupportedVersionError if its leader's version of the request has no bounds.
     """
     answers = yield from _offsets_for_bytes(
         cluster,
@@ -418,7 +423,8 @@ def _offsets_for_bytes(
 def record_times(
     cluster: Cluster, after: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[ListedOffset]]:
-    """Return the first record at or after each offset and its timestamp; -1 without a record."""
+    """Return offset and timestamp of the first record at or after each offset. The offset is -1 if
+    there is no record."""
     found = yield from record_times_of_many(
         cluster, {tp: (offset,) for tp, offset in after.items()}, deadline_ms
     )
@@ -428,9 +434,10 @@ def record_times(
 def record_times_of_many(
     cluster: Cluster, after: Mapping[TopicPartition, Sequence[int]], deadline_ms: float
 ) -> Operation[PerPartition[tuple[ListedOffset, ...]]]:
-    """Return the same as ``record_times`` for several offsets of each partition, in their order.
+    """Like ``record_times``, but for several offsets of each partition. The results have the order
+    of the offsets.
 
-    One failed offset fails its partition.
+    If one offset fails, its whole partition has the error.
     """
     for tp, offsets_asked in after.items():
         for offset in offsets_asked:
@@ -468,10 +475,10 @@ def record_times_of_many(
 
 
 def _with_missing(found: PerPartition[T], group: Iterable[TopicPartition]) -> PerPartition[T]:
-    """Add an error for each partition that the broker's answer omits."""
+    """Add an error for each partition that the broker's response lacks."""
     for tp in group:
         if tp not in found:
-            found[tp] = error_for(-1, f"the broker's answer lacks {tp}")
+            found[tp] = error_for(-1, f"the broker's response lacks {tp}")
     return found
 
 
@@ -481,9 +488,11 @@ def on_any_broker(
     check: Callable[[T], LogbusError | None],
     deadline_ms: float,
 ) -> Operation[T]:
-    """Ask brokers in turn until one answers without a retriable error.
+    """Send a request to brokers in turn, until one answers without a retriable error. Return the
+    response.
 
-    If no broker has ever answered, ask for at most five seconds.
+    ``check`` returns the error in a response, or None. If no broker has ever answered, the
+    operation fails after five seconds.
     """
     attempt = 0
     answers_by_ms = cluster.now_ms() + FIRST_CONTACT_MS

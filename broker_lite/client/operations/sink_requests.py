@@ -1,7 +1,7 @@
 """Requests of Spark's exactly-once sink to its coordinator: join a batch, keep it alive, end it.
 
-Each follows a coordinator that moves, and repeats until ``deadline_ms`` on the cluster's clock; the
-coordinator gives a repeated request the same answer. No I/O; a shell runs the steps.
+If the coordinator moves to another broker, a request is retried there, until ``deadline_ms`` on the
+cluster's clock. The coordinator answers a repeated request like the first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from broker_lite.wire.calls.sinks import (
 )
 
 ATTEMPT_MS = 5_000
-"""Maximum ms for one answer: a coordinator that hangs is replaced long before a batch times out."""
+"""Milliseconds after which a request is sent again. Another broker replaces a hanging coordinator
+long before a batch times out."""
 
 SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 

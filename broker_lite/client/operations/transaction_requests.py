@@ -1,7 +1,7 @@
-"""Requests of a transaction: to the coordinator of its transactional id, and to a group's.
+"""Operations of a transaction, at the coordinator of its transactional id and that of a group.
 
-Each operation follows a coordinator that moves, and retries until ``deadline_ms`` on the cluster's
-clock. ``version`` is the cluster's transaction version (1 or 2). No I/O; a shell runs the steps.
+If a coordinator moves to another broker, an operation retries there, until ``deadline_ms`` on the
+cluster's clock. ``version`` is the cluster's transaction version (1 or 2).
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups, producers, transactions
 
 FEATURE = "transaction.version"
+"""The feature of the cluster that has its transaction version."""
 NO_IDENTITY = (NO_PRODUCER, NO_EPOCH)
 
 
 class OffsetsToCommit(NamedTuple):
-    """Offsets to commit for a group. ``member``: id, generation and instance id of the consumer
-    that read the records (KIP-447)."""
+    """Offsets that a transaction commits for a group. ``member`` is the member id, the generation
+    and the instance id of the consumer that read the records (KIP-447)."""
 
     group: str
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -184,9 +185,10 @@ def end(
     version: int,
     committed: bool,
 ) -> Operation[tuple[int, int] | None]:
-    """Commit or abort; return the identity of the next transaction (None in version 1).
+    """Commit or abort the transaction. Return producer id and epoch of the next transaction; None
+    in version 1.
 
-    A repeat with the same identity returns the outcome of the first request.
+    A repeated request with the same identity returns the outcome of the first request.
     """
     kind = transactions.EndOldTxnRequest if version == 1 else transactions.EndTxnRequest
     answer = yield from on_coordinator(

@@ -1,4 +1,4 @@
-"""Records that are not yet batches: open rows of each topic, and Arrow chunks.
+"""Collect records that are not in batches yet: open rows of each topic, and Arrow chunks.
 
 ``OpenRows`` are Python lists that ``Producer.send`` appends to under the producer's lock, without
 hashing or encoding. Full or lingered rows are split: ``split`` builds columns and assigns rows to
@@ -32,11 +32,12 @@ from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 
 ROW_OVERHEAD_BYTES = 20
-"""Approximate bytes of a row's offsets, validity and list slots."""
+"""Approximate bytes of a row in memory, apart from key, value and headers."""
 RECORD_OVERHEAD_BYTES = 1024
-"""Maximum bytes of a one-record batch in addition to the record."""
+"""Maximum bytes that a batch of one record has in addition to the record."""
 PARTITIONS_FILLED_MAX = 8
-"""Maximum open keyed rows of a topic, in batches. Keyed rows spread over several partitions."""
+"""Maximum size of a topic's open rows with keys, as a number of batches. Such rows go to several
+partitions, so they fill several batches."""
 
 PartitionIndex = npt.NDArray[np.int32]
 
@@ -92,7 +93,8 @@ class OpenRows(Outcome):
             self.times[index] = timestamp_ms
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
-        """Return the rows as columns, and the requested partitions (-1: none)."""
+        """Return the rows as columns, and the partition that each row requests (-1: none). The rows
+        are empty then."""
         count = len(self.values)
         value = binary_of(self.values)
         key = binary_of(self.keys) if self.has_keys else None
@@ -111,7 +113,8 @@ class OpenRows(Outcome):
 
 
 class Chunk(Outcome):
-    """Rows received as Arrow. ``wanted`` is one partition for all rows, one per row, or None."""
+    """Rows that a caller sent as Arrow. ``wanted`` is the partition of all rows, or of each row
+    (-1: the producer chooses), or None."""
 
     __slots__ = ("columns", "size_bytes", "timestamp_ms", "wanted")
 
@@ -142,7 +145,7 @@ Waiting = OpenRows | Chunk
 
 
 class RowPiece(NamedTuple):
-    """A part of the rows of ``send_arrow``: about one batch, or one per partition."""
+    """A part of the rows of one ``send_arrow``, of about one batch for each partition it fills."""
 
     columns: Columns
     wanted: PartitionIndex | int | None
@@ -150,7 +153,8 @@ class RowPiece(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """The facts of a topic that ``split`` needs."""
+    """What ``split`` must know of a topic: its partition count, the partitions with a leader, and
+    its sticky partition."""
 
     partition_count: int
     available: Sequence[int]
@@ -160,7 +164,7 @@ class TopicShape(NamedTuple):
 def split(
     rows: Waiting, shape: TopicShape, batch_bytes: int, deadline_ms: float
 ) -> list[ProducerBatch]:
-    """Split rows into batches of at most ``batch_bytes`` each; a single row may exceed that.
+    """Split rows into batches of about ``batch_bytes`` at most. Only a single row may be larger.
 
     Raises InvalidPartitionsError if a row requests a partition that the topic does not have.
     """
@@ -174,7 +178,7 @@ def split(
         inverse = np.empty(len(order), np.int32)
         inverse[order] = np.arange(len(order), dtype=np.int32)
         groups = list(_groups(_take(columns, order), placed[order]))
-    # A slightly larger batch is better than a small batch after every full one.
+    # Rows of up to 9/8 of a batch stay one batch, so that no small batch follows every full one.
     is_small = rows.size_bytes <= batch_bytes + batch_bytes // 8
     batches = []
     for partition, part in groups:
@@ -199,7 +203,7 @@ def split(
 def _place(
     columns: Columns, wanted: PartitionIndex | int | None, shape: TopicShape, topic: str
 ) -> PartitionIndex | int:
-    """Return one partition for all rows, or one per row."""
+    """Return the partition of all rows as a number, or that of each row as an array."""
     count = shape.partition_count
     if isinstance(wanted, int):
         _check_partition(wanted, wanted, count, topic)
@@ -226,7 +230,8 @@ def _check_partition(low: int, high: int, count: int, topic: str, least: int = 0
     if low < least or high >= count:
         wrong = low if low < least else high
         raise InvalidPartitionsError(
-            f"partition {wrong} of topic {topic!r}: it has {count}, numbered from 0"
+            f"partition {wrong} of topic {topic!r} does not exist: the topic has {count} "
+            "partitions, numbered from 0"
         )
 
 
@@ -254,8 +259,8 @@ def _groups(columns: Columns, placed: PartitionIndex) -> Iterator[tuple[int, Col
 
 
 def as_bytes(value: Any, what: str) -> bytes:
-    """Return a value or key that is not bytes as bytes; raise InvalidRecordError unless it is
-    text."""
+    """Return text or a bytes-like object as bytes. Raises InvalidRecordError for other types;
+    ``what`` names the field."""
     if isinstance(value, str):
         return value.encode("utf-8")
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -264,7 +269,8 @@ def as_bytes(value: Any, what: str) -> bytes:
 
 
 def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Return headers as a list of (text, bytes), and their size in bytes."""
+    """Return headers as a list of (name, bytes or None), and their size in bytes. Raises
+    InvalidRecordError."""
     items = headers.items() if hasattr(headers, "items") else headers
     checked, size = [], 0
     for item in items:
@@ -314,10 +320,10 @@ def columns_of(
     known = {"key", "value", "headers", "timestamp", "partition"}
     for name in (key, value):
         if name is not None and name not in names:
-            raise InvalidSchemaError(f"no column {name!r}; there are {', '.join(names)}")
+            raise InvalidSchemaError(f"no column {name!r}; the columns are {', '.join(names)}")
     if value is None and "value" not in names:
         raise InvalidSchemaError(
-            f"no column 'value'; name it with value=…; there are {', '.join(names)}"
+            f"no column 'value'; name it with value=…; the columns are {', '.join(names)}"
         )
     unknown = [name for name in names if name not in known | {key, value}]
     if unknown:
@@ -363,7 +369,9 @@ def _bytes_column(array: pa.Array | None, name: str) -> pa.Array | None:
     try:
         return array.cast(pa.binary())
     except pa.ArrowInvalid as error:
-        raise MessageTooLargeError(f"column {name!r} exceeds 2 GiB in one chunk") from error
+        raise MessageTooLargeError(
+            f"column {name!r} exceeds 2 GiB in one chunk; send smaller tables"
+        ) from error
 
 
 def _partition_column(array: pa.Array) -> PartitionIndex:

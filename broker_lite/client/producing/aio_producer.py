@@ -1,7 +1,7 @@
 """``AsyncProducer``: a ``Producer`` on an event loop.
 
-The engine is the blocking producer's; the loop's shell sends and receives instead of a thread. An
-object belongs to the loop that created it.
+It uses the engine of ``Producer``, but sends and receives on the loop instead of a thread. A
+producer belongs to the loop that created it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from broker_lite.errors import BufferFullError, LogbusError, RequestTimedOutErro
 
 
 class Sent(asyncio.Future[RecordMetadata]):
-    """The future of a sent record. Awaiting it ends the batch's linger; gathering several does
-    not."""
+    """The future of a sent record. ``await sent`` ends the linger of the record's batch;
+    ``asyncio.gather`` of several futures does not."""
 
     outcome: Outcome | None = None
 
@@ -35,7 +35,7 @@ class Sent(asyncio.Future[RecordMetadata]):
 
 
 def _nothing() -> None:
-    """Serve as the result callback of a wait without a result."""
+    """Return None, as the result of a future that only signals completion."""
 
 
 class AsyncProducer:
@@ -60,10 +60,11 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Sent:
-        """Send a record, in the order of calls; the await returns its metadata.
+        """Send a record, in the order of calls. ``await`` of the result returns its metadata.
 
-        While the producer's buffer is full, records queue for at most ``max_block_ms`` (then
-        BufferFullError). The await raises the other errors of ``Producer.send``.
+        While the producer's buffer is full, the record waits for at most ``max_block_ms``, and then
+        fails with BufferFullError. The ``await`` raises all errors, also those of
+        ``Producer.send``.
         """
         sent = Sent(loop=self._shell.loop)
         arguments = (topic, value, key, headers, partition, timestamp_ms)
@@ -101,13 +102,16 @@ class AsyncProducer:
             if sent.done():
                 continue
             if self._core.is_full:
-                problem = f"no room within max.block.ms={self.config.max_block_ms}; is it up?"
+                problem = (
+                    f"buffer.memory={self.config.buffer_bytes} stayed full for max.block.ms="
+                    f"{self.config.max_block_ms}; see whether the brokers are up: logbus status"
+                )
                 self._refuse(sent, BufferFullError(problem))
             else:
                 self._start(sent, arguments)
 
     def _refuse(self, sent: Sent, error: LogbusError) -> None:
-        """Fail a record that was not handed to the producer."""
+        """Fail a record that the engine did not accept."""
         sent.set_exception(error)
 
     async def send_arrow(
@@ -139,7 +143,7 @@ class AsyncProducer:
             await done
 
     async def _queued(self) -> None:
-        """Wait until the records that wait for buffer space are queued."""
+        """Wait until all records of ``send`` have found space in the buffer."""
         while self._waiting:
             await asyncio.sleep(0.001)
 
@@ -157,7 +161,7 @@ class AsyncProducer:
         self._core.end_flush(waiting)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then close."""
+        """Flush, then close. Records that are not acknowledged after ``timeout_s`` fail."""
         try:
             await self.flush(timeout_s)
         finally:

@@ -1,7 +1,7 @@
 """A producer's batch, from the accumulator to the acknowledgement, and its produce requests.
 
-No I/O, no clock. ``delivery`` owns the batch. At its end, ``futures`` report its result to waiting
-callers. For the sender's thread.
+``delivery`` owns the batch until its result is known, and ``futures`` report the result to callers.
+The module does no I/O and reads no clock. Only the sender's thread uses it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class ProducerBatch:
         self.identity: ProducerIdentity | None = None
         self.sequence = -1
         self.number = -1
-        """Number of batches of its partition that were sent before it; -1 until it is sent."""
+        """The number of batches of this partition that were sent before this batch; -1 until it is
+        sent."""
         self.order = (0, 0)
         self.attempts = 0
         self.maybe_appended = False
@@ -86,13 +87,14 @@ class ProducerBatch:
         return TopicPartition(self.topic, self.partition)
 
     def renumber(self) -> None:
-        """Clear the sequence. Only for a batch that is certainly not in the log."""
+        """Clear the sequence, so that the batch gets a new one. Call it only for a batch that is
+        certainly not in the log."""
         assert not self.maybe_appended
         self.identity, self.sequence, self.encoded = None, -1, None
 
     def halve(self) -> None:
-        """Split the batch into two ``halves``, which take over its identity and order. Only for
-        a batch of more than one row."""
+        """Split a batch of at least two rows into two ``halves``, which keep its producer id,
+        sequences and place in the order."""
         assert self.columns is not None
         middle = self.row_count // 2
         size = self.size_bytes // 2
@@ -118,7 +120,7 @@ class ProducerBatch:
 
 
 class Outgoing(NamedTuple):
-    """One produce request: at most one batch per partition, all led by the same broker."""
+    """One produce request: at most one batch for each partition, to the leader of all of them."""
 
     endpoint: Endpoint
     batches: tuple[ProducerBatch, ...]

@@ -1,4 +1,4 @@
-"""Delivery of batches to leaders: order, sequences, retries, deadlines. No I/O, no clock.
+"""Decide which batches to send to which leader: order, sequences, retries and deadlines.
 
 Each partition has a queue and at most ``max_in_flight`` batches in flight. After a retriable
 failure, the partition sends nothing until all its batches in flight have returned. It then resumes
@@ -51,16 +51,21 @@ from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 
 REQUEST_BYTES_MAX = 16 << 20
-"""Bytes at which a request is closed, well below a broker's frame limit (64 MiB)."""
+"""Maximum bytes of a produce request with several batches, well below a broker's frame limit
+(64 MiB)."""
 INVALID_MAGIC = "Invalid magic found in record"
-"""The error message with which Apache Kafka refuses a batch of columns."""
+"""The error text of Apache Kafka for a batch in logbus's column format, which it does not know."""
 REPORTED_FAILURE = 6
-"""Failures in a row after which a partition's error is reported; 3 s with the default backoff."""
+"""Number of failures in a row after which the producer logs a partition's error. With the default
+backoff this takes 3 s."""
 
 
 class Delivery:
-    """The producer's decisions. After each call, read ``done``, ``stale`` and
-    ``wants_identity``."""
+    """The queues of all partitions of a producer, and the decisions over them.
+
+    After each call, the caller handles ``done`` (completed batches), ``stale`` (topics that need
+    new metadata) and ``wants_identity``.
+    """
 
     def __init__(
         self,
@@ -78,24 +83,29 @@ class Delivery:
         self.failure: LogbusError | None = None
         """The error of the first batch of this transaction that failed."""
         self.has_sent = False
-        """Whether a batch was sent under the present identity."""
+        """Whether a batch was sent under the present producer id and epoch."""
         self.added: set[TopicPartition] | None = None
-        """The partitions that the transaction holds; None: the brokers add them."""
+        """The partitions that the client has added to the transaction; None if brokers add them at
+        the first batch."""
         self.unadded: set[TopicPartition] = set()
-        """Partitions to add before their first batch can be sent."""
+        """Partitions that the client must add to the transaction before it sends their first
+        batch."""
         self.memory = BufferPool(memory_bytes)
-        """Buffer pool of encoded batches; keeps at most ``memory_bytes``."""
+        """The buffers of encoded batches. The pool keeps at most ``memory_bytes`` for reuse."""
         self.identity: ProducerIdentity | None = None
         self.problem: LogbusError | None = None
         """The last error of a metadata or InitProducerId request, or None."""
         self.done: list[ProducerBatch] = []
         self.failing: dict[TopicPartition, LogbusError] = {}
-        """Partitions with ``REPORTED_FAILURE`` failures in a row. The caller reports and clears."""
+        """Partitions with ``REPORTED_FAILURE`` failures in a row, each with its last error. The
+        caller logs and clears them."""
         self.stale: set[str] = set()
+        """Topics whose metadata the caller must refresh."""
         self.writes_rows = False
-        """Whether batches are encoded as rows: a broker has refused columns."""
+        """Whether batches are encoded as rows, because a broker has refused logbus's columns."""
         self.limits_bytes: dict[str, int] = {}
-        """Batch limit per topic: half the size of a batch that was refused as too large."""
+        """Batch limit (bytes) of a topic whose broker refused a batch as too large: half the size
+        of that batch."""
         self._max_in_flight = max_in_flight
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
@@ -122,7 +132,7 @@ class Delivery:
         return not self._busy
 
     def is_backlogged(self, topic: str) -> bool:
-        """Return whether batches of the topic are queued: a new one can then keep lingering."""
+        """Return whether batches of the topic are queued. A new batch can then linger longer."""
         return any(tp.topic == topic and self._partitions[tp].queue for tp in self._busy)
 
     def topics(self) -> set[str]:
@@ -150,12 +160,12 @@ class Delivery:
         self.has_sent = False
 
     def note_failure(self, error: LogbusError) -> None:
-        """Record the error of rows that a transaction loses."""
+        """Record the error of rows that failed in a transaction, which must then abort."""
         if self.transactional and self.failure is None:
             self.failure = error
 
     def fail_topic(self, topic: str, error: LogbusError) -> None:
-        """Fail the topic's queued batches: the topic does not exist."""
+        """Fail the topic's queued batches with ``error``."""
         for tp in [tp for tp in self._busy if tp.topic == topic]:
             part = self._partitions[tp]
             while part.queue:
@@ -163,7 +173,8 @@ class Delivery:
             self._settle(tp, part)
 
     def fail_all(self, error: LogbusError) -> None:
-        """Fail all batches, queued or in flight: the producer closes, or its transaction aborts."""
+        """Fail all batches, queued or in flight, because the producer closes or its transaction
+        aborts."""
         for tp in list(self._busy):
             part = self._partitions[tp]
             for batch in (*part.in_flight, *part.queue):
@@ -250,7 +261,8 @@ class Delivery:
         }
 
     def _number(self, part: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Assign the sequence and encode the batch; return False while it must wait."""
+        """Assign the batch's sequence and encode it. Return False if the batch must wait for
+        batches in flight under an older producer id."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
         if is_new:
@@ -283,7 +295,7 @@ class Delivery:
     # -- answers
 
     def answered(self, sent: Outgoing, response: ProduceResponse | None, now_ms: float) -> None:
-        """Handle the answer to a request; None for acks=0."""
+        """Handle the response to a request; None for acks=0, which has no response."""
         rows: dict[tuple[str, int], ProducedPartition] = {}
         if response is not None:
             names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
@@ -299,7 +311,7 @@ class Delivery:
                 self._finish(batch, None)
             elif found is None:
                 self._refused(
-                    part, batch, error_for(-1, "the broker's answer lacks a batch"), now_ms
+                    part, batch, error_for(-1, "the broker's response lacks a batch"), now_ms
                 )
             elif found.error_code:
                 error = error_for(found.error_code, found.error_message or "")
@@ -311,7 +323,8 @@ class Delivery:
             self._settle(batch.tp, part)
 
     def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
-        """Handle a request without an answer: the connection ended or the request timed out."""
+        """Handle a request without a response, because the connection ended or the request timed
+        out. Its batches may be in the log."""
         for batch in sent.batches:
             part = self._partitions[batch.tp]
             if part.returned(batch):
@@ -336,7 +349,7 @@ class Delivery:
         ):
             self._out_of_order(part, batch, error, now_ms)
         elif isinstance(error, CorruptMessageError) and INVALID_MAGIC in error.message:
-            # The same sequence: the batch is not in the log.
+            # The batch is not in the log, so it keeps its sequence.
             self.writes_rows, batch.encoded = True, None
             part.again(batch)
         else:
@@ -394,7 +407,7 @@ class Delivery:
             message = f"{batch.tp}: {error.message}; sent before, it may be in the log"
             self._fail(part, batch, MessageTooLargeError(message))
             return
-        # Remember the limit: otherwise every batch would be sent twice, whole and halved.
+        # Without this limit, every later batch would be sent twice: whole, then in halves.
         known = self.limits_bytes.get(batch.topic, batch.size_bytes)
         self.limits_bytes[batch.topic] = min(known, max(1, batch.size_bytes // 2))
         batch.halve()
@@ -404,7 +417,8 @@ class Delivery:
     # -- completion of a batch
 
     def _fail(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
-        """Fail a batch; the batches behind it need new sequences, or their transaction aborts."""
+        """Fail a batch. Later batches of the partition then need new sequences. In a transaction
+        they stay queued until the abort."""
         self.note_failure(error)
         if self.transactional:
             part.held = True
@@ -442,12 +456,12 @@ class Delivery:
         maybe = "; it may be in the log" if batch.maybe_appended else ""
         error = part.error or self.problem
         if error is None:
-            why = "; it waited behind other batches: the broker is slower than the producer"
+            why = "; it waited behind other batches, because the broker is slower than the producer"
         else:
             why = f"; the last error: {error}"
         cure = "see the broker's log"
         if isinstance(error, StorageError):
-            cure = "repair that broker's disk, or make room on it (a shorter retention.ms)"
+            cure = "repair that broker's disk, or free space on it (a shorter retention.ms)"
         elif isinstance(error, (NetworkError, NoBrokersError, RequestTimedOutError)):
             cure = "see whether the broker is up and reachable (logbus status)"
         elif isinstance(error, LeaderNotAvailableError):
@@ -459,7 +473,8 @@ class Delivery:
         )
 
     def next_due_ms(self, now_ms: float) -> float:
-        """Return when to call ``requests`` or ``expire`` again without another event."""
+        """Return the time (ms) at which to call ``requests`` or ``expire`` if nothing happens
+        before."""
         due = float("inf")
         for tp in self._busy:
             part = self._partitions[tp]

@@ -1,8 +1,8 @@
 """The futures that ``send`` returns: record metadata, or the error of the delivery.
 
-A record's future holds two references: its rows and its index in them. The sender's thread resolves
-all rows of a batch at once and wakes waiters by one condition. Offsets are computed on demand.
-Usable from any thread.
+A record's future refers to the ``Outcome`` of the rows sent together, and has its index in them.
+The sender's thread completes all rows of a batch at once, and wakes waiting threads through one
+condition. A future computes its record's offset on demand. Any thread may use a future.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """A range of ``row_count`` offsets from ``base_offset`` for rows of a ``send_arrow``."""
+    """The offsets of a batch of ``send_arrow``: ``row_count`` offsets from ``base_offset`` on."""
 
     topic: str
     partition: int
@@ -41,7 +41,8 @@ class BatchMetadata(NamedTuple):
 
 
 class SentBatch(Protocol):
-    """The view of a completed batch that futures need. A split batch has ``halves`` instead."""
+    """The fields of a completed batch that futures read. A batch that was split has ``halves``,
+    which hold the results."""
 
     partition: int
     row_count: int
@@ -55,7 +56,8 @@ class SentBatch(Protocol):
 
 
 class Outcome:
-    """The outcome of rows that were sent together: batches, each acknowledged or failed."""
+    """The outcome of rows that were sent together. Their batches are acknowledged or fail
+    separately."""
 
     __slots__ = (
         "_left",
@@ -88,7 +90,7 @@ class Outcome:
         self.seen = False
         self._left = 0
         self.callback: Callable[[Any], None] | None = None
-        """The first callback added to a record; most records share it."""
+        """The first callback that was added to a record. Most records have the same one."""
         self.callbacks: deque[int | tuple[Callable[[Any], None], Any]] | None = None
         """Pending callbacks: a record's index if it uses ``callback``, else (callback,
         argument). Integers keep the garbage collector from tracking a hundred thousand entries."""
@@ -96,8 +98,8 @@ class Outcome:
     # -- the sender's thread
 
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
-        """Set the batches that hold the rows; row i has index ``inverse[i]`` in their
-        concatenation."""
+        """Set the batches that hold the rows. Row i has index ``inverse[i]`` in the concatenation
+        of all batches; None: row i has index i."""
         self.batches = list(batches)
         self.inverse = inverse
         self._left = len(batches)
@@ -107,7 +109,7 @@ class Outcome:
             self.starts.append(at)
 
     def split_again(self) -> None:
-        """Replace a batch that was too large by its two halves."""
+        """Expect one more batch, because a batch that was too large became two."""
         self._left += 1
 
     def batch_done(self, error: LogbusError | None) -> bool:
@@ -130,7 +132,7 @@ class Outcome:
     # -- any thread
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until done; raise RequestTimedOutError after ``timeout_s``."""
+        """Wait until all rows have completed. Raises RequestTimedOutError after ``timeout_s``."""
         if self.done:
             return
         self.wake(self)
@@ -140,13 +142,14 @@ class Outcome:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise RequestTimedOutError(
-                        f"no answer within {timeout_s} s; the records are still in flight"
+                        f"no acknowledgement within {timeout_s} s; the records are still in "
+                        "flight, so wait again"
                     )
                 self.waking.wait(left)
 
     def add_done_callback(self, callback: Callable[[Any], None], future: Any) -> None:
-        """Call ``callback(future)`` once done: at once if already done, else on the sender's
-        thread.
+        """Call ``callback(future)`` when the rows have completed: now if they have, else later on
+        the sender's thread.
 
         Each record may have a callback, so this takes no lock. This method stores the callback
         before it reads ``done``; ``finish`` sets ``done`` before it reads the callbacks. At least
@@ -218,7 +221,7 @@ class RecordFuture:
         return self.outcome.done
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Wait for the acknowledgement and return it; a call ends the batch's linger.
+        """Wait for the acknowledgement, and return it. The call ends the batch's linger.
 
         Raises the delivery error, e.g. DeliveryTimedOutError or MessageTooLargeError. Raises
         RequestTimedOutError after ``timeout_s`` (None: no limit), with the record still in flight.
@@ -240,7 +243,7 @@ class RecordFuture:
         return RecordMetadata(outcome.topic, batch.partition, offset, timestamp_ms)
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
-        """Wait for the outcome; return the error, or None if the record was written."""
+        """Wait for the outcome. Return the error, or None if the record is in the log."""
         outcome = self.outcome
         if not outcome.done:
             outcome.wait(timeout_s)
@@ -253,10 +256,10 @@ class RecordFuture:
         return None
 
     def add_done_callback(self, callback: Callable[[RecordFuture], None]) -> None:
-        """Call ``callback`` with this record's future once done, on the sender's thread.
+        """Call ``callback`` with this record's future when it is done, on the sender's thread.
 
-        The callback must not block. Its argument is equal to this future but may be another object.
-        An exception of a callback is logged and affects no other record.
+        The callback must not block. Its argument equals this future but may be another object. The
+        producer logs an exception of a callback; other records are not affected.
         """
         outcome = self.outcome
         callbacks, common = outcome.callbacks, outcome.callback
@@ -300,7 +303,7 @@ class BatchFuture:
         return found
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
-        """Wait for the outcome; return the first error, or None if all rows were written."""
+        """Wait for the outcome. Return the first error, or None if all rows are in the log."""
         try:
             self.result(timeout_s)
         except LogbusError as error:

@@ -1,8 +1,9 @@
-"""One partition's batches: queued, in flight, and the next sequence.
+"""The batches of one partition of a producer, queued or in flight, and the next sequence.
 
-``held``: after a failure, the partition sends nothing until all batches in flight have returned,
-then resumes with the oldest. ``spoiled``: a sequence was assigned to a batch that will not be in
-the log, so ``settle`` renumbers the following batches. No I/O, no clock; for the sender's thread.
+After a failure the partition is ``held``: it sends nothing until all batches in flight have
+returned, and then resumes with the oldest. A partition is ``spoiled`` if it gave a sequence to a
+batch that will not be in the log. ``settle`` then renumbers the following batches. Only the
+sender's thread uses this module, which does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class PartitionQueue:
         self.sent_count = 0
         self.failures = 0
         self.refusals = 0
-        """Failures in a row since the leader epoch began. The backoff grows with them: the outage
-        before an election does not delay retries at the new leader."""
+        """Number of failures in a row in this leader epoch. The backoff grows with this number,
+        which a new leader resets, so an outage does not delay retries at the new leader."""
         self.error: LogbusError | None = None
         self.retry_at_ms = 0.0
         self.leader_epoch = NO_EPOCH
@@ -54,9 +55,9 @@ class PartitionQueue:
         """Return whether the broker can still recognise the oldest batch in flight as a
         duplicate after it appends the next one.
 
-        A broker remembers the last five batches of a producer. The limit applies to batch numbers
-        and not to the count in flight: one batch may hang at a deposed leader while the new leader
-        appends those behind it.
+        A broker remembers the last five batches of a producer. So the difference of batch numbers
+        is limited, and not only the count in flight. One batch may hang at a deposed leader while
+        the new leader appends later batches.
         """
         if not self.in_flight:
             return True
@@ -70,7 +71,7 @@ class PartitionQueue:
         return following - min(batch.number for batch in self.in_flight) < max_in_flight
 
     def sent(self, batch: ProducerBatch, leader_epoch: int) -> None:
-        """Move the first queued batch to in flight, at the leader of this epoch."""
+        """Move the first queued batch to the batches in flight. Its leader has ``leader_epoch``."""
         self.queue.popleft()
         if batch.number < 0:
             batch.number, self.sent_count = self.sent_count, self.sent_count + 1

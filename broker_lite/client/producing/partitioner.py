@@ -1,7 +1,7 @@
-"""The partition of a record: Kafka's murmur2 of the key, or the sticky partition.
+"""Choose the partition of a record: by Kafka's murmur2 hash of the key, or the sticky partition.
 
-The hash equals Java's bit for bit, so Java and logbus producers send a key to the same partition.
-It is computed for whole columns, never key by key.
+The hash equals that of Kafka's Java client, so both clients send a key to the same partition. The
+functions hash whole columns, never key by key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
     starts = offsets[:-1].astype(np.int64)
     sizes = np.diff(offsets).astype(np.int64)
-    # Rows are sorted by length, descending, so the rows with a word left are always a prefix.
+    # Sort rows by length, the longest first, so that the rows with a word left are always a prefix.
     order = np.argsort(-sizes, kind="stable")
     starts, sizes = starts[order], sizes[order]
     h = np.uint32(_SEED) ^ sizes.astype(np.uint32)
@@ -70,9 +70,9 @@ def partitions_for(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int32
 
 
 class Sticky:
-    """The sticky partition of records without a key: the same one for a whole batch.
+    """Chooses the partition of records without a key: one partition for each batch, in turn.
 
-    Partitions without a leader are skipped while others have one.
+    It skips partitions without a leader while others have one.
     """
 
     __slots__ = ("_turn",)

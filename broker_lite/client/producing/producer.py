@@ -2,7 +2,8 @@
 
 ``send`` appends to open rows under one lock and returns a future. Any thread may call it. One
 thread per producer (a reactor) builds batches, sends them and completes their futures (``sender``).
-``send`` is a hot path: at most 0.7 µs a record. A producer is unusable in a forked child.
+``send`` is a hot path, which may take at most 0.7 µs a record. A producer is unusable in a forked
+child process.
 """
 
 from __future__ import annotations
@@ -56,24 +57,26 @@ T = TypeVar("T")
 
 _EXPIRY_CHECK_MS = 1.0
 WAIT_SLICE_S = 1.0
-"""Seconds between checks of whether the producer's thread lives."""
+"""Seconds between two checks by a waiting caller that the producer has not ended."""
 FAILURES_KEPT = 100
-"""Maximum number of failed outcomes kept for the next flush to raise."""
+"""Maximum number of failures that the producer keeps for the next ``flush`` to raise."""
 EXIT_TIMEOUT_S = 10.0
-"""Seconds that interpreter shutdown waits for producers that were not closed."""
+"""Seconds for which the interpreter's exit waits for the records of a producer that was not
+closed."""
 
 
 def wall_ms() -> int:
-    """Return the current time as record timestamps: milliseconds since 1970."""
+    """Return the current time as a record's timestamp, in milliseconds since 1970."""
     return int(time.time() * 1000)
 
 
 class Producer:
-    """Sends to any topic of one cluster. Create it with ``Bus.producer``; use it with ``with``.
+    """A producer that blocks: it sends records to any topic of one cluster.
 
-    By default it is idempotent with acks=all. An acknowledged record is on disk on every in-sync
-    replica, exactly once, in the order of sends to its partition. Without ``timestamp_ms``, a
-    record's timestamp is the time at which its batch was opened.
+    Create it with ``Bus.producer``, and use it in a ``with`` block. By default it is idempotent
+    with acks=all. An acknowledged record is then on disk on every in-sync replica, exactly once, in
+    the order of sends to its partition. Without ``timestamp_ms``, a record's timestamp is the time
+    of the first record of its batch.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Producer:
         self._waiters = 0
         self._end: LogbusError | None = None
         self._shut: LogbusError | None = None
-        """The error of ``send`` outside of a transaction; None: ``send`` may pass."""
+        """The error that ``send`` raises outside of a transaction; None: ``send`` is allowed."""
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
         # ``AsyncProducer`` passes an event loop's shell and never lets a call here block.
@@ -117,7 +120,7 @@ class Producer:
 
     @property
     def is_full(self) -> bool:
-        """Whether ``send`` of a record that opens a batch would block now."""
+        """Return whether the buffer is full, so that the next ``send`` may block."""
         return self._used_bytes >= self.config.buffer_bytes
 
     # -- sending
@@ -133,12 +136,13 @@ class Producer:
     ) -> RecordFuture:
         """Send a record and return a future of its metadata.
 
-        Without ``partition``, the key's murmur2 selects it, or for a null key the sticky partition.
-        ``headers`` are pairs of name and bytes, or a dict. ``value`` None is a tombstone; text is
-        encoded as UTF-8. ``timestamp_ms`` counts from 1970.
+        Without ``partition``, the murmur2 hash of the key selects the partition; a record without a
+        key goes to the sticky partition. Text is encoded as UTF-8. A ``value`` of None is a
+        tombstone. ``headers`` is a dict or pairs of name and bytes. ``timestamp_ms`` is in ms since
+        1970.
 
         Blocks for at most ``max_block_ms`` while ``buffer_bytes`` are queued or in flight. Raises
-        MessageTooLargeError, BufferFullError, InvalidRecordError, ClosedError; the future raises
+        MessageTooLargeError, BufferFullError, InvalidRecordError and ClosedError. The future raises
         all later errors.
         """
         if value.__class__ is bytes:
@@ -158,7 +162,8 @@ class Producer:
             size += extra
         if size > self._record_bytes_max:
             raise MessageTooLargeError(
-                f"a record of {size} bytes; max.request.size allows {self._record_bytes_max}"
+                f"a record has {size} bytes; max.request.size allows {self._record_bytes_max}. "
+                "Send a smaller record, or raise max.request.size"
             )
         with self._lock:
             rows = self._open.get(topic)
@@ -189,11 +194,12 @@ class Producer:
     ) -> BatchFuture:
         """Send the rows of a Table, RecordBatch, reader, polars or pandas frame (Arrow stream).
 
-        Columns ``key``, ``value`` (binary or string), ``headers``, ``timestamp`` and ``partition``
-        are used if present; ``key=`` and ``value=`` name other columns. Rows are not copied: do not
-        change their memory until the future is done. ``partition`` applies to all rows,
-        ``timestamp_ms`` to rows without a timestamp. Blocks as ``send`` does. Raises
-        InvalidSchemaError, MessageTooLargeError, BufferFullError, ClosedError.
+        The data has a column ``value`` (binary or string), and may have ``key``, ``headers``,
+        ``timestamp`` and ``partition``. ``key=`` and ``value=`` name other columns for these two
+        fields. Rows are not copied, so do not change their memory until the future is done.
+        ``partition`` applies to all rows, and ``timestamp_ms`` to rows without a timestamp. Blocks
+        as ``send`` does. Raises InvalidSchemaError, MessageTooLargeError, BufferFullError and
+        ClosedError.
         """
         outcomes = [
             self._send_piece(topic, piece, timestamp_ms)
@@ -218,7 +224,8 @@ class Producer:
         *,
         timestamp_ms: int | None = None,
     ) -> BatchFuture:
-        """Send columns. ``partitions`` is one for all rows, one per row (-1: choose), or None."""
+        """Send rows as columns. ``partitions`` is the partition of all rows, or that of each row
+        (-1: the producer chooses), or None."""
         if not columns.row_count:
             return BatchFuture(())
         return BatchFuture(
@@ -276,8 +283,8 @@ class Producer:
             longest = pc.max(pc.binary_length(column)).as_py() or 0
             if longest > self._record_bytes_max:
                 raise MessageTooLargeError(
-                    f"a {name} of {longest} bytes; max.request.size allows "
-                    f"{self._record_bytes_max} for a record"
+                    f"a {name} has {longest} bytes; max.request.size allows "
+                    f"{self._record_bytes_max} for a record. Send smaller records, or raise it"
                 )
         if isinstance(wanted, np.ndarray) and len(wanted) != columns.row_count:
             raise InvalidSchemaError(
@@ -324,9 +331,9 @@ class Producer:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise BufferFullError(
-                        f"{self._used_bytes} bytes wait to be sent (buffer.memory="
-                        f"{self.config.buffer_bytes}) and none was acknowledged within "
-                        f"max.block.ms={self.config.max_block_ms}; is the cluster up?"
+                        f"{self._used_bytes} bytes wait for acknowledgements (buffer.memory="
+                        f"{self.config.buffer_bytes}), and none came within max.block.ms="
+                        f"{self.config.max_block_ms}; see whether the brokers are up: logbus status"
                     )
                 self._space.wait(left)
                 refusal = self._end or self._shut
@@ -349,8 +356,8 @@ class Producer:
         self._sender.kick()
 
     def _limit_bytes(self, topic: str, spreads: bool) -> int:
-        """Return the bytes at which open rows are full: keyed rows may hold a batch per
-        partition."""
+        """Return the bytes at which a topic's open rows are full. Rows that spread over partitions
+        may hold a batch for each partition."""
         batch_bytes = self._sender.batch_bytes(topic)
         if not spreads:
             return batch_bytes
@@ -367,7 +374,8 @@ class Producer:
             self._due(rows)
 
     def _due(self, rows: OpenRows) -> None:
-        """End the rows' linger; while other batches are queued, the rows may continue to fill."""
+        """End the linger of open rows. While other batches of the topic are queued, let the rows
+        fill further."""
         if not rows.is_open:
             return
         if self._sender.delivery.is_backlogged(rows.topic):
@@ -430,14 +438,14 @@ class Producer:
         self.end_flush(waiting)
 
     def start_flush(self) -> list[Outcome]:
-        """End all lingering; return the outcomes to wait for."""
+        """End the linger of all open rows. Return the outcomes for which ``flush`` waits."""
         with self._lock:
             for rows in list(self._open.values()):
                 self._seal(rows)
             return list(self._unfinished)
 
     def end_flush(self, waited: list[Outcome]) -> None:
-        """Raise the first failure that no future has raised."""
+        """Raise the first error, of ``waited`` or since the last flush, that no future raised."""
         with self._lock:
             failures, self._failures = self._failures, []
         for outcome in (*waited, *failures):
@@ -446,9 +454,9 @@ class Producer:
                 raise outcome.error
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then stop the thread. Records not acknowledged after ``timeout_s`` fail.
+        """Flush, then stop the thread. Records that are not acknowledged after ``timeout_s`` fail.
 
-        Raises as ``flush`` does, also if the producer's thread ended before.
+        Raises the errors of ``flush``, also if the producer's thread ended before.
         """
         if self._end is not None:
             self.end_flush([])
@@ -459,8 +467,8 @@ class Producer:
             self.end()
 
     def wait_answer(self, answers: queue.SimpleQueue[T]) -> T:
-        """Return what the shell's thread puts into ``answers``. Raises the error with which the
-        producer ends."""
+        """Return the next item that the shell's thread puts into ``answers``. Raises the error with
+        which the producer ended."""
         while True:
             try:
                 return answers.get(timeout=WAIT_SLICE_S)
@@ -469,7 +477,7 @@ class Producer:
                     raise self._end from None
 
     def end(self) -> None:
-        """Stop without a flush: records that are not acknowledged fail."""
+        """Stop without a flush. Records that are not acknowledged fail."""
         with self._lock:
             self._end = ClosedError("the producer was closed")
             for rows in list(self._open.values()):
@@ -506,7 +514,7 @@ class Producer:
 
 
 def _already_sent(_: Outcome) -> None:
-    """Ignore the request to end a linger: chunks do not linger."""
+    """Do nothing when a caller waits for a chunk, because chunks do not linger."""
 
 
 def _size_bytes(columns: Columns) -> int:

@@ -40,29 +40,32 @@ from broker_lite.wire.produce import (
 logger = logging.getLogger("logbus.producer")
 
 LANE = "produce"
+"""The name of the connections that carry produce requests."""
 LOOK_MS = 25
-"""Initial milliseconds between metadata requests for a partition without a leader."""
+"""Milliseconds between the first metadata requests for a partition without a leader."""
 LOOKS = 8
-"""Number of requests after which the pause between them grows."""
+"""Number of metadata requests after which the pause between them grows."""
 LOOK_GROWTH = 1.125
-"""Growth of the pause, up to a second. The pause is an eighth of the time since the failure, so the
-producer lengthens an outage by at most an eighth."""
+"""Factor by which each pause grows, up to a second. The pause is an eighth of the time since the
+failure, so the producer lengthens an outage by at most an eighth."""
 LOOKS_GROWING = 32
-"""Number of growing pauses; the next one would exceed a second."""
+"""Number of pauses that grow. A further growth would exceed a second."""
 LOOKS_UNREPORTED = 28
-"""Number of requests after which a warning is logged; about 2 s after the failure."""
+"""Number of metadata requests after which the producer logs a warning, about 2 s after the
+failure."""
 SWEEP_MS = 5_000
-"""Milliseconds between sweeps; a sweep frees buffers that no batch used since the last one."""
+"""Milliseconds between two sweeps of the buffer pool. A sweep frees the buffers that no batch has
+used since the last sweep."""
 LATE_MS = 500
-"""Milliseconds without an answer after which other brokers are asked for the leader."""
+"""Milliseconds without a response after which the producer asks other brokers for the leader."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 class Sender:
     """Sends the rows that its owner appends to ``inbox``.
 
-    Call all methods except ``kick`` on the shell's thread. ``on_released(bytes)`` reports freed
-    buffer space, ``on_finished(outcome)`` completed rows.
+    Call all methods except ``kick`` on the shell's thread. The sender calls ``on_released(bytes)``
+    when it frees buffer space, and ``on_finished(outcome)`` when rows have completed.
     """
 
     def __init__(
@@ -86,8 +89,8 @@ class Sender:
         )
         self.produce_version = CLIENT_VERSION
         self.on_pumped: Callable[[], None] = _nothing
-        """Called after each turn of the sender. A transaction then checks for a failure or for the
-        delivery of all records."""
+        """A function that ``pump`` calls at the end of each run. A transaction then checks for a
+        failure, or whether all records are delivered."""
         self._shell = shell
         self._cluster = cluster
         self._config = config
@@ -113,13 +116,14 @@ class Sender:
     # -- any thread
 
     def kick(self) -> None:
-        """Wake the shell: the inbox has rows."""
+        """Wake the shell's thread, because ``inbox`` has rows. Any thread may call this."""
         if not self._kicked:
             self._kicked = True
             self._shell.call_soon(self._take)
 
     def batch_bytes(self, topic: str) -> int:
-        """Return the maximum batch bytes of the topic, as far as its limit is known."""
+        """Return the maximum bytes of a batch of the topic. A broker that refused a batch as too
+        large lowers it."""
         limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
         return min(limit_bytes, self._config.batch_bytes)
 
@@ -263,7 +267,8 @@ class Sender:
             self.delivery.answered(sent, answer, now_ms)
             if self.delivery.writes_rows and not wrote_rows:
                 logger.warning(
-                    "the brokers at %s store no columns (they run Apache Kafka?): sending rows",
+                    "the broker at %s does not accept logbus's columns (Apache Kafka does not); "
+                    "the producer sends rows from now on",
                     sent.endpoint,
                 )
         self.pump()
@@ -288,7 +293,8 @@ class Sender:
             )
 
     def _look_for_late(self) -> None:
-        """Ask other brokers for the leaders of overdue requests: a hung leader does not answer."""
+        """Ask other brokers for the leaders of overdue requests, because a hung leader does not
+        answer."""
         self._late_timer = None
         if not self._under_way:
             return
@@ -305,7 +311,7 @@ class Sender:
         return [row for row in self._under_way.values() if row[1] <= now_ms - LATE_MS]
 
     def _give_up_deposed(self) -> None:
-        """Fail overdue requests of deposed leaders; their batches are retried at the new leader."""
+        """Fail overdue requests to deposed leaders, so that their batches go to the new leaders."""
         view = self._cluster.view
         deposed = {
             sent.endpoint
@@ -332,7 +338,8 @@ class Sender:
     def _renewed(
         self, names: tuple[str, ...], began_ms: float, found: ClusterView | LogbusError
     ) -> None:
-        """Retry failed batches after their backoff; fail the batches of deleted topics."""
+        """Handle the metadata of a refresh: wait, then send again. Look up missing topics once more
+        before their batches fail."""
         grown = min(max(0, self._renewals - LOOKS), LOOKS_GROWING)
         pause_ms = LOOK_MS * LOOK_GROWTH**grown
         # Thousands of partitions refresh less often, to limit the brokers' load.
@@ -370,7 +377,8 @@ class Sender:
         return known is None or isinstance(known.error, UnknownTopicOrPartitionError)
 
     def _confirm_gone(self, topic: str) -> None:
-        """Retry until the grace period for a newly created topic is over."""
+        """Look up a missing topic for the time that a new topic may take to appear. If it stays
+        missing, fail its batches."""
 
         def confirmed(found: ClusterView | LogbusError) -> None:
             if isinstance(found, UnknownTopicOrPartitionError):
@@ -444,7 +452,7 @@ class Sender:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all rows that the shell's thread has received are acknowledged or have failed."""
+        """Return whether all rows in ``inbox`` and all batches are acknowledged or have failed."""
         return not self.inbox and not self._unplaced and self.delivery.is_idle
 
     def close(self, error: LogbusError) -> None:
@@ -467,4 +475,4 @@ class Sender:
 
 
 def _nothing() -> None:
-    """Serve as ``on_pumped`` of a producer without transactions."""
+    """Do nothing, as ``on_pumped`` of a producer without transactions."""

@@ -1,4 +1,5 @@
-"""``TransactionalProducer``: a producer whose records become visible at ``commit``, or never."""
+"""``TransactionalProducer``: a producer whose records ``read_committed`` consumers see after
+``commit``, or never."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ Rows = Mapping[TopicPartition, CommittedOffset | int]
 
 
 class OffsetsOwner(Protocol):
-    """A consumer of a group, blocking or asyncio."""
+    """The methods of a group's consumer that ``send_offsets`` uses."""
 
     @property
     def config(self) -> ConsumerConfig: ...
@@ -45,7 +46,8 @@ class OffsetsOwner(Protocol):
 
 
 def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsToCommit:
-    """Return the offsets of a consumer, or of rows with a group's name."""
+    """Return the offsets to commit: the positions of a consumer, or rows for ``group``. Raises
+    InvalidConfigError."""
     if isinstance(source, Mapping):
         if not group:
             raise InvalidConfigError("send_offsets of rows needs their group: give group='…'")
@@ -63,7 +65,7 @@ def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsTo
     if source.config.auto_commit:
         raise InvalidConfigError(
             f"send_offsets of a consumer of group {name!r} that commits automatically, which would "
-            "commit records of aborted transactions; make it with auto_commit=False"
+            "commit records of aborted transactions; create it with auto_commit=False"
         )
     return OffsetsToCommit(name, positions, member)
 
@@ -78,13 +80,13 @@ def ended() -> InvalidTxnStateError:
 class TransactionalProducer(Producer):
     """A producer of transactions. Create it with ``Bus.producer(transactional_id=…)``.
 
-    ``begin``, then ``send``, ``send_arrow`` and ``send_offsets``, then ``commit`` or ``abort``.
-    Consumers with ``isolation_level="read_committed"`` (the default) read all records of a
-    committed transaction and none of an aborted one. Each live producer needs a transactional id of
-    its own: the first ``begin`` of a producer fences older producers of the same id.
+    Call ``begin``, then ``send``, ``send_arrow`` and ``send_offsets``, then ``commit`` or
+    ``abort``. Consumers with ``isolation_level="read_committed"`` (the default) read all records of
+    a committed transaction and none of an aborted one. Each running producer needs a transactional
+    id of its own, because its first ``begin`` fences older producers with the same id.
 
-    Errors: after FencedError close the producer. After TransactionAbortedError ``begin`` again.
-    After UnknownOutcomeError call the same method again.
+    After FencedError, close the producer. After TransactionAbortedError, call ``begin`` again.
+    After UnknownOutcomeError, call the same method again.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class TransactionalProducer(Producer):
             raise InvalidConfigError("a producer of transactions needs transactional_id='…'")
         super().__init__(bootstrap_servers, config, shell=shell)
         self.on_shut: Callable[[LogbusError], None] | None = None
-        """Called on the shell's thread when sends are refused from now on."""
+        """A function that the shell's thread calls when ``send`` begins to refuse records."""
         self._shut = InvalidTxnStateError(
             f"no transaction of id {config.transactional_id!r} is open; call begin() before send()"
         )
@@ -104,44 +106,44 @@ class TransactionalProducer(Producer):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the producer was closed, or belongs to another process."""
+        """Return whether the producer was closed, or was created before a fork."""
         return self._end is not None
 
     @property
     def is_usable(self) -> bool:
-        """Whether another transaction can begin: the producer is neither closed nor fenced, and no
-        transaction is open or has an unknown outcome."""
+        """Return whether another transaction can begin: the producer is neither closed nor fenced,
+        and no transaction is open or has an unknown outcome."""
         return not self.is_closed and self.runner.is_resting
 
     def begin(self) -> None:
         """Begin a transaction.
 
-        Raises InvalidTxnStateError while one is open, FencedError,
-        InvalidTransactionTimeoutError, or the error of an unreachable cluster after
-        ``max_block_ms``. A transaction that failed is aborted first.
+        This first aborts a transaction that has failed. Raises InvalidTxnStateError while a
+        transaction is open, FencedError, InvalidTransactionTimeoutError, and the error of an
+        unreachable cluster after ``max_block_ms``.
         """
         self._call(BeginCall())
 
     def commit(self) -> None:
-        """Wait for all acknowledgements and commit.
+        """Wait for the acknowledgements of all records, and commit.
 
-        Raises TransactionAbortedError if a record failed: the transaction is aborted; begin again.
-        Raises UnknownOutcomeError if the coordinator did not answer: call ``commit`` again.
+        Raises TransactionAbortedError if a record failed and the transaction was aborted: begin
+        again. Raises UnknownOutcomeError if the coordinator did not answer: call ``commit`` again.
         """
         self.start_flush()
         self._call(CommitCall())
 
     def abort(self) -> None:
-        """Abort the open transaction; without one, do nothing."""
+        """Abort the open transaction. If none is open, do nothing."""
         self._call(AbortCall())
 
     def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Add a consumer's positions to the transaction, or rows of a group.
+        """Commit a group's offsets with the transaction.
 
         ``source`` is a consumer of a group with ``auto_commit=False``, or a mapping from
-        TopicPartition to the next offset to read. The offsets are committed with the transaction.
-        A consumer that has lost its partitions raises IllegalGenerationError or
-        UnknownMemberIdError: abort, and read on from the group's committed offsets.
+        TopicPartition to the next offset to read, for ``group``. Raises IllegalGenerationError or
+        UnknownMemberIdError if the consumer has lost its partitions. Then abort, and continue from
+        the group's committed offsets.
         """
         offsets = checked_offsets(source, group)
         if offsets.rows:
@@ -157,7 +159,8 @@ class TransactionalProducer(Producer):
             raise error
 
     def _set_shut(self, error: LogbusError | None) -> None:
-        """Set the error of ``send``. Rows that are open now belong to the previous transaction."""
+        """Set the error that ``send`` raises; None allows ``send``. Rows that are open now belong
+        to the previous transaction."""
         with self._lock:
             self._shut = error
             if error is not None:
@@ -176,7 +179,7 @@ class TransactionalProducer(Producer):
         try:
             self._call(AbortCall(), **options)
         except FencedError:
-            pass  # A fenced producer's transaction is aborted already.
+            pass  # Another producer has already aborted a fenced producer's transaction.
         finally:
             self.end()
 
@@ -187,10 +190,10 @@ class TransactionalProducer(Producer):
 
 
 class BusTransaction:
-    """One transaction: ``with bus.transaction("id") as txn``. The block's end commits; an
-    exception aborts. Create it with ``Bus.transaction``.
+    """One transaction: ``with bus.transaction("id") as txn``. Create it with ``Bus.transaction``.
 
-    After UnknownOutcomeError call ``commit`` again, also outside of the block.
+    The end of the block commits it, and an exception aborts it. After UnknownOutcomeError, call
+    ``commit`` again, also outside of the block.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """``TransactionRunner`` carries out the effects of a transaction machine on a producer's shell.
 
-Any thread may use ``call``. Everything else runs on the shell's thread. Calls are executed one
-after another.
+Any thread may use ``call``. Everything else runs on the shell's thread. The runner executes one
+call after another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from broker_lite.wire.produce import ADDS_NO_PARTITIONS, CLIENT_VERSION
 
 
 class PendingCall(NamedTuple):
-    """A call that waits for its turn or its answer."""
+    """A call that waits for its turn or for its outcome."""
 
     event: ev.Call
     on_answer: Callable[[LogbusError | None], None]
@@ -40,8 +40,8 @@ class PendingCall(NamedTuple):
 
 
 class TransactionRunner:
-    """The transactions of one sender. ``on_shut`` gets the error that ``send`` must raise, or None
-    to let ``send`` pass; with an error it hands over all open rows."""
+    """The transactions of one sender. ``on_shut`` receives the error that ``send`` must raise from
+    now on, or None to allow ``send``. With an error, it also passes all open rows to the sender."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TransactionRunner:
         timeout_ms: float | None = None,
         offsets: OffsetsToCommit | None = None,
     ) -> None:
-        """Execute a call after the earlier ones; ``on_answer`` gets None or its error."""
+        """Execute a call after the earlier calls. ``on_answer`` receives None or an error."""
         if timeout_ms is None:
             timeout_ms = self._config.max_block_ms
         pending = PendingCall(event, on_answer, timeout_ms, offsets)
@@ -82,7 +82,8 @@ class TransactionRunner:
 
     @property
     def is_resting(self) -> bool:
-        """Whether no call is under way, and a transaction can begin. Any thread may read it."""
+        """Return whether no call is under way and a transaction can begin. Any thread may call
+        this."""
         is_called = self._present is not None or bool(self._calls)
         return not is_called and self.machine.phase is Phase.IDLE
 
@@ -94,7 +95,7 @@ class TransactionRunner:
             self._look()
 
     def close(self, error: LogbusError) -> None:
-        """Answer all calls with this error."""
+        """End all calls with this error, also later calls."""
         self._closed = error
         calls = [self._present, *self._calls]
         self._present = None
@@ -207,7 +208,7 @@ class TransactionRunner:
             self._step(ev.Ended(None if found is None else ProducerIdentity(*found)))
 
     def _add(self, tps: set[TopicPartition]) -> None:
-        """Add partitions to a transaction of version 1; their batches wait for it."""
+        """Add partitions to a transaction of version 1. Their batches wait until they are added."""
         delivery = self._sender.delivery
         identity, delivery.unadded = delivery.identity, set()
         assert identity is not None

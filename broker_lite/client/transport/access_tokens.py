@@ -1,9 +1,9 @@
-"""Access tokens of a client: fetched with the client credentials grant (RFC 6749, 4.4), cached, and
-renewed before they expire.
+"""Fetch a client's access tokens with the client credentials grant (RFC 6749, 4.4), cache them, and
+renew them before they expire.
 
 All connections of a process share the token of one ``ClientSecurity``. ``token_of`` blocks only
-without a valid token. A separate thread fetches the next token after four fifths of the token's
-lifetime. Any thread may call it.
+while there is no valid token. After four fifths of a token's lifetime, a separate thread fetches
+the next token. Any thread may call these functions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from broker_lite.errors import LogbusError, NetworkError, SaslAuthenticationErro
 from broker_lite.security.bearer import AccessToken, end_of_token
 
 ANSWER_BYTES_MAX = 64 << 10
+"""Maximum bytes of the issuer's response."""
 RENEWED_AFTER = 0.8
-"""Fraction of the lifetime of a token, and of a session, after which it is renewed."""
+"""Part of the lifetime of a token, or of a login session, after which the client renews it."""
 RETRY_S = 10.0
 """Seconds until a failed renewal is retried."""
 LIFETIME_S = 300.0
@@ -33,7 +34,8 @@ logger = logging.getLogger("logbus.client")
 
 
 class _Kept:
-    """The present token of one client. ``renewed_ms``: wall time of its renewal."""
+    """The present token of one client. ``renewed_ms`` is the time (ms since 1970) at which the
+    renewal is due."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -46,17 +48,19 @@ _kept: dict[ClientSecurity, _Kept] = {}
 
 
 def with_token(security: ClientSecurity) -> ClientSecurity:
-    """Return settings that hold a valid token in place of a client secret. Return settings without
-    a client secret unchanged. Blocks for a first token. Raises NetworkError and
-    SaslAuthenticationError."""
+    """Return settings with a valid token in place of a client secret. Return settings without a
+    client secret unchanged.
+
+    Blocks while the first token is fetched. Raises NetworkError and SaslAuthenticationError.
+    """
     if not security.token_url or not isinstance(security.secret, Secret):
         return security
     return replace(security, secret=token_of(security))
 
 
 def token_of(security: ClientSecurity) -> AccessToken:
-    """Return a token for the client credentials of ``security``. Blocks and raises as
-    ``with_token``."""
+    """Return a token for the client credentials of ``security``. Blocks like ``with_token``, and
+    raises its errors."""
     found = fresh_token(security)
     if found is not None:
         return found
@@ -69,7 +73,7 @@ def token_of(security: ClientSecurity) -> AccessToken:
 
 
 def fresh_token(security: ClientSecurity) -> AccessToken | None:
-    """Return the present token, or None without a valid one. Start the renewal if it is due."""
+    """Return the present token, or None if it is not valid. Start the renewal if it is due."""
     kept = _kept.setdefault(security, _Kept())
     token, now_ms = kept.token, time.time() * 1000
     if token is None:
@@ -93,7 +97,7 @@ def _renew(kept: _Kept, security: ClientSecurity) -> None:
         _keep(kept, _fetch(security))
     except LogbusError as error:
         kept.renewed_ms = (time.time() + RETRY_S) * 1000
-        logger.warning("the next access token is not fetched yet: %s", error.message)
+        logger.warning("the renewal of the access token failed and is retried: %s", error.message)
     finally:
         kept.is_renewing = False
 

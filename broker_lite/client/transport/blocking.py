@@ -1,10 +1,10 @@
-"""The socket shells: ``Reactor`` and ``Pool``.
+"""The shells that use sockets directly: ``Reactor`` and ``Pool``.
 
-``Reactor`` is a thread with a selector, for the engines. Other threads may only call ``call_soon``,
-``wake`` and ``stop``. ``Pool`` lends connections to calling threads; all threads share it, with one
-borrower per connection.
+A ``Reactor`` is a thread with a selector, which runs a producer's or consumer's engine. Other
+threads may only call ``call_soon``, ``wake`` and ``stop``. A ``Pool`` lends connections to calling
+threads. Threads may share a pool; each connection has one borrower at a time.
 
-A forked child drops the inherited descriptors. The child can use a pool, which starts empty, but
+A forked child closes the descriptors that it inherits. It can use a pool, which is empty then, but
 not a reactor.
 """
 
@@ -52,13 +52,15 @@ from broker_lite.wire.frame import FrameReceiver
 T = TypeVar("T")
 
 IDLE_PER_BROKER = 4
-"""Maximum idle connections per broker in a pool."""
+"""Maximum number of idle connections to one broker in a pool."""
 CONNECT_TIMEOUT_S = 10.0
+"""Seconds after which the connect to one address of a broker fails."""
 CALLBACKS_PER_TURN = 1000
+"""Maximum number of callbacks that run before the reactor looks at its sockets again."""
 
 
 def monotonic_ms() -> float:
-    """Return the clock of all client objects: monotonic milliseconds."""
+    """Return the monotonic time in milliseconds, the clock of all client objects."""
     return time.monotonic() * 1000.0
 
 
@@ -86,8 +88,8 @@ class Reactor:
         self._wake_receive, self._wake_send = os.pipe()
         os.set_blocking(self._wake_receive, False)
         os.set_blocking(self._wake_send, False)
-        # Once the pipe is closed, its descriptor numbers may belong to another file. A signal may
-        # wake the thread twice.
+        # The lock keeps ``wake`` from writing to a closed pipe, whose number may belong to another
+        # file. It is reentrant because a signal handler may call ``wake`` during ``wake``.
         self._wake_lock = threading.RLock()
         self._selector.register(self._wake_receive, selectors.EVENT_READ, None)
         self._asleep = False
@@ -97,7 +99,7 @@ class Reactor:
         _reactors.add(self)
 
     def start(self, on_crash: Callable[[BaseException], None] | None = None) -> None:
-        """Start the thread. ``on_crash`` receives an unexpected error that ends it."""
+        """Start the thread. ``on_crash`` receives an unexpected error that ends the thread."""
         self._on_crash = on_crash
         self._thread.start()
 
@@ -120,12 +122,12 @@ class Reactor:
         with (
             self._wake_lock,
             contextlib.suppress(BlockingIOError),
-        ):  # The pipe is full, so the thread is awake.
+        ):  # A full pipe wakes the thread too.
             if self._wake_send >= 0:
                 os.write(self._wake_send, b"\0")
 
     def stop(self, timeout_s: float | None = 10.0) -> None:
-        """Stop the thread; requests in flight fail with ClosedError."""
+        """Stop the thread. Requests in flight fail with ClosedError."""
         self._stopping = True
         self.wake()
         if self._thread.is_alive() and not self.is_own_thread:
@@ -136,7 +138,7 @@ class Reactor:
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         connection, is_new = self._connections.request(send, self.now_ms(), on_answer)
         if is_new:
-            # Connect later: a failure here would run the callback before the caller returns.
+            # Connect later, because a failure here would run ``on_answer`` before this returns.
             self._calls.append(partial(self._connect, connection))
         self._touched.add(connection)
 
@@ -149,7 +151,7 @@ class Reactor:
         self._touched.add(connection)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close a connection; its requests in flight fail with ClosedError."""
+        """Close a connection. Its requests in flight fail with ClosedError."""
         connection = self._connections.disconnect(endpoint, lane)
         if connection is not None:
             self._touched.add(connection)
@@ -238,7 +240,8 @@ class Reactor:
         self._touched.update(self._connections.expire(self.now_ms()))
 
     def _watch(self, connection: BrokerConnection) -> None:
-        """Update the selector; the descriptor changes when the next address is tried."""
+        """Register the connection's descriptor and events at the selector. The descriptor changes
+        when the connection tries its next address."""
         if connection.fileno() < 0 and not connection.closed:
             return  # Its connect attempt has not started yet.
         if connection.closed:
@@ -265,13 +268,13 @@ class Reactor:
             self._connections.forget(connection)
 
     def _register(self, descriptor: int, events: int, connection: BrokerConnection) -> None:
-        """Watch a descriptor; a connection closed just now may have had the same number."""
+        """Register a descriptor. A connection that was just closed may have had the same number."""
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, events, connection)
 
     def _unregister(self, descriptor: int, connection: BrokerConnection) -> None:
-        """Stop watching a descriptor unless its number now belongs to another connection."""
+        """Unregister a descriptor, unless its number now belongs to another connection."""
         try:
             if self._selector.get_key(descriptor).data is connection:
                 self._selector.unregister(descriptor)
@@ -295,7 +298,8 @@ def _addresses(endpoint: Endpoint) -> list[tuple[Any, ...]]:
 
 
 class PooledConnection:
-    """A blocking connection of one borrower: send any number, receive in the same order."""
+    """A blocking connection of one borrower. Send any number of requests, and receive their
+    responses in the same order."""
 
     def __init__(
         self,
@@ -313,10 +317,10 @@ class PooledConnection:
         self._next_id = 0
         self._is_answered = False
         self.task_secret: TaskSecret | None = None
-        """The secret with which another process can log in without this connection's password."""
+        """The secret with which another process can log in without the password."""
         self._renewed_ms = float("inf")
-        """Monotonic milliseconds from which the pool opens a new connection instead of this one
-        (KIP-368)."""
+        """Monotonic time (ms) from which the pool does not use this connection again, because its
+        login session ends soon (KIP-368)."""
         reason: OSError | None = None
         for family, kind, protocol, _, address in _addresses(endpoint):
             sock = open_socket(family, kind, protocol)
@@ -365,8 +369,8 @@ class PooledConnection:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether no answer is due, the peer has neither closed nor sent unsolicited bytes, and the
-        session does not end soon."""
+        """Return whether the pool may lend the connection again: no response is due, the broker has
+        neither closed it nor sent other bytes, and its login session does not end soon."""
         if self._sent or self._frames or monotonic_ms() >= self._renewed_ms:
             return False
         return self._transport.is_silent()
@@ -377,7 +381,7 @@ class PooledConnection:
         return self._transport.is_to_this_machine
 
     def send(self, exchange: Exchange[Any], deadline_ms: float) -> None:
-        """Send one request; raises NetworkError or RequestTimedOutError."""
+        """Send one request. Raises NetworkError or RequestTimedOutError."""
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         self._set_timeout(deadline_ms)
         try:
@@ -390,7 +394,8 @@ class PooledConnection:
         self._sent.append((self._next_id, exchange))
 
     def receive(self, deadline_ms: float) -> Any:
-        """Return the answer to the oldest request."""
+        """Wait for the response to the oldest request, and return it. Raises NetworkError,
+        RequestTimedOutError or ProtocolError."""
         correlation_id, exchange = self._sent[0]
         try:
             while not self._frames:
@@ -406,7 +411,7 @@ class PooledConnection:
             raise self._lost(error) from None
         frame = self._frames.popleft()
         if correlation_id_of(frame) != correlation_id:
-            raise ProtocolError(f"{self.endpoint}: an answer to another request")
+            raise ProtocolError(f"{self.endpoint} sent a response to another request")
         answer = exchange.answer(frame)
         self._sent.popleft()
         return answer
@@ -440,7 +445,8 @@ class PooledConnection:
 
 
 class Pool:
-    """A pool of broker connections that threads borrow; keeps a few idle ones."""
+    """A pool of broker connections that threads borrow. It keeps at most IDLE_PER_BROKER idle
+    connections to each broker."""
 
     def __init__(self, client_id: str = "logbus", security: ClientSecurity | None = None) -> None:
         self.client_id = client_id
@@ -451,7 +457,7 @@ class Pool:
         _pools.add(self)
 
     def borrow(self, endpoint: Endpoint, timeout_ms: float) -> PooledConnection:
-        """Return a connection for the caller alone, until ``give_back`` or its ``close``."""
+        """Return a connection for the caller alone. End its use with ``give_back`` or ``close``."""
         while True:
             with self._lock:
                 idle = self._idle.get(endpoint)
@@ -467,7 +473,7 @@ class Pool:
             connection.close()
 
     def give_back(self, connection: PooledConnection) -> None:
-        """Return a connection to the pool; close it if answers are outstanding."""
+        """Return a connection to the pool. Close the connection if responses are due."""
         if connection.is_reusable:
             with self._lock:
                 idle = self._idle.setdefault(connection.endpoint, [])
@@ -477,14 +483,14 @@ class Pool:
         connection.close()
 
     def ask(self, send: Send) -> Any:
-        """Send one request and return its answer; raises its error."""
+        """Send one request and return its response. Raises the error of the request."""
         answer = self.ask_all((send,))[0]
         if isinstance(answer, LogbusError):
             raise answer
         return answer
 
     def ask_all(self, sends: Sequence[Send]) -> list[Any]:
-        """Send requests to several brokers at once; return an answer or error for each."""
+        """Send requests to several brokers at once. Return a response or an error for each."""
         answers: list[Any] = [None] * len(sends)
         waiting: list[tuple[int, PooledConnection, float]] = []
         for index, send in enumerate(sends):
@@ -517,7 +523,8 @@ class Pool:
         return answers
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation on the calling thread; raises the error that ended it."""
+        """Run an operation on the calling thread, and return its result. Raises the error that
+        ended it."""
         result: Any = None
         try:
             while True:
@@ -540,17 +547,18 @@ class Pool:
             operation.close()
 
     def security_without_password(self) -> ClientSecurity:
-        """Return settings that can be pickled: in place of the password SCRAM's keys of the last
-        login, the token of OAUTHBEARER, or PLAIN's ``PlainPassword``.
+        """Return settings that can be pickled. In place of the password they have the SCRAM keys of
+        the last login, the token of OAUTHBEARER, or PLAIN's ``PlainPassword``.
 
-        The keys log in to this cluster only, until the password changes. Call it after an answer.
+        SCRAM keys log in to this cluster only, until the password changes. Call this after a
+        request has succeeded.
         """
         if self._task_secret is None:
             return self.security
         return replace(self.security, secret=self._task_secret)
 
     def close(self) -> None:
-        """Close the idle connections; the pool stays usable."""
+        """Close the idle connections. The pool stays usable."""
         with self._lock:
             idle, self._idle = self._idle, {}
         for connections in idle.values():
@@ -558,7 +566,7 @@ class Pool:
                 connection.close()
 
     def forget(self) -> None:
-        """Drop the connections in a forked child: the parent still uses them."""
+        """Drop the connections in a forked child, because the parent still uses them."""
         self._lock = threading.Lock()
         idle, self._idle = self._idle, {}
         for connections in idle.values():

@@ -1,8 +1,9 @@
-"""One non-blocking connection to a broker, with requests and answers in order.
+"""One non-blocking connection to a broker, whose responses come in the order of the requests.
 
 The owner (``blocking.Reactor`` or ``loop.LoopShell``) watches the socket and calls ``on_readable``
-and ``on_writable``; nothing here blocks. Every request's callback is called exactly once, with the
-answer or an error. A stream error closes the connection and fails all requests in flight.
+and ``on_writable``. Only ``prepare`` blocks. The connection calls each request's callback exactly
+once, with the response or an error. An error of the stream closes the connection and fails all
+requests in flight.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from broker_lite.wire.api import correlation_id_of
 from broker_lite.wire.frame import FrameReceiver
 
 FRAME_BYTES_MAX = 256 << 20
-"""Maximum bytes of an answer. It may exceed the requested size by one batch (64 MiB) per
-partition; a larger length is corrupt."""
+"""Maximum bytes of a response. A fetch response may exceed its requested size by one batch (64 MiB)
+of each partition. A larger length means that the stream is corrupt."""
 BUFFERS_PER_SEND = 512
-"""Buffers per ``sendmsg``, below IOV_MAX (1024 on Linux and macOS)."""
+"""Maximum number of buffers in one ``sendmsg``, below IOV_MAX (1024 on Linux and macOS)."""
 READS_PER_TURN = 16
-"""Reads per event, so that one busy connection does not starve the others."""
+"""Maximum number of reads in one event, so that a busy connection does not starve the others."""
 
 
 class _Pending(NamedTuple):
@@ -57,8 +58,8 @@ def open_socket(family: int, kind: int, protocol: int) -> socket.socket:
 
 
 class BrokerConnection:
-    """A connection. States: connecting (with the TLS handshake), open, closed; a closed one is
-    never reopened."""
+    """A connection to one broker. It connects (with the TLS handshake), is open, and then closed. A
+    closed connection never opens again."""
 
     def __init__(
         self, endpoint: Endpoint, client_id: str, security: ClientSecurity = NO_SECURITY
@@ -69,12 +70,12 @@ class BrokerConnection:
         self.closed = False
         self.connecting = True
         self.was_refused = False
-        """Whether the last tried address refused the connection."""
+        """Whether the last address that was tried refused the connection."""
         self._addresses: deque[tuple[Any, ...]] = deque()
         self._sock: socket.socket | None = None
-        """The socket until it is connected."""
+        """The socket while it connects."""
         self._transport: Transport | None = None
-        """The connected socket."""
+        """The transport over the connected socket."""
         self._receiver = FrameReceiver(FRAME_BYTES_MAX)
         self._out: deque[memoryview] = deque()
         self._sent: deque[tuple[int, Callable[[Any], None]]] = deque()
@@ -84,14 +85,15 @@ class BrokerConnection:
         self._token: object = None
         """The access token of the last login."""
         self._login: Login | None = None
-        """The login in progress. Requests wait in ``_out`` until its end."""
+        """The first login, while it runs. Requests wait in ``_out`` until its end."""
         self._login_exchange: Exchange[Any] | None = None
         self._login_out: deque[memoryview] = deque()
         self._renewal: Login | None = None
-        """The repeated login in progress. Later requests wait in ``_waiting`` until its end."""
+        """A repeated login, while it runs. Later requests wait in ``_waiting`` until its end."""
         self._waiting: deque[tuple[Exchange[Any], float, Callable[[Any], None]]] = deque()
         self._renewed_s = float("inf")
-        """Monotonic time from which the next request is preceded by another login (KIP-368)."""
+        """Monotonic time in seconds. The first request after it is preceded by another login
+        (KIP-368)."""
         self._next_id = 0
         self._bytes_queued = 0
         self._bytes_written = 0
@@ -100,7 +102,7 @@ class BrokerConnection:
 
     @property
     def fetches_token(self) -> bool:
-        """Whether ``prepare`` may block."""
+        """Return whether ``prepare`` may block, because the login needs an access token."""
         return bool(self._security.token_url)
 
     def prepare(self) -> None:
@@ -130,7 +132,8 @@ class BrokerConnection:
 
     @property
     def is_to_this_machine(self) -> bool:
-        """Whether both ends have the same address. False until the connection is open."""
+        """Return whether both ends have the same address. Return False until the connection is
+        open."""
         return self._transport is not None and self._transport.is_to_this_machine
 
     def fileno(self) -> int:
@@ -141,7 +144,7 @@ class BrokerConnection:
 
     @property
     def wants_write(self) -> bool:
-        """Whether the owner must watch for writability."""
+        """Return whether the owner must call ``on_writable`` when the socket accepts bytes."""
         if self._transport is None:
             return True
         if self._transport.is_handshaking:
@@ -155,7 +158,7 @@ class BrokerConnection:
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, on_answer: Callable[[Any], None]
     ) -> None:
-        """Queue a request; call ``flush`` after the last one of a turn."""
+        """Queue a request. Call ``flush`` after the last request of a turn."""
         if time.monotonic() >= self._renewed_s:
             self._begin_renewal(deadline_ms)
         if self._renewal is not None:
@@ -258,7 +261,8 @@ class BrokerConnection:
         self._continue_login(None)
 
     def _continue_login(self, answer: Any) -> None:
-        """Send the next request of the login, or end it; its error closes the connection."""
+        """Send the next request of the login, or end the login. A login error closes the
+        connection."""
         assert self._login is not None
         try:
             exchange = self._login_exchange = self._login.send(answer)
@@ -277,8 +281,8 @@ class BrokerConnection:
         self._renewed_s = time.monotonic() + seconds if seconds else float("inf")
 
     def _begin_renewal(self, deadline_ms: float) -> None:
-        """Log in again, after the requests sent so far and before later ones. Without a newer
-        token, do nothing; the next request retries."""
+        """Log in again, after the requests sent so far and before later requests. If the login
+        needs a newer token and there is none, leave this to the next request."""
         security = self._security
         if security.token_url:
             token = fresh_token(security) if isinstance(security.secret, Secret) else None
@@ -325,7 +329,7 @@ class BrokerConnection:
         if self.connecting:
             self._handshake()
             self.flush()
-            return  # A selector that reports every readable socket calls again.
+            return  # The selector reports the socket again if it has more bytes.
         transport = self._transport
         try:
             reads = 0
@@ -333,7 +337,7 @@ class BrokerConnection:
                 reads += 1
                 target = self._receiver.buffer()
                 if reads > READS_PER_TURN:
-                    # No selector reports pending bytes: read them now, and no others.
+                    # No selector reports bytes that TLS has already read, so read exactly these.
                     target = target[: transport.pending]
                 count = transport.read_into(target)
                 if count == 0:
@@ -354,29 +358,29 @@ class BrokerConnection:
     def _answered(self, frame: memoryview) -> None:
         if self._login is not None and self._login_exchange is not None:
             if correlation_id_of(frame):
-                raise ProtocolError("an answer to a request before the end of the login")
+                raise ProtocolError("the broker sent a response before the end of the login")
             self._continue_login(self._login_exchange.answer(frame))
             return
         if not self._pending:
-            raise ProtocolError("an answer without a request")
+            raise ProtocolError("the broker sent a response without a request")
         pending = self._pending[0]
         if correlation_id_of(frame) != pending.correlation_id:
-            raise ProtocolError("an answer to another request than the oldest")
+            raise ProtocolError("the broker sent a response to another request than the oldest")
         answer = pending.exchange.answer(frame)
         self._pending.popleft()
         pending.on_answer(answer)
 
     def next_deadline_ms(self) -> float:
-        """Return when ``expire`` is next due; infinite without requests in flight."""
+        """Return the time (ms) at which ``expire`` is due; infinite without requests in flight."""
         return min((row.deadline_ms for row in self._pending), default=float("inf"))
 
     def expire(self, now_ms: float) -> None:
-        """Close the connection if an answer is overdue: later answers cannot overtake it."""
+        """Close the connection if a response is overdue, because later responses come after it."""
         if not self.closed and self.next_deadline_ms() <= now_ms:
             self.close(RequestTimedOutError(f"{self.endpoint} did not answer in time"))
 
     def close(self, error: LogbusError) -> None:
-        """Close the connection; every request in flight fails with ``error``."""
+        """Close the connection. Every request in flight fails with ``error``."""
         if self.closed:
             return
         self.closed = True

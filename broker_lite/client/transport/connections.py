@@ -1,7 +1,8 @@
-"""``Connections``: the connections of one shell, one per endpoint and lane.
+"""``Connections``: the connections of one shell, one for each broker address and lane.
 
-The shell opens them and watches their sockets. The next request to the same endpoint and lane
-replaces a closed connection. For the shell's thread.
+Requests in different lanes do not wait for each other. The shell opens the connections and watches
+their sockets. A request in the lane of a closed connection makes a new one. Only the shell's thread
+uses this module.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker_lite.model import Endpoint
 
 
 class Connections:
-    """Connections by endpoint and lane. Requests carry ``client_id``."""
+    """Connections by address and lane. Their requests have the client id ``client_id``."""
 
     def __init__(self, client_id: str, security: ClientSecurity = NO_SECURITY) -> None:
         self._client_id = client_id
@@ -25,13 +26,13 @@ class Connections:
         self._by_place: dict[tuple[Endpoint, str], BrokerConnection] = {}
 
     def __iter__(self) -> Iterator[BrokerConnection]:
-        """Iterate over a copy: connections may be removed during the iteration."""
+        """Iterate over a copy, because connections may be removed during the iteration."""
         return iter(list(self._by_place.values()))
 
     def request(
         self, send: Send, now_ms: float, on_answer: Callable[[Any], None]
     ) -> tuple[BrokerConnection, bool]:
-        """Queue a request; return its connection, and whether it is new and must be opened.
+        """Queue a request. Return its connection, and whether the caller must open it.
 
         Raises InvalidRequestError for a request that cannot be encoded.
         """
@@ -46,25 +47,25 @@ class Connections:
         return connection, is_new
 
     def get(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Return the connection, in any state, or None."""
+        """Return the connection, in any state; None if there is none."""
         return self._by_place.get((endpoint, lane))
 
     def disconnect(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Close a connection; its requests in flight fail with ClosedError."""
+        """Close a connection. Its requests in flight fail with ClosedError."""
         connection = self._by_place.get((endpoint, lane))
         if connection is not None:
-            connection.close(ClosedError(f"the connection to {endpoint} was given up"))
+            connection.close(ClosedError(f"the client closed its connection to {endpoint}"))
         return connection
 
     def next_deadline_ms(self) -> float:
-        """Return when ``expire`` is next due; infinite without requests in flight."""
+        """Return the time (ms) at which ``expire`` is due; infinite without requests in flight."""
         return min(
             (connection.next_deadline_ms() for connection in self._by_place.values()),
             default=float("inf"),
         )
 
     def expire(self, now_ms: float) -> list[BrokerConnection]:
-        """Close and return the connections with an overdue answer."""
+        """Close the connections whose oldest response is overdue, and return them."""
         late = [each for each in self if each.next_deadline_ms() <= now_ms]
         for connection in late:
             connection.expire(now_ms)
@@ -77,7 +78,7 @@ class Connections:
                 del self._by_place[place]
 
     def close(self) -> None:
-        """Close all connections; requests in flight fail with ClosedError."""
+        """Close all connections. Requests in flight fail with ClosedError."""
         for connection in self:
             connection.close(ClosedError("the client was closed"))
 

@@ -21,14 +21,15 @@ from broker_lite.wire.calls.sasl import (
 )
 
 NONCE_BYTES = 24
+"""Random bytes of a SCRAM nonce."""
 
 TaskSecret = ScramKeys | PlainPassword | AccessToken
 """The secret that replaces a password in settings that may be pickled."""
 
 
 class LoggedIn(NamedTuple):
-    """The outcome of a login: the secret with which a task may log in, and the milliseconds until
-    the connection must log in again (0: never)."""
+    """The outcome of a login: the secret with which another process may log in, and the
+    milliseconds after which the connection must log in again (0: never)."""
 
     secret: TaskSecret
     lifetime_ms: int
@@ -47,12 +48,12 @@ def login(endpoint: Endpoint, security: ClientSecurity) -> Login:
     if offered.error_code == UnsupportedSaslMechanismError.code:
         enabled = ", ".join(offered.mechanisms) or "none"
         raise UnsupportedSaslMechanismError(
-            f"{endpoint} does not take sasl.mechanism={mechanism}; it takes {enabled}"
+            f"{endpoint} does not accept sasl.mechanism={mechanism}; use one of: {enabled}"
         )
     if offered.error_code:
         raise error_for(
             offered.error_code,
-            f"{endpoint} takes no logins; set security.protocol=PLAINTEXT (or SSL)",
+            f"{endpoint} accepts no logins; set security.protocol=PLAINTEXT (or SSL)",
         )
     if mechanism in (PLAIN, OAUTHBEARER):
         secret, message = _only_message(security)

@@ -1,7 +1,8 @@
 """The asyncio shell: connections, timers and operations on an asyncio or uvloop event loop.
 
-It uses the same ``Connection`` as ``blocking.Reactor``; the loop watches its socket. Call all
-methods on the loop's thread. The loop needs ``add_reader``, which only Windows' Proactor lacks.
+It uses the same ``BrokerConnection`` as ``blocking.Reactor``, and the loop watches the sockets.
+Call all methods on the loop's thread. The loop needs ``add_reader``, which only Windows' Proactor
+lacks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class LoopShell:
         return monotonic_ms()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation; raises the error that ended it."""
+        """Run an operation, and return its result. Raises the error that ended it."""
         future: asyncio.Future[T] = self.loop.create_future()
 
         def done(result: T | LogbusError) -> None:
@@ -91,7 +92,7 @@ class LoopShell:
             self._touch(connection)
 
     def _touch(self, connection: BrokerConnection) -> None:
-        """Schedule one write for all requests that this turn queues."""
+        """Schedule one write for all requests that this turn of the loop queues."""
         self._touched.add(connection)
         if self._flush_handle is None:
             self._flush_handle = self.loop.call_soon(self._flush)
@@ -154,7 +155,7 @@ class LoopShell:
         self._set_deadline()
 
     def close(self) -> None:
-        """Close all connections; requests in flight fail with ClosedError."""
+        """Close all connections. Requests in flight fail with ClosedError."""
         for task in list(self._lookups):
             task.cancel()
         ended = list(self._connections)

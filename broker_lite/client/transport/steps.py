@@ -22,6 +22,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 REQUEST_TIMEOUT_MS = 30_000
+"""Time limit (ms) of a request, by default."""
 
 
 class Exchange(Protocol[T_co]):
@@ -29,7 +30,7 @@ class Exchange(Protocol[T_co]):
 
     @property
     def has_answer(self) -> bool:
-        """Whether the broker answers; False only for acks=0."""
+        """Return whether the broker sends a response. It does not for acks=0."""
 
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
         """Return the whole frame with its length, as buffers in order.
@@ -38,7 +39,7 @@ class Exchange(Protocol[T_co]):
         """
 
     def answer(self, frame: memoryview) -> T_co:
-        """Return the decoded answer; raises ProtocolError."""
+        """Return the decoded response. Raises ProtocolError."""
 
 
 class CallExchange(Generic[T]):
@@ -101,7 +102,7 @@ class ProduceExchange:
 
 
 class FetchExchange:
-    """A fetch from one broker; the answer's records are slices of the received frame."""
+    """A fetch from one broker. The records of its response are slices of the received frame."""
 
     __slots__ = ("request", "version")
     has_answer = True
@@ -125,11 +126,11 @@ class FetchExchange:
 
 
 class Send(NamedTuple):
-    """Send one request; the step's result is the answer.
+    """Send one request. The result of the step is the response.
 
-    A connection returns answers in request order. Long polls and urgent requests therefore use a
-    connection of their own, named by ``lane``. A pool's borrower has its own connection and ignores
-    ``lane``.
+    A connection returns responses in the order of its requests. So long polls and urgent requests
+    use connections of their own, which ``lane`` names. In a pool each borrower has a connection
+    anyway, so ``lane`` has no effect.
     """
 
     endpoint: Endpoint
@@ -139,7 +140,8 @@ class Send(NamedTuple):
 
 
 class SendAll(NamedTuple):
-    """Send requests to several brokers at once; the result lists answers or errors, in order."""
+    """Send requests to several brokers at once. The result has a response or an error for each, in
+    order."""
 
     sends: Sequence[Send]
 
@@ -155,19 +157,19 @@ Operation = Generator[Step, Any, T]
 
 
 class Shell(Protocol):
-    """The interface that producers' and consumers' engines need; one thread runs all of it."""
+    """The interface through which engines send requests and set timers, all on one thread."""
 
     def now_ms(self) -> float:
         """Return monotonic milliseconds."""
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """Send a request; ``on_answer`` gets the answer or an error, later and exactly once.
+        """Send a request. Later, call ``on_answer`` exactly once with the response or an error.
 
         Raises InvalidRequestError for a request that cannot be encoded.
         """
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close a connection; its requests in flight fail with ClosedError."""
+        """Close a connection. Its requests in flight fail with ClosedError."""
 
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Run ``callback`` once after ``delay_ms``."""
@@ -180,18 +182,18 @@ class Timer(Protocol):
     """A pending callback."""
 
     def cancel(self) -> None:
-        """Cancel the callback; no effect after it ran."""
+        """Cancel the callback. This has no effect after the callback ran."""
 
 
 def spawn(
     shell: Shell, operation: Operation[T], on_done: Callable[[T | LogbusError], None]
 ) -> None:
-    """Run an operation on a shell; ``on_done`` gets its result or the error that ended it."""
+    """Run an operation on a shell. ``on_done`` receives its result or the error that ended it."""
     _StepTask(shell, operation, on_done).advance(None)
 
 
 class _StepTask:
-    """One running operation; each answer advances it to its next step."""
+    """One running operation. Each response advances it to its next step."""
 
     __slots__ = ("on_done", "operation", "shell")
 
@@ -223,7 +225,8 @@ class _StepTask:
                 self.shell.later(delay_ms, lambda: self.advance(None))
 
     def _request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """Send; pass an encoding error to this operation, so that the shell's thread survives."""
+        """Send a request. If it cannot be encoded, the operation gets the error, and the shell's
+        thread survives."""
         try:
             self.shell.request(send, on_answer)
         except LogbusError as error:

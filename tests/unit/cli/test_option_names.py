@@ -62,8 +62,8 @@ def refusal(error: type[LogbusError]) -> str:
         ),
         (
             consume,
-            "topic 't' partition 0 offset 5: crc is wrong; on_corrupt='skip' goes past it",
-            "topic 't' partition 0 offset 5: crc is wrong; --skip-corrupt goes past it",
+            "topic 't' partition 0 offset 5: crc is wrong; to skip it, set on_corrupt='skip'",
+            "topic 't' partition 0 offset 5: crc is wrong; to skip it, set --skip-corrupt",
         ),
         (
             produce,

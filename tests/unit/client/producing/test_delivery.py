@@ -528,7 +528,7 @@ def test_timeout_error_names_the_last_broker_error_and_the_remedy() -> None:
             "[LOGBUS_DELIVERY_TIMED_OUT] t-0: not acknowledged within "
             "delivery.timeout.ms=500 (failures: 1); it may be in the log; the last error: "
             "[LOGBUS_KAFKA_STORAGE_ERROR] t-0: no space left on device. Repair that broker's "
-            "disk, or make room on it (a shorter retention.ms), or raise delivery.timeout.ms to "
+            "disk, or free space on it (a shorter retention.ms), or raise delivery.timeout.ms to "
             "wait longer"
         )
 

@@ -183,7 +183,7 @@ def test_headers_timestamps_and_chosen_partitions_are_sent() -> None:
 def test_row_for_a_missing_partition_fails() -> None:
     bench = Bench()
     rows = bench.rows((b"k", b"v"), partition=2)
-    with pytest.raises(InvalidPartitionsError, match="it has 2"):
+    with pytest.raises(InvalidPartitionsError, match="has 2 partitions"):
         RecordFuture(rows, 0).result(0)
     assert bench.released == rows.size_bytes
 
