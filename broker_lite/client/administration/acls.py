@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from broker_lite.client.administration.admin_requests import on_every_broker
+from broker_lite.client.administration.admin_requests import await_applied
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.requests import on_any_broker
-from broker_lite.client.transport.steps import CallExchange, Operation, Pause
-from broker_lite.errors import LogbusError, RequestTimedOutError, error_for
+from broker_lite.client.transport.steps import CallExchange, Operation
+from broker_lite.errors import error_for
 from broker_lite.security.acls import Acl, AclFilter, acl_of
 from broker_lite.wire.calls.acls import (
     AclResult,
@@ -18,9 +18,6 @@ from broker_lite.wire.calls.acls import (
     DescribeAclsRequest,
     DescribedAcls,
 )
-
-LOOK_MS = 20.0
-"""Milliseconds between two checks whether every broker has applied a change."""
 
 
 def describe_acls(cluster: Cluster, wanted: AclFilter, deadline_ms: float) -> Operation[list[Acl]]:
@@ -60,23 +57,17 @@ def delete_acls(
 def _await(
     cluster: Cluster, acls: Sequence[Acl], deadline_ms: float, *, present: bool
 ) -> Operation[None]:
-    """Wait until every live broker has applied the change."""
+    """Wait until every live broker has the ACLs (``present``), or has none of them."""
+
+    def is_applied(answer: DescribedAcls) -> bool:
+        known = set(_acls(answer))
+        return all((acl in known) == present for acl in acls)
+
     exchange = CallExchange(DescribeAclsRequest(_filter(AclFilter())))
-    while True:
-        answers = yield from on_every_broker(cluster, exchange, deadline_ms)
-        known = [set(_acls(answer)) for answer in answers.values()]
-        if all((acl in each) == present for each in known for acl in acls):
-            return
-        if cluster.now_ms() >= deadline_ms:
-            raise RequestTimedOutError(
-                "the ACLs changed, but not every broker has applied them yet"
-            )
-        yield Pause(LOOK_MS)
+    return await_applied(cluster, exchange, is_applied, "the ACLs", deadline_ms)
 
 
-def _acls(answer: DescribedAcls | LogbusError) -> list[Acl]:
-    if isinstance(answer, LogbusError):
-        raise answer
+def _acls(answer: DescribedAcls) -> list[Acl]:
     if answer.error_code:
         raise error_for(answer.error_code, answer.error_message or "")
     return [_acl(row) for row in answer.acls]

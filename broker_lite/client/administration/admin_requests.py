@@ -46,6 +46,9 @@ from broker_lite.wire.calls import configs, group_removal, groups, log_dirs, top
 SETTINGS_WAIT_MS = 3_000
 """Milliseconds for which ``alter_configs`` waits until all brokers have applied a change."""
 
+LOOK_MS = 20.0
+"""Milliseconds between two checks whether every broker has applied a change."""
+
 LIST_ATTEMPT_MS = 5_000
 """Milliseconds after which ``list_groups`` asks all brokers again if one does not answer."""
 
@@ -364,7 +367,7 @@ def delete_records(
 def on_every_broker(
     cluster: Cluster, exchange: Exchange[T], deadline_ms: float
 ) -> Operation[dict[int, T | LogbusError]]:
-    """Send a request to all live brokers; return answers or errors by broker id."""
+    """Send a request to all live brokers. Return responses or errors by broker id."""
     view = yield from refresh(cluster, (), deadline_ms)
     ids = list(view.brokers)
     answers = yield SendAll(
@@ -374,6 +377,37 @@ def on_every_broker(
         ]
     )
     return dict(zip(ids, answers))
+
+
+def await_applied(
+    cluster: Cluster,
+    exchange: Exchange[T],
+    is_applied: Callable[[T], bool],
+    changed: str,
+    deadline_ms: float,
+) -> Operation[None]:
+    """Repeat a request to all live brokers, until each response shows a change.
+
+    ``changed`` names what was changed, for the RequestTimedOutError after the deadline. Raises the
+    error of a broker.
+    """
+    while True:
+        answers = yield from on_every_broker(cluster, exchange, deadline_ms)
+        applied = [is_applied(_answered(answer)) for answer in answers.values()]
+        if all(applied):
+            return
+        if cluster.now_ms() >= deadline_ms:
+            raise RequestTimedOutError(
+                f"{changed} changed, but not every broker has applied the change yet; look at it "
+                "again later"
+            )
+        yield Pause(LOOK_MS)
+
+
+def _answered(answer: T | LogbusError) -> T:
+    if isinstance(answer, LogbusError):
+        raise answer
+    return answer
 
 
 def list_groups(

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker_lite.client.administration.admin_requests import on_every_broker
+from broker_lite.client.administration.admin_requests import await_applied
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.requests import on_any_broker
-from broker_lite.client.transport.steps import CallExchange, Operation, Pause
-from broker_lite.errors import LogbusError, RequestTimedOutError, error_for
+from broker_lite.client.transport.steps import CallExchange, Operation
+from broker_lite.errors import error_for
 from broker_lite.security.quotas import Entity, Values
 from broker_lite.wire.calls.quotas import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
     DescribedClientQuotas,
 )
-
-LOOK_MS = 20.0
-"""Milliseconds between two checks whether every broker has applied a change."""
 
 
 def describe_quotas(cluster: Cluster, deadline_ms: float) -> Operation[dict[Entity, Values]]:
@@ -41,22 +38,16 @@ def alter_quotas(
     for row in answer:
         if row.error_code:
             raise error_for(row.error_code, row.error_message or "")
+
+    def is_applied(answer: DescribedClientQuotas) -> bool:
+        known = _quotas(answer).get(entity, {})
+        return all(known.get(key) == value for key, value in changes.items())
+
     exchange = CallExchange(DescribeClientQuotasRequest())
-    while True:
-        answers = yield from on_every_broker(cluster, exchange, deadline_ms)
-        known = [_quotas(each).get(entity, {}) for each in answers.values()]
-        if all(each.get(key) == value for each in known for key, value in changes.items()):
-            return
-        if cluster.now_ms() >= deadline_ms:
-            raise RequestTimedOutError(
-                "the quotas changed, but not every broker has applied them yet"
-            )
-        yield Pause(LOOK_MS)
+    yield from await_applied(cluster, exchange, is_applied, "the quotas", deadline_ms)
 
 
-def _quotas(answer: DescribedClientQuotas | LogbusError) -> dict[Entity, Values]:
-    if isinstance(answer, LogbusError):
-        raise answer
+def _quotas(answer: DescribedClientQuotas) -> dict[Entity, Values]:
     if answer.error_code:
         raise error_for(answer.error_code, answer.error_message or "")
     return {Entity(tuple(sorted(row.entity))): dict(row.values) for row in answer.entries}

@@ -11,16 +11,11 @@ from collections.abc import Callable, Sequence
 from hashlib import pbkdf2_hmac
 from typing import NamedTuple
 
-from broker_lite.client.administration.admin_requests import on_every_broker
+from broker_lite.client.administration.admin_requests import await_applied
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.requests import on_any_broker
-from broker_lite.client.transport.steps import CallExchange, Operation, Pause
-from broker_lite.errors import (
-    LogbusError,
-    RequestTimedOutError,
-    ResourceNotFoundError,
-    error_for,
-)
+from broker_lite.client.transport.steps import CallExchange, Operation
+from broker_lite.errors import ResourceNotFoundError, error_for
 from broker_lite.model import ScramMechanism
 from broker_lite.wire.calls import users as calls
 
@@ -28,8 +23,6 @@ ITERATIONS = 8192
 """PBKDF2 iterations of a new password."""
 SALT_BYTES = 16
 """Bytes of the random salt of a new password."""
-LOOK_MS = 20.0
-"""Milliseconds between two checks whether every broker has applied a change."""
 
 
 class Credential(NamedTuple):
@@ -139,22 +132,16 @@ def _await(
     is_known: Callable[[User | None], bool],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Wait until every live broker has applied the change."""
+    """Wait until ``is_known`` is true for the user at every live broker; None: no such user."""
     exchange = CallExchange(calls.DescribeUsersRequest((name,)))
-    while True:
-        answers = yield from on_every_broker(cluster, exchange, deadline_ms)
-        if all(is_known(_user(answer)) for answer in answers.values()):
-            return
-        if cluster.now_ms() >= deadline_ms:
-            raise RequestTimedOutError(
-                f"user {name!r} changed, but not every broker has applied it yet"
-            )
-        yield Pause(LOOK_MS)
+
+    def is_applied(answer: calls.DescribedUsers) -> bool:
+        return is_known(_user(answer))
+
+    return await_applied(cluster, exchange, is_applied, f"user {name!r}", deadline_ms)
 
 
-def _user(answer: calls.DescribedUsers | LogbusError) -> User | None:
-    if isinstance(answer, LogbusError):
-        raise answer
+def _user(answer: calls.DescribedUsers) -> User | None:
     try:
         return _users(answer)[0]
     except ResourceNotFoundError:

@@ -1,0 +1,71 @@
+"""A change of ACLs, quotas or users ends when every live broker has applied it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_lite.client.administration import quotas
+from broker_lite.client.administration.admin_requests import LOOK_MS
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.steps import Pause, Send, SendAll
+from broker_lite.errors import LogbusError, NetworkError, RequestTimedOutError
+from broker_lite.model import Endpoint
+from broker_lite.security.quotas import Entity
+from broker_lite.wire.calls.cluster import MetadataBroker, MetadataRequest, MetadataResponse
+from broker_lite.wire.calls.quotas import AlteredQuotas, DescribedClientQuotas, DescribedQuotas
+
+ALICE = Entity((("user", "alice"),))
+CHANGE = {"producer_byte_rate": 1024.0}
+DEADLINE_MS = 100.0
+METADATA = MetadataResponse(
+    0, tuple(MetadataBroker(each, "b", each, None) for each in (1, 2)), "c", 1, ()
+)
+
+
+def described(rate: float | None) -> DescribedClientQuotas:
+    rows = () if rate is None else (DescribedQuotas(ALICE.parts, (("producer_byte_rate", rate),)),)
+    return DescribedClientQuotas(0, None, rows)
+
+
+def alter(*looks: tuple[Any, Any]) -> list[float]:
+    """Alter a quota. ``looks`` has the answers of both brokers at each look, the last one for all
+    later looks. Return the pauses."""
+    now, pauses, left = 0.0, [], list(looks)
+    operation = quotas.alter_quotas(
+        Cluster((Endpoint("b", 1),), lambda: now), ALICE, CHANGE, DEADLINE_MS
+    )
+    result: Any = None
+    try:
+        while True:
+            step = operation.send(result)
+            match step:
+                case Pause(delay_ms):
+                    now, result = now + delay_ms, None
+                    pauses.append(delay_ms)
+                case Send(_, exchange) if isinstance(exchange.call, MetadataRequest):
+                    result = METADATA
+                case Send():
+                    result = (AlteredQuotas(0, None, ALICE.parts),)
+                case SendAll():
+                    result = list(left.pop(0) if len(left) > 1 else left[0])
+    except StopIteration:
+        return pauses
+
+
+def test_wait_ends_when_every_broker_shows_the_change() -> None:
+    late, done = described(512.0), described(1024.0)
+    assert alter((done, done)) == []
+    assert alter((done, described(None)), (done, late), (done, done)) == [LOOK_MS, LOOK_MS]
+
+
+def test_wait_ends_at_the_deadline() -> None:
+    with pytest.raises(RequestTimedOutError, match="the quotas changed, but not every broker"):
+        alter((described(1024.0), described(512.0)))
+
+
+def test_error_of_a_broker_ends_the_wait() -> None:
+    lost: LogbusError = NetworkError("the connection ended")
+    with pytest.raises(NetworkError, match="the connection ended"):
+        alter((described(512.0), lost))
