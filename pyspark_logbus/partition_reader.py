@@ -520,7 +520,7 @@ class _Counting:
 
 
 _STRETCH = 1 << 15
-"""Number of offsets in a cached range: 256 KiB."""
+"""Number of offsets in a cached range, which takes 256 KiB."""
 _counting = _Counting()
 
 

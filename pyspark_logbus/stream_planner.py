@@ -243,8 +243,8 @@ class StreamPlanner:
         # Spark keeps no initial offset, so the first batch's end records its start.
         begin = start.topics if is_first else None
         if end is start and not is_first:
-            # Only without minOffsetsPerTrigger does an equal position mean that nothing is due: a
-            # minimum of rows becomes due by time alone (maxTriggerDelay).
+            # Skip later calls until a log end moves. With minOffsetsPerTrigger they must run,
+            # because maxTriggerDelay can make a batch due without new records.
             if nothing_new and not self.options.rows_min:
                 self._idle = (start, live)
             return document

@@ -82,5 +82,5 @@ def initial_offsets(data: bytes) -> KafkaOffsets | None:
 
 
 def line(end: SourceOffset) -> str:
-    """Return the offset log line in the form that Spark compares: logbus's own JSON."""
+    """Return the line of the offset log for an end offset: its JSON (``SourceOffset.to_json``)."""
     return json.dumps(end.to_json())

@@ -232,7 +232,7 @@ class ReaderCore:
 
     @property
     def has_changes(self) -> bool:
-        """Whether a change of the assignment waits for the reader."""
+        """Return whether a change of the assignment waits for the reader."""
         return bool(self.assignment) or self.membership.is_due()
 
     def take_changes(self) -> Task[None]:

@@ -65,9 +65,10 @@ class _Part(NamedTuple):
 class DiskParts:
     """Direct reads of a file from ``position`` to ``end``.
 
-    The first part is read even if it is cached; later parts stop at cached pages. ``cached_fd``
-    (the caller's) and ``direct_fd`` (owned by this object) are the same file, opened without and
-    with ``DIRECT``. ``probed``: ``is_in_memory`` was called for ``position``.
+    The object reads the first part even if it is cached. It reads no further part ahead whose first
+    page is cached. ``cached_fd``, which the caller closes, and ``direct_fd``, which this object
+    closes, are the same file, opened without and with ``DIRECT``. ``probed`` says that
+    ``is_in_memory`` was called for ``position``.
     """
 
     def __init__(

@@ -63,7 +63,8 @@ suffices, because nothing blocks between the check of the lease and the return o
 BACKOFF_MAX_MS = 1000
 """Longest pause (ms) before a failed request is retried."""
 JOIN_SLACK_MS = 5000
-"""Milliseconds beyond the rebalance timeout after which the member abandons an unanswered join."""
+"""Milliseconds, after the rebalance timeout, for which the member still waits for the response to a
+join."""
 NO_GENERATION = members.NO_GENERATION
 
 NEW, ACTIVE, IDLE, CLOSING, ENDED = "new", "active", "idle", "closing", "ended"
@@ -77,7 +78,7 @@ RESTING, FINDING, JOINING, DESCRIBING, SYNCING = (
 
 
 class MemberMachine:
-    """The machine of one consumer, subscribed to ``topics`` or ``pattern``."""
+    """The machine of one consumer, which subscribes to ``topics`` or to a ``pattern``."""
 
     def __init__(
         self, group: str, topics: Sequence[str], pattern: str | None, config: MemberConfig
@@ -90,7 +91,7 @@ class MemberMachine:
         """The assigned partitions, each with the number of its grant."""
         self.lease_until_ms = 0
         self.has_joined = False
-        """The member got at least one assignment, maybe an empty one."""
+        """Whether the member has had an assignment, possibly an empty one."""
         self._group = group
         self._topics = SubscribedTopics(topics, pattern)
         self._config = config
@@ -99,7 +100,7 @@ class MemberMachine:
         self._tag = 0
         self._asked: dict[int, tuple[int, Callable[[Any], None]]] = {}
         self._sent_ms = 0
-        """The time (ms) at which the request of the current answer was sent."""
+        """The time (ms) at which the request was sent whose answer is being handled."""
         self._calm_ms = 0
         self._is_found = False
         self._must_join = False
@@ -115,18 +116,19 @@ class MemberMachine:
         self._protocol: str | None = None
         self._grants = 0
         self._topic_ids: dict[TopicPartition, str] = {}
-        """The topic id under which each partition was assigned, where known."""
+        """The topic id of each assigned partition at the time of its assignment, if it was
+        known."""
         self._said: frozenset[TopicPartition] = frozenset()
         """The owned partitions that the last join reported."""
         self._takes: dict[int, set[TopicPartition]] = {}
-        """Revoked partitions that the reader has not released yet, by the number of the Take."""
+        """The revoked partitions that the reader has not released yet, by ``Take.number``."""
         self._numbers = 0
 
     # State that callers may read.
 
     @property
     def identity(self) -> MemberIdentity | None:
-        """Return the identity to commit with; None: not a member."""
+        """Return the identity under which to commit; None while the consumer is not a member."""
         if self.generation == NO_GENERATION:
             return None
         return MemberIdentity(self.member_id, self.generation, self._config.instance_id)
@@ -151,7 +153,7 @@ class MemberMachine:
         return min(times)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Handle one event and return the effects in the order to carry them out."""
+        """Handle one event. Return the effects, in the order in which to carry them out."""
         self._now_ms, self._out = now_ms, []
         match event:
             case Start() if self.phase == NEW:
@@ -396,7 +398,8 @@ class MemberMachine:
         self._beating = None
         error = _error_of(answer)
         if error is None or isinstance(error, RebalanceInProgressError):
-            # The coordinator evicts a member that joined and does not sync in time.
+            # The time limit for the sync must keep running, because the coordinator evicts a member
+            # that has joined and does not sync in time.
             self._confirm(is_calm=error is None and self.doing not in (DESCRIBING, SYNCING))
         if error is None or generation != self.generation:
             return
@@ -425,8 +428,7 @@ class MemberMachine:
                 self._end(error)
 
     def _confirm(self, *, is_calm: bool = True) -> None:
-        """Extend the lease: the coordinator received the answered request when it was sent, or
-        later.
+        """Extend the lease, from the time at which the answered request was sent.
 
         During a rebalance the coordinator waits for the member's join, and then for its assignment
         request, no longer than the rebalance timeout, despite heartbeats.
@@ -484,7 +486,7 @@ class MemberMachine:
             self._topic_ids.pop(tp, None)
 
     def _lose_all(self) -> None:
-        """Drop all partitions: the member's generation ended."""
+        """Drop all partitions, because the member's generation has ended."""
         self.generation = NO_GENERATION
         self.lease_until_ms = 0
         self._topics.stop_leading()
@@ -498,7 +500,7 @@ class MemberMachine:
         self.doing = RESTING
 
     def _leave(self, reason: str, then: Callable[[Any], None]) -> bool:
-        """Send LeaveGroup if needed; return whether an answer will follow."""
+        """Send LeaveGroup if it is needed. Return whether a response will follow."""
         if not self.member_id or self._config.instance_id is not None or not self._is_found:
             return False
         call = members.LeaveGroupRequest(self._group, self.member_id, None, reason)

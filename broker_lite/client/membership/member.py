@@ -74,16 +74,17 @@ class MemberShell:
     ) -> None:
         self.machine = MemberMachine(group, topics, pattern, config)
         self.identity: MemberIdentity | None = None
-        """The identity to commit with; None: not a member now."""
+        """The identity under which to commit; None while the consumer is not a member."""
         self.lease_until_ms: float = 0
         """The end of the lease, on the clock of ``now_ms``."""
         self.refused: LogbusError | None = None
-        """Why the membership ended for good."""
+        """The error that ended the membership for good, or None."""
         self.is_idle = False
-        """The member left because its reader did not ask for records."""
+        """Whether the member has left the group because its reader did not ask for records."""
         self.is_closed = False
         self.is_settled = False
-        """The member has its assignment, no change is pending, and its reader got all reports."""
+        """Whether the member has its assignment, no change is pending, and the reader has received
+        all changes."""
         self._shell = shell
         self._cluster = cluster
         self._group = group
@@ -103,7 +104,7 @@ class MemberShell:
         return self.machine.has_joined
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether that grant of a partition is still valid."""
+        """Return whether the member still owns a partition under ``grant``."""
         return grant is not None and self.machine.owned.get(tp) == grant
 
     def start(self) -> None:
@@ -120,11 +121,12 @@ class MemberShell:
         self._post(Polled())
 
     def look(self) -> None:
-        """Refresh the topics soon."""
+        """Refresh the topic metadata soon."""
         self._post(Look())
 
     def close(self) -> None:
-        """Leave; ``is_closed`` and ``on_news`` report the end."""
+        """Leave the group. When this is done, ``is_closed`` is true, and the shell calls
+        ``on_news``."""
         self._post(Close())
 
     def _post(self, event: Event) -> None:
@@ -137,8 +139,8 @@ class MemberShell:
         was_held_back, had_joined = self.lease_until_ms <= now_ms, machine.has_joined
         self.is_settled = False
         effects = machine.step(int(now_ms), event)
-        # The identity changes before the reader gets the change, so that it commits with the new
-        # one.
+        # Set the identity before the reader receives the change, so that the reader commits under
+        # the new identity.
         self.identity = machine.identity
         self.lease_until_ms = machine.lease_until_ms
         for effect in effects:
@@ -191,7 +193,7 @@ class MemberShell:
                     error,
                 )
             case Refuse(InconsistentGroupProtocolError() as error):
-                # The error code has two causes, which the group's kind distinguishes.
+                # This error has two causes. The type of the group tells which one applies.
                 until_ms = self._shell.now_ms() + min(WHY_MS, self._config.request_timeout_ms)
                 kind = group_requests.group_kind(self._cluster, self._group, until_ms)
                 spawn(self._shell, kind, partial(self._mixed, error))
@@ -246,7 +248,7 @@ class MemberShell:
 
 
 def facts_of(view: ClusterView, topics: Sequence[str] | None) -> dict[str, TopicFacts]:
-    """Return the existing ones of these topics (None: all) in a metadata view."""
+    """Return, of these topics, those that exist in a metadata view; None: all topics."""
     names = view.topics if topics is None else topics
     return {
         name: TopicFacts(row.topic_id, len(row.partitions))

@@ -1,4 +1,4 @@
-"""Settings of a consumer in a Kafka group; ``conf/client.conf`` has them, too."""
+"""The settings of a consumer in a Kafka group, which ``conf/client.conf`` explains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _setting(key: str, default: Any, doc: str, unit: str = "", at_least: int | N
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig(ConsumerConfig):
-    """The settings of a member, beside those of every consumer."""
+    """The settings of a group member: those of every consumer, and those of its membership."""
 
     session_timeout_ms: int = _setting(
         "session.timeout.ms",
@@ -85,8 +85,8 @@ class MemberConfig(ConsumerConfig):
 
     @property
     def is_cooperative(self) -> bool:
-        """Return whether the member keeps its partitions during a rebalance: only if all of its
-        assignors allow it, since the group may choose any of them (KIP-429)."""
+        """Return whether the member keeps its partitions during a rebalance. It does if all its
+        assignors allow it, because the group may choose any of them (KIP-429)."""
         return all(name in COOPERATIVE for name in self.assignor_names)
 
     @property
@@ -95,5 +95,5 @@ class MemberConfig(ConsumerConfig):
 
     @property
     def gathering_ms(self) -> int:
-        """Return for how many milliseconds a rebalance waits for this member."""
+        """Return the milliseconds for which a rebalance waits for this member."""
         return self.rebalance_timeout_ms or self.max_poll_interval_ms

@@ -1,8 +1,8 @@
-"""The subscription of a member, the known topics, and the metadata of its last assignment as
-leader. Pure.
+"""The subscription of a member, the topics that it knows, and the metadata of the last assignment
+that it made as the group's leader.
 
-``Machine`` keeps one instance, refreshes the ``watched`` topics, and joins again when a refresh
-changes the assignment.
+``MemberMachine`` has one instance. It refreshes the ``watched`` topics, and joins again when a
+refresh changes the assignment. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Found = Mapping[str, TopicFacts]
 
 
 class SubscribedTopics:
-    """The subscribed topics. ``names`` are the subscribed names, or the known matches of
-    ``pattern``."""
+    """The topics of a member. ``names`` has the names that the member subscribes to, or the known
+    topics that match its ``pattern``."""
 
     def __init__(self, names: Sequence[str], pattern: str | None) -> None:
         self.names = tuple(sorted(set(names)))
@@ -27,8 +27,8 @@ class SubscribedTopics:
         self._led: dict[str, TopicFacts] | None = None
         """The metadata of the last assignment, if this member leads."""
         self._others: frozenset[str] = frozenset()
-        """Subscriptions of the other members when this member led last; the topics need not
-        exist."""
+        """The topics of the other members when this member last led the group, also topics that do
+        not exist."""
 
     @property
     def are_unknown(self) -> bool:
@@ -37,11 +37,11 @@ class SubscribedTopics:
 
     @property
     def watched(self) -> tuple[str, ...] | None:
-        """Return the topics to refresh; None: all."""
+        """Return the topics whose metadata to refresh; None: all topics."""
         return None if self._pattern is not None else tuple(sorted({*self.names, *self._others}))
 
     def learn(self, found: Found) -> bool:
-        """Update the known topics; return whether the matches of the pattern changed."""
+        """Update the known topics. Return whether the matches of the pattern changed."""
         self._facts = dict(found)
         before = self.names
         if self._pattern is not None:
@@ -54,24 +54,25 @@ class SubscribedTopics:
         return {tp: row.topic_id for tp, row in known if row is not None}
 
     def lead(self, wanted: Sequence[str], found: Found, *, assigns: bool) -> None:
-        """Start to lead a group with these subscriptions. If the member does not assign, it assumes
-        that the previous leader assigned by metadata no newer than this member's last refresh."""
+        """Start to lead a group whose members subscribe to ``wanted``. If this member does not make
+        the assignment, it assumes that the previous leader's metadata was no newer than its own
+        last refresh."""
         led = found if assigns else {**found, **self._facts}
         self._led = {topic: led[topic] for topic in wanted if topic in found}
         self._facts.update(found)
         self._others = frozenset(wanted)
 
     def stop_leading(self) -> None:
-        """Stop leading."""
+        """Stop to lead the group."""
         self._led = None
 
     @property
     def partition_counts(self) -> dict[str, int]:
-        """Return the partition counts that the leader assigns by."""
+        """Return the partition counts on which the leader's assignment is based."""
         return {topic: row.partition_count for topic, row in (self._led or {}).items()}
 
     def would_assign_otherwise(self, found: Found) -> bool:
-        """Return whether the member leads and its metadata is outdated."""
+        """Return whether the member leads the group and ``found`` would change its assignment."""
         if self._led is None:
             return False
         now = {t: row for t, row in found.items() if t in self.names or t in self._others}

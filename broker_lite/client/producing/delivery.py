@@ -118,7 +118,7 @@ class Delivery:
 
     @property
     def wants_identity(self) -> bool:
-        """Whether InitProducerId must be sent before any batch."""
+        """Return whether InitProducerId must be sent before any batch."""
         return (
             self.idempotent
             and not self.transactional
@@ -128,7 +128,7 @@ class Delivery:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no batch is queued or in flight."""
+        """Return whether no batch is queued or in flight."""
         return not self._busy
 
     def is_backlogged(self, topic: str) -> bool:

@@ -40,7 +40,8 @@ class AsyncTransactionalProducer(AsyncProducer):
         self._core.on_shut = self._refuse_waiting
 
     def _refuse(self, sent: Sent, error: LogbusError) -> None:
-        """Fail a record and the open transaction: the caller may not await the record."""
+        """Fail a record and the open transaction. The transaction must fail even if the caller does
+        not await the record."""
         super()._refuse(sent, error)
         sent.exception()  # The commit raises it; asyncio need not log it as never retrieved.
         self._core.runner.lose(error)
@@ -56,7 +57,8 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     @property
     def is_usable(self) -> bool:
-        """Whether another transaction can begin; see ``TransactionalProducer.is_usable``."""
+        """Return whether another transaction can begin; see
+        ``TransactionalProducer.is_usable``."""
         return self._core.is_usable
 
     async def begin(self) -> None:
@@ -64,13 +66,14 @@ class AsyncTransactionalProducer(AsyncProducer):
         await self._call(BeginCall())
 
     async def commit(self) -> None:
-        """Wait for all acknowledgements and commit; see ``TransactionalProducer.commit``."""
+        """Wait for the acknowledgements of all records, and commit. See
+        ``TransactionalProducer.commit``."""
         await self._queued()
         self._core.start_flush()
         await self._call(CommitCall())
 
     async def abort(self) -> None:
-        """Abort the open transaction; without one, do nothing."""
+        """Abort the open transaction. If none is open, do nothing."""
         await self._call(AbortCall())
 
     async def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:

@@ -25,8 +25,8 @@ KEEPS_PER_TIMEOUT = 3
 
 
 class AttemptProducer(Producer):
-    """Sends under the identity of one attempt at a time. ``config.transactional_id`` is the
-    sink."""
+    """A producer that sends records of one attempt at a time, under the attempt's producer id.
+    ``config.transactional_id`` is the sink."""
 
     def __init__(self, bootstrap_servers: str, config: ProducerConfig) -> None:
         super().__init__(bootstrap_servers, config)
@@ -36,7 +36,7 @@ class AttemptProducer(Producer):
         self._known = KnownCoordinator(config.transactional_id)
         self._timer: Timer | None = None
         self._kept: KeepBatchRequest | None = None
-        """The request of the task that runs now."""
+        """The keep-alive request of the task that runs now."""
         self._sender.on_pumped = self._look
 
     def keep(self, run: str, batch: int, timeout_ms: int) -> None:
@@ -47,7 +47,7 @@ class AttemptProducer(Producer):
         self._shell.call_soon(partial(self._keep_later, request, interval_ms))
 
     def join(self, request: JoinBatchRequest) -> ProducerIdentity | None:
-        """Begin an attempt; return its identity, or None if the batch is committed already.
+        """Begin an attempt. Return its identity, or None if the batch was committed before.
 
         Raises ProducerFencedError if another run of the query took the sink over, and
         SinkAheadOfCheckpointError for a batch before the committed one.
@@ -72,7 +72,7 @@ class AttemptProducer(Producer):
         return identity
 
     def finish(self) -> None:
-        """Wait until every record is acknowledged. Raises the first failure: the attempt is then
+        """Wait until every record is acknowledged. Raises the first failure. The attempt is then
         void, and Spark repeats the task."""
         self.flush()
         failure = self._sender.delivery.failure
@@ -103,7 +103,7 @@ class AttemptProducer(Producer):
     # Methods that the shell's thread calls.
 
     def _look(self) -> None:
-        """After the first failure, fail the batches that wait to be sent."""
+        """Fail all waiting batches after the first failure of a batch."""
         failure = self._sender.delivery.failure
         if failure is not None and not self._sender.is_idle:
             self._sender.discard(failure)

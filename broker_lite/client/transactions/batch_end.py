@@ -1,6 +1,6 @@
-"""The end of a micro-batch: commit or abort it, or a failed attempt, at the sink's coordinator.
+"""End a micro-batch of Spark's exactly-once sink: commit it, or abort it or a failed attempt.
 
-Spark commits in a process of its own, which imports neither pyarrow nor the producer.
+Spark commits in a process of its own, so this module imports neither pyarrow nor the producer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def end_batch(
     timeout_ms: int,
     security: ClientSecurity | None = None,
 ) -> None:
-    """Repeat the request until its outcome is known, for at most ``timeout_ms``.
+    """Send the request to the sink's coordinator until its outcome is known, for at most
+    ``timeout_ms``.
 
     Raises ProducerFencedError if an attempt was aborted or another run took over,
     SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after the timeout.

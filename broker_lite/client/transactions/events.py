@@ -1,5 +1,5 @@
-"""Events and effects of the transaction machine. A call is an event of the user that is answered
-once, by ``AnswerCall``."""
+"""Events and effects of the transaction machine. The machine answers each call of a user, which is
+an event, with one ``AnswerCall``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class InitFailed(NamedTuple):
 
 
 class SendFailed(NamedTuple):
-    """A batch failed, or a partition could not be added: the transaction has lost records."""
+    """The transaction has lost records, because a batch failed or a partition could not be
+    added."""
 
     error: LogbusError
 
@@ -55,13 +56,15 @@ class Delivered(NamedTuple):
 
 
 class OffsetsSent(NamedTuple):
-    """TxnOffsetCommit was answered; ``error`` None: the group's coordinator has the offsets."""
+    """TxnOffsetCommit was answered. With ``error`` None, the group's coordinator has the
+    offsets."""
 
     error: LogbusError | None = None
 
 
 class Ended(NamedTuple):
-    """EndTxn was answered. ``identity`` is that of the next transaction (version 2 only)."""
+    """EndTxn was answered. ``identity`` is the producer id and epoch of the next transaction; None
+    in version 1."""
 
     identity: ProducerIdentity | None = None
 
@@ -77,7 +80,7 @@ Event = Call | Initialized | InitFailed | SendFailed | Delivered | OffsetsSent |
 
 
 class Initialize(NamedTuple):
-    """Send InitProducerId; ``expected`` is this producer's present identity (KIP-360)."""
+    """Send InitProducerId. ``expected`` is this producer's present identity (KIP-360)."""
 
     expected: ProducerIdentity | None
 
@@ -113,7 +116,7 @@ class CommitOffsets(NamedTuple):
 
 
 class SendEnd(NamedTuple):
-    """Send EndTxn."""
+    """Send EndTxn, which commits or aborts the transaction."""
 
     identity: ProducerIdentity
     version: int
@@ -121,7 +124,7 @@ class SendEnd(NamedTuple):
 
 
 class AnswerCall(NamedTuple):
-    """Answer the present call; ``error`` None: it succeeded."""
+    """Answer the present call. With ``error`` None, the call succeeded."""
 
     error: LogbusError | None = None
 

@@ -1,7 +1,7 @@
-"""Idle producers of ended transactions. The next transaction with the same configuration reuses
-one.
+"""Idle producers of ended transactions, which later transactions with the same configuration reuse.
 
-A new producer costs a thread, connections and an InitProducerId. Any thread.
+A new producer would cost a thread, connections and an InitProducerId. Any thread may use this
+module.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from broker_lite.config import ProducerConfig
 
 IDLE_MAX = 8
-"""Maximum idle producers of a bus; each holds a thread and connections."""
+"""Maximum number of idle producers of a bus. Each has a thread and connections."""
 
 
 class Reusable(Protocol):
@@ -35,13 +35,15 @@ class IdleProducers(Generic[P]):
         self._idle: dict[ProducerConfig, P] = {}
 
     def take(self, config: ProducerConfig) -> P | None:
-        """Remove a producer from the idle ones and return it, or None."""
+        """Return an idle producer with this configuration, which is then no longer idle; None if
+        there is none."""
         with self._lock:
             producer = self._idle.pop(config, None)
         return producer if producer is not None and producer.is_usable else None
 
     def give_back(self, producer: P) -> list[P]:
-        """Keep a producer; return those that the caller must close."""
+        """Keep a producer as idle, if it is usable. Return the producers that the caller must
+        close."""
         if not producer.is_usable:
             return [producer]
         with self._lock:
@@ -53,7 +55,7 @@ class IdleProducers(Generic[P]):
             return [self._idle.pop(next(iter(self._idle)))]
 
     def drain(self) -> list[P]:
-        """Return all producers; the caller must close them."""
+        """Return all idle producers, which the caller must close."""
         with self._lock:
             idle, self._idle = self._idle, {}
         return list(idle.values())

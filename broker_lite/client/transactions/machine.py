@@ -1,4 +1,4 @@
-"""The transactions of one producer as a state machine: events in, effects out. No I/O, no clock.
+"""The transactions of one producer as a state machine, which turns events into effects.
 
 Each transaction has an identity of its own (producer id and epoch), so sequences begin at 0 in each
 partition. In transaction version 2 the answer to EndTxn names the next identity. In version 1
@@ -10,7 +10,7 @@ itself (time-out). A refusal means that another producer has the transactional i
 not verify a refusal with InitProducerId, because Kafka's coordinator would then abort the other
 producer's transaction.
 
-The caller passes one call at a time and the next one after its ``Answer``.
+The caller passes one call at a time, and the next call only after ``AnswerCall``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENDED_WITHOUT_COMMIT = (
     InvalidProducerIdMappingError,
     TransactionAbortableError,
 )
-"""Refusals of offsets that mean that the transaction is over, or can only abort."""
+"""Errors of an offset commit after which the transaction is over, or can only abort."""
 _GROUP_MOVED_ON = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberIdError)
 
 
@@ -76,7 +76,7 @@ class TransactionMachine:
         """Whether no transaction has used the current identity yet."""
         self._call: ev.Call | None = None
         self._cause: LogbusError | None = None
-        """Why the transaction can only be aborted."""
+        """The error because of which the transaction can only abort."""
         self._is_commit = False
         """Whether the EndTxn in flight commits."""
         self._has_begun = False
@@ -85,7 +85,7 @@ class TransactionMachine:
     def step(self, event: ev.Event, *, has_sent: bool = False) -> list[ev.Effect]:
         """Return the effects of an event, in order.
 
-        ``has_sent``: a batch of the transaction was sent, or a partition added to it.
+        ``has_sent`` says that a batch of the transaction was sent, or a partition was added to it.
         """
         self._has_begun = self._has_begun or has_sent
         return list(self._decide(event))
@@ -172,7 +172,7 @@ class TransactionMachine:
     def _init_failed(self, error: LogbusError) -> Iterator[ev.Effect]:
         is_check = self.phase is Phase.CHECKING
         if isinstance(error, InvalidProducerIdMappingError):
-            # The transactional id expired, and its former identity with it.
+            # The transactional id has expired, so its former identity is not valid either.
             self.identity = None
             yield from self._rolled_back() if is_check else self._begin()
         elif isinstance(error, _FENCED):
@@ -186,7 +186,7 @@ class TransactionMachine:
                 InvalidTransactionTimeoutError(
                     f"transaction.timeout.ms={self._timeout_ms} of transactional id {self._id!r} "
                     "is above the brokers' transaction.max.timeout.ms (900000 by default); "
-                    "lower the producer's or raise the brokers'"
+                    "lower the producer's setting, or raise that of the brokers"
                 )
             )
         else:
@@ -284,7 +284,8 @@ class TransactionMachine:
         )
 
     def _rolled_back(self) -> Iterator[ev.Effect]:
-        """Answer as after an abort, because the coordinator has no transaction of this producer."""
+        """Finish the call as after an abort, because the coordinator has no transaction of this
+        producer."""
         self.phase = Phase.IDLE
         yield from self._finish(is_commit=False)
 

@@ -377,7 +377,7 @@ class PooledConnection:
 
     @property
     def is_to_this_machine(self) -> bool:
-        """Whether both ends of the connection have the same address."""
+        """Return whether both ends of the connection have the same address."""
         return self._transport.is_to_this_machine
 
     def send(self, exchange: Exchange[Any], deadline_ms: float) -> None:
