@@ -280,7 +280,7 @@ def _index(admin: Admin) -> tuple[AclIndex, frozenset[str]]:
     if len(texts) < 2:
         raise InvalidConfigError(
             f"broker {broker_id} does not show super.users and {_ALLOW}, which 'acl check' needs. "
-            "Grant this user describe_configs on the cluster; brokers of Kafka hide the values"
+            "Grant this user describe_configs on the cluster. Brokers of Kafka never show them"
         )
     supers = frozenset(filter(None, (each.strip() for each in texts["super.users"].split(";"))))
     entries: dict[Pattern, frozenset[Entry]] = {}

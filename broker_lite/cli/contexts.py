@@ -194,7 +194,9 @@ def _contexts(found: Mapping[str, Any]) -> Contexts:
     by_name = {name: _context(name, row) for name, row in rows.items()}
     for key in ("selected", "previous"):
         if found.get(key) and found[key] not in by_name:
-            raise InvalidConfigError(f"{key} = {found[key]!r}: there is no such context")
+            raise InvalidConfigError(
+                f"{key} = {found[key]!r}: there is no such context; correct or delete this line"
+            )
     return Contexts(found.get("selected", ""), found.get("previous", ""), by_name)
 
 

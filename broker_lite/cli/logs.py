@@ -73,7 +73,7 @@ def logs(
     """
     is_text = form in (None, "table")
     if follow and form not in (None, "table", "jsonl"):
-        raise click.UsageError(f"-o {form} ends, --follow does not; give -o jsonl")
+        raise click.UsageError(f"--follow never ends, and -o {form} needs an end; give -o jsonl")
     folder = directory or _directory()
     found = _files(folder)
     if not found:

@@ -46,7 +46,7 @@ def file_of(request: PageRequest) -> Response:
     """Return the records of a search as a file to save."""
     form = request.query.get("format", "jsonl")
     if not request.desk.downloads.acquire(blocking=False):
-        raise SearchLimitError(f"{DOWNLOADS} files are downloaded already; end one of them")
+        raise SearchLimitError(f"{DOWNLOADS} downloads run already; cancel one, or try again soon")
     try:
         with request.desk.search():
             made = export(request, form, int(time.time() * 1000))

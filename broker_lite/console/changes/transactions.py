@@ -30,13 +30,16 @@ def abort(request: PageRequest, form: Form) -> ChangePlan:
         if row.start_offset == start_offset
     ]
     if not rows:
-        raise InvalidTxnStateError(f"{tp} has no open transaction from offset {start_offset}")
+        raise InvalidTxnStateError(
+            f"{tp} has no open transaction that begins at offset {start_offset}; the page "
+            "Transactions lists the open ones"
+        )
     known = admin.run(lambda cluster, ms: found.owners(cluster, rows, ms))
     owner = known.get(rows[0].producer_id)
     if owner is not None and not found.is_hanging(rows[0], known):
         raise InvalidTxnStateError(
             f"the transaction of id {owner.transactional_id!r} does not hang: its coordinator ends "
-            f"it after {owner.timeout_ms} ms. Stop its producer"
+            f"it after {owner.timeout_ms} ms. Stop its producer, or wait"
         )
 
     def apply() -> str:
