@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from broker_lite.cli import contexts, output
+from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.context import key_values
 from broker_lite.cli.contexts import Context
 from broker_lite.cli.nouns import Noun
@@ -163,21 +164,24 @@ def use(name: str | None, is_none: bool, form: str | None) -> None:
 
 @context.command()
 @click.argument("name")
-@click.option("--if-exists", is_flag=True, help="No error if the context does not exist.")
+@if_exists_option
+@change_options
 @output.output_option
-def delete(name: str, if_exists: bool, form: str | None) -> None:
+def delete(name: str, if_exists: bool, change: ChangeOptions, form: str | None) -> None:
     """Delete a context. The cluster stays as it is.
 
     \b
     Examples:
       logbus context delete prod
-      logbus context delete prod --if-exists
+      logbus context delete prod --if-exists --dry-run
     """
     found = contexts.load(contexts.path())
     if if_exists and name not in found.by_name:
         output.report_change({"name": name, "deleted": False}, form, f"{name}: does not exist")
         return
     gone = found.get(name).name
+    if not change.is_wanted():
+        return
     contexts.save(
         contexts.path(),
         contexts.Contexts(

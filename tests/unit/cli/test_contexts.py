@@ -85,6 +85,13 @@ def test_first_name_of_a_cluster_in_the_documented_order_wins(
     assert name(is_named=True) is None
 
 
+def test_dry_run_of_a_deletion_keeps_the_context(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["context", "create", "kept", "-b", "k1:9092"]) == 0
+    assert run(["context", "delete", "kept", "--dry-run"]) == 0
+    assert "nothing was changed" in capsys.readouterr().err
+    assert run(["context", "use", "kept"]) == 0
+
+
 def test_unknown_context_offers_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["topic", "list", "--context", "prd"]) == 2
     assert "no context 'prd'; did you mean 'prod'?" in capsys.readouterr().err

@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from support.command_tree import PROGRAMS, commands, program
 
 from broker_lite.cli.main import COMMANDS, cli, run
 
-PROGRAMS = ("demo", "checkpoint")
-"""Commands that run a program with its own options."""
 EXAMPLES_MIN, EXAMPLES_MAX = 2, 4
-
-
-def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield every command of the command line that has no hidden name, groups included."""
-    if path:
-        yield path, command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None
-            if not inner.hidden:
-                yield from commands(program(name) or inner, *path, name)
-
-
-def program(name: str) -> click.Command | None:
-    """Return the command of a program."""
-    if name not in PROGRAMS:
-        return None
-    main = importlib.import_module(f"pyspark_logbus.{name}.__main__").main
-    assert isinstance(main, click.Command)
-    return main
 
 
 def examples(command: click.Command) -> list[str]:

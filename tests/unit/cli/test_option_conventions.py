@@ -1,0 +1,56 @@
+"""Options that every command of a kind has."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from support.command_tree import commands
+
+from broker_lite.cli.main import cli
+
+COMMANDS = [(path, each) for path, each in commands(cli) if not isinstance(each, click.Group)]
+NAMES = [" ".join(path) for path, _ in COMMANDS]
+NO_ROWS = {("completion",), ("config", "template"), ("demo",)}
+"""Commands that print a file, a script or the running program's own output."""
+
+
+def options(command: click.Command) -> set[str]:
+    """Return the names of a command's options."""
+    return {name for each in command.params for name in each.opts if name.startswith("-")}
+
+
+def named(*verbs: str) -> list[tuple[str, ...]]:
+    """Return the paths of the commands with these verbs."""
+    return [path for path, _ in COMMANDS if path[-1] in verbs and len(path) > 1]
+
+
+def of(path: tuple[str, ...]) -> set[str]:
+    return options(dict(COMMANDS)[path])
+
+
+@pytest.mark.parametrize("path", named("delete"), ids=" ".join)
+def test_delete_accepts_a_missing_object_and_a_dry_run(path: tuple[str, ...]) -> None:
+    assert {"--if-exists", "--yes", "--dry-run"} <= of(path)
+
+
+@pytest.mark.parametrize("path", named("create", "add"), ids=" ".join)
+def test_create_accepts_an_existing_object(path: tuple[str, ...]) -> None:
+    assert "--if-not-exists" in of(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS]
+)
+def test_command_prints_for_machines(path: tuple[str, ...], command: click.Command) -> None:
+    if path not in NO_ROWS and path[0] != "generate":
+        assert "--output" in options(command)
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS]
+)
+def test_question_can_be_answered_by_an_option(
+    path: tuple[str, ...], command: click.Command
+) -> None:
+    found = options(command)
+    assert ("--yes" in found) == ("--dry-run" in found) or path == ("topic", "create")
