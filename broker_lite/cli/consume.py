@@ -73,6 +73,7 @@ _START_HELP = (
 )
 @click.option("--grep", help="Only values that contain a match of this pattern (RE2).")
 @click.option("--key", "wanted_key", help="Only records with this key.")
+@click.option("--header", metavar="NAME[=VALUE]", help="Only records with this header.")
 @click.option(
     "--skip-corrupt",
     "on_corrupt",
@@ -96,6 +97,7 @@ def consume(
     value_format: str,
     grep: str | None,
     wanted_key: str | None,
+    header: str | None,
     on_corrupt: str | None,
     settings: tuple[str, ...],
     bootstrap_servers: str | None,
@@ -121,8 +123,7 @@ def consume(
     from broker_lite.client.administration.admin import Admin
 
     given = key_values(settings, "-X")
-    if group is None or partition:
-        _require_no_member_option(group_instance_id, given)
+    _check_member_options(group if not partition else None, group_instance_id, given)
     out = printer(form, template, value_format)
     servers = bootstrap(bootstrap_servers, zookeeper)
     with Admin(servers, client_id="logbus-cli") as admin:
@@ -142,7 +143,7 @@ def consume(
     # Fixed partitions: the consumer ignores added ones. With an end, unless a group assigns them.
     fixed = chosen if partition or (ends and group is None) else None
     with TopicReader(servers, topics, group, starts, options, given).open(fixed) as consumer:
-        chooser = RecordChooser(grep, wanted_key)
+        chooser = RecordChooser(grep, wanted_key, header)
         code: int | None = None
         try:
             code = print_all(consumer, out, chooser, PrintLimits(ends, count, timeout))
@@ -153,10 +154,15 @@ def consume(
         return code
 
 
-def _require_no_member_option(instance: str | None, settings: dict[str, str]) -> None:
-    """Raise click.UsageError for an option that only a member of a group has."""
+def _check_member_options(
+    group: str | None, instance: str | None, settings: dict[str, str]
+) -> None:
+    """Raise click.UsageError for an option that only a member of a group has, if ``group`` is
+    None."""
     from broker_lite.client.options import only_of_members
 
+    if group is not None:
+        return
     given = ["--instance"] if instance is not None else []
     given += [f"-X {key}" for key in only_of_members(settings)]
     if given:
@@ -233,18 +239,23 @@ class TopicReader:
 class RecordChooser:
     """Selects the records of a batch by --grep and --key."""
 
-    def __init__(self, grep: str | None, key: str | None) -> None:
+    def __init__(self, grep: str | None, key: str | None, header: str | None = None) -> None:
         self._grep = grep
         self._key = key.encode() if key is not None else None
+        self._header = header
 
     def choose(self, batch: Any) -> Any:
         import pyarrow.compute as pc
+
+        from broker_lite.client.record_filters import has_header
 
         if self._grep is not None:
             found = pc.match_substring_regex(batch.column("value"), self._grep)
             batch = batch.filter(pc.fill_null(found, False))
         if self._key is not None:
             batch = batch.filter(pc.fill_null(pc.equal(batch.column("key"), self._key), False))
+        if self._header is not None and batch.num_rows:
+            batch = batch.filter(has_header(batch.column("headers"), self._header))
         return batch
 
 

@@ -7,6 +7,8 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 
+from broker_lite.config.time_text import parse_time_ms
+from broker_lite.console.messages.matching import Wanted
 from broker_lite.console.messages.search import HITS_MAX
 
 Snippets = list[tuple[str, str]]
@@ -32,13 +34,13 @@ def _topic(path: Mapping[str, str], servers: str, query: Fields) -> Snippets:
 
 
 def _consume(name: str, servers: str, query: Fields) -> str:
-    """Return the command that prints the records of a page, without the page's filter of headers,
-    which the command lacks."""
+    """Return the command that prints the records of a page."""
     words = ["consume", name, "-e"]
     if query.get("partition"):
         words += ["-p", query["partition"]]
     # With a filter, read from the start: the newest matching records may be anywhere in the log.
-    newest = "" if query.get("key") or query.get("text") else f"-{HITS_MAX}"
+    is_filtered = any(query.get(field) for field in Wanted._fields)
+    newest = "" if is_filtered else f"-{HITS_MAX}"
     starts = {"oldest": "", "offset": query.get("at", ""), "time": f"@{query.get('at', '')}"}
     if start := starts.get(query.get("from", ""), newest):
         words += ["-s", start]
@@ -46,7 +48,20 @@ def _consume(name: str, servers: str, query: Fields) -> str:
         words += ["--key", query["key"]]
     if query.get("text"):
         words += ["--grep", f"(?i){re.escape(query['text'])}"]
+    if query.get("header"):
+        words += ["--header", query["header"]]
     return _shell(*words, "-b", servers)
+
+
+def _start_ms(query: Fields) -> str:
+    """Return the start time as an expression in Python, in ms since 1970; empty without one."""
+    if query.get("from") != "time":
+        return ""
+    # The age of a relative time, which counts from the run of the program, is negative.
+    at_ms = parse_time_ms(query.get("at", ""), 0)
+    if at_ms is None:
+        return ""
+    return str(at_ms) if at_ms >= 0 else f"int(time.time() * 1000) - {-at_ms}"
 
 
 def _python(name: str, servers: str, query: Fields) -> str:
@@ -66,11 +81,18 @@ def _python(name: str, servers: str, query: Fields) -> str:
         tests.append(pair if equals else f"{header!r} in dict(record.headers)")
     show = "print(record.offset, record.value)"
     body = f"if {' and '.join(tests)}:\n                {show}" if tests else show
+    start = _start_ms(query)
     return (
-        f"from broker_lite import connect\n\nwith connect({servers!r}) as bus:\n"
+        f"{_import_time(start)}from broker_lite import connect\n\n"
+        f"with connect({servers!r}) as bus:\n"
         f"    with bus.consumer({name!r}, start='earliest') as consumer:\n"
-        f"        for record in consumer:\n            {body}"
+        + (f"        consumer.seek_to_time({start})\n" if start else "")
+        + f"        for record in consumer:\n            {body}"
     )
+
+
+def _import_time(start: str) -> str:
+    return "import time\n\n" if "time." in start else ""
 
 
 def _pyspark(name: str, servers: str, query: Fields) -> str:
@@ -79,11 +101,18 @@ def _pyspark(name: str, servers: str, query: Fields) -> str:
     if query.get("partition"):
         assigned = json.dumps({name: [int(query["partition"])]})
         topic = f".option('assign', {assigned!r})"
+    start = _start_ms(query)
+    begin = [".option('startingOffsets', 'earliest')"]
+    if start:
+        begin = [
+            f".option('startingTimestamp', {start})",
+            ".option('startingOffsetsByTimestampStrategy', 'latest')",
+        ]
     lines = [
         "spark.readStream.format('logbus')",
         f".option('bootstrap.servers', {servers!r})",
         topic,
-        ".option('startingOffsets', 'earliest')",
+        *begin,
         *([".option('includeHeaders', 'true')"] if query.get("header") else []),
         ".load()",
     ]
@@ -101,7 +130,7 @@ def _pyspark(name: str, servers: str, query: Fields) -> str:
             test = f"({test}) & (h.value.cast('string') == {value!r})"
         lines.append(f".where(F.exists('headers', lambda h: {test}))")
     imports = "from pyspark.sql import functions as F\n\n" if "F." in "".join(lines) else ""
-    return imports + "records = (\n    " + "\n    ".join(lines) + "\n)"
+    return _import_time(start) + imports + "records = (\n    " + "\n    ".join(lines) + "\n)"
 
 
 def _plain(*words: str) -> Snippet:

@@ -84,6 +84,7 @@ def test_newest_records_come_first_and_older_pages_repeat_none(
         {"from": "offset", "at": "15", "partition": "2"},
         {"from": "time", "at": "2023-11-14T22:13:20.040Z"},
         {"from": "newest", "text": "7}"},
+        {"from": "newest", "header": "parity=odd", "key": "k3"},
     ],
     ids=str,
 )

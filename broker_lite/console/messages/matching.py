@@ -11,6 +11,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker_lite.client.record_filters import has_header
+
 FIELD_MAX = 1024
 """Maximum characters of a filter."""
 
@@ -44,17 +46,5 @@ class Wanted(NamedTuple):
             values = batch.column("value")
             batch = batch.filter(pc.match_substring(values, self.text, ignore_case=True))
         if self.header and batch.num_rows:
-            batch = batch.filter(_has_header(batch.column("headers"), self.header))
+            batch = batch.filter(has_header(batch.column("headers"), self.header))
         return batch
-
-
-def _has_header(headers: pa.Array, wanted: str) -> pa.Array:
-    name, equals, value = wanted.partition("=")
-    pairs = pc.list_flatten(headers)
-    found = pc.equal(pc.struct_field(pairs, "key"), name)
-    if equals:
-        same = pc.equal(pc.struct_field(pairs, "value"), pa.scalar(value.encode()))
-        found = pc.and_(found, pc.fill_null(same, False))
-    rows = pc.unique(pc.filter(pc.list_parent_indices(headers), found))
-    numbers = pa.array(range(len(headers)), rows.type)
-    return pc.is_in(numbers, value_set=rows)

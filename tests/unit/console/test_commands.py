@@ -26,6 +26,7 @@ def snippets(**query: str) -> dict[str, str]:
         ({"from": "time", "at": "-1h"}, "-s @-1h"),
         ({"from": "oldest", "key": "it's"}, "--key 'it'\"'\"'s'"),
         ({"from": "oldest", "text": "a b.c"}, "--grep '(?i)a\\ b\\.c'"),
+        ({"from": "newest", "header": "unit=a b"}, "--header 'unit=a b'"),
     ],
 )
 def test_command_has_the_filters_of_its_page(query: dict[str, str], words: str) -> None:
@@ -42,3 +43,20 @@ def test_filters_are_quoted_in_programs(text: str) -> None:
     assert f"record.key == {text.encode()!r}" in found["Python"]
     assert f"h.key == {text!r}" in found["PySpark"] and "includeHeaders" in found["PySpark"]
     assert "import functions" not in snippets()["PySpark"]
+
+
+@pytest.mark.parametrize(
+    ("at", "start"),
+    [
+        ("1970-01-01T00:00:01Z", "1000"),
+        ("1700000000000", "1700000000000"),
+        ("-1h", "int(time.time() * 1000) - 3600000"),
+    ],
+)
+def test_programs_begin_at_the_time_of_their_page(at: str, start: str) -> None:
+    found = snippets(**{"from": "time", "at": at})
+    assert f"consumer.seek_to_time({start})" in found["Python"]
+    assert f".option('startingTimestamp', {start})" in found["PySpark"]
+    for language in ("Python", "PySpark"):
+        compile(found[language], language, "exec")
+        assert ("import time\n" in found[language]) == ("time.time" in start)

@@ -1,0 +1,19 @@
+"""Filters of records that commands and the console share, evaluated on Arrow columns. Pure."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def has_header(headers: pa.Array, wanted: str) -> pa.Array:
+    """Return which records have a header. ``wanted`` is the header's name, or NAME=VALUE."""
+    name, equals, value = wanted.partition("=")
+    pairs = pc.list_flatten(headers)
+    found = pc.equal(pc.struct_field(pairs, "key"), name)
+    if equals:
+        same = pc.equal(pc.struct_field(pairs, "value"), pa.scalar(value.encode()))
+        found = pc.and_(found, pc.fill_null(same, False))
+    rows = pc.unique(pc.filter(pc.list_parent_indices(headers), found))
+    numbers = pa.array(range(len(headers)), rows.type)
+    return pc.is_in(numbers, value_set=rows)
