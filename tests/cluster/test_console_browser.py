@@ -6,7 +6,7 @@ Skipped without Chromium and chromedriver.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from support.console import RunningConsole
@@ -88,6 +88,43 @@ for (const image of document.querySelectorAll("svg")) {
   const hidden = image.getAttribute("aria-hidden") === "true";
   if (!hidden && !image.getAttribute("aria-label")) faults.push("a picture without words");
 }
+function shown(element) { return element.getClientRects().length > 0; }
+function words(element) {
+  const own = element.getAttribute("aria-label") || element.textContent;
+  return own.trim();
+}
+const controls = "a[href], button, summary";
+for (const element of document.querySelectorAll(controls)) {
+  if (!words(element)) faults.push(`no words: ${element.outerHTML.slice(0, 80)}`);
+  if (element.parentElement.closest(controls)) faults.push("a control in another");
+  if (element.closest("[aria-hidden=true]")) faults.push("a control that is hidden from readers");
+}
+const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
+for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) faults.push(`two ids ${id}`);
+for (const element of document.querySelectorAll("[aria-describedby]")) {
+  if (!ids.includes(element.getAttribute("aria-describedby"))) faults.push("no description");
+}
+for (const element of document.querySelectorAll("[tabindex]")) {
+  if (element.tabIndex > 0) faults.push("an order of focus of its own");
+}
+for (const element of document.querySelectorAll("main *")) {
+  const wide = element.scrollWidth > element.clientWidth + 1;
+  const scrolls = ["auto", "scroll"].includes(getComputedStyle(element).overflowX);
+  if (wide && scrolls && shown(element) && element.tabIndex < 0 && !element.querySelector("a")) {
+    faults.push(`the keyboard cannot scroll ${element.outerHTML.slice(0, 80)}`);
+  }
+}
+for (const element of document.querySelectorAll("nav, [role=region]")) {
+  if (!element.getAttribute("aria-label")) faults.push("a part of the page without a name");
+}
+let level = 0;
+for (const heading of document.querySelectorAll("h1, h2, h3, h4")) {
+  const now = Number(heading.tagName[1]);
+  if (now > level + 1) faults.push(`h${now} after h${level}`);
+  level = now;
+}
+if (!document.documentElement.lang) faults.push("no language");
+if (document.querySelectorAll("main").length !== 1) faults.push("not one main");
 if (document.querySelectorAll("h1").length !== 1) faults.push("not one h1");
 if (document.documentElement.scrollWidth > innerWidth) faults.push("wider than the window");
 return faults;
@@ -147,6 +184,62 @@ def test_every_page_is_legible_and_logs_no_error(
         if faults:
             found[path] = faults
     assert not found
+
+
+FOCUSABLE = """
+const kinds = "a[href], button, summary, input, select, textarea, [tabindex='0']";
+const all = document.querySelectorAll(kinds);
+return [...all].filter((element) => element.type !== "hidden" && element.checkVisibility()).length;
+"""
+FOCUSED = """
+const style = getComputedStyle(document.activeElement);
+if (document.activeElement === document.body) return null;
+const all = [...document.querySelectorAll("*")];
+return [all.indexOf(document.activeElement), style.outlineStyle !== "none"];
+"""
+TAB = "\ue004"
+
+
+@pytest.mark.parametrize(
+    "path", ["", f"topics/{TOPIC}/messages", f"topics/{TOPIC}/delete", f"groups/{GROUP}"]
+)
+def test_keyboard_reaches_every_control_and_shows_its_focus(
+    page: Browser, console: RunningConsole, path: str
+) -> None:
+    page.open(console.url + path)
+    # A refresh of the page would number its elements anew.
+    page.run("document.body.dataset.still = ''")
+    wanted, reached = page.run(FOCUSABLE), set()
+    for _ in range(wanted + 2):
+        page.press(TAB)
+        focused = page.run(FOCUSED)
+        if focused is not None:
+            number, has_outline = focused
+            assert has_outline, page.run("return document.activeElement.outerHTML")
+            reached.add(number)
+    assert len(reached) == wanted > 10
+
+
+def test_open_page_shows_that_a_broker_was_killed(
+    page: Browser, make_cluster: Callable[..., LocalCluster]
+) -> None:
+    small = make_cluster(2)
+    with connect(small.bootstrap_servers) as connected:
+        connected.create_topic("held", partitions=4, replication_factor=2)
+    running = RunningConsole(small.bootstrap_servers)
+    try:
+        page.open(running.url)
+        assert page.text(".verdict .state") == "Healthy"
+        small.brokers[1].kill()
+        # One script, because a refresh of the page may replace an element between two.
+        text = "return document.querySelector(arguments[0])?.innerText ?? ''"
+        # Two of two replicas must be in sync for acks=all.
+        until(lambda: page.run(text, ".verdict .state") == "Critical", what="the verdict")
+        until(lambda: "start the brokers" in page.run(text, ".causes"), what="the cure")
+        until(lambda: "Down" in page.run(text, "[data-live=brokers]"), what="the broker")
+        assert page.complaints() == []
+    finally:
+        running.close()
 
 
 def go(page: Browser, selector: str, address: str) -> None:
