@@ -258,7 +258,7 @@ class Console:
     ) -> Response:
         """Return a page as HTML: the template with ``data`` and the data of the frame, such as the
         navigation."""
-        age_s = self.sampler.age_s
+        age_s, reading = self.sampler.age_s, self.sampler.reading
         query = f"?{request.url.query}" if request.url.query else ""
         frame = {
             "section": section,
@@ -269,9 +269,10 @@ class Console:
             "demands_login": self.sessions.demands_login,
             "servers": self.bus.bootstrap_servers,
             "age_s": age_s,
-            "has_reading": self.sampler.reading is not None,
+            "has_reading": reading is not None,
             "is_stale": age_s > STALE_S,
             "failure": self.sampler.failure,
+            "groups_failure": "" if reading is None else reading.groups_failure,
             "snippets": snippets,
             "twin": API + request.url.path.rstrip("/") + query,
             "path": names_of(request),

@@ -142,7 +142,7 @@ def seen_by(reading: ClusterReading, visible: Visible | None) -> ClusterReading:
     sample = sample._replace(
         view=view,
         moves={tp: move for tp, move in sample.moves.items() if tp.topic in visible.topics},
-        log_dirs=sample.log_dirs if visible.describes_cluster else (),
+        reports=sample.reports if visible.describes_cluster else (),
     )
     groups, lags = _groups_seen_by(reading, visible)
     most = topic_lags(lags)
@@ -153,7 +153,7 @@ def seen_by(reading: ClusterReading, visible: Visible | None) -> ClusterReading:
     }
     return reading._replace(
         sample=sample,
-        causes=tuple(causes(sample)),
+        causes=tuple(causes(sample, reading.groups_failure)),
         starts={tp: at for tp, at in reading.starts.items() if tp.topic in visible.topics},
         ends={tp: at for tp, at in reading.ends.items() if tp.topic in visible.topics},
         topics=topics,

@@ -1,11 +1,12 @@
-"""One sample of a cluster: brokers, partitions, reassignments, min.insync.replicas, and disks."""
+"""One sample of a cluster: brokers, partitions, reassignments, min.insync.replicas, and the
+brokers' reports on themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker_lite.client.administration.admin import Admin, LogDir
+from broker_lite.client.administration.admin import Admin, BrokerReport, LogDir
 from broker_lite.client.administration.health import cluster_health
 from broker_lite.client.administration.replica_requests import Reassignment
 from broker_lite.client.operations.cluster import ClusterView
@@ -22,7 +23,12 @@ class ClusterSample(NamedTuple):
     view: ClusterView
     moves: Mapping[TopicPartition, Reassignment]
     insync_settings: Mapping[str, str]
-    log_dirs: tuple[LogDir, ...]
+    reports: tuple[BrokerReport, ...]
+
+    @property
+    def log_dirs(self) -> tuple[LogDir, ...]:
+        """The data directories of all brokers that reported."""
+        return tuple(row for report in self.reports for row in report.log_dirs)
 
     def min_insync(self, topic: str, replicas: int) -> int:
         """Return how many of a partition's ``replicas`` must be in sync for acks=all; 1 for a topic
@@ -42,4 +48,4 @@ def take_sample(admin: Admin) -> ClusterSample:
         for (_, name), rows in settings.items()
         if (entry := rows.get(SETTING)) is not None and entry.value is not None
     }
-    return ClusterSample(view, admin.reassignments(), values, tuple(admin.log_dirs()))
+    return ClusterSample(view, admin.reassignments(), values, tuple(admin.broker_reports()))

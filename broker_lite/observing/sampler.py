@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -16,16 +17,19 @@ from broker_lite.client.administration.admin import Admin, GroupListing
 from broker_lite.client.administration.group_lag import PartitionLag
 from broker_lite.client.administration.many_groups import GroupLag
 from broker_lite.client.administration.query_lease import lease_of
-from broker_lite.errors import LogbusError
+from broker_lite.errors import LogbusError, RetriableError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from broker_lite.observing.group_kinds import NATIVE, SPARK, group_kind
-from broker_lite.observing.history import Recorder, rate
+from broker_lite.observing.history import KEPT, Recorder, rate
 from broker_lite.observing.sample import ClusterSample, take_sample
 from broker_lite.observing.verdict import Cause, State, causes, partitions, state_of
 from broker_lite.server.metrics import Histogram
 
 INTERVAL_S = 5.0
 """Seconds between two readings."""
+GROUPS_MS = 5_000
+"""Milliseconds in which the groups must be read. It is short because a reading must end before the
+reading before it counts as old, although ZooKeeper or a broker is down."""
 RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
 """Names of the series in ``Sampler.totals``."""
 
@@ -61,7 +65,8 @@ class GroupReading(NamedTuple):
 
 class ClusterReading(NamedTuple):
     """One reading of a cluster. ``at_ms``: its time in ms since 1970, ``took_s``: its duration in
-    seconds."""
+    seconds. ``groups_failure``: why the groups could not be read (empty: they were); ``groups`` and
+    ``lags`` are then those of the reading before."""
 
     at_ms: float
     took_s: float
@@ -73,6 +78,7 @@ class ClusterReading(NamedTuple):
     groups: Mapping[str, GroupReading]
     lags: Mapping[str, GroupLag]
     records_per_s: float
+    groups_failure: str = ""
 
     @property
     def state(self) -> State:
@@ -92,9 +98,9 @@ def take_reading(admin: Admin, before: ClusterReading | None = None) -> ClusterR
     """Read the cluster once. Rates are averages since the reading ``before``; without it they are
     0. Raises NoBrokersError."""
     began = time.monotonic()
+    # A killed broker delays the groups for seconds; the sample, taken afterwards, shows the death.
+    groups, lags, failure = _groups(admin.within(GROUPS_MS), before)
     sample = take_sample(admin)
-    listed = admin.list_groups()
-    lags = admin.lag_many([row.group for row in listed])
     led = [
         tp
         for name in sample.view.topics
@@ -104,13 +110,26 @@ def take_reading(admin: Admin, before: ClusterReading | None = None) -> ClusterR
     starts = _offsets(admin, led, EARLIEST_TIMESTAMP)
     ends = _offsets(admin, led, LATEST_TIMESTAMP)
     at_ms = time.time() * 1000
-    groups = {row.group: group_reading(row, lags[row.group]) for row in listed}
+    found = causes(sample, failure)
     reading = ClusterReading(
-        at_ms, 0.0, sample, tuple(causes(sample)), starts, ends, {}, groups, lags, 0.0
+        at_ms, 0.0, sample, tuple(found), starts, ends, {}, groups, lags, 0.0, failure
     )
     topics = _topics(reading, before)
     total = sum(row.records_per_s for row in topics.values())
     return reading._replace(topics=topics, records_per_s=total, took_s=time.monotonic() - began)
+
+
+def _groups(
+    admin: Admin, before: ClusterReading | None
+) -> tuple[Mapping[str, GroupReading], Mapping[str, GroupLag], str]:
+    """Return the groups, their lags, and why they could not be read: then those of ``before``."""
+    try:
+        listed = admin.list_groups()
+        lags = admin.lag_many([row.group for row in listed])
+    except RetriableError as error:
+        failure = error.message or str(error)
+        return ({}, {}, failure) if before is None else (before.groups, before.lags, failure)
+    return {row.group: group_reading(row, lags[row.group]) for row in listed}, lags, ""
 
 
 def _offsets(admin: Admin, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
@@ -213,6 +232,7 @@ class Sampler:
         """Number of failed readings by error name."""
         self.durations = Histogram()
         self.totals, self.topics, self.groups = Recorder(), Recorder(), Recorder()
+        self._times_ms: deque[float] = deque(maxlen=KEPT)
         self._admin = admin
         self._interval_s = interval_s
         self._changed = threading.Condition()
@@ -237,6 +257,11 @@ class Sampler:
         """Seconds since the last reading; infinite without one."""
         reading = self.reading
         return float("inf") if reading is None else time.time() - reading.at_ms / 1000
+
+    def span_s(self, count: int) -> float:
+        """Return the seconds between the last reading and the first of the last ``count`` ones."""
+        times = list(self._times_ms)[-count:] if count else []
+        return (times[-1] - times[0]) / 1000 if times else 0.0
 
     def look_again(self, timeout_s: float = INTERVAL_S) -> None:
         """Start a new reading now, and wait for its end for at most ``timeout_s`` seconds."""
@@ -278,4 +303,5 @@ class Sampler:
         )
         self.topics.add((row.name, row.records_per_s) for row in reading.topics.values())
         self.groups.add((row.name, row.lag or 0) for row in reading.groups.values())
+        self._times_ms.append(reading.at_ms)
         self.reading, self.failure = reading, ""

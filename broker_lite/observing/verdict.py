@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from broker_lite.client.administration.admin import BrokerReport
 from broker_lite.client.administration.health import PartitionHealth, cluster_health
 from broker_lite.observing.sample import ClusterSample
 
@@ -12,6 +13,9 @@ State = Literal["ok", "warning", "critical"]
 
 DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
 """Fractions of free disk space (0 to 1) below which the verdict is warning, and critical."""
+METADATA_AGE_S = 10.0
+"""Age in seconds of a broker's metadata from which the loss of ZooKeeper is a cause. A broker
+usually connects again within seconds."""
 
 
 class Cause(NamedTuple):
@@ -39,12 +43,23 @@ _CURES: tuple[tuple[str, State, str], ...] = (
     ),
 )
 """The state of an unhealthy partition, its verdict and its cure; the worst state first."""
+_MORE_SPACE = "shorten retention.ms or retention.bytes (logbus topic alter), or enlarge the disk"
 
 
-def causes(sample: ClusterSample) -> list[Cause]:
+def causes(sample: ClusterSample, groups_failure: str = "") -> list[Cause]:
     """Return the causes why a cluster is not healthy, the worst first; empty for a healthy
-    cluster."""
-    found = [*_controller(sample), *partition_causes(partitions(sample)), *disk_causes(sample)]
+    cluster. ``groups_failure``: why the groups could not be read."""
+    lost = list(zookeeper_causes(sample.reports))
+    found = [
+        *_controller(sample),
+        *lost,
+        *partition_causes(partitions(sample)),
+        *disk_causes(sample),
+    ]
+    if groups_failure and not lost:
+        text = f"their offsets cannot be read ({groups_failure}); lags are those of before"
+        cure = "check that all brokers run, and that ZooKeeper has a quorum"
+        found.append(Cause("warning", "groups", text, cure))
     return sorted(found, key=lambda cause: cause.state != "critical")
 
 
@@ -70,8 +85,8 @@ def partition_causes(rows: list[PartitionHealth]) -> Iterator[Cause]:
 
 
 def broker_causes(sample: ClusterSample, broker_id: int) -> list[Cause]:
-    """Return why one broker is not healthy: it is down, some of its replicas are not in sync, or
-    its disk has failed or is nearly full."""
+    """Return why one broker is not healthy: it is down, some of its replicas are not in sync, its
+    disk has failed or is nearly full, or it has lost ZooKeeper."""
     about = f"broker {broker_id}"
     if broker_id not in sample.view.brokers:
         known = ", ".join(map(str, sorted(sample.view.brokers))) or "none"
@@ -85,6 +100,7 @@ def broker_causes(sample: ClusterSample, broker_id: int) -> list[Cause]:
     ]
     behind = [f"{name}-{row.partition}" for name, row in held if broker_id not in row.isr]
     found = [cause for cause in disk_causes(sample) if cause.about == about]
+    found += zookeeper_causes([row for row in sample.reports if row.broker_id == broker_id])
     if behind:
         text = f"{len(behind)} of {len(held)} replicas are not in sync, such as {behind[0]}"
         cure = f"wait for it: logbus health --broker {broker_id} --wait"
@@ -102,10 +118,27 @@ def _controller(sample: ClusterSample) -> Iterator[Cause]:
         )
 
 
+def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
+    """Return a cause if brokers have lost ZooKeeper; critical if all of them have."""
+    ages = {row.broker_id: row.metadata_age_s or 0.0 for row in reports}
+    lost = [broker_id for broker_id, age_s in ages.items() if age_s >= METADATA_AGE_S]
+    if lost:
+        state: State = "critical" if len(lost) == len(ages) else "warning"
+        names = ("broker " if len(lost) == 1 else "brokers ") + ", ".join(map(str, lost))
+        text = f"not reached by {names} for {max(ages.values()):.0f} s; leaders stay, but "
+        text += "elections, offset commits, new producers and new topics wait"
+        yield Cause(state, "ZooKeeper", text, "check that ZooKeeper runs and has a quorum")
+
+
 def disk_causes(sample: ClusterSample) -> Iterator[Cause]:
-    """Yield a cause for each data directory that failed or whose disk is nearly full."""
+    """Yield a cause for each data directory that failed or whose disk is full or nearly full."""
+    full = {row.broker_id for row in sample.reports if row.is_disk_full}
     for row in sample.log_dirs:
         about = f"broker {row.broker_id}"
+        if row.error is None and row.broker_id in full:
+            text = f"{row.path}: the disk is full; the broker refuses records"
+            yield Cause("critical", about, text, _MORE_SPACE)
+            continue
         if row.error is not None:
             place = row.path or "its log directories"
             text = f"{place}: {row.error.message}"
@@ -115,5 +148,4 @@ def disk_causes(sample: ClusterSample) -> Iterator[Cause]:
         if row.usable_bytes >= 0 and free < DISK_WARNING:
             state: State = "critical" if free < DISK_CRITICAL else "warning"
             text = f"{row.path}: {free:.0%} of the disk is free"
-            cure = "shorten retention.ms or retention.bytes (logbus topic alter), or enlarge it"
-            yield Cause(state, about, text, cure)
+            yield Cause(state, about, text, _MORE_SPACE)

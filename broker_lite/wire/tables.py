@@ -30,7 +30,14 @@ from broker_lite.wire.api import (
     is_flexible,
     response_header_bytes,
 )
-from broker_lite.wire.calls import broker_transactions, groups, sinks, users, verification
+from broker_lite.wire.calls import (
+    broker_transactions,
+    groups,
+    log_dirs,
+    sinks,
+    users,
+    verification,
+)
 from broker_lite.wire.calls.envelope import EnvelopeRequest, encode_envelope
 from broker_lite.wire.calls.group_transactions import (
     TAG_ADD_GROUP,
@@ -45,7 +52,7 @@ from broker_lite.wire.calls.offsets import (
     encode_answers,
 )
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, encode_unregister_broker
-from broker_lite.wire.primitives import I32, Reader, Writer, uuid_bytes
+from broker_lite.wire.primitives import I32, Reader, Writer, put_tag, uuid_bytes
 
 Message = Any
 """A request or response. The library's classes have no types that a type checker could use."""
@@ -173,6 +180,7 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         Reader.i64,
     ),
     consumer.OffsetFetchRequest: (groups.TAG_FETCH_ORIGIN, Reader.boolean),
+    admin.DescribeLogDirsRequest: (log_dirs.TAG_ASKED_STATE, Reader.boolean),
     producer.WriteTxnMarkersRequest.WritableTxnMarker: (
         broker_transactions.TAG_COORDINATOR,
         broker_transactions.take_marker_tag,
@@ -252,9 +260,20 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
     response.API_VERSION = version
     response.with_header(correlation_id)
     try:
-        return bytes(response.encode(header=True, framed=True))
+        frame = response.encode(header=True, framed=True)
+        own = response.unknown_tags
+        return bytes(frame) if own is None else _tagged(frame, *own)
     except (TypeError, ValueError, AttributeError, struct.error) as error:
         raise AssertionError(f"{type(response).__name__} v{version}: {error}") from error
+
+
+def _tagged(frame: bytes, number: int, value: bytes) -> bytes:
+    """Replace the empty section of tagged fields at the end of an answer by one with this field."""
+    writer = Writer()
+    writer.buffer += frame[:-1]
+    put_tag(writer, number, value)
+    I32.pack_into(writer.buffer, 0, len(writer.buffer) - 4)
+    return bytes(writer.buffer)
 
 
 def _by_hand(
@@ -283,6 +302,11 @@ def set_throttle(response: Message, wait_ms: int) -> None:
 def own_tag(item: Message) -> Any:
     """Return the value of logbus' tagged field in a request or row; None if it lacks the field."""
     return item.unknown_tags
+
+
+def set_own_tag(response: Message, number: int, value: bytes) -> None:
+    """Add a tagged field of logbus to an answer of a flexible version without tagged fields."""
+    response.unknown_tags = (number, value)
 
 
 def build(kind: Any, **fields: Any) -> Message:

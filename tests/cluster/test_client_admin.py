@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.patience import until
 
+from broker_lite import __version__
 from broker_lite.bus import Bus, connect
 from broker_lite.client import Admin
 from broker_lite.errors import (
@@ -212,6 +213,13 @@ def test_admin_describes_disks(bus: Bus, topic: str) -> None:
     assert [row.broker_id for row in found] == sorted(bus.cluster().brokers)
     assert any(tp.topic == topic for row in found for tp in row.partitions)
     assert all(row.error is None and row.total_bytes > 0 for row in found)
+
+
+def test_brokers_report_their_version_and_state(bus: Bus) -> None:
+    found = bus.admin.broker_reports()
+    assert [report.broker_id for report in found] == sorted(bus.cluster().brokers)
+    assert {report.version for report in found} == {__version__}
+    assert {(report.metadata_age_s, report.is_disk_full) for report in found} == {(0.0, False)}
 
 
 def test_cluster_is_found_by_each_kind_of_address(

@@ -17,7 +17,8 @@ from support.certificates import write_pem
 from support.console import ANSWER_S, RunningConsole
 from support.patience import until
 
-from broker_lite.bus import Bus
+from broker_lite import __version__
+from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 from broker_lite.observing.metrics import CLUSTER_METRICS
@@ -240,6 +241,34 @@ def test_last_sample_stays_while_no_broker_answers(
         assert page.status == 200 and "The cluster does not answer." in page.text
         assert "Broker 0" in page.text
         assert console.get("/api/v1/brokers/0").json["settings_refusal"]
+    finally:
+        console.close()
+
+
+def test_pages_stay_live_while_zookeeper_is_down(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    small = make_cluster(1, own_zookeeper=True, config={"broker.rack": "zone-a"})
+    console = RunningConsole(small.bootstrap_servers)
+    try:
+        until(lambda: console.get("/healthz").status == 200, what="the first reading")
+        (row,) = console.json("/brokers")["brokers"]
+        assert (row["rack"], row["version"]) == ("zone-a", __version__)
+        with connect(small.bootstrap_servers) as bus, bus.producer() as producer:
+            bus.create_topic("read", partitions=1)
+            # A producer's first record needs ZooKeeper for a producer id.
+            producer.send("read", b"with ZooKeeper").result()
+            bus.admin.commit_offsets("reading", {TopicPartition("read", 0): 0})
+            until(lambda: console.json("/groups")["groups"]["total"] == 1, what="the group")
+            assert small.zookeeper_server is not None
+            small.zookeeper_server.kill()
+            until(lambda: console.json("")["cluster"]["zookeeper"]["connected"] == 0, what="it")
+            producer.send("read", b"without ZooKeeper").result()
+        assert len(console.json("/topics/read/messages")["records"]) == 2
+        page = console.get("/groups/reading")
+        assert page.status == 200 and "The offsets of groups cannot be read." in page.text
+        assert "The cluster does not answer." not in page.text
+        assert "No ZooKeeper" in console.get("/brokers").text
     finally:
         console.close()
 

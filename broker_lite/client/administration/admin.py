@@ -11,6 +11,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from broker_lite.client.administration import admin_requests, replica_requests
@@ -44,6 +45,7 @@ from broker_lite.model import (
 )
 from broker_lite.wire.calls import configs, topics
 from broker_lite.wire.calls.groups import DescribedGroupMember
+from broker_lite.wire.calls.log_dirs import DescribeLogDirsResponse
 
 T = TypeVar("T")
 
@@ -96,6 +98,21 @@ class LogDir(NamedTuple):
     total_bytes: int
     usable_bytes: int
     partitions: Mapping[TopicPartition, int]
+
+
+class BrokerReport(NamedTuple):
+    """A live broker's report on itself.
+
+    ``version`` and ``metadata_age_s`` are None if the broker does not answer or does not report
+    them. ``metadata_age_s`` is 0 while the broker is connected to ZooKeeper, else the seconds since
+    its metadata were last known to be current. ``is_disk_full``: the broker refuses records.
+    """
+
+    broker_id: int
+    log_dirs: tuple[LogDir, ...]
+    version: str | None = None
+    metadata_age_s: float | None = None
+    is_disk_full: bool = False
 
 
 class Admin:
@@ -162,7 +179,7 @@ class Admin:
         if names is None:
             return view
         wanted = {name: view.topics[name] for name in names if name in view.topics}
-        return ClusterView(view.cluster_id, view.controller_id, view.brokers, wanted)
+        return replace(view, topics=wanted)
 
     def missing_topic(self, name: str) -> LogbusError:
         """Return the error that says why a topic cannot be used. If the topic does not exist, the
@@ -555,20 +572,33 @@ class Admin:
 
     def log_dirs(self) -> list[LogDir]:
         """Return every live broker's data directories with the bytes of each partition."""
-        found = []
+        return [row for report in self.broker_reports() for row in report.log_dirs]
+
+    def broker_reports(self) -> list[BrokerReport]:
+        """Return every live broker's report on itself, by broker id."""
         answers = self._run(admin_requests.describe_log_dirs(self._cluster, self._deadline()))
-        for broker_id, answer in sorted(answers.items()):
-            if isinstance(answer, LogbusError):
-                found.append(LogDir(broker_id, "", answer, -1, -1, {}))
-                continue
-            for row in answer.results:
-                error = error_for(row.error_code) if row.error_code else None
-                sizes = {
-                    TopicPartition(topic.name, part.partition_index): part.partition_size
-                    for topic in row.topics
-                    for part in topic.partitions
-                }
-                found.append(
-                    LogDir(broker_id, row.log_dir, error, row.total_bytes, row.usable_bytes, sizes)
-                )
-        return found
+        return [_report(broker_id, answers[broker_id]) for broker_id in sorted(answers)]
+
+
+def _report(broker_id: int, answer: DescribeLogDirsResponse | LogbusError) -> BrokerReport:
+    if isinstance(answer, LogbusError):
+        return BrokerReport(broker_id, (LogDir(broker_id, "", answer, -1, -1, {}),))
+    found = []
+    for row in answer.results:
+        error = error_for(row.error_code) if row.error_code else None
+        sizes = {
+            TopicPartition(topic.name, part.partition_index): part.partition_size
+            for topic in row.topics
+            for part in topic.partitions
+        }
+        found.append(
+            LogDir(broker_id, row.log_dir, error, row.total_bytes, row.usable_bytes, sizes)
+        )
+    report = BrokerReport(broker_id, tuple(found))
+    state = answer.state
+    if state is None:
+        return report
+    age_s = state.metadata_age_ms / 1000
+    return report._replace(
+        version=state.version, metadata_age_s=age_s, is_disk_full=state.is_disk_full
+    )

@@ -49,12 +49,14 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The cluster as a broker described it: live brokers and the requested topics."""
+    """The cluster as a broker described it: live brokers and the requested topics. ``racks`` has
+    the brokers with ``broker.rack``."""
 
     cluster_id: str = ""
     controller_id: int = NO_BROKER
     brokers: Mapping[int, Endpoint] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
+    racks: Mapping[int, str] = field(default_factory=dict)
 
     def partition(self, tp: TopicPartition) -> PartitionMetadata | None:
         """Return the metadata of a partition, or None."""

@@ -101,6 +101,7 @@ def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
         answer.controller_id,
         {row.node_id: Endpoint(row.host, row.port) for row in answer.brokers},
         topics,
+        {row.node_id: row.rack for row in answer.brokers if row.rack},
     )
 
 

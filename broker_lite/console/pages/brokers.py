@@ -1,10 +1,11 @@
-"""Brokers: leaders, replicas and disks. The page of one broker also has its partitions and
-settings."""
+"""Brokers: leaders, replicas, disks, racks and versions. The page of one broker also has its
+partitions and settings."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from broker_lite.client.administration.admin import BrokerReport
 from broker_lite.client.administration.health import broker_loads
 from broker_lite.console.lists import Column, listing
 from broker_lite.console.page_request import Data, PageRequest
@@ -26,17 +27,20 @@ def brokers(ask: PageRequest) -> Data:
 def broker_rows(reading: ClusterReading) -> list[dict[str, Any]]:
     """Return a row for each broker that runs or that a partition names."""
     view = reading.sample.view
+    reports = {report.broker_id: report for report in reading.sample.reports}
     rows = []
     for broker_id, load in broker_loads(view).items():
+        report = reports.get(broker_id, BrokerReport(broker_id, ()))
         endpoint = view.brokers.get(broker_id)
-        disks = [row for row in reading.sample.log_dirs if row.broker_id == broker_id]
-        known = [row for row in disks if row.error is None]
+        known = [row for row in report.log_dirs if row.error is None]
         total = sum(max(row.total_bytes, 0) for row in known)
         usable = sum(max(row.usable_bytes, 0) for row in known)
         rows.append(
             {
                 "id": broker_id,
                 "address": None if endpoint is None else f"{endpoint.host}:{endpoint.port}",
+                "rack": view.racks.get(broker_id),
+                "version": report.version,
                 "runs": endpoint is not None,
                 "is_controller": endpoint is not None and broker_id == view.controller_id,
                 "leaders": load.leaders,
@@ -45,7 +49,9 @@ def broker_rows(reading: ClusterReading) -> list[dict[str, Any]]:
                 "size_bytes": sum(sum(row.partitions.values()) for row in known) if known else None,
                 "disk_used": 1 - usable / total if total else None,
                 "disk_free_bytes": usable if total else None,
-                "errors": [row.error.message for row in disks if row.error is not None],
+                "disk_full": report.is_disk_full,
+                "metadata_age_s": report.metadata_age_s,
+                "errors": [row.error.message for row in report.log_dirs if row.error is not None],
             }
         )
     return rows

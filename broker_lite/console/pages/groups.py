@@ -62,9 +62,11 @@ def group(ask: PageRequest) -> Data:
         }
         for member in sorted(lag.members)
     ]
+    history = ask.sampler.groups.values(row.name)
     return {
         "group": row._asdict() | {"topics": list(row.topics)},
-        "history": ask.sampler.groups.values(row.name),
+        "history": history,
+        "history_s": ask.sampler.span_s(len(history)),
         "members": members,
         "partitions": listing(rows, PARTITIONS, ask.query, sort="name"),
     }

@@ -33,6 +33,7 @@ def overview(ask: PageRequest) -> Data:
         "history": {
             name: [] if totals is None else totals.values(name) for name in (RECORDS, SIZE, LAG)
         },
+        "history_s": 0.0 if totals is None else ask.sampler.span_s(len(totals.values(LAG))),
         "topics": [row._asdict() for row in topics[:FIRST]],
         "groups": [row._asdict() for row in groups[:FIRST]],
         "brokers": broker_rows(reading),
@@ -56,7 +57,17 @@ def _facts(reading: ClusterReading) -> dict[str, Any]:
         "cluster_id": view.cluster_id,
         "controller": view.controller_id if view.controller_id in view.brokers else None,
         "moves": len(reading.sample.moves),
+        "zookeeper": _zookeeper(reading),
     }
+
+
+def _zookeeper(reading: ClusterReading) -> dict[str, Any] | None:
+    """Return how many brokers are connected to ZooKeeper, and the age of the oldest metadata; None
+    if no broker reports it."""
+    ages = [row.metadata_age_s for row in reading.sample.reports if row.metadata_age_s is not None]
+    if not ages:
+        return None
+    return {"connected": ages.count(0.0), "brokers": len(ages), "metadata_age_s": max(ages)}
 
 
 def _disk(reading: ClusterReading) -> dict[str, float] | None:

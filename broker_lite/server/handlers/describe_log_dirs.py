@@ -3,18 +3,21 @@
 A broker has one data directory, so no replica is a future replica, and ``offset_lag`` is always 0.
 If the data directory failed, the answer has KAFKA_STORAGE_ERROR. If the client lacks permission,
 the answer lists no directory, and from version 3 on has CLUSTER_AUTHORIZATION_FAILED.
+A client of logbus also gets the state of this broker.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from broker_lite import __version__
 from broker_lite.errors import NO_ERROR, ClusterAuthorizationError, StorageError
 from broker_lite.security.acls import CLUSTER_NAME, Operation, ResourceKind
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.calls.log_dirs import TAG_STATE, BrokerState, encode_state
 from broker_lite.wire.tables import DescribeLogDirsResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, own_tag, set_own_tag
 
 _Result = Response.DescribeLogDirsResult
 _Topic = _Result.DescribeLogDirsTopic
@@ -48,4 +51,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         total_bytes=total,
         usable_bytes=usable,
     )
-    return Response(results=[result])
+    answer = Response(results=[result])
+    if own_tag(message):
+        age_ms = int(parts.registry.metadata_age_s * 1000)
+        state = BrokerState(__version__, age_ms, parts.logs.is_full)
+        set_own_tag(answer, TAG_STATE, encode_state(state))
+    return answer

@@ -1,12 +1,22 @@
-"""Client side of DescribeLogDirs v4: the sizes of partitions on a broker's disk."""
+"""Client side of DescribeLogDirs v4: the sizes of partitions on a broker's disk.
+
+In tagged fields of logbus, the request asks for the state of the broker, and the answer carries it.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.primitives import Reader, Writer
+from broker_lite.wire.primitives import Reader, Writer, put_tag
+
+TAG_ASKED_STATE = 10000
+"""Tag in the request: one byte that is not 0 asks for the broker's state."""
+TAG_STATE = 10000
+"""Tag in the answer to such a request: the broker's state."""
+_AGE_AND_DISK = struct.Struct(">q?")
 
 
 class LogDirPartition(NamedTuple):
@@ -35,10 +45,24 @@ class LogDirRow(NamedTuple):
     usable_bytes: int
 
 
+class BrokerState(NamedTuple):
+    """The state of a broker. ``metadata_age_ms`` is 0 while the broker is connected to ZooKeeper,
+    else the time since its metadata were last known to be current. ``is_disk_full``: the broker
+    refuses records.
+    """
+
+    version: str
+    metadata_age_ms: int
+    is_disk_full: bool
+
+
 class DescribeLogDirsResponse(NamedTuple):
+    """The answer. ``state`` is None from a broker that does not report it."""
+
     throttle_time_ms: int
     error_code: int
     results: tuple[LogDirRow, ...]
+    state: BrokerState | None = None
 
 
 class DescribableTopic(NamedTuple):
@@ -62,13 +86,26 @@ class DescribeLogDirsRequest:
             writer.tag_end()
 
         writer.nullable_array(self.topics, put_topic)
-        writer.tag_end()
+        put_tag(writer, TAG_ASKED_STATE, b"\1")
 
     @staticmethod
     def decode(reader: Reader) -> DescribeLogDirsResponse:
-        return reader.ended(
-            DescribeLogDirsResponse(reader.i32(), reader.i16(), reader.array(_log_dir))
-        )
+        answer = DescribeLogDirsResponse(reader.i32(), reader.i16(), reader.array(_log_dir))
+        state = reader.tags().get(TAG_STATE)
+        return answer if state is None else answer._replace(state=_state(Reader(state)))
+
+
+def _state(reader: Reader) -> BrokerState:
+    version = reader.string()
+    return BrokerState(version, *reader.unpack(_AGE_AND_DISK))
+
+
+def encode_state(state: BrokerState) -> bytes:
+    """Return the value of ``TAG_STATE``, on the broker."""
+    writer = Writer()
+    writer.string(state.version)
+    writer.pack(_AGE_AND_DISK, state.metadata_age_ms, state.is_disk_full)
+    return bytes(writer.buffer)
 
 
 def _log_dir(reader: Reader) -> LogDirRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broker_lite.client.administration.admin import LogDir
+from broker_lite.client.administration.admin import BrokerReport, LogDir
 from broker_lite.client.administration.replica_requests import Reassignment
 from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata, TopicMetadata
 from broker_lite.errors import StorageError
@@ -22,10 +22,12 @@ def sample(
     controller: int = 0,
     min_insync: str | None = None,
     dirs: tuple[LogDir, ...] = (),
+    reports: tuple[BrokerReport, ...] = (),
 ) -> ClusterSample:
     topic = TopicMetadata("t", partitions=partitions or (PartitionMetadata(0, 0, 1, ALL, ALL),))
     view = ClusterView("c", controller, {n: BROKERS[n] for n in live}, {"t": topic})
-    return ClusterSample(view, {}, {"t": min_insync} if min_insync else {}, dirs)
+    reports += tuple(BrokerReport(row.broker_id, (row,)) for row in dirs)
+    return ClusterSample(view, {}, {"t": min_insync} if min_insync else {}, reports)
 
 
 def disk(free: int, broker_id: int = 1, error: StorageError | None = None) -> LogDir:
@@ -95,3 +97,27 @@ def test_broker_is_done_when_it_runs_and_its_replicas_are_in_sync() -> None:
     assert (cause.state, cause.found) == ("critical", "not registered; brokers that run: 0, 2")
     nobody = behind._replace(view=replace(behind.view, brokers={}))
     assert "none" in broker_causes(nobody, 1)[0].found
+
+
+def test_full_disk_is_critical_whatever_is_free() -> None:
+    found = sample(reports=(BrokerReport(1, (disk(50),), is_disk_full=True),))
+    (cause,) = causes(found)
+    assert (cause.state, cause.about) == ("critical", "broker 1") and "is full" in cause.found
+    assert broker_causes(found, 1) == [cause] and broker_causes(found, 0) == []
+
+
+def test_loss_of_zookeeper_is_a_cause_after_a_while() -> None:
+    def lost(*ages: float | None, groups: str = "") -> list[tuple[str, str]]:
+        reports = tuple(
+            BrokerReport(broker_id, (), "1.0", age_s) for broker_id, age_s in enumerate(ages)
+        )
+        return [
+            (cause.state, cause.found.partition(";")[0])
+            for cause in causes(sample(reports=reports), groups)
+        ]
+
+    assert lost(0.0, 0.0) == lost(2.0, 9.0) == lost(None, None) == []
+    assert lost(0.0, 12.4) == [("warning", "not reached by broker 1 for 12 s")]
+    assert lost(None, groups="unavailable")[0][0] == "warning"
+    assert len(lost(60.0, 60.0, groups="unavailable")) == 1
+    assert lost(60.0, 12.0) == [("critical", "not reached by brokers 0, 1 for 60 s")]

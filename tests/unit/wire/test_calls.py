@@ -571,6 +571,7 @@ UNSAID = {
     "group_type": "",
     "producer_id": NO_PRODUCER,
     "producer_epoch": NO_EPOCH,
+    "state": None,
 }
 """Fields of ours that Kafka's messages, or their earlier versions, do not have."""
 

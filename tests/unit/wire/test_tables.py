@@ -17,7 +17,7 @@ from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.model import PartitionKey
 from broker_lite.wire import tables
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call, parse_header, read_response_header
-from broker_lite.wire.calls import groups
+from broker_lite.wire.calls import groups, log_dirs
 from broker_lite.wire.calls.envelope import EnvelopeRequest, EnvelopeResponse
 from broker_lite.wire.calls.group_transactions import (
     AddGroupRequest,
@@ -133,6 +133,23 @@ def test_response_can_be_encoded_again_in_another_version() -> None:
         octets = tables.encode(ApiKey.LIST_GROUPS, version, 1, response)
         got = tables.ListGroupsResponse.decode(octets, version=version, header=True, framed=True)
         assert got.error_code == 15
+
+
+def test_broker_state_is_a_tagged_field_that_kafka_clients_skip() -> None:
+    writer = Writer()
+    log_dirs.DescribeLogDirsRequest().encode(writer)
+    frame = memoryview(bytes(writer.buffer))
+    asked = tables.decode(ApiKey.DESCRIBE_LOG_DIRS, 4, frame, 0)
+    assert (asked.topics, tables.own_tag(asked)) == (None, True)
+    state = log_dirs.BrokerState("1.2.3", 4500, True)
+    response = tables.DescribeLogDirsResponse(results=[])
+    tables.set_own_tag(response, log_dirs.TAG_STATE, log_dirs.encode_state(state))
+    octets = tables.encode(ApiKey.DESCRIBE_LOG_DIRS, 4, 1, response)
+    got = log_dirs.DescribeLogDirsRequest.decode(Reader(memoryview(octets), 9))
+    assert got == (0, 0, (), state)
+    kind = tables.DescribeLogDirsResponse
+    theirs = kind.decode(octets, version=4, header=True, framed=True)
+    assert (theirs.results, list(theirs.unknown_tags)) == ([], ["_10000"])
 
 
 @pytest.mark.parametrize("version", [5, 99, -1])
