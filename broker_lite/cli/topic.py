@@ -212,8 +212,8 @@ def alter(
 ) -> None:
     """Change a topic's settings or raise its number of partitions.
 
-    It prints each value before and after. It asks before a change that loses records, such as a
-    lower retention.ms, and before it adds partitions, which stay for good.
+    The command prints each value before and after. It asks before a change that loses records, such
+    as a lower retention.ms, and before it adds partitions, because partitions cannot be removed.
 
     \b
     Examples:

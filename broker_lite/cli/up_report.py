@@ -119,7 +119,8 @@ def _next(facts: Facts, topic: str | None) -> list[str]:
 
 
 def _topic(facts: Facts) -> str | None:
-    """Return a topic of the cluster for the next steps; None without any, or without an answer."""
+    """Return a topic of the cluster for the next steps; None if the cluster has no topics or does
+    not answer."""
     from broker_lite.client.administration.admin import Admin
 
     try:

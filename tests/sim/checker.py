@@ -133,7 +133,7 @@ class Checker:
         self.unclean: set[PartitionKey] = set()
         """Partitions in which a leader outside the ISR was elected."""
         self.transactions: TransactionTruth | None = None
-        """The true outcome of transactions, in seeds that have some."""
+        """The true outcome of transactions; None in seeds without transactions."""
         self._made_s: dict[str, float] = {}
         """The time at which each znode was last created, in virtual seconds."""
 

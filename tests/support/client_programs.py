@@ -77,7 +77,7 @@ class Steps:
                     self._rows[row["step"]] = row
                 code = process.wait(STEP_SECONDS)
             except Empty:
-                # Go and Java programs print the stack of each thread.
+                # On SIGQUIT, Go and Java programs print the stack of each thread.
                 process.send_signal(signal.SIGQUIT)
                 reader.join(DUMP_SECONDS)
                 code = None

@@ -1,4 +1,5 @@
-"""A checked producer load on a replicated topic, and views of its replicas from outside."""
+"""A producer load whose acknowledged records are checked, and the state of a topic's replicas as
+clients and files show it."""
 
 from __future__ import annotations
 
