@@ -275,7 +275,7 @@ class GroupCoordinator:
         """
         while (held := await self._held_or_taken(group)) is not None:
             if count := held.group.size or held.group.awaited:
-                raise NonEmptyGroupError(f"group {group!r} has {count} members")
+                raise NonEmptyGroupError(f"group {group!r} has {count} members; stop them first")
             if held.writing is None:
                 return
             # Wait for the write of the empty generation, because ZooKeeper still counts members
@@ -435,7 +435,10 @@ class GroupCoordinator:
         if join.member_id:
             return _no_member(group)
         if len(self._held) >= GROUPS_MAX:
-            return GroupMaxSizeReachedError(f"this broker coordinates {GROUPS_MAX} groups already")
+            return GroupMaxSizeReachedError(
+                f"group {group!r} cannot be joined, because this broker coordinates the maximum of "
+                f"{GROUPS_MAX} groups with members; stop the members of other groups"
+            )
         error = self._no_room(join.metadata_bytes, GroupMaxSizeReachedError)
         return error or Group(group, self._limits, 0).refusal(join)
 

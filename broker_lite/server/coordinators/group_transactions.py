@@ -260,11 +260,15 @@ class GroupTransactions:
         snapshot = self._registry.snapshot
         topic = snapshot.topics.get(TRANSACTION_STATE)
         if topic is None:
-            raise CoordinatorNotAvailableError(f"topic {TRANSACTION_STATE!r} does not exist yet")
+            raise CoordinatorNotAvailableError(
+                f"topic {TRANSACTION_STATE!r} does not exist yet; retry"
+            )
         partition = state_partition(request.transactional_id.encode(), len(topic.partitions))
         leader, _ = snapshot.leader(TRANSACTION_STATE, NULL_TOPIC_ID, partition)
         if leader == NO_BROKER:
-            raise CoordinatorNotAvailableError(f"{TRANSACTION_STATE}-{partition} has no leader")
+            raise CoordinatorNotAvailableError(
+                f"{TRANSACTION_STATE}-{partition} has no leader at present; retry"
+            )
         answer = await self._calls.send(leader, request)
         if answer.error_code:
             raise error_for(answer.error_code)

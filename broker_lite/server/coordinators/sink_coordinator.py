@@ -165,7 +165,8 @@ class SinkCoordinator:
         led.is_lost = True
         for job in led.jobs.values():
             job.is_cancelled = True
-        self._step(led, Deposed(NotCoordinatorError("find the sink's coordinator again")))
+        error = NotCoordinatorError("this broker no longer coordinates the sink; find it again")
+        self._step(led, Deposed(error))
 
     # Requests.
 

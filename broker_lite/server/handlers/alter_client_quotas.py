@@ -27,7 +27,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         error: LogbusError | None = None
         try:
             if times[name] > 1:
-                raise InvalidRequestError("an entity occurs more than once in the request")
+                raise InvalidRequestError(
+                    "an entity occurs more than once in the request; name each entity once"
+                )
             await _alter(parts, row, validate_only=message.validate_only)
         except LogbusError as raised:
             error = raised

@@ -186,7 +186,10 @@ def _changed(change: Any, present: dict[str, str]) -> str | None:
     if operation == OPERATION_SET:
         return str(value)
     if operation not in (OPERATION_APPEND, OPERATION_SUBTRACT):
-        raise InvalidRequestError(f"{name}: operation {operation} does not exist")
+        raise InvalidRequestError(
+            f"{name}: operation {operation} does not exist; give 0 (set), 1 (delete), 2 (append) "
+            "or 3 (subtract)"
+        )
     if name not in LIST_KEYS:
         raise InvalidConfigError(f"{name} is not a list; set it instead")
     before, given = items(present[name]), items(value)

@@ -56,7 +56,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                     "credentials are accepted only over TLS or from the broker's own machine"
                 )
             if any(count > 1 for (user, _), count in times.items() if user == name):
-                raise DuplicateResourceError(f"user {name!r} occurs twice with one mechanism")
+                raise DuplicateResourceError(
+                    f"user {name!r} occurs twice with one mechanism; name each mechanism once"
+                )
             await _change(parts, name, message)
         except LogbusError as error:
             code, reason = wire_code(error), error.message
@@ -78,7 +80,10 @@ async def _change(parts: BrokerContext, name: str, message: Any) -> None:
     if upserted:
         parts.authorizer.check_user_name(name)
     if upserted and name not in users and len(users) >= USERS_MAX:
-        raise UnacceptableCredentialError(f"there are {USERS_MAX} users, the maximum")
+        raise UnacceptableCredentialError(
+            f"user {name!r} cannot be added, because the cluster has the maximum of {USERS_MAX} "
+            "users; delete another user first"
+        )
     now_ms = parts.clock.now_ms()
 
     def change(before: UserCredentials) -> UserCredentials:
@@ -128,6 +133,7 @@ def _credential(
         )
     if not 0 < keep_old_ms <= KEEP_OLD_MS_MAX:
         raise UnacceptableCredentialError(
-            f"a former password is kept for 1 to {KEEP_OLD_MS_MAX} ms"
+            f"the former password of user {row.name!r} cannot stay valid for {keep_old_ms} ms; "
+            f"give 1 to {KEEP_OLD_MS_MAX} ms"
         )
     return fresh._replace(pairs=(keys.pair(), before.pairs[0]), old_until_ms=now_ms + keep_old_ms)

@@ -53,7 +53,9 @@ async def _delete(
     try:
         request.access.check_topic(topic)
         if topic == TRANSACTION_STATE:
-            raise InvalidTopicError(f"only brokers delete records of topic {topic!r}")
+            raise InvalidTopicError(
+                f"only brokers delete records of topic {topic!r}; choose another topic"
+            )
         deleting = parts.replicas.delete_records(topic, partition, offset)
         low_watermark = await within(timeout_ms, deleting, f"a follower of {topic}-{partition}")
     except LogbusError as error:

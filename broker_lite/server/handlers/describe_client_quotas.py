@@ -67,6 +67,10 @@ def _component(row: Any) -> Component:
 def _check_types(types: Iterable[str]) -> None:
     given = list(types)
     if len(set(given)) < len(given):
-        raise InvalidRequestError("an entity type occurs twice in the request")
+        raise InvalidRequestError(
+            "an entity type occurs twice in the request; name each entity type once"
+        )
     if IP in given and len(given) > 1:
-        raise InvalidRequestError("quotas of an ip have no user and no client id")
+        raise InvalidRequestError(
+            "quotas of an ip have no user and no client id; request the ip by itself"
+        )

@@ -22,7 +22,10 @@ async def handle(
     """Commit or drop the pending offsets. Refuse the request of a client that is not a broker."""
     try:
         if not request.is_broker:
-            raise InvalidRequestError("only brokers end a transaction's offsets in a group")
+            raise InvalidRequestError(
+                "only brokers end a transaction's offsets in a group; send EndTxn to the "
+                "transaction coordinator"
+            )
         await parts.group_transactions.end(message)
     except LogbusError as error:
         return EndGroupOffsetsResponse(wire_code(error))

@@ -59,7 +59,10 @@ def _find(
         if start == EARLIEST_TIMESTAMP and level is not None:
             start = log_start
         if not log_start <= start <= log.log_end_offset:
-            raise OffsetOutOfRangeError(f"{replica} has no offset {start}")
+            raise OffsetOutOfRangeError(
+                f"{replica} has no offset {start}; give one from {log_start} to "
+                f"{log.log_end_offset}"
+            )
     except LogbusError as error:
         return _refusal(error)
     if start >= end:

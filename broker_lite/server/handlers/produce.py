@@ -215,9 +215,11 @@ class _Produce:
         if message.acks not in ACKS:
             raise InvalidRequiredAcksError(f"acks={message.acks}: give -1 (all), 1 or 0")
         if records is None or not len(records):
-            raise InvalidRecordError(f"no records for {replica}")
+            raise InvalidRecordError(f"the request has no records for {replica}; send at least one")
         if replica.topic == TRANSACTION_STATE:
-            raise InvalidTopicError(f"only brokers write to topic {replica.topic!r}")
+            raise InvalidTopicError(
+                f"only brokers write to topic {replica.topic!r}; use another topic"
+            )
         if len(records) > config.max_message_bytes:
             raise MessageTooLargeError(
                 f"{len(records)} bytes for {replica}; its max.message.bytes is "
@@ -238,7 +240,8 @@ class _Produce:
             )
         if not message.transactional_id:
             raise TransactionalIdAuthorizationError(
-                f"a batch of a transaction for {replica} has no transactional id"
+                f"a batch of a transaction for {replica} has no transactional id; set "
+                "transactional.id in the producer"
             )
         self._request.access.check_transactional_id(message.transactional_id)
         if message.acks != wire.ACKS_ALL:
@@ -246,7 +249,10 @@ class _Produce:
                 f"acks={message.acks}: a batch of a transaction takes acks=all"
             )
         if header.producer_id == NO_PRODUCER:
-            raise InvalidRecordError(f"a batch of a transaction for {replica} has no producer id")
+            raise InvalidRecordError(
+                f"a batch of a transaction for {replica} has no producer id; request one with "
+                "InitProducerId"
+            )
         replica.check_leader()
 
     def _done(
