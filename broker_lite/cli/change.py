@@ -33,7 +33,8 @@ class ChangeOptions(NamedTuple):
 
 
 def _is_confirmed(question: str) -> bool:
-    """Ask on stderr. The end of stdin is a no. Raises click.Abort on Ctrl-C."""
+    """Ask a question on stderr, and return whether the answer is yes. The end of stdin counts as
+    no. Raises click.Abort on Ctrl-C."""
     try:
         return click.confirm(question, err=True)
     except click.Abort as abort:

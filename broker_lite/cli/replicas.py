@@ -79,7 +79,8 @@ def reassign(
 ) -> None:
     """Move partitions to other brokers; without an option, show the moves in progress.
 
-    It prints the replicas of each partition before and after, and asks.
+    The command prints the replicas of each partition before and after, and asks before it moves
+    them.
 
     \b
     Examples:

@@ -57,7 +57,8 @@ def _start_ms(query: Fields) -> str:
     """Return the start time as an expression in Python, in ms since 1970; empty without one."""
     if query.get("from") != "time":
         return ""
-    # The age of a relative time, which counts from the run of the program, is negative.
+    # Parsed with now = 0, a relative time such as -1h is negative. The program subtracts it from
+    # the time at which it runs.
     at_ms = parse_time_ms(query.get("at", ""), 0)
     if at_ms is None:
         return ""

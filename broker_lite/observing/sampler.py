@@ -28,8 +28,8 @@ from broker_lite.server.metrics import Histogram
 INTERVAL_S = 5.0
 """Seconds between two readings."""
 GROUPS_MS = 5_000
-"""Milliseconds in which the groups must be read. It is short because a reading must end before the
-reading before it counts as old, although ZooKeeper or a broker is down."""
+"""Maximum milliseconds to read the groups. Even if ZooKeeper or a broker is down, a reading must end
+before the previous reading counts as old."""
 RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
 """Names of the series in ``Sampler.totals``."""
 
@@ -122,7 +122,8 @@ def take_reading(admin: Admin, before: ClusterReading | None = None) -> ClusterR
 def _groups(
     admin: Admin, before: ClusterReading | None
 ) -> tuple[Mapping[str, GroupReading], Mapping[str, GroupLag], str]:
-    """Return the groups, their lags, and why they could not be read: then those of ``before``."""
+    """Return the groups, their lags, and an empty text. If the brokers do not answer, return the
+    groups and lags of ``before``, and the error."""
     try:
         listed = admin.list_groups()
         lags = admin.lag_many([row.group for row in listed])
@@ -259,7 +260,7 @@ class Sampler:
         return float("inf") if reading is None else time.time() - reading.at_ms / 1000
 
     def span_s(self, count: int) -> float:
-        """Return the seconds between the last reading and the first of the last ``count`` ones."""
+        """Return the seconds that the last ``count`` readings span, from the first to the last."""
         times = list(self._times_ms)[-count:] if count else []
         return (times[-1] - times[0]) / 1000 if times else 0.0
 

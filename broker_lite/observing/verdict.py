@@ -14,8 +14,8 @@ State = Literal["ok", "warning", "critical"]
 DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
 """Fractions of free disk space (0 to 1) below which the verdict is warning, and critical."""
 METADATA_AGE_S = 10.0
-"""Age in seconds of a broker's metadata from which the loss of ZooKeeper is a cause. A broker
-usually connects again within seconds."""
+"""Age in seconds of a broker's metadata from which a lost connection to ZooKeeper is reported as a
+cause. A broker usually reconnects within seconds."""
 
 
 class Cause(NamedTuple):
