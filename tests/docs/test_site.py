@@ -100,6 +100,14 @@ def test_at_most_one_sentence_in_twenty_is_long() -> None:
     assert len(long) <= LONG_SHARE_MAX * len(found), f"{len(long)} of {len(found)}:\n{listing}"
 
 
+def test_how_to_guides_have_a_check_and_an_undo() -> None:
+    guides = [name for name in written() if name.startswith("how-to/")]
+    assert guides
+    for name in guides:
+        assert "**Check.**" in written()[name], name
+        assert "**Undo.**" in written()[name], name
+
+
 def test_sentences_are_counted_without_code_and_tables() -> None:
     text = "# A long title\n\nOne two three. Four five six!\n\n| a | b c |\n\n- seven eight nine\n"
     assert list(blocks.sentences(text)) == ["One two three.", "Four five six!", "seven eight nine"]
