@@ -63,7 +63,7 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
         data = b"".join(full)
         sizes = np.fromiter(map(len, full), np.int64, count)
     if len(data) > _OFFSET_MAX:
-        raise MessageTooLargeError(f"{len(data)} bytes in one batch")
+        raise MessageTooLargeError(f"{len(data)} bytes in one column; send fewer rows at once")
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     return pa.Array.from_buffers(
@@ -93,7 +93,7 @@ def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
     """Return a few values as a column, without numpy."""
     data = b"".join(values)
     if len(data) > _OFFSET_MAX:
-        raise MessageTooLargeError(f"{len(data)} bytes in one batch")
+        raise MessageTooLargeError(f"{len(data)} bytes in one column; send fewer rows at once")
     offsets = struct.pack(f"={len(values) + 1}i", 0, *accumulate(map(len, values)))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(values), buffers, null_count=0)

@@ -1,4 +1,4 @@
-"""``Telling``: the log of a mirror, which has the line of a lasting condition only once."""
+"""``Telling``: the log of a mirror. A condition that lasts is logged only once."""
 
 from __future__ import annotations
 

@@ -43,7 +43,10 @@ def read_batch(name: str, text: str) -> MicroBatch:
     """
     version, *lines = text.split("\n")
     if not re.fullmatch(r"v\d+", version) or not lines:
-        raise InvalidConfigError(f"{name} is damaged, or not a file of Spark's offset log")
+        raise InvalidConfigError(
+            f"{name} is damaged, or not a file of Spark's offset log; name an intact copy of the "
+            "query's checkpointLocation"
+        )
     if version != VERSION:
         raise UnsupportedVersionError(
             f"{name} is an offset log of version {version}; logbus reads only {VERSION}. "

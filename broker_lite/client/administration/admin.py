@@ -407,7 +407,7 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, LogBounds]:
-        """Return the start and the end of logs, and where about ``max_bytes`` after the start end.
+        """Return the start and the end of logs, and how far ``max_bytes`` reach from the start.
 
         ``topic_ids`` has the topic id of each partition. Raises UnknownTopicIdError if a topic has
         another id.

@@ -220,7 +220,7 @@ def alter_configs(
     validate_only: bool,
     deadline_ms: float,
 ) -> Operation[None]:
-    """Change a topic's settings; None restores the default."""
+    """Change a topic's settings. The value None restores the default."""
 
     def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
         row = answer.responses[0]
@@ -237,7 +237,8 @@ def alter_configs(
 def alter_broker_configs(
     cluster: Cluster, broker_id: int, changes: Mapping[str, str | None], deadline_ms: float
 ) -> Operation[None]:
-    """Change a broker's settings that ZooKeeper holds; None removes a setting."""
+    """Change the settings of a broker that are stored in ZooKeeper. The value None removes a
+    setting."""
 
     def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
         row = answer.responses[0]
@@ -336,7 +337,7 @@ def describe_configs(
 def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[int]]:
-    """Delete records before these offsets (-1: the high watermark); return the first remaining
+    """Delete records before these offsets (-1: the high watermark). Return the first remaining
     offsets."""
     check_offsets(before, at_least=-1)
 

@@ -71,8 +71,7 @@ class _Progress(NamedTuple):
 def lag_of_groups(
     cluster: Cluster, names: Iterable[str], wall_ms: Callable[[], float], deadline_ms: float
 ) -> Operation[dict[str, GroupLag]]:
-    """Return the lag of groups; ``wall_ms`` returns the time in ms since 1970, as in record
-    timestamps."""
+    """Return the lag of groups. ``wall_ms`` returns the time in ms since 1970."""
     found = yield from _progress(cluster, names, deadline_ms)
     now_ms = wall_ms()
     good = {name: row for name, row in found.items() if isinstance(row, _Progress)}
@@ -125,7 +124,8 @@ def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
 def _progress(
     cluster: Cluster, names: Iterable[str], deadline_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Return the progress of groups; follow groups that move to another coordinator."""
+    """Return the state, members and offsets of groups. Retry a group that moves to another
+    coordinator."""
     order = list(dict.fromkeys(names))
     found: dict[str, _Progress | LogbusError] = {}
     pending, attempt = order, 0

@@ -101,7 +101,9 @@ def from_text(text: str) -> Plan:
         for row in rows:
             tp, brokers = _planned(row)
             if tp in plan:
-                raise InvalidReplicaAssignmentError(f"partition {tp} is listed twice")
+                raise InvalidReplicaAssignmentError(
+                    f"the plan lists partition {tp} twice; list it once"
+                )
             plan[tp] = brokers
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidReplicaAssignmentError(

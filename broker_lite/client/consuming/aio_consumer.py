@@ -127,7 +127,7 @@ class AsyncConsumer(ConsumerFace):
             await self.run(core.fill(None))
 
     async def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
-        """Return the next records; [] after ``timeout_s``. See ``Consumer.poll``."""
+        """Return the next records, or [] after ``timeout_s``. See ``Consumer.poll``."""
         await self.start()
         core = self.core
         core.ask()
@@ -138,7 +138,7 @@ class AsyncConsumer(ConsumerFace):
     async def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
-        """Return the next rows as Arrow; see ``Consumer.poll_arrow``."""
+        """Return the next rows as an Arrow batch. See ``Consumer.poll_arrow``."""
         await self.start()
         core = self.core
         core.ask()
@@ -149,15 +149,16 @@ class AsyncConsumer(ConsumerFace):
     # -- positions
 
     async def seek_to_beginning(self, *tps: TopicPartition) -> None:
-        """Seek to the oldest record of these partitions, or of all."""
+        """Seek to the oldest record of these partitions; without arguments, of all."""
         await self.seek_to_time(EARLIEST_TIMESTAMP, *tps)
 
     async def seek_to_end(self, *tps: TopicPartition) -> None:
-        """Seek to the end of these partitions, or of all."""
+        """Seek to the end of these partitions; without arguments, of all."""
         await self.seek_to_time(LATEST_TIMESTAMP, *tps)
 
     async def seek_to_time(self, timestamp_ms: int, *tps: TopicPartition) -> None:
-        """Seek to the first record at or after a timestamp (ms since 1970), else to the end."""
+        """Seek to the first record at or after a timestamp (ms since 1970), or to the end if there
+        is none. Without partitions, seek in all."""
         await self.start()
         await self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 

@@ -178,15 +178,16 @@ class Consumer(ConsumerFace):
     # -- positions
 
     def seek_to_beginning(self, *tps: TopicPartition) -> None:
-        """Seek to the oldest record of these partitions, or of all."""
+        """Seek to the oldest record of these partitions; without arguments, of all."""
         self.seek_to_time(EARLIEST_TIMESTAMP, *tps)
 
     def seek_to_end(self, *tps: TopicPartition) -> None:
-        """Seek to the end of these partitions, or of all."""
+        """Seek to the end of these partitions; without arguments, of all."""
         self.seek_to_time(LATEST_TIMESTAMP, *tps)
 
     def seek_to_time(self, timestamp_ms: int, *tps: TopicPartition) -> None:
-        """Seek to the first record at or after a timestamp (ms since 1970), else to the end."""
+        """Seek to the first record at or after a timestamp (ms since 1970), or to the end if there
+        is none. Without partitions, seek in all."""
         self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     def end_offsets(self) -> dict[TopicPartition, int]:

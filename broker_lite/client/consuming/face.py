@@ -100,11 +100,11 @@ class ConsumerFace:
         self.core.collector.begin({tp: offset})
 
     def pause(self, *tps: TopicPartition) -> None:
-        """Stop returning records of these partitions, or of all."""
+        """Return no more records of these partitions; without arguments, of all."""
         self.core.collector.pause(tps or self.assignment(), True)
 
     def resume(self, *tps: TopicPartition) -> None:
-        """Resume these partitions, or all."""
+        """Return records of these partitions again; without arguments, of all."""
         self.core.collector.pause(tps or self.assignment(), False)
         self.core.notify()
 

@@ -144,7 +144,8 @@ class ReaderCore:
         return self.collector.advance(self._note_outside)
 
     def fill(self, timeout_s: float | None) -> Task[bool]:
-        """Commit, apply changes and wait for rows; return False on time-out."""
+        """Send a due commit, apply changes of the assignment and wait for rows. Return False after
+        ``timeout_s`` (None: no limit)."""
         deadline_ms = FOREVER_MS if timeout_s is None else self.deadline_ms(timeout_s * 1000)
         self.is_asking = True
         try:
@@ -185,7 +186,7 @@ class ReaderCore:
         )
 
     def take_records(self, max_records: int) -> list[Record]:
-        """Return the open and the received rows as records, at most ``max_records``."""
+        """Return the rows that are open or have arrived as records, at most ``max_records``."""
         collector = self.collector
         try:
             found = collector.take_records(max_records)
@@ -197,7 +198,7 @@ class ReaderCore:
             raise
 
     def take_rows(self, *, headers: bool, max_rows: int | None) -> pa.RecordBatch:
-        """Return the open and the received rows as Arrow, at most ``max_rows``."""
+        """Return the rows that are open or have arrived as an Arrow batch, at most ``max_rows``."""
         collector = self.collector
         parts = ConcatenatedSlices()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)

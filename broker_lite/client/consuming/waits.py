@@ -1,8 +1,8 @@
 """The steps that a reader's task yields when it must wait.
 
-A task is a generator, as an operation of ``transport.steps`` is. A driver runs its steps: the
-blocking consumer on the calling thread, the asyncio consumer on its loop. ``RunOperation`` returns
-the operation's result or raises its error; ``Wait`` and ``Await`` return None.
+A task is a generator, like an operation of ``transport.steps``. A driver runs its steps: the
+blocking consumer on the calling thread, the asyncio consumer on its loop. A ``RunOperation`` step
+returns the operation's result or raises its error. ``Wait`` and ``Await`` steps return None.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ LATE_MS = 500
 leader was deposed."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 GONE_AFTER = 3
-"""Consecutive metadata refreshes without a topic after which the topic counts as deleted."""
+"""Number of metadata refreshes in a row that lack a topic, after which the topic counts as
+deleted."""
 
 
 class FetchedBatches(NamedTuple):

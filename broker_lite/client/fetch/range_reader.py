@@ -372,7 +372,7 @@ class _RangeSession:
         return self._cluster.view.has_copies(self.tp)
 
     def _pause(self, error: LogbusError, attempt: int, deadline_ms: float) -> None:
-        """Wait before the next fetch and refresh the leader; raise the error after the
+        """Wait before the next fetch, and refresh the leader. Raise ``error`` after the
         deadline."""
         if self._interrupted:
             raise error
@@ -420,7 +420,7 @@ class _RangeSession:
         )
 
     def _find_leader(self) -> None:
-        """Refresh the leader and its epoch; raise UnknownTopicIdError if the topic was
+        """Refresh the leader and its epoch. Raise UnknownTopicIdError if the topic was
         recreated."""
         self._pool.run(requests.refresh_once(self._cluster, (self.tp.topic,)))
         view, topic_id = self._cluster.view, self.position.topic_id

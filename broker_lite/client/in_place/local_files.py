@@ -29,7 +29,7 @@ READ_BYTES = 1 << 20
 AHEAD_BYTES = 8 << 20
 """Bytes that the reader lets the kernel read ahead in a file that is not cached."""
 _AHEAD_STEP = 128 << 10
-"""Bytes of one read-ahead call: the kernel's default limit."""
+"""Bytes of one read-ahead call. The kernel's default limit is 128 KiB."""
 PASSING_BYTES_MAX = 4 << 20
 """Maximum bytes of a batch that direct I/O reads. Larger batches go through the page cache."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

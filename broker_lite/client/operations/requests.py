@@ -341,10 +341,11 @@ def offsets_for_bytes(
     deadline_ms: float,
     topic_ids: Mapping[str, str] = ANY_TOPIC,
 ) -> Operation[PerPartition[tuple[int, int]]]:
-    """Return, for each (offset, bytes), where about so many stored bytes after the offset end.
+    """Return how far a reader of each partition gets with a number of stored bytes.
 
-    A result is (end offset, bytes), at a batch boundary. ``topic_ids`` has the ids that some topics
-    must have; for others any id is right.
+    ``ranges`` has (start offset, maximum bytes), and the result (end offset, bytes up to it). The
+    end is a batch boundary. ``topic_ids`` has the ids that topics must have; a topic that it lacks
+    may have any id.
     """
     check_offsets({tp: start for tp, (start, _) in ranges.items()})
     answers = yield from _offsets_for_bytes(cluster, ranges, deadline_ms, topic_ids)
@@ -362,7 +363,7 @@ def log_bounds(
     isolation_level: int,
     deadline_ms: float,
 ) -> Operation[PerPartition[LogBounds]]:
-    """Return the start and end of logs, and where about ``max_bytes`` after the start end, with one
+    """Return the start and end of logs, and how far ``max_bytes`` reach from the start. Send one
     request to each leader.
 
     A partition gets UnsupportedVersionError if its leader's version of the request has no bounds.

@@ -342,7 +342,8 @@ class Sender:
         before their batches fail."""
         grown = min(max(0, self._renewals - LOOKS), LOOKS_GROWING)
         pause_ms = LOOK_MS * LOOK_GROWTH**grown
-        # Thousands of partitions refresh less often, to limit the brokers' load.
+        # Pause three times as long as the refresh took. The metadata of thousands of partitions is
+        # then requested less often, which limits the brokers' load.
         pause_ms = max(pause_ms, 3 * (self._shell.now_ms() - began_ms))
         self._renewals += 1
         if self._renewals == LOOKS_UNREPORTED:

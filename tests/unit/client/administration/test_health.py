@@ -162,7 +162,7 @@ def test_plan_with_an_unknown_broker_is_refused() -> None:
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]},'
             ' {"topic": "t", "partition": 0, "replicas": [2]}]}',
-            "partition t-0 is listed twice",
+            "lists partition t-0 twice",
         ),
     ],
 )
