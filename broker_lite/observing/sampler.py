@@ -28,8 +28,8 @@ from broker_lite.server.metrics import Histogram
 INTERVAL_S = 5.0
 """Seconds between two readings."""
 GROUPS_MS = 5_000
-"""Maximum milliseconds to read the groups. Even if ZooKeeper or a broker is down, a reading must end
-before the previous reading counts as old."""
+"""Maximum milliseconds to read the groups. Even if ZooKeeper or a broker is down, a reading must
+end before the previous reading counts as old."""
 RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
 """Names of the series in ``Sampler.totals``."""
 
