@@ -1,44 +1,60 @@
 """``TlsTransport``: the implementation of ``Transport`` with TLS.
 
-``ssl.SSLSocket`` wraps the raw socket, so selectors watch the same descriptor. Four properties of
-OpenSSL and Python determine this module:
+``ssl.SSLObject`` encrypts and decrypts in memory; this module moves the encrypted bytes between two
+``ssl.MemoryBIO`` and the socket. An ``ssl.SSLSocket`` makes two system calls for each record, and
+librdkafka sends records of 3 KB. Four properties of OpenSSL and Python shape this module:
 
-- A call that would block raises an ``SSLError``; a read may have to wait until the socket is
-  writable, and a write until it is readable. This module raises BlockingIOError instead, and
-  ``wants_write`` names the direction.
-- One receive returns at most one TLS record (16 KiB), so ``read_into`` receives repeatedly. A
-  selector does not report bytes that are decrypted but not returned (``pending``).
-- A send that would block must be repeated with the same bytes; no part of them counts as sent.
-  ``write`` therefore passes at most 64 KiB at a time.
-- A wrapped socket whose peer has closed the connection may skip the handshake and return plain text
-  (CVE-2023-40217). This module therefore never reads or writes before ``do_handshake`` has
-  returned, and never calls ``unwrap``.
+- One ``SSLObject.read`` returns at most one record (16 KiB). ``read_into`` repeats it. Bytes that
+  were received but not returned (``pending``) make no selector report the socket.
+- ``SSLObject.write`` encrypts all bytes and never blocks. ``write`` passes at most 64 KiB at a time
+  and reports them when all their encrypted bytes are sent, so that the encrypted bytes of one
+  connection stay below 65 KiB.
+- A read may leave bytes to send, such as an alert. The next receive or write sends them first.
+- OpenSSL does not shrink the memory of a BIO, so one receive takes at most ``RECEIVE_BYTES``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import ssl
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 
 from broker_lite.net.transport import Buffer, has_one_address
 
 SEND_BYTES = 64 << 10
 """Maximum bytes of one send, four TLS records."""
+RECEIVE_BYTES = 48 << 10
+"""Maximum encrypted bytes of one receive; OpenSSL allocates a third more for them."""
 READ_TURN_BYTES = 256 << 10
 """Maximum bytes of one ``read_into``, so that a fast peer does not starve others."""
 FILE_BYTES = 256 << 10
 """Maximum bytes that ``send_file`` reads from a file at once."""
 
 _file_buffer = bytearray(0)
+_received = threading.local()
+"""``buffer``: the receive buffer of a thread, from which a BIO copies."""
 
 
 class TlsTransport:
     """A TLS connection over a connected socket, which it owns and closes."""
 
-    __slots__ = ("_blocks", "_failed", "_socket", "_unsent", "is_handshaking", "wants_write")
+    __slots__ = (
+        "_blocks",
+        "_encrypted",
+        "_failed",
+        "_incoming",
+        "_outgoing",
+        "_sending_bytes",
+        "_socket",
+        "_tls",
+        "_until_s",
+        "is_handshaking",
+    )
 
     def __init__(
         self,
@@ -48,98 +64,144 @@ class TlsTransport:
         server_side: bool = False,
         server_hostname: str | None = None,
     ) -> None:
-        self._blocks = sock.gettimeout() != 0
-        self._socket = context.wrap_socket(
-            sock,
-            server_side=server_side,
-            server_hostname=server_hostname,
-            do_handshake_on_connect=False,
-            suppress_ragged_eofs=False,
+        self._socket = sock
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
         self.is_handshaking = True
-        self.wants_write = not server_side
-        self._unsent: Buffer | None = None
-        """The bytes of a blocked send, which the next send must repeat."""
+        self._encrypted: Buffer = b""
+        """Encrypted bytes that the socket did not accept yet; those in ``_outgoing`` follow."""
+        self._sending_bytes = 0
+        """Bytes of a blocked ``write`` or ``send_file``, which the next one reports."""
         self._failed: OSError | None = None
         """An error that followed the bytes of the last ``read_into``. The next call raises this
         error."""
+        self._blocks = False
+        self._until_s: float | None = None
+        """Monotonic time at which blocking receives time out; None without a timeout."""
+        self.settimeout(sock.gettimeout())
 
     def handshake(self) -> None:
-        try:
-            self._socket.do_handshake()
-        except ssl.SSLWantReadError:
-            self.wants_write = False
-            raise BlockingIOError from None
-        except ssl.SSLWantWriteError:
-            self.wants_write = True
-            raise BlockingIOError from None
-        self.is_handshaking = self.wants_write = False
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._send_encrypted()
+                self._receive()
+            except OSError:
+                self._send_alert()
+                raise
+        self._send_encrypted()
+        self.is_handshaking = False
 
     @property
     def subject(self) -> bytes:
-        return self._socket.getpeercert(binary_form=True) or b""
+        return self._tls.getpeercert(binary_form=True) or b""
 
     @property
     def pending(self) -> int:
-        return 0 if self.is_handshaking or self._socket.fileno() < 0 else self._socket.pending()
+        return 1 if self._failed is not None else self._incoming.pending + self._tls.pending()
+
+    @property
+    def wants_write(self) -> bool:
+        # Nothing waits for an alert alone: the next write sends it.
+        return bool(self._encrypted) and (self.is_handshaking or self._sending_bytes > 0)
 
     def read_into(self, buffer: memoryview) -> int:
         self._check_open()
         if self._failed is not None:
             raise self._failed
+        tls, incoming = self._tls, self._incoming
+        # With a buffer, ``read`` returns a number of bytes; typeshed declares bytes.
+        read: Callable[[int, memoryview], int] = tls.read  # type: ignore[assignment]
         filled, size = 0, min(len(buffer), READ_TURN_BYTES)
+        has_more = False  # Whether the socket probably has more bytes.
         try:
             while filled < size:
-                count = self._socket.recv_into(buffer[filled:size])
+                if not incoming.pending and not tls.pending():
+                    if filled and not has_more:
+                        break
+                    has_more = self._receive()
+                try:
+                    count = read(size, buffer[filled:size])
+                except ssl.SSLWantReadError:
+                    continue
                 if count == 0:
                     break
                 filled += count
-                if self._blocks and not self._socket.pending():
-                    break
-        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError, ConnectionResetError):
             # Treat it as the end of the stream: frames have lengths, so an end without close_notify
-            # cannot hide lost bytes.
+            # cannot hide lost bytes. A client that closes before it has read its session tickets
+            # resets the connection.
             return filled
-        except ssl.SSLWantReadError:
+        except BlockingIOError:
             if not filled:
-                raise BlockingIOError from None
-        except ssl.SSLWantWriteError:
-            self.wants_write = True
-            if not filled:
-                raise BlockingIOError from None
+                raise
         except OSError as error:
+            self._send_alert()
             if not filled:
                 raise
             self._failed = error
         return filled
 
+    def _receive(self) -> bool:
+        """Receive encrypted bytes once; return whether a further receive may follow at once."""
+        if self._outgoing.pending:
+            self._send_alert()
+            if self._outgoing.pending > SEND_BYTES:
+                raise OSError(errno.ENOBUFS, "the peer does not read the alerts that it causes")
+        if self._until_s is not None:
+            left_s = self._until_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("timed out")
+            self._socket.settimeout(left_s)
+        try:
+            buffer = _received.buffer
+        except AttributeError:
+            buffer = _received.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        count = self._socket.recv_into(buffer)
+        if count:
+            self._incoming.write(buffer[:count])
+        else:
+            self._incoming.write_eof()
+        return count == RECEIVE_BYTES and not self._blocks
+
     def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
         self._check_open()
-        if self._unsent is None:
-            self._unsent = _first_bytes(parts)
+        if not self._sending_bytes:
+            self._sending_bytes = self._tls.write(_first_bytes(parts))
         return self._send()
 
     def _send(self) -> int:
-        unsent = self._unsent
-        assert unsent is not None
+        """Send the encrypted bytes; return the number of bytes before the encryption."""
         try:
-            self._socket.send(unsent)
-        except ssl.SSLWantWriteError:
-            self.wants_write = True
-            raise BlockingIOError from None
-        except ssl.SSLWantReadError:
-            self.wants_write = False
-            raise BlockingIOError from None
+            self._send_encrypted()
+        except (BlockingIOError, TimeoutError):
+            raise
         except OSError as error:
             raise self._cause(error) from None
-        self._unsent, self.wants_write = None, False
-        return len(unsent)
+        sent, self._sending_bytes = self._sending_bytes, 0
+        return sent
+
+    def _send_encrypted(self) -> None:
+        while self._encrypted or self._outgoing.pending:
+            if not self._encrypted:
+                self._encrypted = self._outgoing.read()
+            sent = self._socket.send(self._encrypted)
+            self._encrypted = memoryview(self._encrypted)[sent:]
+
+    def _send_alert(self) -> None:
+        """Send what reads left to send, as far as the socket accepts it."""
+        with contextlib.suppress(OSError):
+            self._send_encrypted()
 
     def send_file(self, file: int, position: int, count: int) -> int:
         """Read the range into a reused buffer and send it encrypted: ``os.sendfile`` would send
         plain text."""
         self._check_open()
-        if self._unsent is not None:
+        if self._sending_bytes:
             return self._send()
         global _file_buffer
         if not _file_buffer:
@@ -148,12 +210,10 @@ class TlsTransport:
         found = os.preadv(file, [buffer], position)
         sent = 0
         while sent < found:
-            self._unsent = buffer[sent : min(found, sent + SEND_BYTES)]
+            self._sending_bytes = self._tls.write(buffer[sent : min(found, sent + SEND_BYTES)])
             try:
                 sent += self._send()
             except BlockingIOError:
-                # Copy the unsent bytes: another connection may overwrite the shared buffer.
-                self._unsent = bytes(self._unsent)
                 if not sent:
                     raise
                 break
@@ -162,20 +222,18 @@ class TlsTransport:
     def send_all(self, part: Buffer) -> None:
         self._check_open()
         view = memoryview(part)
-        try:
-            for start in range(0, len(view), SEND_BYTES):
-                self._socket.sendall(view[start : start + SEND_BYTES])
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise self._cause(error) from None
+        for start in range(0, len(view), SEND_BYTES):
+            self._tls.write(view[start : start + SEND_BYTES])
+            self._send()
 
     def _cause(self, error: OSError) -> OSError:
         """Return the TLS alert that the peer sent before it closed the connection; if there is
         none, return ``error``."""
+        self.settimeout(0)
+        with contextlib.suppress(OSError):
+            self._receive()
         try:
-            self._socket.settimeout(0)
-            self._socket.recv(1)
+            self._tls.read(1)
         except OSError as found:
             if "ALERT" in (getattr(found, "reason", None) or ""):
                 return found
@@ -194,12 +252,11 @@ class TlsTransport:
 
     def settimeout(self, seconds: float | None) -> None:
         self._blocks = seconds != 0
+        self._until_s = time.monotonic() + seconds if seconds else None
         self._socket.settimeout(seconds)
 
     def interrupt(self) -> None:
-        # SSLSocket.shutdown drops the TLS state, and a reader in another thread would read plain
-        # text.
-        socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        self._socket.shutdown(socket.SHUT_RDWR)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -213,8 +270,7 @@ class TlsTransport:
         Unread bytes would make the kernel reset the connection, which discards the alert.
         """
         with contextlib.suppress(OSError):
-            # ``socket.socket.recv`` reads the raw socket, without TLS.
-            socket.socket.recv(self._socket, SEND_BYTES)
+            self._socket.recv(SEND_BYTES)
         self.close()
 
     @property

@@ -251,13 +251,7 @@ class Handshakes:
         """Start the TLS handshake on an accepted socket. Call ``opened`` when it is complete."""
         if len(self._open) >= self._limit:
             self._end(next(iter(self._open)), "connections.before.login.max was reached")
-        try:
-            transport = TlsTransport(sock, tls.context, server_side=True)
-        except OSError as error:
-            # The peer has closed the connection already.
-            logger.debug("%s: closed: %s", peer, handshake_refusal(error))
-            sock.close()
-            return
+        transport = TlsTransport(sock, tls.context, server_side=True)
         handshake = _Handshake(transport, peer, self._clock.monotonic_ms(), opened, tls)
         self._open[handshake] = None
         self._loop.add_reader(transport.fileno(), self._wake, handshake)

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -259,6 +260,105 @@ def test_forked_child_closes_without_ending_the_parents_connection(pem: PemFiles
     os.waitpid(child, 0)
     client.write([b"still here"])
     assert read(server, 10) == b"still here"
+    client.close()
+    server.close()
+
+
+def memory_client(
+    context: ssl.SSLContext, sock: socket.socket, server: TlsTransport
+) -> tuple[ssl.SSLObject, ssl.MemoryBIO]:
+    """Return a client whose handshake is complete, and its encrypted bytes to send, the last of
+    the handshake first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    while True:
+        try:
+            client.do_handshake()
+        except ssl.SSLWantReadError:
+            sock.send(outgoing.read())
+            with contextlib.suppress(BlockingIOError):
+                server.handshake()
+            with contextlib.suppress(BlockingIOError):
+                incoming.write(sock.recv(1 << 16))
+        else:
+            return client, outgoing
+
+
+def test_bytes_that_arrive_with_the_end_of_the_handshake_are_pending(pem: PemFiles) -> None:
+    client_context, server_context = contexts(pem)
+    sock, peer = sockets()
+    server = TlsTransport(peer, server_context, server_side=True)
+    client, outgoing = memory_client(client_context, sock, server)
+    client.write(b"first request")
+    sock.send(outgoing.read())
+    shake(server)
+    assert server.pending
+    buffer = memoryview(bytearray(100))
+    assert buffer[: server.read_into(buffer)] == b"first request"
+    assert not server.pending
+    sock.close()
+    server.close()
+
+
+def test_records_cut_at_any_byte_arrive_complete(pem: PemFiles) -> None:
+    client_context, server_context = contexts(pem)
+    sock, peer = sockets()
+    server = TlsTransport(peer, server_context, server_side=True)
+    client, outgoing = memory_client(client_context, sock, server)
+    sock.send(outgoing.read())
+    shake(server)
+    data = os.urandom(3000)
+    for start in range(0, 3000, 100):
+        client.write(data[start : start + 100])
+    found, buffer = bytearray(), memoryview(bytearray(1 << 16))
+    encrypted = outgoing.read()
+    for start in range(0, len(encrypted), 7):
+        sock.send(encrypted[start : start + 7])
+        with contextlib.suppress(BlockingIOError):
+            found += buffer[: server.read_into(buffer)]
+    found += read(server, len(data) - len(found))
+    assert found == data
+    sock.close()
+    server.close()
+
+
+def test_bytes_before_a_forged_record_are_read_and_the_error_follows(pem: PemFiles) -> None:
+    client, server = tls_ends(*contexts(pem))
+    shake(client, server)
+    client.write([b"sound"])
+    client._socket.send(b"\x17\x03\x03\x00\x20" + bytes(32))
+    assert read(server, 5) == b"sound"
+    with pytest.raises(ssl.SSLError, match="BAD_RECORD_MAC"):
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                server.read_into(memoryview(bytearray(10)))
+    with pytest.raises(ssl.SSLError, match="ALERT_BAD_RECORD_MAC"):
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                client.read_into(memoryview(bytearray(10)))
+    client.close()
+    server.close()
+
+
+def test_peer_that_sends_a_record_byte_by_byte_cannot_extend_the_timeout(pem: PemFiles) -> None:
+    client, server = tls_ends(*contexts(pem))
+    shake(client, server)
+    client.settimeout(0.2)
+    is_late = threading.Event()
+
+    def drip() -> None:
+        server._socket.send(b"\x17\x03\x03\x40\x00")
+        while not is_late.wait(0.02):
+            server._socket.send(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        with pytest.raises(TimeoutError):
+            client.read_into(memoryview(bytearray(100)))
+    finally:
+        is_late.set()
+        thread.join()
     client.close()
     server.close()
 
