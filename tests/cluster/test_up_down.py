@@ -122,7 +122,7 @@ def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> 
     cure = "topic reassign t --replication-factor 3"
     assert "1 topic has fewer replicas than the 3 that a new one gets: t. To move" in grown.stderr
     assert f"logbus {cure}\n" in grown.stderr
-    moved = [json.loads(line) for line in logbus(*cure.split()).stdout.splitlines()]
+    moved = [json.loads(line) for line in logbus(*cure.split(), "--yes").stdout.splitlines()]
     assert [len(row["to"]) for row in moved] == [3, 3]
 
 
