@@ -24,8 +24,10 @@ def stop_on_terminate() -> None:
 
 @contextlib.contextmanager
 def termination_waits() -> Iterator[None]:
-    """Ignore SIGTERM during the block, a shutdown of at most two seconds. Spark also closes the
-    runner's connection, so the signal may arrive while the runner already shuts down."""
+    """Ignore SIGTERM during the block: the runner's shutdown, which takes at most two seconds.
+
+    Spark also closes the runner's connection, so the signal may arrive when the runner already
+    shuts down."""
     ours = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) is _leave
     )

@@ -91,7 +91,7 @@ class Contexts:
 
 
 def path(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the path of ``contexts.toml``: in ``logbus`` of the XDG configuration folder."""
+    """Return ``$XDG_CONFIG_HOME/logbus/contexts.toml``, by default below ``~/.config``."""
     env = os.environ if environment is None else environment
     root = env.get("XDG_CONFIG_HOME")
     return (Path(root) if root else Path.home() / ".config") / "logbus" / FILE

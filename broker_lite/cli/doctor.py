@@ -78,12 +78,12 @@ class Finding(NamedTuple):
 @cluster_options
 @output.output_option
 def doctor(bootstrap_servers: str | None, zookeeper: str | None, form: str | None) -> int:
-    """Check Java, jars, versions, Spark's lookup, ports, limits, disk and cluster.
+    """Check Java, jars, versions, ports, limits, disk, cluster, and whether Spark finds logbus.
 
     \b
     Exit codes: 0  all well (state 'info' is for your information)
                 4  a warning: it works, but slower or not everywhere
-                5  critical: logbus or Spark will not run as it is
+                5  critical: logbus or Spark does not run until you fix it
 
     \b
     Examples:

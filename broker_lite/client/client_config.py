@@ -173,7 +173,8 @@ def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
     if login.family != OAUTHBEARER:
         named = (("username", USERNAME), ("password", PASSWORD))
         return {**options, **{key: login.options.get(name, "") for name, key in named}}
-    # Kafka's names. Without clientId, options sasl.oauthbearer.* name the client.
+    # The keys are Kafka's JAAS options. Without clientId, the options sasl.oauthbearer.* give the
+    # client's id and secret.
     names = {"clientId": CLIENT_ID, "clientSecret": CLIENT_SECRET, "scope": TOKEN_SCOPE}
     found = {key: login.options[name] for name, key in names.items() if login.options.get(name)}
     return {**options, **found}

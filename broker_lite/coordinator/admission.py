@@ -45,7 +45,7 @@ def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> Log
         )
     reason = unreadable(event.protocol_type, event.protocols)
     if reason is not None:
-        # Kafka's coordinator gives the same error when it reads subscriptions itself.
+        # Kafka's coordinator gives the same error for a subscription that it cannot read.
         return InconsistentGroupProtocolError(
             f"a consumer's subscription cannot be read {reason}; send "
             "ConsumerProtocolSubscription, or join with another protocol type"

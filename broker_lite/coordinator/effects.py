@@ -78,7 +78,7 @@ Result = JoinResult | SyncResult | HeartbeatResult | LeaveResult | CommitResult
 
 
 class GroupReply(NamedTuple):
-    """Answer the request with this token."""
+    """Answer the request that ``token`` identifies with ``result``."""
 
     token: int
     result: Result

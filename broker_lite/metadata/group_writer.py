@@ -196,8 +196,8 @@ class GroupWriter:
                 next_at = loop.time() + self._interval_s
                 self._urgent.clear()
                 self._under_way, self._waiting = self._waiting, {}
-                # Generations come first: ``was_written`` decides by the first versioned operation
-                # whether an unanswered write took effect.
+                # Sort rows with a generation first. If a write gets no answer, ``was_written``
+                # tells by the version of the first versioned operation whether it took effect.
                 batch = sorted(self._under_way.values(), key=lambda row: row.generation is None)
                 for shares in _packed(batch):
                     await self._settle(shares)

@@ -235,8 +235,8 @@ async def _refresh(
     if len(states) != len(missing):
         return await load_topic(store, name)
     for partition, state in announced.items():
-        # The known state may be newer than the notice. It belongs to the same topic: a notice
-        # would announce a recreated topic as a whole.
+        # Compare versions, because the known state may be newer than the notice. Both states are of
+        # the same topic: a notice announces a recreated topic as a whole.
         if state is not None and state.version > known.partitions[partition].state.version:
             states[partition] = state
     views = tuple(

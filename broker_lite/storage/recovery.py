@@ -40,8 +40,8 @@ class RecoveryReport:
     torn_bytes: int = 0
     torn_offset: int = -1
     torn_whole: bool = False
-    """Whether the torn batch is complete and contains data. Such a batch was written fully and
-    damaged later, so the broker may have acknowledged it.
+    """Whether the batch at ``torn_offset`` has its full length and is not all zeros. Such a batch
+    was written fully and damaged later, so the broker may have acknowledged it.
     """
 
 

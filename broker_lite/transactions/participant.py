@@ -75,8 +75,10 @@ class Participant:
         return Verification(producer_id, epoch, known.token, is_new=False)
 
     def verify(self, asked: Verification, number: int = NO_TRANSACTION) -> bool:
-        """Record that the coordinator confirmed transaction ``number`` for the producer. Return
-        whether the token is still valid, so that the write may continue.
+        """Record that the coordinator confirmed transaction ``number`` for the producer.
+
+        Return whether the write that asked for the verification may continue. It may not if another
+        verification or a newer epoch of the producer has replaced ``asked``.
         """
         known = self._holder(asked)
         if known is not None:

@@ -56,11 +56,13 @@ class TransactionState(IntEnum):
 class TransactionRecord:
     """The state of one transactional id.
 
-    ``previous_id`` and ``last_epoch`` are the producer id and epoch before the epoch was last
-    raised, -1 after a new producer took the transactional id over; ``previous_id`` is set only if
-    the producer id changed. ``next_id`` is the producer id after the transaction, if the epochs of
-    ``producer_id`` are exhausted. ``number`` counts the transactions of the id. ``start_ms`` and
-    ``changed_ms`` are wall times.
+    - ``last_epoch``: the epoch before the last raise of the epoch; -1 after a new producer took the
+      transactional id over.
+    - ``previous_id``: the producer id before that raise, if the raise changed it; otherwise -1.
+    - ``next_id``: the producer id after the transaction, if the epochs of ``producer_id`` are
+      exhausted.
+    - ``number``: the number of transactions of the transactional id.
+    - ``start_ms`` and ``changed_ms``: wall times.
     """
 
     producer_id: int

@@ -178,7 +178,8 @@ def test_member_asleep_past_its_session_delivers_no_foreign_records(
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Advance CLOCK_BOOTTIME by so many seconds, as a suspend does; it starts one hour ahead."""
+    """Return a function that advances CLOCK_BOOTTIME by seconds, as a suspend does. The clock
+    starts one hour ahead."""
     slept, clock = [3600.0], time.clock_gettime
 
     def sleeping(which: int) -> float:

@@ -149,7 +149,8 @@ def fill_with_columns(place: Place, batches: int) -> None:
 
 
 def inflated_batch(value_bytes: int = 500 * MIB) -> bytes:
-    """Return a small batch of rows that decompresses to much more, without a maximum timestamp."""
+    """Return a small batch of rows that decompresses to ``value_bytes``. Its header has no maximum
+    timestamp."""
     batch = bytearray(rows_batch([bytes(value_bytes)], codec=fmt.CODEC_ZSTD))
     set_max_timestamp(batch, read_header(batch), -1)
     return bytes(batch)

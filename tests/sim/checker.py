@@ -178,7 +178,8 @@ class Checker:
             self._cluster.failure = self._cluster.failure or violation
 
     def _check_start(self, process: Process, key: PartitionKey) -> None:
-        """Check that the log starts at offset 0; only coordinators delete records here."""
+        """Check that the log starts at offset 0. In the simulation, only transaction coordinators
+        delete records, those of their state topic."""
         log = process.log(key)
         if self.transactions is not None and key.topic_id == self.transactions.state_topic:
             return

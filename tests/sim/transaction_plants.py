@@ -197,7 +197,7 @@ def late_verifications_count(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def stable_ends_pass_the_high_watermark(patch: Patch) -> None:
-    """The last stable offset is computed from the log end offset."""
+    """The last stable offset is limited by the log end offset instead of the high watermark."""
 
     def stable(self: LogReader, high_watermark: int) -> int:
         unstable = self.unstable

@@ -12,7 +12,7 @@ PROGRAMS = ("demo", "checkpoint")
 
 
 def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield every command of the command line that has no hidden name, groups included."""
+    """Yield the path and the command of every command and every group that is not hidden."""
     if path:
         yield path, command
     if isinstance(command, click.Group):

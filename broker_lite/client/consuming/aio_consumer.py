@@ -190,7 +190,7 @@ class AsyncConsumer(ConsumerFace):
         ``Consumer.commit``."""
         await self.run(self.core.commit(offsets))
 
-    # -- the end
+    # -- shutdown
 
     async def close(self) -> None:
         """Commit if automatic commits are on, leave the group and stop; see ``Consumer.close``."""

@@ -22,10 +22,10 @@ NO_MEMBER = MemberIdentity("", -1, None)
 
 
 class Standing(NamedTuple):
-    """A group's committed offset of a partition to read.
+    """What a consumer knows of a partition when it begins to read the partition for a group.
 
-    ``committed`` is None without a committed offset. ``is_added`` says that the partition was
-    created after the group began to read.
+    ``committed`` is the group's committed offset, or None if the group has none. ``is_added``: the
+    partition was created after the group began to read the topic.
     """
 
     committed: CommittedOffset | None

@@ -219,7 +219,7 @@ class Consumer(ConsumerFace):
         """
         self.run(self.core.commit(offsets))
 
-    # -- the end
+    # -- shutdown
 
     def close(self) -> None:
         """Commit if automatic commits are on, leave the group and stop the thread.
@@ -252,7 +252,7 @@ class Consumer(ConsumerFace):
             if kind is None:
                 raise
 
-    # -- the reactor's thread
+    # -- callbacks on the reactor's thread
 
     def _notify(self) -> None:
         with self._condition:

@@ -437,7 +437,7 @@ class ReaderCore:
         self.notify()
         self._schedule_commit()
 
-    # -- the end
+    # -- shutdown
 
     def finish(self, *, is_done: bool) -> Task[None]:
         """Make the last automatic commit, and call ``on_revoke`` with all partitions.

@@ -120,7 +120,7 @@ class EndOffsetsWatch:
         self._reactor.call_soon(self._renew)
         self._reactor.start()
 
-    # -- any thread
+    # -- methods for any thread
 
     def ends(self) -> Mapping[TopicPartition, LogEnd]:
         """Return the last known end of each partition. Empty until ``wait_ready``."""
@@ -160,7 +160,7 @@ class EndOffsetsWatch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- the watch's thread
+    # -- methods for the watch's thread
 
     def _renew(self) -> None:
         """Refresh the metadata and list the ends of new and recreated partitions."""

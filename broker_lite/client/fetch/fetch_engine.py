@@ -151,7 +151,7 @@ class FetchEngine:
         self._late_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
 
-    # -- requests of the reader; run on the shell's thread (other threads use ``post``)
+    # -- methods that the reader calls on the shell's thread; ``post`` runs a callback there
 
     def post(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the shell's thread. Any thread may call this."""

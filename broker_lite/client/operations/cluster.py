@@ -186,8 +186,8 @@ def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView
 
 
 def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartitionError:
-    """Return the error for a topic that does not exist: with the most similar names of ``known``
-    topics, or with the command that creates it."""
+    """Return the error for a topic that does not exist. Its message suggests similar names out of
+    ``known`` topics. If there are none, it gives the command that creates the topic."""
     near = difflib.get_close_matches(name, list(known), n=3)
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"

@@ -55,8 +55,9 @@ def initialize(
 ) -> Operation[tuple[int, int, int]]:
     """Return producer id, epoch and the cluster's transaction version.
 
-    The coordinator aborts the id's open transaction. Without ``expected``, the coordinator fences
-    all earlier producers of the id. With ``expected``, it refuses a fenced producer.
+    The coordinator aborts the open transaction of the transactional id. ``expected`` is the
+    producer id and epoch that the caller holds. If it is None, the coordinator fences all earlier
+    producers of the transactional id. Otherwise it refuses a caller that is fenced itself.
     """
     features = yield from on_coordinator(
         cluster,

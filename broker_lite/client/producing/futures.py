@@ -95,7 +95,7 @@ class Outcome:
         """Pending callbacks: a record's index if it uses ``callback``, else (callback,
         argument). Integers keep the garbage collector from tracking a hundred thousand entries."""
 
-    # -- the sender's thread
+    # -- methods for the sender's thread
 
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
         """Set the batches that hold the rows. Row i has index ``inverse[i]`` in the concatenation
@@ -129,7 +129,7 @@ class Outcome:
             self.done = True
         self.call_back()
 
-    # -- any thread
+    # -- methods for any thread
 
     def wait(self, timeout_s: float | None) -> None:
         """Wait until all rows have completed. Raises RequestTimedOutError after ``timeout_s``."""

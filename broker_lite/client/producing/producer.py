@@ -303,7 +303,7 @@ class Producer:
             raise InvalidSchemaError(f"timestamp_ms={timestamp_ms!r}: give milliseconds since 1970")
         return checked_headers(headers) if headers else (None, 0)
 
-    # -- open rows; the caller holds the lock
+    # -- open rows; the caller holds the producer's lock
 
     def _open_rows(self, topic: str) -> OpenRows:
         self._await_space(topic)
@@ -365,7 +365,7 @@ class Producer:
         filled = min(count, PARTITIONS_FILLED_MAX)
         return max(batch_bytes, min(batch_bytes * filled, self.config.buffer_bytes // 4))
 
-    # -- the sender's thread
+    # -- callbacks on the sender's thread
 
     def _opened(self, rows: OpenRows) -> None:
         if self.config.linger_ms:

@@ -113,7 +113,7 @@ class Sender:
         self._sweep_timer: Timer | None = None
         self._closed = False
 
-    # -- any thread
+    # -- methods for any thread
 
     def kick(self) -> None:
         """Wake the shell's thread, because ``inbox`` has rows. Any thread may call this."""
@@ -127,7 +127,7 @@ class Sender:
         limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
         return min(limit_bytes, self._config.batch_bytes)
 
-    # -- the shell's thread
+    # -- methods for the shell's thread
 
     def _take(self) -> None:
         self._kicked = False
@@ -449,7 +449,7 @@ class Sender:
         if memory.kept_bytes and not self._closed:
             self._sweep_timer = self._shell.later(SWEEP_MS, self._sweep)
 
-    # -- the end
+    # -- shutdown
 
     @property
     def is_idle(self) -> bool:

@@ -223,7 +223,7 @@ class TransactionMachine:
             yield ev.DiscardSends(self._aborted())
         yield ev.AnswerCall(error)
 
-    # -- the end
+    # -- end of a transaction
 
     def _end(self, *, is_commit: bool) -> Iterator[ev.Effect]:
         assert self.identity is not None

@@ -104,7 +104,7 @@ class TransactionRunner:
             if call is not None:
                 call.on_answer(error)
 
-    # -- on the shell's thread
+    # -- methods for the shell's thread
 
     def _queue(self, call: PendingCall) -> None:
         if self._closed is not None:

@@ -110,7 +110,7 @@ class Reactor:
     def is_own_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
-    # -- from any thread
+    # -- methods for any thread
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._calls.append(callback)
@@ -133,7 +133,7 @@ class Reactor:
         if self._thread.is_alive() and not self.is_own_thread:
             self._thread.join(timeout_s)
 
-    # -- on the thread
+    # -- methods for the connection's own thread
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         connection, is_new = self._connections.request(send, self.now_ms(), on_answer)

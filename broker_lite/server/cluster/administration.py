@@ -282,7 +282,7 @@ class Administration:
         assert answer.topic is not None
         return answer.topic
 
-    # Replicas. Raise NotControllerError unless this broker is the controller.
+    # Replicas. These methods raise NotControllerError unless this broker is the controller.
 
     async def reassign(
         self,

@@ -22,9 +22,9 @@ async def handle(
         known = parts.registry.snapshot.topics_by_id
         for key in message.partitions:
             request.access.check_topic_id(key.topic_id, known)
-        # Leave out topics that this snapshot lacks, because the check above did not cover them. The
-        # leader of such a partition adds it at the attempt's first batch, and checks the permission
-        # to write there.
+        # Leave out topics that this snapshot lacks: the check above did not cover them. When the
+        # attempt's first batch for a left-out partition arrives, the partition's leader checks the
+        # permission to write and adds the partition.
         partitions = frozenset(key for key in message.partitions if key.topic_id in known)
         result = await parts.transactions.ask_sink(
             message.sink,

@@ -308,7 +308,7 @@ class _FollowerFetch:
             if row.replica is not None:
                 row.replica.end_waiters.discard(self._changed)
 
-    # Reading the records, and the answer.
+    # Read the records and build the response.
 
     def _collect(self) -> None:
         owner = self._owner

@@ -20,7 +20,8 @@ def impatient(monkeypatch):
 
 
 def test_source_names_the_address_while_connecting_and_on_failure(impatient, caplog):
-    """Regression: the source was silent for 22 seconds, and its error did not name the option."""
+    """Regression: the source was silent for 22 seconds, and its error did not name the option
+    ``bootstrap.servers``."""
     values = options.parse({"subscribe": "t", "fetchOffset.numRetries": "0"})
     reader = OffsetReader(options.read_options(values, NOBODY, streaming=True))
     with pytest.raises(NoBrokersError, match=f"bootstrap.servers={NOBODY}: .*refused; is the addr"):

@@ -23,7 +23,7 @@ HUGE_CLASSIC = b"\x7f\xff\xff\xff"
 MEMBERS = PARTITIONS_MAX + 1
 SYNC = b"\x02g" + bytes(4) + b"\x02m" + bytes(3) + uvarint_bytes(MEMBERS + 1)
 MANY_MEMBERS = memoryview(SYNC + b"\x01\x01\x00" * MEMBERS + b"\x00")
-"""An assignment of nothing to so many, of which each is the smallest that there is."""
+"""A SyncGroup request with ``MEMBERS`` empty assignments, each in the fewest possible bytes."""
 
 LIES: list[tuple[str, Callable[[], object]]] = [
     ("topics of a fetch", lambda: fetch.decode_request(

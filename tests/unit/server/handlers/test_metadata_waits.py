@@ -14,8 +14,8 @@ from broker_lite.server.handlers.metadata import NOTICE_S
 
 
 async def start(world: World) -> tuple[Registry, int]:
-    """Start brokers 1 to 3 and topic "t", which 3 leads and 2 follows. Return the registry of 2,
-    and 3's epoch."""
+    """Start brokers 1 to 3 and topic "t", with broker 3 as leader and broker 2 as follower. Return
+    the registry of broker 2 and the broker epoch of broker 3."""
     await world.start(3)
     assigned = struct(
         "CreateTopics", "CreatableTopic.CreatableReplicaAssignment", partition_index=0,
