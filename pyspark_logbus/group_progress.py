@@ -85,7 +85,7 @@ class GroupProgress:
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    # Planner's thread.
+    # Methods that the planner's thread calls.
 
     def publish(self, at: SourceOffset) -> None:
         """Publish ``at`` as the group's offsets in the background."""
@@ -157,7 +157,7 @@ class GroupProgress:
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    # Background thread.
+    # Methods that run on the background thread.
 
     def _loop(self) -> None:
         while True:

@@ -369,7 +369,7 @@ _PLACEMENT = (
     "rows with a key go to the partition that Kafka's default partitioner chooses; to choose "
     "another, write a column 'partition' (int)"
 )
-KAFKA_REFUSED: Mapping[str, str] = {  # Name without the prefix "kafka.": what to do instead.
+KAFKA_REFUSED: Mapping[str, str] = {  # Maps a name without "kafka." to advice for the user.
     "auto.offset.reset": "use startingOffsets",
     "key.deserializer": "keys are binary; cast the column",
     "value.deserializer": "values are binary; cast the column",

@@ -83,7 +83,7 @@ class StreamPlanner:
         self._bytes_limit = BytesLimit(options, self._reader)
         stop_on_terminate()
 
-    # Spark's calls.
+    # Methods that Spark calls.
 
     def initial_offset(self) -> Document:
         """Return the start of a query without a checkpoint. Within a run the result stays the same,
@@ -215,7 +215,7 @@ class StreamPlanner:
             self._live.close()
             self._reader.close()
 
-    # Planning.
+    # Methods that plan batches.
 
     def _next(
         self, document: Document, start: SourceOffset, live: Live, unlimited: bool
@@ -342,8 +342,6 @@ class StreamPlanner:
                     )
         return self._target
 
-    # Group.
-
     def _publish(self, start: SourceOffset, live: Live) -> None:
         """Publish ``start``, the end of the last committed batch, without deleted or recreated
         topics. The first call of a run also claims the group, before any task reads a batch."""
@@ -367,7 +365,7 @@ class StreamPlanner:
             # This may be the run's last call, so let the background thread publish before it ends.
             self._progress.wait(PATIENCE_S)
 
-    # Losses.
+    # Methods that check for losses and for another cluster.
 
     def _check_cluster(self, at: SourceOffset, live: Live) -> None:
         if at.cluster_id and at.cluster_id != live.cluster_id:

@@ -34,7 +34,7 @@ def keep_freed() -> bool:
     process does not use glibc's malloc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
+    except (AttributeError, OSError, TypeError):  # musl, macOS and Windows lack mallopt.
         return False
     # Set both: setting either of them stops glibc from adjusting both.
     return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES))

@@ -250,11 +250,13 @@ class Bus:
             config=build(ConsumerConfig, options, self._options),
             callbacks=Callbacks(on_assign, on_revoke, on_lost),
         )
+        # Both sets hold weak references. Add each stream, too, because the caller may keep single
+        # streams without ``opened``.
         self._streams.add(opened)
-        self._consumers.update(opened)  # The caller may keep single streams only.
+        self._consumers.update(opened)
         return opened
 
-    # Shortcuts to ``admin``.
+    # Methods that call ``admin``.
 
     def create_topic(
         self,
@@ -295,9 +297,8 @@ class Bus:
                 closing.callback(producer.close)
             for consumer in self._consumers:
                 closing.callback(_close_open, consumer)
-            for streams in (
-                self._streams
-            ):  # The exit stack closes streams before their consumers, in reverse order.
+            # The exit stack runs in reverse order, so it closes streams before their consumers.
+            for streams in self._streams:
                 closing.callback(_close_open, streams)
 
     def __enter__(self) -> Bus:

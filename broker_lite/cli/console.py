@@ -120,7 +120,7 @@ def console(
         key=tls_key,
     )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # Log a line for each change: user, change, outcome.
+    # At INFO, the console logs each change with its user and outcome.
     logging.getLogger("logbus.console").setLevel(logging.INFO)
     with connect(bootstrap(bootstrap_servers, zookeeper), client_id="logbus-console") as bus:
         serve(bus, settings, lambda url: _tell(url, ready_fd, form))

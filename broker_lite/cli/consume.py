@@ -140,7 +140,7 @@ def consume(
         "session_timeout_ms": _SESSION_MS,
         "group_instance_id": group_instance_id or "",
     }
-    # Fixed partitions: the consumer ignores added ones. With an end, unless a group assigns them.
+    # With ``fixed``, the consumer ignores partitions that are added after its start.
     fixed = chosen if partition or (ends and group is None) else None
     with TopicReader(servers, topics, group, starts, options, given).open(fixed) as consumer:
         chooser = RecordChooser(grep, wanted_key, header)
@@ -351,7 +351,8 @@ def _print_beside(
 def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
     """Return whether the consumer has read all its partitions to the end offsets, and no rebalance
     is pending. Pauses each partition that is read to its end."""
-    # Read this first, because a rebalance may change the assignment before the next line.
+    # Read ``is_settled`` before the assignment. Otherwise a rebalance that ends in between would
+    # make the old assignment look settled.
     is_settled = consumer.is_settled
     tps = [tp for tp in consumer.assignment() if tp in ends]
     done = [tp for tp in tps if consumer.position(tp) >= ends[tp]]

@@ -315,7 +315,7 @@ def file_limit() -> Finding:
 def disk() -> Finding:
     from broker_lite.client import discovery
 
-    # With --dir, a cluster of this machine has its data in another folder.
+    # ``logbus up --dir`` puts the data of this machine's cluster into another folder.
     facts = discovery.read_cluster(discovery.last_cluster_path()) or {}
     folder = Path(facts.get("directory") or discovery.data_directory())
     while not folder.exists():

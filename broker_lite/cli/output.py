@@ -111,7 +111,7 @@ def raise_if_unread() -> None:
     try:
         number = sys.stdout.fileno()
     except (AttributeError, OSError):
-        return  # stdout is not a file.
+        return  # stdout has no file descriptor.
     watched = select.poll()
     watched.register(number, 0)
     if any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0)):

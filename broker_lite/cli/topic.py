@@ -227,7 +227,7 @@ def alter(
         raise click.UsageError("nothing to change: give --config, --reset or --partitions")
     with open_admin(bootstrap_servers, zookeeper) as admin:
         before = len(found_topic(admin.cluster(), name).partitions)
-        # Check both requests first, so that an invalid second request changes nothing either.
+        # Validate both changes first, so that an invalid second change also prevents the first.
         if changes:
             admin.alter_configs(name, changes, validate_only=True)
         if partitions is not None:

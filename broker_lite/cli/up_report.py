@@ -172,6 +172,6 @@ def _tell_of_few_replicas(facts: Facts) -> None:
         with Admin(facts["bootstrap_servers"], timeout_ms=_ANSWER_MS) as admin:
             few = under_replication.find(admin, admin.cluster())
     except LogbusError:
-        return  # The cluster runs, and the doctor makes the same check.
+        return  # This check is optional; ``logbus doctor`` makes it, too.
     if few is not None:
         output.say(f"{few.found()}. To move them: {few.cure()}")

@@ -136,7 +136,7 @@ class Console:
             exception_handlers={404: self._not_found, 500: _crashed},
         )
 
-    # -- pages
+    # Methods that serve pages.
 
     def _guarded(self, make: Handler, *, is_json: bool = False) -> Callable[[Request], Response]:
         """Return an endpoint that finds the viewer, calls ``make``, turns a LogbusError into an
@@ -339,7 +339,7 @@ class Console:
         body, content_type = render(rows, self._process, request.headers.get("accept", ""))
         return Response(body, media_type=content_type)
 
-    # -- logins
+    # Methods that log users in and out.
 
     def _scrape_refusal(self, request: Request) -> Response | None:
         """Log in the user of a request for metrics. Return the response that refuses the request;

@@ -124,7 +124,7 @@ class Group:
                 self._resign(event.error)
         return self._effects
 
-    # Views of the group.
+    # Properties and methods that describe the group.
 
     @property
     def size(self) -> int:
@@ -195,7 +195,7 @@ class Group:
         """Return the topics that members are subscribed to; None if that is unknown."""
         return self._roster.subscribed(self._protocol)
 
-    # Joining.
+    # Methods that handle joins.
 
     def _join(self, event: ev.Join) -> None:
         error = self.refusal(event)
@@ -280,7 +280,8 @@ class Group:
             )
         )
         if settled and led and event.partition_counts is not None:
-            # A returned leader notices only partitions that are added after its return.
+            # Rebalance if partitions are unassigned, because the returned leader notices only
+            # partitions that are added after its return.
             settled = not self._roster.leaves_unassigned(self._protocol, event.partition_counts)
         if not settled or choose_protocol(list(self._roster.members.values())) != self._protocol:
             self._wait_for_join(member, event.token)
@@ -293,7 +294,8 @@ class Group:
         if led and event.can_skip_assignment:
             result = result._replace(skip_assignment=True)
         elif led:
-            # Before version 9, name the old id as leader, so that the member does not assign again.
+            # Before version 9, a response cannot tell the leader to skip the assignment. Name the
+            # old id as leader instead, so that the member does not assign.
             result = result._replace(leader=old, members=())
         self._reply(event.token, result)
 
@@ -310,7 +312,7 @@ class Group:
         else:
             self._rebalance()
 
-    # A rebalance: collect joins, write the generation, assign.
+    # Methods of a rebalance, which collects joins, writes the generation and answers the members.
 
     def _rebalance(self) -> None:
         if self.state is State.COMPLETING:
@@ -478,7 +480,7 @@ class Group:
         result = fx.SyncResult(None, member.assignment, self._roster.protocol_type, self._protocol)
         self._reply(token, result)
 
-    # Checks, departures and expiry of members.
+    # Methods that check requests, and that remove members.
 
     def _check_generation(
         self, member_id: str, instance_id: str | None, generation: int
@@ -530,7 +532,8 @@ class Group:
             return None
         error = self._check_generation(event.member_id, event.instance_id, event.generation)
         if error is None and self._written_empty is not None:
-            # Otherwise the next owner could read the offsets before this commit is written.
+            # Refuse the commit. Otherwise the next owner could read the offsets before this commit
+            # is written.
             return IllegalGenerationError(
                 f"generation {event.generation} of group {self.name!r} has ended"
             )
@@ -609,7 +612,7 @@ class Group:
         self.state = State.DEAD
         self.deadline_ms = NEVER
 
-    # Deadlines and replies.
+    # Methods that set deadlines and send replies.
 
     def _renew(self, member: Member) -> None:
         if not member.is_new:

@@ -186,7 +186,7 @@ class KeyedState:
         encoded = [Row(offset, now_ms, key, value) for offset, (key, value) in enumerate(rows)]
         return AppendState(batch.number, encode_rows(encoded))
 
-    # Outcomes.
+    # Methods that handle the outcomes of appends.
 
     def appended(self, number: int, base_offset: int, next_offset: int) -> None:
         """Record that the log has the batch. Its upserts are settled when the high watermark passes
@@ -245,7 +245,8 @@ class KeyedState:
             self.flags.pop(key, None)
         self._settle(key)
         if self._copy is not None and self._copy.left is not None:
-            # This value is in the log after ``begin``, so the copy need not write it.
+            # The log has this value after the batch ``begin`` of the copy, so the copy need not
+            # write it.
             self._copy.left.pop(key, None)
 
     def _settle(self, key: bytes) -> None:
@@ -255,7 +256,7 @@ class KeyedState:
         else:
             del self._pending[key]
 
-    # The copy.
+    # Methods that copy the state to the end of the log.
 
     def _continue_copy(self, now_ms: int) -> AppendState | None:
         """Return the next batch of the copy. Return None if none is due, or if all keys that are

@@ -39,8 +39,8 @@ def made_native(
     """
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = _read(group, coordinator)
-    # Set None, because brokers find out by polling when a native group becomes empty
-    # (``GroupOffsets.note_members``).
+    # Set ``empty_since_ms`` to None, because brokers find out by polling when a native group
+    # becomes empty (``GroupOffsets.note_members``).
     value = before._replace(
         broker_id=NO_BROKER,
         broker_epoch=NO_EPOCH,

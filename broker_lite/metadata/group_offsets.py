@@ -388,9 +388,9 @@ class GroupOffsets:
     ) -> FetchedOffsets:
         """Return the committed offsets of ``fetch`` for stable partitions, and the unstable
         partitions. A partition is unstable if an open transaction has a pending offset for it."""
-        # Read before the offsets: a transaction that commits in between leaves its partitions
-        # unstable in this answer. Otherwise this method could return an offset from before that
-        # commit as stable.
+        # Read the pending offsets first. A transaction that commits in between then leaves its
+        # partitions unstable in this answer. Otherwise this method could return an offset from
+        # before that commit as stable.
         pending = await self.pending(group)
         offsets = await self.fetch(group, partitions, with_former=with_former)
         rows = {key: row for part in pending for key, row in part.value.offsets.items()}
@@ -421,7 +421,7 @@ class GroupOffsets:
         if partitions is None:
             keys = await self._committed(group)
         else:
-            # An invalid topic name may be an invalid path.
+            # Leave out invalid topic names, because they may be invalid paths.
             keys = [key for key in partitions if is_valid_name(key.topic)]
         paths = [znodes.offset_path(group, *key) for key in keys]
         offsets = {
@@ -431,8 +431,8 @@ class GroupOffsets:
             )
             if znode is not None
         }
-        # Read after the offsets: a topic read before them could be deleted and recreated in
-        # between.
+        # Read the topics after the offsets. A topic that is read before its offsets could be
+        # deleted and recreated in between.
         topics = await self._assignments({key.topic for key in offsets})
         found = {}
         for key, offset in offsets.items():
@@ -603,8 +603,8 @@ class GroupOffsets:
         """
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
-        # Read after the offsets: a topic read before them could be deleted and recreated in
-        # between.
+        # Read the topics after the offsets. A topic that is read before its offsets could be
+        # deleted and recreated in between.
         topics = await self._assignments({row.key.topic for row in old})
         expired = [
             row

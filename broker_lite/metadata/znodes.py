@@ -76,7 +76,7 @@ KIND_KAFKA = "kafka"
 KIND_NATIVE = "native"
 
 
-# Paths.
+# Functions that convert between names and the paths of znodes.
 
 
 def broker_path(broker_id: int) -> str:
@@ -190,7 +190,7 @@ def owner_path(group: str, topic: str, partition: int) -> str:
     return f"{group_path(group)}/owners/{topic}/{partition}"
 
 
-# Values.
+# Types of znode values, and functions that encode and decode them.
 
 
 @dataclass(frozen=True, slots=True)

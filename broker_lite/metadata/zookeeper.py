@@ -453,7 +453,7 @@ class ZooKeeperStore:
         self._sync = None  # A later call needs a new request.
         await self._ask("sync", self._client.sync_async, self._chroot + path)
 
-    # Called on kazoo's threads.
+    # Methods that kazoo's threads call.
 
     def _on_state(self, state: str) -> None:
         self._to_loop(self._take_state, state, self._kazoo_session_id())
@@ -473,7 +473,7 @@ class ZooKeeperStore:
         client_id = self._client.client_id
         return int(client_id[0]) if client_id is not None else 0
 
-    # Called on the loop thread.
+    # Methods that run on the loop's thread.
 
     def _take_state(self, state: str, session_id: int) -> None:
         if self._closed:
@@ -549,8 +549,8 @@ class ZooKeeperStore:
 
     def _settle_reads(self, reads: list[_Read], answer: Any) -> None:
         if isinstance(answer.exception, UnimplementedError):
-            # The server also closes the connection, so this retry may fail. Later reads are sent
-            # one by one.
+            # The server also closes the connection, so this retry may fail. From now on,
+            # ``_send_reads`` sends reads one by one.
             self._has_multi_read = False
             self._reads = reads + self._reads
             self._send_reads()

@@ -121,7 +121,7 @@ class Mirror:
         """
         return checkpoint.translated(self.source, self.target, asked)
 
-    # -- topics and settings
+    # Methods that open the mirror and copy topics and settings.
 
     def open(self, stop: Event) -> bool:
         """Connect to both clusters, take the claim, create missing topics, and find where each copy
@@ -207,7 +207,8 @@ class Mirror:
         for name in names:
             refused = planning.refusal(name, current["topic", name])
             if refused is not None:
-                # Save now, because ``square`` recognises copies by the source's timestamps.
+                # Save the positions now. Without them, ``square`` would look for copies by the
+                # source's timestamps, which this topic does not keep.
                 self.save()
                 self._set_aside(name, refused)
                 continue
@@ -267,7 +268,7 @@ class Mirror:
             "topic: delete the copy) and start the mirror again"
         )
 
-    # -- records
+    # Methods that copy records.
 
     def _begin_fetch(self, wait_ms: int) -> Future[Fetched]:
         wanted = [copy.position for copy in self.copies.values()]
@@ -294,7 +295,7 @@ class Mirror:
         if isinstance(error, OffsetOutOfRangeError):
             self._resumer.go_on(copy, error)
             if copy.is_cut:
-                self.save()  # Before the mirror reads new records at the same source offsets.
+                self.save()  # Save before the mirror reads new records at the same offsets.
         elif isinstance(error, UnknownTopicIdError) and self._is_gone(copy):
             self._set_aside(topic, UnknownTopicIdError("the source has deleted it"))
         elif not error.retriable:
@@ -356,7 +357,7 @@ class Mirror:
             copy.unsaved.clear()
             copy.is_dirty = copy.is_cut = False
 
-    # -- running
+    # Methods that run the mirror.
 
     def run(
         self,

@@ -21,7 +21,7 @@ from broker_lite.metadata.store import (
 )
 from broker_lite.model import CommittedOffset, TopicPartition
 
-# Events.
+# The events that ``NativeMachine.step`` takes.
 
 
 class SessionConnected(NamedTuple):
@@ -105,7 +105,7 @@ Event = (
 )
 
 
-# Effects.
+# The effects that ``NativeMachine.step`` returns.
 
 
 class Get(NamedTuple):

@@ -131,7 +131,7 @@ class NativeMachine:
             self._take(event)
             self._pass_time()
         except LogbusError as error:
-            # A later version or another application wrote an unreadable value into a znode.
+            # A znode has an unreadable value, which a later version or another application wrote.
             self._end(error)
         out, self._asking.out = self._asking.out, []
         return out
@@ -164,7 +164,7 @@ class NativeMachine:
             case NativeTick():
                 pass
 
-    # Connection.
+    # Methods that handle the connection and the session.
 
     def _connected(self, event: SessionConnected) -> None:
         self._asking.session_id = event.session_id
@@ -222,7 +222,7 @@ class NativeMachine:
             return [CommitAnswer(event.number, {ALL: error})]
         return []
 
-    # Joining.
+    # Methods that join the group.
 
     def _join(self) -> None:
         self._join_ms = None
@@ -360,7 +360,7 @@ class NativeMachine:
         self._refresh_ms = self._asking.now_ms + REFRESH_MS
         self._look_ms = self._asking.now_ms
 
-    # Lease.
+    # Methods that extend the lease.
 
     def _confirm(self) -> None:
         """Extend the lease, because the session was alive when the answered request was sent."""
@@ -377,7 +377,7 @@ class NativeMachine:
         interval_ms = self._timeout_ms // BEATS_PER_TIMEOUT
         self._beat_ms = max(self._asking.now_ms, self._asking.sent_ms + interval_ms)
 
-    # Views, claims and releases.
+    # Methods that handle changes of the group's znodes, and the passing of time.
 
     def _looked(self) -> None:
         if self._consumer not in self.view.members:
@@ -454,8 +454,6 @@ class NativeMachine:
         is_calm = self._asking.now_ms - self._looked_ms >= CALM_MS
         self._haste = 0 if is_calm else self._haste + 1
         return min(LOOK_AFTER_MS << min(self._haste, 10), LOOK_AFTER_MAX_MS)
-
-    # Commits.
 
     def _commit(self, event: StreamCommit) -> None:
         if self.phase == DOWN:

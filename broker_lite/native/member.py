@@ -155,7 +155,7 @@ class NativeShell:
         """Report that the reader stopped a revoked partition that it read under ``grant``."""
         self._step(Settled(tp, offset, grant))
 
-    # Events.
+    # Methods that pass events to the machine.
 
     def _heard(self, store: MetadataStore, event: StoreEvent) -> None:
         if store is not self._store:
@@ -196,7 +196,7 @@ class NativeShell:
         self._timer = None
         self._step(NativeTick())
 
-    # Effects.
+    # Methods that carry out the machine's effects.
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

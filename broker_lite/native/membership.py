@@ -115,7 +115,7 @@ class NativeMembership:
     def leave(self) -> Task[None]:
         yield Await(self._session.leave())
 
-    # The streams of one consumer close together.
+    # Methods with which all streams of one consumer are closed together.
 
     def halt(self) -> None:
         """Stop returning records; the reader's next call raises ClosedError. Any thread may call

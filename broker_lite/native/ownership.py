@@ -129,7 +129,7 @@ class Holdings:
             held.state == OWNED and held.is_sure for held in self.held.values()
         )
 
-    # Assignment.
+    # Methods that bring the owned partitions closer to the assignment.
 
     def aim(
         self,
@@ -186,7 +186,7 @@ class Holdings:
         else:
             self.is_unregistered = True
 
-    # Claims.
+    # Methods that claim partitions.
 
     def _read(self, tp: TopicPartition) -> None:
         claim = self.claims[tp]
@@ -297,7 +297,7 @@ class Holdings:
             earliest_ms = claim.tried_ms + backoff_ms(claim.tries - 1)
             claim.retry_ms = max(self._asking.now_ms, min(claim.retry_ms, earliest_ms))
 
-    # Releasing.
+    # Methods that release partitions.
 
     def _take(self, tp: TopicPartition, held: OwnedPartition) -> None:
         held.state = TAKEN
@@ -358,7 +358,7 @@ class Holdings:
         self._target = {}
         self._fail_commits()
 
-    # Connection.
+    # Methods that handle a lost connection and a reconnect.
 
     def suspend(self) -> None:
         """Handle a lost connection. The outcome of the writes in flight is unknown."""
@@ -415,7 +415,7 @@ class Holdings:
             self._release(tp, held)
         self._write_commits()
 
-    # Commits.
+    # Methods that write commits.
 
     def commit(self, commit: StreamCommit) -> None:
         """Queue a commit. A ``CommitAnswer`` follows when ZooKeeper has answered."""
@@ -537,7 +537,7 @@ class Holdings:
                 CommitAnswer(number, {**errors, ALL: error} if left else errors)
             )
 
-    # Time.
+    # Methods that handle the passing of time.
 
     def next_ms(self) -> int | None:
         """Return the time in ms at which ``pass_time`` has work to do, or None."""

@@ -81,7 +81,7 @@ class View:
         """Return the number of members that registered before this one."""
         return sum(since < self._since[name] for since in self._since.values())
 
-    # Stale znodes.
+    # Methods that mark znodes as stale.
 
     def mark_all(self) -> None:
         self._stale_members = True
@@ -109,7 +109,7 @@ class View:
         self._unmet.clear()
         self.mark_all()
 
-    # Reading.
+    # Methods that read stale znodes.
 
     def look(self) -> None:
         """Read the znodes that are marked as stale."""

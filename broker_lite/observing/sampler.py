@@ -98,7 +98,8 @@ def take_reading(admin: Admin, before: ClusterReading | None = None) -> ClusterR
     """Read the cluster once. Rates are averages since the reading ``before``; without it they are
     0. Raises NoBrokersError."""
     began = time.monotonic()
-    # A killed broker delays the groups for seconds; the sample, taken afterwards, shows the death.
+    # Read the groups first. A killed broker delays this read by seconds, and a sample that is taken
+    # afterwards shows that the broker is dead.
     groups, lags, failure = _groups(admin.within(GROUPS_MS), before)
     sample = take_sample(admin)
     led = [

@@ -37,7 +37,7 @@ ATTRIBUTE_CONTROL = 1 << 5
 ATTRIBUTE_DELETE_HORIZON = 1 << 6
 ATTRIBUTES_OF_TRANSACTIONS = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
 
-# Columns: a preamble follows the header, then one Arrow IPC record batch message.
+# In a column batch, a preamble follows the header, then one Arrow IPC record batch message.
 PREAMBLE = struct.Struct(">BHII")
 """Layout of the preamble: body version, flags, schema id, reserved (zero)."""
 PREAMBLE_BYTES = 11

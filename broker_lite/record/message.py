@@ -40,7 +40,7 @@ _VERSION_5: Final = 4
 _RECORD_BATCH: Final = 3
 _CODECS: Final = {0: fmt.CODEC_LZ4, 1: fmt.CODEC_ZSTD}
 
-# Numbers of the fields in Arrow's Message.fbs.
+# These are the numbers of the fields in Arrow's Message.fbs.
 _MESSAGE_VERSION, _MESSAGE_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_LENGTH = range(4)
 _BATCH_LENGTH, _BATCH_NODES, _BATCH_BUFFERS, _BATCH_COMPRESSION, _BATCH_VARIADIC = range(5)
 _COMPRESSION_CODEC, _COMPRESSION_METHOD = range(2)

@@ -178,7 +178,7 @@ def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row
     end = position + length
     if length < 0 or end > len(body):
         raise CorruptMessageError(f"a record of {length} bytes leaves its batch")
-    position += 1  # attributes: none is defined
+    position += 1  # Skip the attributes: no attribute is defined.
     timestamp_delta, position = read_varint(body, position)
     offset_delta, position = read_varint(body, position)
     if not 0 <= offset_delta <= header.last_offset_delta:

@@ -50,8 +50,8 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
 def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Return start, end and attributes position of every candidate record, by start."""
     zeros = _zeros(body)
-    # The value of each varint, read backwards so far (one byte at first). The next step checks its
-    # first byte.
+    # Read each varint backwards, from its last byte. ``raw`` holds the value of the bytes read so
+    # far.
     raw: npt.NDArray[Any] = body.take(zeros - 1)
     keys = []
     for width in range(1, _LENGTH_BYTES_MAX + 1):
@@ -88,7 +88,8 @@ def _sieve(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Po
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
-    # One mark per position, cleared after use: new memory would cost more than the sieve.
+    # ``marks`` has one entry for each position and is cleared after each use. A new array for each
+    # use would cost more than the sieve.
     marks = np.zeros(size + 1, np.bool_)
     for _ in range(_SIEVES):
         before = len(starts)

@@ -139,7 +139,7 @@ class Controller:
         self._unpreferred = {k: since for k, since in self._unpreferred.items() if k in present}
         return self._decide(now_ms, keys)
 
-    # Decisions after the set of live brokers changed.
+    # Methods that decide which partition states and assignments to write.
 
     def _decide(self, now_ms: int, keys: Keys) -> list[ControllerEffect]:
         held = self._held
@@ -197,7 +197,7 @@ class Controller:
         assert held is not None
         return held.topics[key.topic].config.get(_UNCLEAN, "false").lower() == "true"
 
-    # Preferred leaders.
+    # Methods that return leadership to preferred leaders.
 
     def _note_preferred(self, now_ms: int, key: TopicPartition) -> None:
         if self._rebalance_ms < 0:
@@ -225,7 +225,7 @@ class Controller:
                 states[key] = state
         return [*state_writes(held, states)]
 
-    # Completed writes.
+    # Methods that handle completed writes.
 
     def _written(self, now_ms: int, write: Write) -> list[ControllerEffect]:
         held = self._held

@@ -101,7 +101,7 @@ class Follower:
         """End the role."""
         return [] if self.in_flight is None else [StopFetching()]
 
-    # Answers of the leader.
+    # Methods that handle the leader's answers.
 
     def _is_stale(self, event: Fetched | FetchDiverged | FetchOutOfRange) -> bool:
         """Return whether an answer is stale. If it belongs to the fetch in flight, mark that fetch
@@ -161,7 +161,7 @@ class Follower:
         self.log.starting_at = event.leader_log_start
         return [StartAt(event.leader_log_start)]
 
-    # Answers of the disk.
+    # Methods that handle the disk's answers.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
         """Handle an append of fetched batches: fetch again, or pause if it appended no batch."""
@@ -195,7 +195,7 @@ class Follower:
             effects.append(RaiseStart(start))
         return effects
 
-    # The ISR.
+    # Methods that handle partition states, ticks and refused proposals.
 
     def take(self, state: LeaderAndIsr) -> list[Effect]:
         """Take over a newer partition state of this leader epoch."""

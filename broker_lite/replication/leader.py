@@ -131,7 +131,7 @@ class Leader:
             "cannot pass: see the leader's broker.log"
         )
 
-    # Appends.
+    # Methods that handle appends.
 
     def requested(self, now_ms: int, event: AppendRequested) -> list[Effect]:
         """Append a produce request; refuse acks=all while the ISR is too small.
@@ -182,7 +182,7 @@ class Leader:
         self.appending.clear()
         return [Reply(token, error=error) for token in tokens]
 
-    # The high watermark.
+    # Methods that advance the high watermark.
 
     def advance(self) -> list[Effect]:
         """Advance the high watermark after a change of ends, ISR or limits."""
@@ -217,7 +217,7 @@ class Leader:
         self.waiting.clear()
         return effects
 
-    # Followers.
+    # Methods that handle followers' fetches.
 
     def fetched(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
         """Handle a follower's fetch in this epoch; the last effect is its AnswerFollower."""
@@ -274,7 +274,7 @@ class Leader:
             at_ms = max(at_ms, known.fetched_ms)
         self.caught_up[event.replica] = CaughtUp(at_ms, now_ms, end)
 
-    # The ISR.
+    # Methods that change the ISR.
 
     def _expand(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
         """Propose to add a follower to the ISR, if it has every record below the high watermark and

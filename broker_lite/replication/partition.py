@@ -208,7 +208,7 @@ class Partition:
             )
         return self.high_watermark
 
-    # Requests of clients and followers.
+    # Methods that handle requests of clients and followers.
 
     def _request(self, now_ms: int, event: AppendRequested) -> list[Effect]:
         role = self.role
@@ -226,7 +226,7 @@ class Partition:
         assert isinstance(self.role, Leader)
         return self.role.fetched(now_ms, event)
 
-    # Answers of the disk.
+    # Methods that handle answers of the disk and of the leader, and ticks.
 
     def _appended(self, event: Appended) -> list[Effect]:
         self.log.written(event.next_offset)
@@ -292,7 +292,7 @@ class Partition:
             return role.tick(now_ms)
         return role.tick() if isinstance(role, Follower) else []
 
-    # The ISR.
+    # Methods that handle written and refused ISR changes, and damage.
 
     def _isr_written(self, state: LeaderAndIsr) -> list[Effect]:
         role = self.role
@@ -315,7 +315,7 @@ class Partition:
             log.damaged_from = offset
         return role.hand_over(now_ms) if isinstance(role, Leader) else self._resume()
 
-    # Roles.
+    # Methods that change the role.
 
     def _change_limits(self, limits: ReplicaLimits) -> list[Effect]:
         if limits == self._limits:

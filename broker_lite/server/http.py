@@ -104,7 +104,7 @@ class HttpServer:
                 logger.exception("cannot accept HTTP connections; trying again")
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            # One of the tasks accepts connections.
+            # ``_tasks`` includes the task that accepts connections, so allow one task more.
             if len(self._tasks) <= CONNECTIONS_MAX:
                 self._begin(self._serve(sock, address[0]))
             else:

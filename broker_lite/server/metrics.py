@@ -42,7 +42,7 @@ class Metric(NamedTuple):
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        # The process.
+        # Metrics of the process and its connections.
         Metric("broker_info", GAUGE, "Always 1; the labels describe the broker.",
                ("version", "cluster_id", "broker_id", "rack")),
         Metric("ready", GAUGE, "1 if the broker is ready, as /readyz answers."),
@@ -57,7 +57,7 @@ METRICS: Mapping[str, Metric] = {
                ("listener",)),
         Metric("request_memory_bytes", GAUGE, "Memory of requests and unsent answers."),
         Metric("request_memory_limit_bytes", GAUGE, "Setting queued.max.bytes."),
-        # Requests.
+        # Metrics of requests.
         Metric("requests", COUNTER, "Requests received.", ("api",)),
         Metric("request_duration_seconds", HISTOGRAM,
                "Time from a request's arrival to its response, less a fetch's wait for data.",
@@ -66,13 +66,13 @@ METRICS: Mapping[str, Metric] = {
                "Requests, and partitions of produce and fetch requests, that failed.",
                ("api", "error")),
         Metric("fetch_wait_seconds", HISTOGRAM, "Time that a fetch waited for data."),
-        # Traffic of clients.
+        # Metrics of the records that clients send and receive.
         Metric("received_bytes", COUNTER, "Bytes of appended batches.", ("topic",)),
         Metric("received_records", COUNTER, "Records of appended batches.", ("topic",)),
         Metric("sent_bytes", COUNTER, "Bytes of batches sent to consumers.", ("topic",)),
         Metric("transcoded_batches", COUNTER, "Batches converted for clients that read only rows.",
                ("from", "to")),
-        # Replication.
+        # Metrics of replication, quotas and logins.
         Metric("partitions", GAUGE, "Replicas on this broker.", ("role",)),
         Metric("under_replicated_partitions", GAUGE,
                "Led partitions with a replica outside the in-sync replicas."),
@@ -100,7 +100,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("request_throttle_seconds", COUNTER, "Time for which clients were throttled.",
                ("quota",)),
         Metric("authentication_failures", COUNTER, "Logins that were refused.", ("mechanism",)),
-        # The log.
+        # Metrics of the log and the disk.
         Metric("append_duration_seconds", HISTOGRAM,
                "Time to write a group of batches to log files, without its flush."),
         Metric("flush_duration_seconds", HISTOGRAM, "Time of a flush of log files."),
@@ -116,11 +116,11 @@ METRICS: Mapping[str, Metric] = {
         Metric("segments_deleted", COUNTER,
                "Segments deleted by retention; reason: time, size or log_start.", ("reason",)),
         Metric("corrupt_batches", COUNTER, "Corrupt batches met.", ("outcome",)),
-        # Requests in flight.
+        # Metrics of requests that wait for an answer.
         Metric("produces_waiting", GAUGE, "Produce requests without an answer."),
         Metric("produces_timed_out", COUNTER, "Produce requests that timed out."),
         Metric("follower_fetches_waiting", GAUGE, "Fetches of followers that wait for data."),
-        # Groups.
+        # Metrics of consumer groups.
         Metric("coordinated_groups", GAUGE, "Groups that this broker coordinates.", ("state",)),
         Metric("coordinated_members", GAUGE, "Members of the groups that this broker coordinates."),
         Metric("group_rebalances", COUNTER,
@@ -130,7 +130,7 @@ METRICS: Mapping[str, Metric] = {
                "Time of an offset commit from its request to its write in ZooKeeper."),
         Metric("offset_commit_errors", COUNTER, "Partitions whose offset commit failed.",
                ("error",)),
-        # Transactions.
+        # Metrics of transactions.
         Metric("open_transactions", GAUGE,
                "Open transactions, and open batches of Spark sinks, that this broker coordinates."),
         Metric("oldest_transaction_age_seconds", GAUGE,
@@ -143,7 +143,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("spark_sink_batches", COUNTER,
                "Batches of exactly-once Spark sinks by outcome; repeated: a commit of a batch that "
                "was committed before.", ("outcome",)),
-        # ZooKeeper.
+        # Metrics of the ZooKeeper session and the metadata.
         Metric("zookeeper_connected", GAUGE, "1 if the session with ZooKeeper is connected."),
         Metric("metadata_age_seconds", GAUGE,
                "Time since the metadata, permissions and users included, were last known to be "

@@ -76,7 +76,7 @@ class DataDirectory:
         self._checkpoints = threading.Lock()
         self._reserve = threading.Lock()
 
-    # -- start and stop -------------------------------------------------------------------------
+    # Methods that open and release the directory.
 
     def start(self) -> None:
         """Lock the directory, read its files, and count this start durably.
@@ -140,7 +140,7 @@ class DataDirectory:
         if lock is not None:
             lock.release()
 
-    # -- identity ------------------------------------------------------------------------------
+    # Methods that load and save the directory's identity.
 
     def _load_identity(self) -> None:
         data = read_whole(self.files, f"{self.path}/{paths.META}")
@@ -186,7 +186,7 @@ class DataDirectory:
         with self.guard("binding the directory to its cluster"):
             self._save_identity()
 
-    # -- health --------------------------------------------------------------------------------
+    # Methods that report failures of the directory.
 
     @property
     def failed(self) -> bool:
@@ -223,7 +223,7 @@ class DataDirectory:
         self.is_full = True
         return StorageError(f"log.dir {self.path} is full ({doing}). Free some space.")
 
-    # -- free space -------------------------------------------------------------------------------
+    # Methods that check the free space and maintain the reserve file.
 
     def has_room(self) -> bool:
         """Return whether appends are accepted. Calls the file system only while the disk
@@ -285,7 +285,7 @@ class DataDirectory:
             if error.errno not in SPACE_ERRORS:
                 raise
 
-    # -- checkpoints ---------------------------------------------------------------------------
+    # Methods that read and write the checkpoints of offsets.
 
     def _read_offsets(self, name: str) -> dict[PartitionKey, int]:
         try:
@@ -354,7 +354,7 @@ class DataDirectory:
                 if key in held:
                     write({other: offset for other, offset in held.items() if other != key})
 
-    # -- deleted files -------------------------------------------------------------------------
+    # Methods that delete files after a delay.
 
     def discard(self, path: str, due_ms: int) -> None:
         """Rename a file to ``.deleted``; ``empty_trash`` unlinks it once ``due_ms`` has passed.

@@ -124,7 +124,7 @@ class Log:
         if self._retired:
             raise UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
 
-    # -- appending -----------------------------------------------------------------------------
+    # Methods that append batches.
 
     def append_as_leader(
         self,
@@ -310,8 +310,8 @@ class Log:
             self.reader.hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, active, position)
             position += header.length + fmt.LENGTH_PREFIX_BYTES
         if has_transactions:
-            # Publish before ``_tail``: a reader that sees these batches must also see the open
-            # transactions that bound the last stable offset.
+            # Publish the open transactions before ``reader.tail``. A reader that sees these batches
+            # must also see the open transactions, which bound the last stable offset.
             self._publish_transactions()
         self.reader.tail = Tail(active.next_offset, active, active.size_bytes)
         if position - active.saved_bytes >= SAVE_EVERY_BYTES or position == len(buffer):
@@ -392,7 +392,7 @@ class Log:
         except OSError as error:
             raise self._refusal(f"writing the leader epochs of {self.key}", error) from error
 
-    # -- flushing ------------------------------------------------------------------------------
+    # Methods that flush.
 
     def start_flush(self) -> None:
         """Start writing unsynced bytes to disk, so that the following ``flush`` is shorter.
@@ -429,7 +429,7 @@ class Log:
             for segment in waiting:
                 segment.name_synced = True
 
-    # -- retention -----------------------------------------------------------------------------
+    # Methods that apply retention.
 
     def apply_retention(self, now_ms: int, last_stable_offset: int) -> list[str]:
         """Delete expired segments, and return the reason of each deletion (``retention.expired``).
@@ -499,7 +499,7 @@ class Log:
             if torn is not None and torn[0] < start:
                 self._files.remove(f"{self.directory}/{name}")
 
-    # -- truncation ----------------------------------------------------------------------------
+    # Methods that truncate the log, and rebuild the producer state.
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
         """Remove every batch with an offset at or above ``offset``, and sync, for a follower.
@@ -603,7 +603,7 @@ class Log:
         transactions.committed(self.committed_end)
         self.reader.unstable = transactions.published()
 
-    # -- restarting the log at another offset --------------------------------------------------
+    # Methods that restart the log at another offset.
 
     def start_at(self, offset: int, now_ms: int = 0) -> None:
         """Remove every batch, restart the log at ``offset``, and sync, for a follower.
@@ -655,8 +655,7 @@ class Log:
         self.reader.publish((segment,))
         self.reader.forget_hints()
 
-    # -- the log start offset
-    # -----------------------------------------------------------------------------
+    # Methods that raise the log start offset.
 
     def delete_records_before(self, offset: int) -> int:
         """Raise the log start offset to ``offset``, sync, and return it; -1 means the log's end.
@@ -695,7 +694,7 @@ class Log:
             with contextlib.suppress(FileNotFoundError):
                 self._data.discard(segment.path(suffix), now_ms + self.config.file_delete_delay_ms)
 
-    # -- closing -------------------------------------------------------------------------------
+    # Methods that retire or close the log.
 
     def retire(self) -> None:
         """Refuse later writes, because the partition is being deleted.

@@ -60,7 +60,7 @@ class LogManager:
         self.reports: dict[PartitionKey, RecoveryReport] = {}
         """The recovery report of each log, for the broker's log and metrics."""
 
-    # -- the directory -------------------------------------------------------------------------
+    # Properties and methods of the data directory.
 
     @property
     def directory(self) -> str:
@@ -141,7 +141,7 @@ class LogManager:
         """Return the total and the usable bytes of the disk."""
         return self._files.space(self._data.path)
 
-    # -- logs ----------------------------------------------------------------------------------
+    # Methods that open, create, delete and list logs.
 
     @property
     def logs(self) -> Mapping[PartitionKey, Log]:
@@ -262,7 +262,7 @@ class LogManager:
             for key, log in self.logs.items()
         ]
 
-    # -- time passing --------------------------------------------------------------------------
+    # Methods that the broker calls periodically.
 
     def checkpoint(self, now_ms: int = 0) -> None:
         """Write recovery points and log start offsets if any changed.
@@ -300,7 +300,7 @@ class LogManager:
         with self._data.guard("making the reserve"):
             self._data.make_reserve()
 
-    # -- the end -------------------------------------------------------------------------------
+    # Methods that close the data directory.
 
     def close_clean(self, now_ms: int = 0) -> None:
         """Flush and save everything, write the clean-shutdown marker, and release the lock.

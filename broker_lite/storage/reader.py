@@ -185,7 +185,7 @@ class LogReader:
         """
         return self.leader_epochs.end_offset_for(epoch, self.tail[0])
 
-    # -- slices --------------------------------------------------------------------------------
+    # Methods that read slices of whole batches.
 
     @_translated
     def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool = True) -> LogSlice:
@@ -347,7 +347,7 @@ class LogReader:
                 break
         return IndexEntry(min(following, stop.offset), at)
 
-    # -- damage --------------------------------------------------------------------------------
+    # Methods that find and record damage.
 
     def next_readable(self, offset: int) -> int:
         """Return the first offset at or after ``offset`` that is in no unreadable range."""
@@ -443,7 +443,7 @@ class LogReader:
         i = bisect_right(bases, segment.base_offset)
         return bases[i] if i < len(bases) else self.tail[0]
 
-    # -- looking up ----------------------------------------------------------------------------
+    # Methods that look up offsets by timestamp, by bytes and by offset.
 
     @_translated
     def offset_for_timestamp(

@@ -180,7 +180,7 @@ class _Opening:
             self.files.sync_dir(self.directory)
         return tuple(segments)
 
-    # -- files in the directory ----------------------------------------------------------------
+    # Methods that delete leftover files.
 
     def _clear_leftovers(self) -> list[int]:
         """Delete temporary and orphaned files; return the base offsets of the segments in ascending
@@ -216,7 +216,7 @@ class _Opening:
                 self.files.remove(paths.segment_file(self.directory, base, suffix))
         self._changed = True
 
-    # -- segments ------------------------------------------------------------------------------
+    # Methods that scan segments and record damage.
 
     def _needs_no_scan(self, segment: Segment, following: int) -> bool:
         """Return whether a segment needs no scan, because all of it is on disk and its saved
@@ -289,7 +289,7 @@ class _Opening:
     def _add_damage(self, segment: Segment, found: tuple[BadRange, ...]) -> None:
         self.damage.extend(bad.in_log(self.key, segment.base_offset) for bad in found)
 
-    # -- torn tails ----------------------------------------------------------------------------
+    # Methods that set torn tails aside.
 
     def _set_aside_tail(self, segment: Segment, torn: BadBatch) -> None:
         """Copy the bytes from ``torn`` on into a torn file, then cut them off."""
@@ -343,7 +343,7 @@ class _Opening:
         number = max((found[1] for found, _ in torn if found[0] == offset), default=0) + 1
         return paths.torn_file(self.directory, offset, number)
 
-    # -- the end -------------------------------------------------------------------------------
+    # Methods that complete the opening of the log.
 
     def _end_at(self, segments: list[Segment], log_start: int) -> None:
         """Make the last segment writable, or begin a new one.

@@ -117,7 +117,7 @@ class Segment:
         self.last_append_ms = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
 
-    # -- opening -----------------------------------------------------------------------------
+    # Methods that create a segment, or open an existing one.
 
     @classmethod
     def create(cls, files: Files, directory: str, base_offset: int) -> Segment:
@@ -216,7 +216,7 @@ class Segment:
             raise CorruptIndex("missing")
         return data
 
-    # -- lazily loaded parts -------------------------------------------------------------------
+    # Properties and methods that load the file and the indexes on first use.
 
     @property
     def file(self) -> File:
@@ -298,7 +298,7 @@ class Segment:
         if self._transactions and self._transactions.is_saved:
             self._transactions = None
 
-    # -- transactions ------------------------------------------------------------------------
+    # Properties and methods of the transaction index.
 
     @property
     def transactions(self) -> TransactionIndex:
@@ -322,7 +322,7 @@ class Segment:
         """Return the saved transaction index and its covered end offset. Raises CorruptIndex."""
         return transaction_index.decode(self._whole(paths.TXN_INDEX))
 
-    # -- appending -----------------------------------------------------------------------------
+    # Methods that append, truncate and save.
 
     def append(self, buffer: Buffer, now_ms: int, *, keep: bool = True) -> int:
         """Write whole batches with final headers, and return the position of the first.
@@ -418,7 +418,7 @@ class Segment:
         write_atomic(self._files, self.directory, name, index.encode(self.next_offset), sync=sync)
         index.is_saved = True
 
-    # -- reading -------------------------------------------------------------------------------
+    # Methods that find a batch.
 
     def find(self, offset: int, end: int) -> LogBatch:
         """Return the batch that holds ``offset``, which lies before position ``end``.
@@ -452,7 +452,7 @@ class Segment:
         one = walk_headers(self.file, position, end, expected, epoch, chunk_bytes=fmt.HEADER_BYTES)
         return next(one).header
 
-    # -- scanning ------------------------------------------------------------------------------
+    # Methods that scan the file.
 
     def rescan(
         self,

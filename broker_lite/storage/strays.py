@@ -78,7 +78,7 @@ class Strays:
                     paths.stray_dir(data.path, key, since_ms), paths.partition_dir(data.path, key)
                 )
             except FileNotFoundError:
-                del self._since[key]  # an operator deleted it
+                del self._since[key]  # An operator deleted the stray.
                 return False
             sync_names(data.files, data.path)
         del self._since[key]

@@ -159,7 +159,7 @@ class SinkPartition:
                 self._depose(event.error)
         return self._effects
 
-    # Views.
+    # Properties and methods that describe the sinks.
 
     @property
     def deadline_ms(self) -> int:
@@ -203,7 +203,7 @@ class SinkPartition:
         found = self._sinks.get(sink)
         return {row: self._slots[row] for row in found.attempts} if found is not None else {}
 
-    # Requests.
+    # Methods that handle requests.
 
     def _handle(self, event: ev.SinkRequest) -> None:
         try:
@@ -470,7 +470,7 @@ class SinkPartition:
             raise ConcurrentTransactionsError(f"sink {event.sink!r} is ending a batch; retry")
         sink.parked.append(event)
 
-    # Records.
+    # Methods that append records.
 
     def _write_head(
         self, name: str, head: SinkHead, request: ev.JoinBatch | ev.EndBatch | None
@@ -524,7 +524,7 @@ class SinkPartition:
         self._numbers += 1
         return self._numbers
 
-    # Markers.
+    # Methods that send markers and complete decisions.
 
     def _send_markers(self, name: str, sink: _Sink, head: SinkHead) -> None:
         """Send the markers of a committed decision; attempts that wrote nothing need no markers."""
@@ -637,7 +637,7 @@ class SinkPartition:
         else:
             sink.waiting.append((event.token, self._now.monotonic_ms + ANSWER_MS))
 
-    # Loading, time and loss of the partition.
+    # Methods that handle loading, ticks, expiry and the loss of the partition.
 
     def _load(self) -> None:
         self._opened = dict.fromkeys(self.open_slots(), self._now)
@@ -652,7 +652,7 @@ class SinkPartition:
             late = [token for token, at in sink.waiting if at <= now_ms]
             sink.waiting = [(token, at) for token, at in sink.waiting if at > now_ms]
             for token in late:
-                # The decision is committed; the markers follow.
+                # Answer without waiting longer: the decision is committed, and the markers follow.
                 self._effects.append(ev.SinkReply(token, ev.SinkResult()))
             if sink.retry_ms <= now_ms:
                 self._write_refused(name, sink)
@@ -684,7 +684,7 @@ class SinkPartition:
         for join in waiting:
             self._fail(join, error)
 
-    # Parked requests and replies.
+    # Methods that retry parked requests and send replies.
 
     def _retry_parked(self, sink: _Sink) -> None:
         parked, sink.parked = sink.parked, []

@@ -145,7 +145,7 @@ class Transaction:
                 self._depose(event.error)
         return self._effects
 
-    # Views.
+    # Properties that describe the transaction.
 
     @property
     def state(self) -> TransactionState:
@@ -179,7 +179,7 @@ class Transaction:
     def _is_busy(self) -> bool:
         return self._pending is not None or self._is_fetching_id
 
-    # Requests.
+    # Methods that handle requests.
 
     def _handle(self, event: Request) -> None:
         """Check the producer id. If a record is in flight, park the request; otherwise carry it
@@ -471,7 +471,7 @@ class Transaction:
                 self._park(cause)
         return taken
 
-    # Parking.
+    # Methods that park requests and retry them.
 
     def _park(self, event: Request) -> None:
         """Park a client's request until the record in flight, or the transaction, is complete.
@@ -497,7 +497,7 @@ class Transaction:
         for event in parked:
             self._fail(event, error)
 
-    # Records.
+    # Methods that append records and handle the results.
 
     def _persist(
         self, record: TransactionRecord | None, request: Request | None, *, is_fence: bool = False
@@ -607,7 +607,7 @@ class Transaction:
         self._end_number, self._is_end_refused = self._numbers, False
         self._effects.append(fx.Persist(self._numbers, self.record))
 
-    # Loading, time and loss of the partition.
+    # Methods that handle loading, ticks, expiry and the loss of the partition.
 
     def _load(self) -> None:
         self._begun_ms = self._now.monotonic_ms
@@ -632,7 +632,7 @@ class Transaction:
             self._fail(pending.request, error)
         self._fail_parked(error)
 
-    # Replies.
+    # Methods that send replies.
 
     def _reply(self, event: Request, result: fx.TransactionResult) -> None:
         self._effects.append(fx.TransactionReply(event.token, result))

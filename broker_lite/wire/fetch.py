@@ -516,7 +516,7 @@ def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
             if flexible:
                 reader.skip_tags()
     if version >= 11:
-        reader.i32()  # preferred_read_replica is skipped, because clients read from leaders only
+        reader.i32()  # Skip preferred_read_replica: clients read from leaders only.
     records = reader.view() if flexible else reader.classic_view()
     diverging: OffsetAndEpoch | None = None
     leader_id, leader_epoch = NO_BROKER, NO_EPOCH

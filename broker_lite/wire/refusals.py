@@ -151,7 +151,7 @@ class _Refusal:
         if not is_row:
             return body
         if isinstance(asked, int | str):
-            # A row that consists only of its name.
+            # This row consists only of its name or id.
             body[_name_of(fields, isinstance(asked, str))] = asked
             return body
         for field in fields:

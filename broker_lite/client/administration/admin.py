@@ -169,7 +169,7 @@ class Admin:
     def _deadline(self) -> float:
         return monotonic_ms() + self.timeout_ms
 
-    # -- the cluster
+    # Methods that describe the cluster.
 
     def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
         """Return brokers, controller and topics: all topics, or the named ones. A named topic that
@@ -191,7 +191,7 @@ class Admin:
         """Return brokers and controller, without topics."""
         return self.cluster(())
 
-    # -- topics
+    # Methods that create, change and delete topics, and delete records.
 
     def create_topic(
         self,
@@ -264,7 +264,7 @@ class Admin:
             self._run(admin_requests.delete_records(self._cluster, before, self._deadline()))
         )
 
-    # -- replicas
+    # Methods that move replicas, elect leaders and retire brokers.
 
     def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
         """Start to move partitions to these brokers, the preferred leader first. None in place of
@@ -309,7 +309,7 @@ class Admin:
         holds replicas, BrokerIdNotRegisteredError."""
         self._run(replica_requests.retire_broker(self._cluster, broker_id, self._deadline()))
 
-    # -- settings
+    # Methods that read and change the settings of topics and brokers.
 
     def describe_configs(
         self, topics: Iterable[str] = (), brokers: Iterable[int] = ()
@@ -362,7 +362,7 @@ class Admin:
             admin_requests.alter_broker_configs(self._cluster, broker_id, rows, self._deadline())
         )
 
-    # -- offsets
+    # Methods that look up offsets and timestamps.
 
     def list_offsets(
         self,
@@ -430,7 +430,7 @@ class Admin:
             self._run(requests.record_times(self._cluster, after, self._deadline()))
         )
 
-    # -- groups
+    # Methods that read and change groups and their committed offsets.
 
     def lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
         """Return the lag of a group or Spark query in records and seconds, by partition.
@@ -568,7 +568,7 @@ class Admin:
             for name, row in rows.items()
         }
 
-    # -- disks
+    # Methods that return the brokers' reports on themselves.
 
     def log_dirs(self) -> list[LogDir]:
         """Return every live broker's data directories with the bytes of each partition."""

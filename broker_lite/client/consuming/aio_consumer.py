@@ -116,7 +116,7 @@ class AsyncConsumer(ConsumerFace):
                 await value
         return None
 
-    # -- reading
+    # Methods that return records.
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         await self.start()
@@ -146,7 +146,7 @@ class AsyncConsumer(ConsumerFace):
             return core.take_rows(headers=headers, max_rows=max_rows)
         return arrow_rows((), headers=headers)
 
-    # -- positions
+    # Methods that seek, and that return offsets and lag.
 
     async def seek_to_beginning(self, *tps: TopicPartition) -> None:
         """Seek to the oldest record of these partitions; without arguments, of all."""
@@ -176,7 +176,7 @@ class AsyncConsumer(ConsumerFace):
         """Return the number of offsets between each position and the end of its partition."""
         return self._behind(await self.end_offsets())
 
-    # -- the group
+    # Methods that read and write the group's committed offsets.
 
     async def committed(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the group's committed offsets of the assigned partitions."""
@@ -190,7 +190,7 @@ class AsyncConsumer(ConsumerFace):
         ``Consumer.commit``."""
         await self.run(self.core.commit(offsets))
 
-    # -- shutdown
+    # Methods that start and close the consumer.
 
     async def close(self) -> None:
         """Commit if automatic commits are on, leave the group and stop; see ``Consumer.close``."""

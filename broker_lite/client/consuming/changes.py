@@ -22,7 +22,7 @@ NO_MEMBER = MemberIdentity("", -1, None)
 
 
 class Standing(NamedTuple):
-    """What a consumer knows of a partition when it begins to read the partition for a group.
+    """The facts by which a consumer chooses where it begins to read a partition for its group.
 
     ``committed`` is the group's committed offset, or None if the group has none. ``is_added``: the
     partition was created after the group began to read the topic.

@@ -136,7 +136,7 @@ class Consumer(ConsumerFace):
                         self._condition.wait(min(left_ms / 1000.0, WAIT_SLICE_S))
         return None
 
-    # -- reading
+    # Methods that return records.
 
     def __iter__(self) -> Iterator[Record]:
         """Yield records forever. At the end of the log, wait for new records."""
@@ -175,7 +175,7 @@ class Consumer(ConsumerFace):
             return core.take_rows(headers=headers, max_rows=max_rows)
         return arrow_rows((), headers=headers)
 
-    # -- positions
+    # Methods that seek, and that return offsets and lag.
 
     def seek_to_beginning(self, *tps: TopicPartition) -> None:
         """Seek to the oldest record of these partitions; without arguments, of all."""
@@ -202,7 +202,7 @@ class Consumer(ConsumerFace):
         """Return the number of offsets between each position and the end of its partition."""
         return self._behind(self.end_offsets())
 
-    # -- the group
+    # Methods that read and write the group's committed offsets.
 
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the group's committed offsets of the assigned partitions. A partition without a
@@ -219,7 +219,7 @@ class Consumer(ConsumerFace):
         """
         self.run(self.core.commit(offsets))
 
-    # -- shutdown
+    # Methods that close or stop the consumer.
 
     def close(self) -> None:
         """Commit if automatic commits are on, leave the group and stop the thread.
@@ -252,7 +252,7 @@ class Consumer(ConsumerFace):
             if kind is None:
                 raise
 
-    # -- callbacks on the reactor's thread
+    # Callbacks for the reactor's thread, and for a forked child.
 
     def _notify(self) -> None:
         with self._condition:

@@ -62,7 +62,7 @@ class ConsumerFace:
         identity = self.core.membership.identity({tp: grants.get(tp) for tp in offsets})
         return MemberOffsets(group, identity, offsets)
 
-    # -- positions
+    # Methods that report and change the positions of assigned partitions.
 
     def assignment(self) -> list[TopicPartition]:
         """Return the partitions that the consumer reads."""

@@ -117,7 +117,7 @@ class FetchCollector:
         flight."""
         self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
-    # -- positions
+    # Methods that begin, pause and end partitions, and track their positions.
 
     def begin(
         self,
@@ -131,7 +131,8 @@ class FetchCollector:
         check_offsets(offsets)
         rows = {tp: (at, self._begin(tp, at)) for tp, at in offsets.items()}
         for tp in rows:
-            # Allow another retry: the batch may be repaired, or corrupt on another replica.
+            # Allow a second fetch of a corrupt batch again. The batch may be repaired by now, or
+            # only the copy of another replica may be corrupt.
             self._refetched.pop(tp, None)
         self._epochs.update(epochs)
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
@@ -261,7 +262,7 @@ class FetchCollector:
         """Return the paused partitions, sorted."""
         return sorted(self._paused)
 
-    # -- fetched batches
+    # Methods that open and close fetched batches.
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
         """Open the next slice; return False if no rows are buffered.
@@ -373,7 +374,7 @@ class FetchCollector:
         self._positions[self._tp] = self._slice_end()
         self._slice, self.at = None, 0
 
-    # -- handing out
+    # Methods that return the records of the open slice.
 
     def peek_records(self, count: int) -> Iterator[Record]:
         """Yield up to ``count`` records of the open slice. The caller advances ``at`` per

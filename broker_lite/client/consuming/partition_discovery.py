@@ -92,7 +92,7 @@ class PartitionDiscovery:
 
     def _found(self, tps: Sequence[TopicPartition], found: Starts | LogbusError) -> None:
         if isinstance(found, LogbusError):
-            # Retry with the next view.
+            # Look these partitions up again when the next view of the cluster arrives.
             self._looked_up.difference_update(tps)
             return
         self._began.update(found.offsets)

@@ -129,7 +129,7 @@ class ReaderCore:
         if self.has_changes:
             yield from self.take_changes()
 
-    # -- reading
+    # Methods that wait for records and return them.
 
     def ask(self) -> None:
         """Begin a call for records. All records of earlier calls count as processed."""
@@ -229,7 +229,7 @@ class ReaderCore:
                 if queue or (is_held_back is not None and is_held_back()):
                     break
 
-    # -- changes of the assignment
+    # Methods that carry out changes of the assignment.
 
     @property
     def has_changes(self) -> bool:
@@ -275,7 +275,8 @@ class ReaderCore:
         begun = yield RunOperation(operation)
         self.assignment.begin(begun.starts)
         if begun.commits and self.config.auto_commit:
-            # Without this commit, the next owner would start at a later "latest" and skip records.
+            # Commit the start offsets. Otherwise the next owner would start at a later "latest" and
+            # skip records.
             yield from self._try_commit(begun.commits)
         yield from self._call_back(self._callbacks.on_assign, begun.starts.offsets)
 
@@ -291,7 +292,7 @@ class ReaderCore:
         self.assignment.queue.append(starts)
         self.notify()
 
-    # -- positions
+    # Methods that seek, look up offsets and reset positions.
 
     def seek_to_timestamp(self, timestamp_ms: int, tps: Sequence[TopicPartition]) -> Task[None]:
         """Seek to the first record at or after a timestamp (-2 earliest, -1 latest)."""
@@ -329,7 +330,7 @@ class ReaderCore:
             self.discovery.note_reset(tp, before, self.collector.position(tp) or 0)
         self._outside.popleft()
 
-    # -- commits
+    # Methods that commit offsets.
 
     def group_id(self) -> str:
         """Return the group. Raises InvalidGroupIdError without one."""
@@ -358,7 +359,7 @@ class ReaderCore:
         After NotOwnerError, the next owner resumes from its committed offset."""
         grants = self.assignment.grants(rows)
         if self._is_committing:
-            # The automatic commit in flight could overwrite this one.
+            # Wait for the automatic commit in flight, which could otherwise overwrite this commit.
             yield Wait(
                 lambda: not self._is_committing or self.end is not None,
                 self.deadline_ms(LAST_COMMIT_TIMEOUT_MS),
@@ -409,8 +410,8 @@ class ReaderCore:
         if self._is_committing or not rows:
             return
         self._is_committing = True
-        # A commit that waits for this one waits at most LAST_COMMIT_TIMEOUT_MS. A retry of this one
-        # after that time would overwrite the other's offsets.
+        # A later commit waits at most LAST_COMMIT_TIMEOUT_MS for this automatic commit. After that
+        # time, a retry of the automatic commit would overwrite the later commit.
         deadline_ms = self.deadline_ms(min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS))
         step = self.membership.commit(rows, self.assignment.grants(rows), deadline_ms)
         step.start(self.shell, self._committed)
@@ -419,7 +420,8 @@ class ReaderCore:
         if isinstance(found, LogbusError):
             self.commit_error = found
         else:
-            # Another member owns the partition now and continues from the committed offset.
+            # Ignore NotOwnerError. Another member owns the partition now and continues from its
+            # committed offset.
             errors = [e for e in found.values() if e and not isinstance(e, NotOwnerError)]
             self.commit_error = errors[0] if errors else None
         self._is_committing = False
@@ -437,7 +439,7 @@ class ReaderCore:
         self.notify()
         self._schedule_commit()
 
-    # -- shutdown
+    # Methods that end the reader.
 
     def finish(self, *, is_done: bool) -> Task[None]:
         """Make the last automatic commit, and call ``on_revoke`` with all partitions.

@@ -120,7 +120,7 @@ class EndOffsetsWatch:
         self._reactor.call_soon(self._renew)
         self._reactor.start()
 
-    # -- methods for any thread
+    # Methods that any thread may call.
 
     def ends(self) -> Mapping[TopicPartition, LogEnd]:
         """Return the last known end of each partition. Empty until ``wait_ready``."""
@@ -160,7 +160,7 @@ class EndOffsetsWatch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- methods for the watch's thread
+    # Methods that run on the watch's thread.
 
     def _renew(self) -> None:
         """Refresh the metadata and list the ends of new and recreated partitions."""

@@ -151,7 +151,8 @@ class FetchEngine:
         self._late_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
 
-    # -- methods that the reader calls on the shell's thread; ``post`` runs a callback there
+    # Methods that the reader calls. They run on the shell's thread, unless a docstring says
+    # otherwise.
 
     def post(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the shell's thread. Any thread may call this."""
@@ -199,8 +200,8 @@ class FetchEngine:
         source = self._sources.get(tp)
         if source is not None:
             self._total_bytes -= source.buffered_bytes
-            # Set this before ``_abandon``, which calls ``pump``: ``pump`` would otherwise fetch
-            # this partition again.
+            # Set ``is_stopped`` before the call of ``_abandon``, which calls ``pump``. Otherwise
+            # ``pump`` would fetch this partition again.
             source.is_stopped = True
             self._abandon(tp, source)
             self._in_place.end(tp)
@@ -255,7 +256,7 @@ class FetchEngine:
             self._sources[tp].lane = ""
         self._shell.disconnect(endpoint, lane)
 
-    # -- fetching
+    # Methods that send fetches and handle the responses.
 
     def pump(self) -> None:
         """Send a fetch to every leader that has none in flight and has partitions to fetch."""
@@ -454,7 +455,7 @@ class FetchEngine:
         )
         spawn(self._shell, operation, passed)
 
-    # -- metadata
+    # Methods that refresh the metadata and detect deposed leaders.
 
     def _late(self) -> list[tuple[Endpoint, str]]:
         now_ms = self._shell.now_ms()

@@ -39,8 +39,8 @@ class Lineage:
         unknown)."""
         kept = [row for row in self._epochs if row[1] < offset]
         if epoch == NO_EPOCH or not kept or kept[-1][0] != epoch:
-            # Other clients commit their leader's epoch, so the first offset of this epoch is
-            # unknown.
+            # The first offset of ``epoch`` is unknown, because other clients commit their leader's
+            # epoch. Record ``offset`` in its place.
             kept = [] if epoch == NO_EPOCH else [(epoch, offset)]
             self._read_in = NO_EPOCH
         self._epochs = kept

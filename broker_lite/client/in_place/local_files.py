@@ -127,7 +127,7 @@ class LocalRange:
         except OSError:  # The file system does not support direct I/O, or the file was removed.
             self._may_pass_cache = False
             return
-        if begins_in_memory:  # The probe of that byte has started to read its page.
+        if begins_in_memory:  # The probe at ``looked_at`` has started to read its page.
             page = looked_at - looked_at % _PAGE_BYTES
             self._brought.append((page, min(page + _PAGE_BYTES, self._end)))
         self._parts = DiskParts(

@@ -165,8 +165,8 @@ def commit(
     pending = dict(rows)
     attempt = 0
     while pending:
-        # Take the identity before the rows, so that a generation that begins in between refuses the
-        # commit.
+        # Read the identity before the check of the grants. If a new generation begins in between,
+        # the coordinator then refuses the commit.
         identity = seat.identity
         for tp in list(pending):
             if identity is None or not seat.holds(tp, grants.get(tp)):

@@ -23,7 +23,7 @@ class TopicFacts(NamedTuple):
     partition_count: int
 
 
-# Events.
+# The events that ``MemberMachine.step`` takes.
 
 
 class Start(NamedTuple):
@@ -74,7 +74,7 @@ class Close(NamedTuple):
 Event = Start | Answered | CallFailed | Stopped | Polled | Look | MemberTick | Close
 
 
-# Effects.
+# The effects that ``MemberMachine.step`` returns.
 
 
 class Find(NamedTuple):

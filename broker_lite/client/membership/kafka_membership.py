@@ -95,8 +95,8 @@ class KafkaMembership:
         return "" if identity is None else identity.member_id
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
-        # Take the identity before the grants, so that a generation that begins in between refuses
-        # the commit.
+        # Read the identity before the check of the grants. If a new generation begins in between,
+        # the coordinator then refuses the commit.
         identity = self.member.identity
         for tp, grant in grants.items():
             if identity is None or not self.member.holds(tp, grant):

@@ -124,7 +124,7 @@ class MemberMachine:
         """The revoked partitions that the reader has not released yet, by ``Take.number``."""
         self._numbers = 0
 
-    # State that callers may read.
+    # Methods and properties for the caller of this machine.
 
     @property
     def identity(self) -> MemberIdentity | None:
@@ -177,7 +177,7 @@ class MemberMachine:
         out, self._out = self._out, []
         return out
 
-    # Requests.
+    # Methods that request and receive answers.
 
     def _ask(self, call: Any, lane: str, then: Callable[[Any], None], timeout_ms: int = 0) -> int:
         tag = self._new_tag(then)
@@ -201,7 +201,7 @@ class MemberMachine:
         self._retry_ms = self._now_ms + pause_ms
         self._tries += 1
 
-    # Joining.
+    # Methods that join the group and take the assignment.
 
     def _begin(self) -> None:
         self.phase = ACTIVE
@@ -287,9 +287,9 @@ class MemberMachine:
             return
         has_missed_one = NO_GENERATION < self.generation < answer.generation_id - 1
         if has_missed_one and self.owned:
-            # A static member that was late keeps its id. The leader may have assigned its
-            # partitions to other members, because it knew only those that the member's last join
-            # reported.
+            # A static member that missed a generation keeps its member id. Drop its partitions: the
+            # leader may have assigned them to others, because it knew only those that the member's
+            # last join reported.
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name
@@ -347,8 +347,8 @@ class MemberMachine:
         if gone:
             self._take(gone)
         if gone or self._said - share:
-            # Join again without these partitions, and without those lost since the last join, so
-            # that others get them.
+            # Join again and report neither the revoked partitions nor those lost since the last
+            # join, so that other members get them.
             self._must_join = True
         if new:
             grants = {tp: self._grants + n for n, tp in enumerate(new, 1)}
@@ -376,7 +376,7 @@ class MemberMachine:
             case _:
                 self._end(error)
 
-    # Heartbeats and the lease.
+    # Methods that send heartbeats and extend the lease.
 
     def _beats(self) -> bool:
         return self._is_found and self.generation != NO_GENERATION and self._beating is None
@@ -411,7 +411,8 @@ class MemberMachine:
             case CoordinatorLoadInProgressError():
                 self._beat_ms = self._now_ms + self._config.retry_backoff_ms
             case IllegalGenerationError() | UnknownMemberIdError():
-                # The pending join reports the outcome. Other members own the partitions by now.
+                # The answer of a pending join reports the new generation. Without one, or for an
+                # unknown member, drop the partitions, because other members own them by now.
                 if is_joining:
                     if isinstance(error, UnknownMemberIdError) and self.owned:
                         self._lose(frozenset(self.owned))
@@ -441,7 +442,7 @@ class MemberMachine:
             until_ms = min(until_ms, self._calm_ms + gathering_ms - gathering_ms // MARGIN_PART)
         self.lease_until_ms = max(self.lease_until_ms, until_ms)
 
-    # Topics.
+    # Methods that refresh the topics.
 
     def _look(self) -> None:
         self._look_ms = self._now_ms + self._config.metadata_max_age_ms
@@ -473,7 +474,7 @@ class MemberMachine:
             self._lose(frozenset(lost))
             self._must_join = True
 
-    # Endings.
+    # Methods that give up partitions, and that leave the group.
 
     def _lose(self, tps: frozenset[TopicPartition]) -> None:
         self._drop(tps)

@@ -193,7 +193,8 @@ class MemberShell:
                     error,
                 )
             case Refuse(InconsistentGroupProtocolError() as error):
-                # This error has two causes. The type of the group tells which one applies.
+                # Either the group is native, or its members support other strategies. Look up the
+                # type of the group to report the right cause.
                 until_ms = self._shell.now_ms() + min(WHY_MS, self._config.request_timeout_ms)
                 kind = group_requests.group_kind(self._cluster, self._group, until_ms)
                 spawn(self._shell, kind, partial(self._mixed, error))

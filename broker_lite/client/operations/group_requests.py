@@ -250,7 +250,8 @@ def commit_offsets(
             )
         )
         yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
-        # The coordinator may receive a new topic's metadata later than the partition's leader.
+        # Retry unknown topics, because the coordinator may receive a new topic's metadata later
+        # than the partition's leader.
         pending = {
             tp: row
             for tp, row in pending.items()

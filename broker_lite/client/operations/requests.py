@@ -380,7 +380,8 @@ def log_bounds(
 
 def _bounds(tp: TopicPartition, row: offsets.BytesAnswer | LogbusError) -> LogBounds | LogbusError:
     if isinstance(row, OffsetOutOfRangeError):
-        # Every log has a start. A broker of an earlier version looks for offset -2 instead.
+        # A broker that knows EARLIEST_TIMESTAMP (-2) finds a start in every log. A broker of an
+        # earlier version takes -2 as an offset, which is out of range.
         return UnsupportedVersionError(
             f"the leader of {tp} cannot return the bounds of a log in one request; "
             "upgrade the brokers"

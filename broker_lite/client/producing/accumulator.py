@@ -255,7 +255,7 @@ def _groups(columns: Columns, placed: PartitionIndex) -> Iterator[tuple[int, Col
         yield int(placed[start]), columns.slice(start, stop)
 
 
-# -- accepted arguments of send and send_arrow
+# Functions that check and convert the arguments of ``send`` and ``send_arrow``.
 
 
 def as_bytes(value: Any, what: str) -> bytes:

@@ -114,7 +114,7 @@ class Delivery:
         self._busy: dict[TopicPartition, None] = {}
         self._count = 0
 
-    # -- state
+    # Properties and methods that report the state.
 
     @property
     def wants_identity(self) -> bool:
@@ -139,7 +139,7 @@ class Delivery:
         """Return the topics with queued batches."""
         return {tp.topic for tp in self._busy if self._partitions[tp].queue}
 
-    # -- new batches
+    # Methods that add batches, set the producer id, and fail batches.
 
     def add(self, batches: Iterable[ProducerBatch]) -> None:
         """Queue new batches, in order."""
@@ -184,7 +184,7 @@ class Delivery:
             part.settle()
         self._busy.clear()
 
-    # -- requests
+    # Methods that build produce requests.
 
     def requests(self, now_ms: float, view: ClusterView) -> list[Outgoing]:
         """Return the produce requests to send now. Call again until the list is empty."""
@@ -292,7 +292,7 @@ class Delivery:
             part.next_sequence = (sequence + batch.row_count) & SEQUENCE_MASK
         return True
 
-    # -- answers
+    # Methods that handle responses and failed requests.
 
     def answered(self, sent: Outgoing, response: ProduceResponse | None, now_ms: float) -> None:
         """Handle the response to a request; None for acks=0, which has no response."""
@@ -414,7 +414,7 @@ class Delivery:
         for half in reversed(batch.halves):
             part.again(half)
 
-    # -- completion of a batch
+    # Methods that complete, fail and expire batches.
 
     def _fail(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
         """Fail a batch. Later batches of the partition then need new sequences. In a transaction

@@ -95,7 +95,7 @@ class Outcome:
         """Pending callbacks: a record's index if it uses ``callback``, else (callback,
         argument). Integers keep the garbage collector from tracking a hundred thousand entries."""
 
-    # -- methods for the sender's thread
+    # Methods that the sender's thread calls.
 
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
         """Set the batches that hold the rows. Row i has index ``inverse[i]`` in the concatenation
@@ -129,7 +129,7 @@ class Outcome:
             self.done = True
         self.call_back()
 
-    # -- methods for any thread
+    # Methods that any thread may call.
 
     def wait(self, timeout_s: float | None) -> None:
         """Wait until all rows have completed. Raises RequestTimedOutError after ``timeout_s``."""
@@ -173,7 +173,7 @@ class Outcome:
         while callbacks:
             try:
                 waiting = callbacks.popleft()
-            except IndexError:  # The other thread has taken the last callback.
+            except IndexError:  # Another thread has taken the last callback.
                 return
             try:
                 if waiting.__class__ is int:

@@ -123,7 +123,7 @@ class Producer:
         """Return whether the buffer is full, so that the next ``send`` may block."""
         return self._used_bytes >= self.config.buffer_bytes
 
-    # -- sending
+    # Methods that send rows.
 
     def send(
         self,
@@ -303,7 +303,7 @@ class Producer:
             raise InvalidSchemaError(f"timestamp_ms={timestamp_ms!r}: give milliseconds since 1970")
         return checked_headers(headers) if headers else (None, 0)
 
-    # -- open rows; the caller holds the producer's lock
+    # Methods that fill and seal open rows. Their callers hold the producer's lock.
 
     def _open_rows(self, topic: str) -> OpenRows:
         self._await_space(topic)
@@ -365,7 +365,7 @@ class Producer:
         filled = min(count, PARTITIONS_FILLED_MAX)
         return max(batch_bytes, min(batch_bytes * filled, self.config.buffer_bytes // 4))
 
-    # -- callbacks on the sender's thread
+    # Callbacks that run on the sender's thread.
 
     def _opened(self, rows: OpenRows) -> None:
         if self.config.linger_ms:
@@ -417,7 +417,7 @@ class Producer:
             self._waking.notify_all()
         raise error
 
-    # -- closing
+    # Methods that flush, close and end the producer.
 
     def _urge(self, rows: Outcome) -> None:
         """End the linger of rows that a caller waits for."""

@@ -113,7 +113,7 @@ class Sender:
         self._sweep_timer: Timer | None = None
         self._closed = False
 
-    # -- methods for any thread
+    # Methods that any thread may call.
 
     def kick(self) -> None:
         """Wake the shell's thread, because ``inbox`` has rows. Any thread may call this."""
@@ -127,7 +127,7 @@ class Sender:
         limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
         return min(limit_bytes, self._config.batch_bytes)
 
-    # -- methods for the shell's thread
+    # Methods that run on the shell's thread.
 
     def _take(self) -> None:
         self._kicked = False
@@ -322,7 +322,7 @@ class Sender:
         for endpoint in deposed:
             self._shell.disconnect(endpoint, LANE)
 
-    # -- metadata and identity
+    # Methods that refresh the metadata and request a producer id.
 
     def _renew(self) -> None:
         self._is_renewing = True
@@ -423,7 +423,7 @@ class Sender:
         self.delivery.set_identity(ProducerIdentity(*found))
         self.pump()
 
-    # -- time
+    # Methods that set the timers and run when they expire.
 
     def _set_timer(self, now_ms: float) -> None:
         due_ms = self.delivery.next_due_ms(now_ms)
@@ -449,7 +449,7 @@ class Sender:
         if memory.kept_bytes and not self._closed:
             self._sweep_timer = self._shell.later(SWEEP_MS, self._sweep)
 
-    # -- shutdown
+    # Methods that shut the sender down.
 
     @property
     def is_idle(self) -> bool:

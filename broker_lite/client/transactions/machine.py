@@ -112,7 +112,7 @@ class TransactionMachine:
             case _:
                 return
 
-    # -- calls
+    # Methods that handle the application's calls.
 
     def _called(self, call: ev.Call) -> Iterator[ev.Effect]:
         match self.phase, call:
@@ -160,7 +160,7 @@ class TransactionMachine:
         yield ev.OpenSends(self.identity, self.version)
         yield ev.AnswerCall()
 
-    # -- InitProducerId
+    # Methods that handle the answers to InitProducerId.
 
     def _initialized(self, identity: ProducerIdentity, version: int) -> Iterator[ev.Effect]:
         self.identity, self.version, self._is_fresh = identity, version, True
@@ -193,7 +193,7 @@ class TransactionMachine:
             self.phase = Phase.IDLE
             yield ev.AnswerCall(error)
 
-    # -- inside a transaction
+    # Methods that handle failed sends and added offsets.
 
     def _send_failed(self, error: LogbusError) -> Iterator[ev.Effect]:
         if self.phase not in (Phase.OPEN, Phase.DELIVERING):
@@ -223,7 +223,7 @@ class TransactionMachine:
             yield ev.DiscardSends(self._aborted())
         yield ev.AnswerCall(error)
 
-    # -- end of a transaction
+    # Methods that end a transaction.
 
     def _end(self, *, is_commit: bool) -> Iterator[ev.Effect]:
         assert self.identity is not None
@@ -289,7 +289,7 @@ class TransactionMachine:
         self.phase = Phase.IDLE
         yield from self._finish(is_commit=False)
 
-    # -- errors
+    # Methods that build errors.
 
     def _name(self) -> str:
         return f"the transaction of id {self._id!r}"

@@ -104,7 +104,7 @@ class TransactionRunner:
             if call is not None:
                 call.on_answer(error)
 
-    # -- methods for the shell's thread
+    # Methods that run on the shell's thread.
 
     def _queue(self, call: PendingCall) -> None:
         if self._closed is not None:
@@ -168,7 +168,7 @@ class TransactionRunner:
             call.on_answer(error)
         self._shell.call_soon(self._next)
 
-    # -- requests
+    # Methods that send requests and handle the answers.
 
     def _request(self, effect: ev.Initialize | ev.CommitOffsets | ev.SendEnd) -> None:
         call, config = self._present, self._config

@@ -110,7 +110,7 @@ class Reactor:
     def is_own_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
-    # -- methods for any thread
+    # Methods that any thread may call.
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._calls.append(callback)
@@ -133,7 +133,7 @@ class Reactor:
         if self._thread.is_alive() and not self.is_own_thread:
             self._thread.join(timeout_s)
 
-    # -- methods for the connection's own thread
+    # Methods that run on the reactor's thread.
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         connection, is_new = self._connections.request(send, self.now_ms(), on_answer)
@@ -243,7 +243,7 @@ class Reactor:
         """Register the connection's descriptor and events at the selector. The descriptor changes
         when the connection tries its next address."""
         if connection.fileno() < 0 and not connection.closed:
-            return  # Its connect attempt has not started yet.
+            return  # The attempt to connect has not started yet.
         if connection.closed:
             wanted = (-1, 0)
         else:

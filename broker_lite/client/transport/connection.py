@@ -98,7 +98,7 @@ class BrokerConnection:
         self._bytes_queued = 0
         self._bytes_written = 0
 
-    # -- opening
+    # Methods that open the connection.
 
     @property
     def fetches_token(self) -> bool:
@@ -120,7 +120,8 @@ class BrokerConnection:
             family, kind, protocol, _, address = self._addresses.popleft()
             previous, self._sock = self._sock, open_socket(family, kind, protocol)
             if previous is not None:
-                # Close the old socket only now, or the new one may get its descriptor number.
+                # Close the old socket only after the new one is open. Otherwise both could have the
+                # same descriptor number.
                 previous.close()
             self._sock.setblocking(False)
             result = self._sock.connect_ex(address)
@@ -140,7 +141,7 @@ class BrokerConnection:
         opened = self._transport or self._sock
         return -1 if opened is None else opened.fileno()
 
-    # -- requests
+    # Methods that queue requests and write them.
 
     @property
     def wants_write(self) -> bool:
@@ -203,7 +204,7 @@ class BrokerConnection:
         while self._sent and self._sent[0][0] <= self._bytes_written:
             self._sent.popleft()[1](None)
 
-    # -- events
+    # Methods that handle events of the socket, the login and the deadlines.
 
     def on_writable(self) -> None:
         """Continue the connect attempt or write queued bytes."""
@@ -251,7 +252,7 @@ class BrokerConnection:
 
     def _begin_login(self) -> None:
         try:
-            # ``prepare`` has fetched a token before the connection.
+            # If the login needs a token, ``prepare`` has already fetched it.
             security = with_token(self._security)
         except LogbusError as error:
             self.close(error)

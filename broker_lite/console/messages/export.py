@@ -55,7 +55,7 @@ def export(request: PageRequest, form: str, now_ms: int) -> Export:
         finish()
         file.seek(0)
     except OSError as error:
-        # Closing writes what is buffered, which fails again.
+        # ``close`` writes the buffered bytes, which fails again.
         with contextlib.suppress(OSError):
             file.close()
         raise StorageError(

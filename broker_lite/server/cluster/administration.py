@@ -97,7 +97,8 @@ class Administration:
         self._config = config
         self._random_bytes = random_bytes
 
-    # Topics. Raise NotControllerError unless this broker is the controller.
+    # Methods that change topics, settings, users, ACLs and quotas. The methods for topics raise
+    # NotControllerError unless this broker is the controller.
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -282,7 +283,8 @@ class Administration:
         assert answer.topic is not None
         return answer.topic
 
-    # Replicas. These methods raise NotControllerError unless this broker is the controller.
+    # Methods that move and elect replicas and retire brokers. They raise NotControllerError unless
+    # this broker is the controller.
 
     async def reassign(
         self,

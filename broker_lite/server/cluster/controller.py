@@ -132,7 +132,7 @@ class ControllerShell:
         """Sequence number of the last change notice that this controller wrote or read."""
         return self._notices.sequence
 
-    # Election and deposition.
+    # Methods that elect, depose and resign.
 
     async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
         """Become controller if there is none, and watch /controller in any case.
@@ -233,7 +233,7 @@ class ControllerShell:
                 answer.set_exception(error or NotControllerError())
                 answer.exception()
 
-    # Notifications from the registry; none of them blocks.
+    # Methods that the registry calls, and ``request``.
 
     def brokers_changed(self, suspects: Mapping[int, int]) -> None:
         """Record that brokers joined or left, with the present suspects. The controller reads the
@@ -276,7 +276,7 @@ class ControllerShell:
         self._awake.set()
         return await asyncio.shield(answer)
 
-    # The controller's term.
+    # Methods that run while this broker is controller.
 
     def _begin(self, session_id: int, epoch: int, version: int) -> None:
         _log.info(
@@ -468,7 +468,7 @@ class ControllerShell:
         else:
             answer.set_result(effect)
 
-    # Writes to ZooKeeper.
+    # Methods that write to ZooKeeper.
 
     async def _write(self, write: Write) -> bool:
         assert self._fence is not None

@@ -314,7 +314,7 @@ class _Peer:
             self._unwatch()
             self._connection.close(NetworkError(f"broker {self._broker.broker_id} left"))
 
-    # Opening and closing of the connection.
+    # Methods that open the connection and handle its end.
 
     def _connect(self) -> None:
         self._timer = None
@@ -389,7 +389,7 @@ class _Peer:
         self._attempt += 1
         self._timer = owner.loop.call_later(delay_ms / 1000, self._connect)
 
-    # Events of the connection's socket.
+    # Methods that handle the events of the connection's socket.
 
     def _watch(self) -> None:
         """Register the socket events for which the connection waits, and handle its opening and

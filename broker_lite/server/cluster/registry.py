@@ -187,7 +187,7 @@ class Registry:
         self._held_timer: asyncio.TimerHandle | None = None
         self._sequence = -1
 
-    # Start, drain and stop.
+    # Methods with which the broker joins, drains and leaves.
 
     async def start(self, registration: BrokerRegistration) -> str:
         """Register the broker, load the metadata, and stand for controller. Return the cluster id.
@@ -292,7 +292,7 @@ class Registry:
             for view in topic.partitions
         )
 
-    # Partition states, written by leaders.
+    # Methods that write to ZooKeeper, or wait until this broker has seen a change.
 
     async def write_states(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
         """Write the states of partitions that this broker leads. Return the written states in
@@ -357,7 +357,7 @@ class Registry:
             return frozenset()
         return frozenset(topic_ids).difference(self._fresh.topics_by_id)
 
-    # Callbacks and properties of the snapshot.
+    # Callbacks for changes, and properties of the broker's state.
 
     def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:
         """Call ``callback`` with each new snapshot, and at once with the present snapshot if there
@@ -416,7 +416,7 @@ class Registry:
             return None
         return leaderless_reason(view.state, view.replicas, self.snapshot.brokers)
 
-    # Suspected brokers.
+    # Methods that record suspected brokers and wait for elections.
 
     def lost(self, broker_id: int, broker_epoch: int) -> None:
         """After the connection to a peer closed, note that an election may follow, because the
@@ -497,7 +497,7 @@ class Registry:
             if self._suspects.get(broker_id) != broker.broker_epoch
         }
 
-    # ZooKeeper events.
+    # Methods that handle ZooKeeper's events and read the changed metadata.
 
     def _on_event(self, event: StoreEvent) -> None:
         match event:

@@ -194,7 +194,7 @@ class StateWrites:
         if self._store.session_id != session_id:
             raise _SessionEnded
 
-    # Removal of this broker's replicas from ISRs.
+    # Methods that remove this broker's replicas from ISRs.
 
     async def withdraw(
         self, directory_id: str, partitions: Collection[PartitionKey]

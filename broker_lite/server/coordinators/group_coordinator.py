@@ -117,7 +117,7 @@ class GroupCoordinator:
     def _groups_by_state(self) -> Mapping[Labels, float]:
         return Counter((held.group.state.value,) for held in self._held.values())
 
-    # Coordinator selection.
+    # Methods that find the coordinator of a group.
 
     def coordinator_of(self, group: str) -> BrokerView | None:
         """Return the live broker that coordinates the group, or None if no broker is live."""
@@ -137,7 +137,7 @@ class GroupCoordinator:
                 "coordinator"
             )
 
-    # Requests of members.
+    # Methods that handle requests of members.
 
     async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
         """Let a member join. Return its result when the rebalance is complete, at the latest after
@@ -246,7 +246,7 @@ class GroupCoordinator:
             raise result.error
         return held.claim
 
-    # Requests of administrators and of other parts.
+    # Methods that handle requests of administrators and of other modules.
 
     def find(self, group: str) -> Group | None:
         """Return the group's state machine, or None if this broker has none in memory. It has one
@@ -402,7 +402,7 @@ class GroupCoordinator:
             task.cancel()
         self._alarm.close()
 
-    # Claiming groups in ZooKeeper, and giving them up.
+    # Methods that claim groups in ZooKeeper and give them up.
 
     async def _held_now(self, group: str) -> HeldGroup | None:
         """Return the group if this broker holds it, after a claim in progress is complete. Return
@@ -529,7 +529,7 @@ class GroupCoordinator:
             # Do nothing, because a reconnection starts a check of all claims.
             logger.debug("group %r: cannot check the claim: %s", held.group.name, error.message)
 
-    # Events and effects of the groups' state machines.
+    # Methods that pass events to the groups' state machines and carry out the effects.
 
     async def _ask(self, held: HeldGroup, make: Callable[[int], ev.Event]) -> fx.Result:
         held = self._held.setdefault(held.group.name, held)

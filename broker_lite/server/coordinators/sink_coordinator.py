@@ -132,7 +132,7 @@ class SinkCoordinator:
         self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
 
-    # Partitions of the state topic that this broker starts or ceases to lead.
+    # Methods that begin and end the leadership of a partition of the state topic.
 
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
@@ -168,7 +168,7 @@ class SinkCoordinator:
         error = NotCoordinatorError("this broker no longer coordinates the sink; find it again")
         self._step(led, Deposed(error))
 
-    # Requests.
+    # Methods that handle requests, and that describe the sinks.
 
     def is_sink(self, partition: int, name: str) -> bool:
         """Return whether a partition that this broker leads has a sink of this name, or is writing
@@ -246,7 +246,7 @@ class SinkCoordinator:
         for task in self._tasks:
             task.cancel()
 
-    # Events and effects of the sinks' state machines.
+    # Methods that pass events to the sinks' state machines and carry out the effects.
 
     def _step(self, led: _LedSinks, event: ev.SinkEvent) -> None:
         now = Now(self._clock.monotonic_ms(), self._clock.now_ms())

@@ -214,7 +214,7 @@ class _LedPartition:
             if not future.done():
                 future.set_exception(_not_coordinator(self.replica.topic, self.replica.partition))
 
-    # Loading.
+    # Methods that load the state.
 
     async def _load_all(self) -> None:
         replica, owner = self.replica, self._owner
@@ -260,7 +260,7 @@ class _LedPartition:
             except OffsetNotAvailableError:
                 await self._moved.wait()
 
-    # Appending.
+    # Methods that append to the log and handle the results.
 
     def append(
         self, future: asyncio.Future[None], key: bytes, value: bytes | None, flags: int

@@ -207,7 +207,7 @@ class TransactionCoordinator:
             self._step(held, ev.Deposed(error))
         led.held.clear()
 
-    # Requests.
+    # Methods that handle requests.
 
     async def ask(
         self, transactional_id: str, make: Callable[[int], Request]
@@ -291,7 +291,7 @@ class TransactionCoordinator:
         """Return an unused producer id. Raise LogbusError if ZooKeeper is unavailable."""
         return await self._registry.next_producer_id()
 
-    # Descriptions of transactional ids, and their expiry.
+    # Methods that describe transactional ids and delete expired ones.
 
     def place_of(self, transactional_id: str) -> tuple[int, int]:
         """Return the partition of ``__transaction_state`` of an id that this broker coordinates,
@@ -405,7 +405,7 @@ class TransactionCoordinator:
         record = decode_transaction(value)
         return TransactionView(name, record, record.state)
 
-    # Events and effects of the transactions' state machines.
+    # Methods that pass events to the transactions' state machines and carry out the effects.
 
     def _hold(self, led: LedState, name: str) -> HeldTransaction:
         """Return the state machine of a transactional id. If it is not in memory, create it from
@@ -531,8 +531,6 @@ class TransactionCoordinator:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    # Transaction timeouts.
 
     def _tick(self) -> None:
         now_ms = self._clock.monotonic_ms()

@@ -122,7 +122,7 @@ class TransactionVerifier:
         for task in self._tasks:
             task.cancel()
 
-    # Requests to transaction coordinators.
+    # Methods that send requests to transaction coordinators.
 
     def _ask_soon(self, question: _Question) -> None:
         self._due.append(question)
@@ -217,7 +217,7 @@ class TransactionVerifier:
                 return
             self._confirm(question, row.number)
 
-    # Outcomes of verifications.
+    # Methods that handle the outcomes of verifications.
 
     def _confirm(self, question: _Question, number: int) -> None:
         error: LogbusError | None = None

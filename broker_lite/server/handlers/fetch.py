@@ -236,7 +236,7 @@ class _ConsumerFetch:
             if self._message.replica_id != wire.ANY_REPLICA or replica.state is None:
                 raise
 
-    # Waiting for records.
+    # Methods that wait for records.
 
     def _wait(self, rows: list[_FetchRow]) -> None:
         if self._timer is not None:
@@ -274,7 +274,7 @@ class _ConsumerFetch:
                 replica.waiters.discard(self.assess)
             self._waits_at.clear()
 
-    # Reading the records.
+    # Methods that read the records.
 
     def _collect(self, rows: list[_FetchRow], min_bytes: int = 0) -> None:
         """Read the records and answer. Read recent records on the event loop, others on a read
@@ -411,7 +411,7 @@ class _ConsumerFetch:
                 return ranges.Prepared(error=error)
         return found
 
-    # The answer.
+    # Methods that build the response.
 
     def _answer(self, rows: list[_FetchRow], found: dict[int, ranges.Prepared]) -> None:
         self._leave()

@@ -274,7 +274,7 @@ class ClientConnection:
         """
         return self.sent_ms if self._writing else 0
 
-    # Receiving and starting requests.
+    # Methods that receive and start requests.
 
     def _readable(self) -> None:
         if self.budget.is_exceeded:
@@ -433,7 +433,7 @@ class ClientConnection:
         self._unfinished_bytes += size
         self.budget.take_unfinished(size)
 
-    # Building and sending answers.
+    # Methods that build and send answers.
 
     def build_next(self) -> None:
         """Start to build the next answer, if it was announced with ``ResponseSlot.build``.

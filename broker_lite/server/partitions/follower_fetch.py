@@ -254,7 +254,7 @@ class _FollowerFetch:
             row.error, row.diverging = verdict.error, verdict.diverging
             row.allowance = self._owner.allowance(replica, follower.broker_id)
 
-    # Waiting for records.
+    # Methods that wait for records.
 
     def _changed(self) -> None:
         """Schedule one check of the waiting fetch for all replicas that change in this turn of the
@@ -308,7 +308,7 @@ class _FollowerFetch:
             if row.replica is not None:
                 row.replica.end_waiters.discard(self._changed)
 
-    # Read the records and build the response.
+    # Methods that read the records and build the response.
 
     def _collect(self) -> None:
         owner = self._owner

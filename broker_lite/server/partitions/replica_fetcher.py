@@ -271,7 +271,7 @@ class _Leader:
         if self._retries and (timer := self._retries.pop(key, None)) is not None:
             timer.cancel()
 
-    # Requests to the leader.
+    # Methods that send requests to the leader.
 
     def _due(self) -> None:
         """Schedule one request for all partitions that become ready in this turn of the loop."""
@@ -332,7 +332,7 @@ class _Leader:
         owner.fetches.n += 1
         owner.net.fetch(leader, request, lambda answer: self._answered(rows, answer))
 
-    # Answers of the leader, and retries.
+    # Methods that handle the leader's answers, and retries.
 
     def _answered(
         self, rows: dict[PartitionKey, _ReplicaRow], answer: wire.FetchResponse | LogbusError

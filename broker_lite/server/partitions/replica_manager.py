@@ -195,7 +195,7 @@ class ReplicaManager:
     def _log_bytes(self) -> int:
         return sum(replica.log.reader.size_bytes for replica in self._replicas.values())
 
-    # Lookups of replicas.
+    # Methods that look up replicas.
 
     def find(self, topic: str, partition: int) -> Replica:
         """Return the local replica of a partition, whether or not it leads.
@@ -267,7 +267,7 @@ class ReplicaManager:
             for r in self._replicas.values()
         ]
 
-    # Appends.
+    # Methods that append, and that report changes of roles.
 
     def append(
         self, replica: Replica, acks: int, batch: AppendBatch, deadline_ms: int, done: Produced
@@ -347,7 +347,7 @@ class ReplicaManager:
         if callback is not None:
             callback(replica)
 
-    # Replicas that the metadata add, change and remove.
+    # Methods that create, change and remove replicas as the metadata require.
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
         """Create, change and remove replicas to match the metadata snapshot."""
@@ -589,7 +589,7 @@ class ReplicaManager:
     def _config_of(self, view: TopicView) -> TopicConfig:
         return self._configs.of(view)
 
-    # Failures and shutdown.
+    # Methods that handle disk failures and the shutdown.
 
     def storage_failed(self, error: LogbusError) -> None:
         """Handle a failed write or flush. If the data directory failed, take all replicas offline.
@@ -660,7 +660,7 @@ class ReplicaManager:
         """Number of produce requests that have no result yet."""
         return len(self._produces)
 
-    # Deletion of records, and retention.
+    # Methods that delete records and apply retention.
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> int:
         """Advance the log start offset to ``offset``, or to the high watermark for -1. Return the
