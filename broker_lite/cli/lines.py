@@ -136,7 +136,8 @@ def _tables(path: Path | None, form: str, rule: LineRule, on_share: OnShare) -> 
 
 
 def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], None]]:
-    """Return a source for pyarrow, and a function that reports how much of it is read."""
+    """Return a binary file that pyarrow can read, and a function that reports the read share of
+    the file. If ``path`` is None, the file is standard input and nothing is reported."""
     if path is None:
         return sys.stdin.buffer, lambda: None
     file = pa.OSFile(str(path))

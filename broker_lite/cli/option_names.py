@@ -33,7 +33,7 @@ class Spelling(NamedTuple):
     joint: str = " "
 
     def of(self, value: str | None) -> str:
-        """Return the option as the user would type it, with the value that the error names."""
+        """Return the option as the user types it, with ``value``, which an error text names."""
         if value is None or value == self.flag:
             return self.option
         bare = value.strip("'")

@@ -263,7 +263,10 @@ def _tps(
 def _planner(
     replicas: str | None, factor: int | None, off: int | None, path: Path | None
 ) -> Planner:
-    """Return the planner for the option that is given. Raises click.BadParameter."""
+    """Return the planner for the first argument that is not None. ``path`` names a plan file.
+
+    Raises click.BadParameter if ``replicas`` or the plan file is malformed.
+    """
     if replicas is not None:
         return partial(replica_plans.to_brokers, brokers=_ids(replicas))
     if factor is not None:

@@ -41,7 +41,7 @@ commas. It is not an option, because the author of an option could then choose a
 JAAS = "sasl.jaas.config"
 """Kafka's option for user name and password in one text."""
 FILE = "client.config"
-"""The option that names a file of security settings."""
+"""Name of the client option whose value is the path of a file of security settings."""
 OPTIONS = frozenset({*KEYS, JAAS, FILE})
 """The options that ``security_of_options`` reads."""
 

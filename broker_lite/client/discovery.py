@@ -27,7 +27,8 @@ from broker_lite.model import Endpoint
 
 ENV_BOOTSTRAP = "LOGBUS_BOOTSTRAP_SERVERS"
 ENV_ZOOKEEPER = "LOGBUS_ZOOKEEPER"
-"""Environment variables with a cluster's brokers, or its ZooKeeper address."""
+"""``ENV_BOOTSTRAP`` and ``ENV_ZOOKEEPER`` are the environment variables with the addresses of a
+cluster's brokers and of its ZooKeeper."""
 PORT_DEFAULT = 9092
 LAST_CLUSTER = "last-cluster.json"
 CLUSTERS = "clusters"

@@ -36,7 +36,7 @@ IDLE_S = 30 * 60.0
 """Seconds without a request after which a session ends; the refresh of an open page does not
 count."""
 LIFE_S = 12 * 3600.0
-"""Seconds after its login at which a session ends."""
+"""Seconds after the user's login at which a session ends, even if it is in use."""
 SESSIONS_MAX = 100
 """Maximum sessions; a new one ends the session that was idle for longest."""
 LOGINS_AT_ONCE = 4
@@ -44,7 +44,7 @@ LOGINS_AT_ONCE = 4
 VISIBLE_S = 10.0
 """Seconds for which the names that a user may describe are cached."""
 VISIBLE_WAIT_S = 2.0
-"""Seconds for which one request of a session waits for a refresh of these names."""
+"""Seconds for which one request waits for a refresh of the cached names."""
 ANSWER_MS = 10_000
 """Maximum milliseconds that a login or a change waits for the brokers."""
 USER_MAX, PASSWORD_MAX = 256, 1024
@@ -119,7 +119,7 @@ class Sessions:
         return secrets.token_urlsafe(32)
 
     def token(self, session_id: str) -> str:
-        """Return the token that a form of this browser must send."""
+        """Return the token against forged requests (CSRF) that this browser's forms must send."""
         return hmac.new(self._key, session_id.encode(), hashlib.sha256).hexdigest()
 
     def is_genuine(self, session_id: str, token: str) -> bool:

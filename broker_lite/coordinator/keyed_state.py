@@ -103,7 +103,7 @@ class _Copy:
     left: dict[bytes, None] | None = None
     count: int = 0
     is_writing: bool = False
-    """Whether a batch of the copy is in flight; at most one is."""
+    """Whether a batch of the copy is in flight. At most one batch is in flight at a time."""
 
 
 class KeyedState:

@@ -106,7 +106,8 @@ async def load_acls(store: MetadataStore) -> Acls:
 
 
 async def refresh_acls(store: MetadataStore, known: Acls, paths: Iterable[str]) -> Acls:
-    """Return ``known`` with the patterns at ``paths`` read again."""
+    """Return a copy of the ACLs ``known``, with those of the changed znodes at ``paths`` read
+    again."""
     return await refreshed(store, known, paths, key_of=path_pattern, decode=_read_entries)
 
 

@@ -87,7 +87,8 @@ async def load_users(store: MetadataStore) -> Users:
 
 
 async def refresh_users(store: MetadataStore, known: Users, paths: Iterable[str]) -> Users:
-    """Return ``known`` with the users at ``paths`` read again."""
+    """Return a copy of the users ``known``, with those of the changed znodes at ``paths`` read
+    again."""
     return await refreshed(store, known, paths, key_of=user_name, decode=_read_user)
 
 

@@ -60,7 +60,8 @@ async def refreshed(
     key_of: Callable[[str], K],
     decode: Callable[[str, bytes], T],
 ) -> dict[K, T]:
-    """Return ``known`` with the values at ``paths`` read again, without those of deleted znodes.
+    """Return a copy of the values ``known``, with those of the znodes at ``paths`` read again.
+    Leave out the values of deleted znodes.
 
     ``key_of`` returns the key of a path, and ``decode`` the value of a path and its data.
     """

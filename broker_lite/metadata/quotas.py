@@ -63,8 +63,8 @@ async def load_quotas(store: MetadataStore) -> ClientQuotas:
 async def refresh_quotas(
     store: MetadataStore, known: ClientQuotas, paths: Iterable[str]
 ) -> ClientQuotas:
-    """Return ``known`` with the entities at ``paths`` read again; if ``paths`` is empty, return
-    ``known`` itself.
+    """Return a copy of the quotas ``known``, with those of the changed znodes at ``paths`` read
+    again. If ``paths`` is empty, return ``known`` itself.
     """
     changed = list(paths)
     if not changed:

@@ -26,7 +26,8 @@ class Copy:
     target_id: str
     known: OffsetMap
     position: FetchPosition = field(init=False)
-    """The next offset to fetch from the source. It is ahead of the records that are written."""
+    """The next offset to fetch from the source. The mirror may not have written the records before
+    this offset yet."""
     unsaved: list[Run] = field(default_factory=list)
     refused_since_ms: float = 0.0
     """Monotonic time (ms) since which the source refuses the next fetch; 0 if it does not."""

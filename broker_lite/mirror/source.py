@@ -54,7 +54,8 @@ from broker_lite.wire.fetch import (
 
 PARTITION_BYTES = 4 << 20
 FETCH_BYTES = 32 << 20
-"""Maximum bytes of one partition, and of all partitions, in a fetch response."""
+"""``PARTITION_BYTES`` and ``FETCH_BYTES`` are the maximum bytes of one partition and of all
+partitions in a fetch response."""
 REQUEST_TIMEOUT_MS = 30_000
 _SPOKEN: Mapping[int, tuple[int, int]] = {
     ApiKey.FETCH: (BY_TOPIC_ID, CLIENT_VERSION),

@@ -38,8 +38,8 @@ from broker_lite.native.events import (
 from broker_lite.native.view import WatchedTopic
 
 GRACE_MS = 300
-"""Milliseconds for which a revoked partition waits for its reader. After that it is released
-without the reader's position."""
+"""Milliseconds for which a member keeps a revoked partition until its reader has stopped.
+After that time the member releases the partition without committing a position."""
 COMMIT_ROWS_MAX = 500
 """Number of offsets at which waiting commits are no longer joined into one write."""
 WRITE_BYTES_MAX = 512 << 10

@@ -26,8 +26,10 @@ class AccessToken(NamedTuple):
 
 
 class BearerClaim(NamedTuple):
-    """The content of a client's message: its token, and in ``authorization`` the user as which it
-    logs in. Empty: the user of the token."""
+    """The content of a client's OAUTHBEARER message: an access token and the requested user.
+
+    If ``authorization`` is empty, the client logs in as the user of the token.
+    """
 
     authorization: str
     token: str

@@ -19,7 +19,11 @@ _GROUP = re.compile(r"\$(\d)")
 
 
 class MappingRule(NamedTuple):
-    """One rule; without a pattern it is ``DEFAULT``. ``case`` is ``L``, ``U`` or empty."""
+    """One rule of ``ssl.principal.mapping.rules``.
+
+    If ``pattern`` is None, the rule is ``DEFAULT``. ``case`` is ``L`` for a user name in lower
+    case, ``U`` for upper case, or empty.
+    """
 
     pattern: re.Pattern[str] | None
     replacement: str = ""

@@ -75,10 +75,10 @@ def walk_headers(
     policy: WalkPolicy = _OWN_LOG,
     chunk_bytes: int = HEADERS_CHUNK_BYTES,
 ) -> Iterator[LogBatch]:
-    """Yield each batch from ``position`` to ``end``, without its body.
+    """Yield each batch from byte ``position`` to byte ``end`` of the file, without its body.
 
-    The first batch must have offset ``expected``. Raises BadBatch at the first batch that violates
-    the policy or is cut off.
+    ``expected`` is the offset that the first batch must have. Raises BadBatch at the first batch
+    that violates the policy or is cut off.
     """
     walker = BatchWalker(
         policy, expected, epoch=epoch, at_boundary=True, position=position, end=end

@@ -132,7 +132,8 @@ def _await(
     is_known: Callable[[User | None], bool],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Wait until ``is_known`` is true for the user at every live broker; None: no such user."""
+    """Wait until ``is_known`` returns true for the answer of every live broker. ``is_known``
+    receives the user that the broker knows, or None if the broker knows no user ``name``."""
     exchange = CallExchange(calls.DescribeUsersRequest((name,)))
 
     def is_applied(answer: calls.DescribedUsers) -> bool:

@@ -38,7 +38,7 @@ class Wait(NamedTuple):
 
 
 class Await(NamedTuple):
-    """Await a value if it is awaitable. The blocking consumer ignores it."""
+    """Await ``value`` if it is awaitable. The blocking consumer ignores this step."""
 
     value: Any
 

@@ -104,7 +104,7 @@ class KnownCoordinator:
         self.endpoint: Endpoint | None = None
 
     def find(self, cluster: Cluster, deadline_ms: float) -> Operation[Endpoint]:
-        """Return the broker's address. Look it up if it is unknown."""
+        """Return the coordinator's address. If the address is unknown, look it up first."""
         if self.endpoint is None:
             self.endpoint = yield from find_coordinator(
                 cluster, self.key, deadline_ms, groups.KEY_TYPE_TRANSACTION

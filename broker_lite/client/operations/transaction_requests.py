@@ -32,7 +32,7 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups, producers, transactions
 
 FEATURE = "transaction.version"
-"""The feature of the cluster that has its transaction version."""
+"""Name of the cluster feature whose level is the transaction version."""
 NO_IDENTITY = (NO_PRODUCER, NO_EPOCH)
 
 

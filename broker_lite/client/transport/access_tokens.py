@@ -73,7 +73,10 @@ def token_of(security: ClientSecurity) -> AccessToken:
 
 
 def fresh_token(security: ClientSecurity) -> AccessToken | None:
-    """Return the present token, or None if it is not valid. Start the renewal if it is due."""
+    """Return the cached token for ``security``; None if there is none or it has expired.
+
+    If the renewal of the token is due, start it in a thread.
+    """
     kept = _kept.setdefault(security, _Kept())
     token, now_ms = kept.token, time.time() * 1000
     if token is None:

@@ -92,7 +92,7 @@ class BrokerConnection:
         """A repeated login, while it runs. Later requests wait in ``_waiting`` until its end."""
         self._waiting: deque[tuple[Exchange[Any], float, Callable[[Any], None]]] = deque()
         self._renewed_s = float("inf")
-        """Monotonic time in seconds. The first request after it is preceded by another login
+        """Monotonic time in seconds after which the client logs in again before its next request
         (KIP-368)."""
         self._next_id = 0
         self._bytes_queued = 0

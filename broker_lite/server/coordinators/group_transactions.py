@@ -57,7 +57,7 @@ VERIFY_MS = 1000
 retriable errors. The producer then gets a retriable error.
 """
 VERIFY_PAUSE_S = 0.01
-"""Seconds between two such requests."""
+"""Seconds between a retriable error of the transaction coordinator and the repeated request."""
 TIMEOUTS = 2
 """Pending offsets are overdue when they are older than this number times
 ``transaction.max.timeout.ms``.
@@ -97,7 +97,7 @@ class _ClaimedGroup:
     claim: GroupClaim
     participant: Participant = field(default_factory=Participant)
     asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """The requests in flight to transaction coordinators, by the token of the verification."""
+    """The requests in flight to transaction coordinators, by ``Verification.token``."""
 
 
 class GroupTransactions:
