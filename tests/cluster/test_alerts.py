@@ -1,4 +1,4 @@
-"""The alert rules, evaluated on the metrics of a damaged cluster's brokers."""
+"""Kill brokers and evaluate the alert rules on the metrics of the remaining brokers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def total(running: LocalCluster, name: str) -> float:
 
 
 @pytest.mark.real
-def test_lost_brokers_make_their_alerts_true(
+def test_alerts_fire_for_partitions_whose_brokers_were_killed(
     make_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:
     running = make_cluster(3, config={"metrics.port": "0", "zookeeper.session.timeout.ms": "2000"})

@@ -1,4 +1,4 @@
-"""``logbus broker`` under a service manager: its notifications, its JSON log, IPv6."""
+"""Run ``logbus broker`` as a service: check its readiness notifications, JSON log and IPv6."""
 
 from __future__ import annotations
 

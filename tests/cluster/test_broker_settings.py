@@ -1,4 +1,4 @@
-"""Broker settings for the validation of fetches and for metrics over HTTP."""
+"""Test the broker settings for the validation of fetches and for metrics over HTTP."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Automatic commits deliver at least once: a record in progress comes again, and none is
-skipped."""
+"""Automatic commits deliver at least once.
+
+A record whose processing did not finish is delivered again, and no record is skipped.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from broker_lite.model import TopicPartition
 
 
 class Broken(Exception):
-    """The error of the user's own code."""
+    """Raised by a test's reading loop, as by a user's code that fails while processing records."""
 
 
 def fill(bus: Bus, topic: str, start: int, stop: int, partition: int = 0) -> None:
@@ -129,7 +131,7 @@ def test_normal_close_commits_delivered_records(bus: Bus, topic: str) -> None:
     assert next_offset(bus, topic, topic) == 9
 
 
-def test_commit_uses_position_and_settled_records(bus: Bus, topic: str) -> None:
+def test_consumer_commits_settled_offsets_or_by_default_its_position(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 20)
     tp = TopicPartition(topic, 0)
     with bus.consumer(topic, group=topic, start="earliest", auto_commit=False) as consumer:
@@ -294,7 +296,7 @@ def test_asyncio_cancelled_first_poll_does_not_set_the_start(bus: Bus, topic: st
     asyncio.run(main())
 
 
-# -- where a consumer starts and resumes
+# The next tests check the offset at which a consumer starts or resumes.
 
 
 def test_group_started_at_latest_resumes_there_after_a_crash(bus: Bus, topic: str) -> None:
@@ -319,7 +321,7 @@ def test_partitions_added_while_group_is_empty_start_at_earliest(bus: Bus, topic
 def test_partitions_without_commit_use_the_start_option(bus: Bus, topic: str) -> None:
     """A partition without a commit starts at ``start``, here the log end offset.
 
-    Records from before the group began were once delivered.
+    A fault once made the consumer deliver records that are older than the group.
     """
     for partition in range(3):
         fill(bus, topic, 0, 5, partition=partition)

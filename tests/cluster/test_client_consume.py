@@ -32,7 +32,9 @@ def fill(bus: Bus, topic: str, count: int, partition: int = 0, **options: object
             producer.send(topic, b"%d" % n, partition=partition, timestamp_ms=1000 + n)
 
 
-def test_iteration_waits_at_the_log_end(bus: Bus, face_bus: Bus, topic: str) -> None:
+def test_iteration_waits_for_new_records_at_the_log_end(
+    bus: Bus, face_bus: Bus, topic: str
+) -> None:
     fill(bus, topic, 3)
     found: list[bytes | None] = []
     with face_bus.consumer(topic, start="earliest") as consumer, bus.producer() as producer:
@@ -72,12 +74,12 @@ def test_arrow_tables_are_joined_up_to_a_size_without_gaps(bus: Bus, topic: str)
         assert offsets == list(range(20))
 
 
-def test_rows_that_failed_to_join_are_redelivered(
+def test_records_are_delivered_again_after_joining_their_batches_failed(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed join moves no position.
+    """Joining batches can fail: an Arrow column holds at most two gigabytes of values.
 
-    Two gigabytes of values do not fit into one column; such rows were once skipped.
+    The consumer once skipped the records of such batches.
     """
     fill(bus, topic, 10, batch_bytes=200)
 
@@ -133,10 +135,12 @@ def test_seek_moves_the_position(bus: Bus, face_bus: Bus, topic: str) -> None:
             consumer.seek(topic, 1, 0)
 
 
-def test_out_of_range_numbers_are_refused(bus: Bus, face_bus: Bus, topic: str) -> None:
+def test_out_of_range_offsets_times_and_partitions_are_refused(
+    bus: Bus, face_bus: Bus, topic: str
+) -> None:
     """An out-of-range number raises InvalidConfigError.
 
-    It once ended the consumer's thread or raised struct.error.
+    Such a number once ended the consumer's thread or raised struct.error.
     """
     fill(bus, topic, 3)
     tp, admin = TopicPartition(topic, 0), bus.admin

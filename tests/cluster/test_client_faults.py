@@ -1,4 +1,4 @@
-"""Killed brokers and damaged disks: clients see a delay or a clear error, never a wrong record."""
+"""Kill brokers and damage disks: clients see a delay or a clear error, never a wrong record."""
 
 from __future__ import annotations
 
@@ -188,8 +188,10 @@ def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
 
 
 def test_undecodable_batch_fails_only_its_readers(cluster: LocalCluster, bus: Bus) -> None:
-    """A valid CRC on an undecodable batch: every replica stores it, none leaves the ISR, and
-    readers may skip it."""
+    """The batch has a valid CRC, so every replica stores it and stays in the ISR.
+
+    Readers get an error at the batch, and may skip it.
+    """
     bus.create_topic("poison", 1, 3)
     place, tp = find_topic(cluster, "poison"), TopicPartition("poison", 0)
     with PlainConnection(place.address) as leader:
@@ -234,7 +236,7 @@ def test_producer_timeout_on_a_full_disk_names_the_cause(
         with bus.producer() as producer:
             producer.send("t", bytes(100_000)).result(30)
         unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        # RLIMIT_FSIZE: the kernel cuts writes beyond it short, as on a full disk.
+        # With this RLIMIT_FSIZE the kernel refuses to write past 150 kB, as on a full disk.
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (150_000, unlimited[1]))
         producer = bus.producer(delivery_timeout_ms=1500)
         try:
@@ -274,7 +276,7 @@ def test_leaderless_partition_error_names_the_dead_broker(
         assert "start it" in str(late.value)
         with contextlib.suppress(DeliveryTimedOutError):
             producer.close()
-        # The group's lag is unknown there, so the command prints that instead of 0.
+        # Without a leader the group's lag is unknown. The command must not print 0.
         (lag,) = bus.admin.lag("g").values()
         assert lag.committed is not None and lag.committed.offset == 0
         assert (lag.end, lag.records, lag.seconds) == (None, None, None)

@@ -45,7 +45,7 @@ def test_record_keeps_key_headers_and_timestamp(bus: Bus, topic: str) -> None:
 
 
 def test_records_beyond_unread_cache_limit_are_read_from_disk(bus: Bus, topic: str) -> None:
-    """Leave 24 MB unread, six times ``unread.cached.bytes``, then read it and produce more."""
+    """Produce 24 MB before a consumer reads: six times ``unread.cached.bytes``."""
     name = f"{topic}-unread"
     bus.create_topic(name, 1, replication_factor=1)
     batch = pa.record_batch({"value": pa.array([b"%01000d" % n for n in range(1000)])})
@@ -121,7 +121,7 @@ def test_several_threads_can_share_a_producer(bus: Bus, topic: str) -> None:
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_producer_honours_each_acks_value(bus: Bus, topic: str, acks: str) -> None:
-    # A send with acks=0 gets no error from a new leader that does not serve yet.
+    # Wait for the leader: with acks=0, a send to a leader that does not serve yet is lost silently.
     bus.admin.list_offsets({TopicPartition(topic, 0): LATEST_TIMESTAMP})
     with bus.producer(acks=acks) as producer:
         sent = producer.send(topic, b"v", partition=0).result(30)
@@ -256,7 +256,7 @@ def test_large_tables_are_split_into_batches(bus: Bus, topic: str) -> None:
 
 
 class Streams:
-    """An object with an Arrow stream, as polars and pandas frames are."""
+    """An object that exports an Arrow stream, as polars and pandas frames do."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table

@@ -1,7 +1,6 @@
-"""The client's transactions on three real brokers.
+"""Run the client's transactions on three real brokers while the tests kill brokers.
 
-The tests pass on Apache Kafka too. While a copying loop runs, the coordinator, a leader and every
-broker in turn are killed.
+The tests pass on Apache Kafka too.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def test_a_commit_survives_the_death_of_a_partitions_leader(
 
 
 class Copier(threading.Thread):
-    """Copy numbers in transactions with the group's offsets until the group has committed all.
+    """Copy numbers in transactions that also commit the group's offsets, until all are copied.
 
     After a failed transaction it continues at the committed offsets.
     """

@@ -1,4 +1,4 @@
-"""``logbus`` against a real cluster, as a shell runs it: pipes, formats, exit codes."""
+"""Run ``logbus`` commands on a real cluster; check pipes, formats and exit codes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def environment(cluster: LocalCluster, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def logbus(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Logbus:
-    """Runs a command in this process, because starting Python takes longer than most commands."""
+    """Return a function that runs a command in this process, which is faster than a new one."""
 
     def run_command(*arguments: str, stdin: bytes = b"", code: int | None = 0) -> Any:
         with contextlib.ExitStack() as opened:
@@ -228,8 +228,7 @@ def test_export_shows_its_progress_on_a_terminal(
 
 
 def test_ctrl_c_reports_acknowledged_records(environment: dict[str, str], new_topic: str) -> None:
-    """Ctrl-C prints how many records were acknowledged, because the user cannot know it
-    otherwise."""
+    """Without this number the user would not know which records to send again."""
     command = [sys.executable, "-P", "-m", "broker_lite"]
     with (
         subprocess.Popen(
@@ -240,7 +239,7 @@ def test_ctrl_c_reports_acknowledged_records(environment: dict[str, str], new_to
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
-            # A shell makes background processes, as this test may be, ignore Ctrl-C.
+            # A test in the background inherits from its shell that Ctrl-C is ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as producer,
     ):
@@ -371,7 +370,7 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
 def test_group_with_unknown_members_is_not_reported_empty(
     cluster: LocalCluster, logbus: Logbus
 ) -> None:
-    """The coordinator's znode has members, but the coordinator has died."""
+    """The coordinator died, and its znode says that the group had members."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     left = znodes.CoordinatorZnode(99, 1, 1, 4, None, "1-1", 2, 600_000)
     zookeeper = KazooClient(cluster.zookeeper)
@@ -419,7 +418,7 @@ def test_description_of_a_group_names_partitions_of_open_transactions(
     assert b"NON_EMPTY_GROUP" in logbus("groups", "delete", group, "--yes", code=1).stderr
 
 
-def test_offsets_of_a_running_query_are_not_reset(
+def test_groups_commands_refuse_to_move_offsets_of_a_running_query(
     logbus: Logbus, new_topic: str, cluster: LocalCluster
 ) -> None:
     """A query with a live lease would overwrite moved offsets with its next commit."""
@@ -435,7 +434,7 @@ def test_offsets_of_a_running_query_are_not_reset(
         until_ms = int(time.time() * 1000) + 60_000
         held = CommittedOffset(1, metadata=lease_text("query-7", until_ms))
         bus.admin.commit_each(group, {tp: held})
-        # The plan, too, must report the refusal instead of a question.
+        # Without --yes the commands print a plan. They must refuse instead of asking to confirm it.
         for options in ((), ("--dry-run",), ("--yes",)):
             for command in commands:
                 said = logbus("groups", *command, *options, code=1).stderr.decode()
@@ -492,10 +491,10 @@ def test_lag_of_a_missing_group_is_an_error(
 
 
 @pytest.mark.parametrize("coordination", ["kafka", "zookeeper"])
-def test_member_without_commits_lags_by_the_whole_log(
+def test_lag_of_a_member_without_commits_counts_the_whole_log(
     logbus: Logbus, new_topic: str, cluster: LocalCluster, coordination: str
 ) -> None:
-    """A group without committed offsets has the whole log as its lag, so that a check fails."""
+    """``logbus lag --warn`` must report a member that reads but never commits."""
     group = f"stuck-{new_topic}"
     logbus("produce", new_topic, stdin=b"x\n" * 10)
     options: dict[str, Any] = {"coordination": coordination, "auto_commit": False}
@@ -522,7 +521,7 @@ def test_member_without_commits_lags_by_the_whole_log(
         plan = logbus("groups", "delete", group, "-t", new_topic, code=1)
         assert len(rows(plan)) == 2 and b"live members" in plan.stderr
     logbus("groups", "delete", group, "-t", new_topic, "--yes")
-    # The output has only the group's name, because its lag is unknown.
+    # The group has neither offsets nor members now, so its lag is unknown.
     assert b"is empty" in logbus("groups", "describe", group).stderr
     assert b"its lag is unknown" in logbus("lag", "-g", group, "--crit", "1", code=5).stderr
 
@@ -609,7 +608,7 @@ def test_json_of_several_changes_is_one_document(logbus: Logbus) -> None:
     again = logbus("topic", "create", names[0], "--if-not-exists", "-o", "json").stdout
     (kept,) = json.loads(again)
     assert (kept["topic_id"], kept["created"]) == (made[0]["topic_id"], False)
-    # The second topic exists; the report of the first is not lost.
+    # The second topic exists already, so the command fails. It still reports the first topic.
     new = f"{names[0]}-new"
     partly = logbus("topic", "create", new, names[1], "-p", "1", "-o", "json", code=1)
     assert [row["topic"] for row in json.loads(partly.stdout)] == [new]
@@ -632,7 +631,7 @@ def test_bad_line_after_good_ones_reports_acknowledged_records(
     assert f"{stored:,} of {stored:,} records are known to be in {new_topic}".encode() in said
 
 
-def test_invalid_input_is_named(logbus: Logbus, new_topic: str) -> None:
+def test_error_names_the_invalid_input(logbus: Logbus, new_topic: str) -> None:
     assert b"may not see it" in logbus("produce", "nosuch", code=1).stderr
     assert b"logbus topic create" in logbus("consume", "nosuch", code=1).stderr
     assert b"partitions 0 to 1" in logbus("consume", new_topic, "-p", "7", code=2).stderr

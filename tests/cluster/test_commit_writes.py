@@ -1,4 +1,4 @@
-"""How often frequent commits write to ZooKeeper."""
+"""Count the writes to ZooKeeper that frequent offset commits cause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHERS_MAX = 10
 
 
 def written(cluster: LocalCluster) -> int:
-    """Return the number of writes that ZooKeeper has applied."""
+    """Return ZooKeeper's last zxid, which grows by one with each write."""
     host, port = cluster.zookeeper.partition("/")[0].split(":")
     found = re.search(r"Zxid: 0x([0-9a-f]+)", four_letters(host, int(port), "srvr"))
     assert found is not None
@@ -29,7 +29,7 @@ def written(cluster: LocalCluster) -> int:
 def test_offset_writes_to_zookeeper_are_limited_by_the_interval(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """The limit is relative to the elapsed time, so that it holds on a slow machine too."""
+    """The allowed number of writes grows with the elapsed time, so a slow machine passes too."""
     tp = TopicPartition(topic, 0)
     groups = [f"{topic}-{number}" for number in range(GROUPS)]
 

@@ -1,4 +1,4 @@
-"""``logbus console`` over real brokers: pages, JSON twins, refusals and logins."""
+"""Run ``logbus console`` on real brokers; check its pages, their JSON forms and its refusals."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def console(cluster: LocalCluster) -> Iterator[RunningConsole]:
 
 @pytest.fixture
 def shown_topic(console: RunningConsole, topic: str) -> str:
-    """A new topic that the console shows."""
+    """Create a topic; wait until the console shows it, and return its name."""
     until(lambda: console.get(f"/api/v1/topics/{topic}/partitions").status == 200, what="the topic")
     return topic
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_each_page_has_a_json_twin(console: RunningConsole, path: str) -> None:
+def test_each_page_is_also_served_as_json(console: RunningConsole, path: str) -> None:
     page, twin = console.get(path or "/"), console.get(f"/api/v1{path}")
     assert (page.status, twin.status) == (200, 200)
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -77,7 +77,7 @@ def test_pages_of_a_topic_agree_with_the_cluster(
     assert f"g-{shown_topic}" in console.get(f"/groups?q={shown_topic}").text
 
 
-def test_missing_objects_are_404_with_the_next_step(console: RunningConsole) -> None:
+def test_missing_objects_return_404_and_a_message(console: RunningConsole) -> None:
     for path in ("/topics/nope/partitions", "/groups/nope", "/brokers/99", "/nope"):
         page, twin = console.get(path), console.get(f"/api/v1{path}")
         assert (page.status, twin.status) == (404, 404), path
@@ -88,7 +88,7 @@ def test_missing_objects_are_404_with_the_next_step(console: RunningConsole) -> 
     "name",
     ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7*7 }}", "../../etc"],
 )
-def test_hostile_names_are_escaped_as_text(console: RunningConsole, name: str) -> None:
+def test_html_in_searched_names_is_escaped(console: RunningConsole, name: str) -> None:
     for path in (f"/groups?q={quote(name)}", f"/topics?q={quote(name)}"):
         answer = console.get(path)
         assert str(escape(name)) in answer.text, path
@@ -112,7 +112,7 @@ def test_console_with_a_certificate_serves_only_https(
         page = running.get("/topics/new")
         assert running.url.startswith("https://") and page.status == 200
         assert "secure" in page.headers["set-cookie"].lower()
-        # A form is accepted only from a page of the same scheme.
+        # The console refuses a form whose page came over another scheme than https.
         fields = {"token": "", "name": "x"}
         plain = running.url.replace("https:", "http:").rstrip("/")
         assert "Open the page again" in running.post("/topics/new", fields, Origin=plain).text
@@ -158,10 +158,10 @@ def test_metrics_match_their_reference_and_agree_with_the_cluster(
     assert found["logbus_cluster_brokers", ""] == 3
 
 
-def test_pages_of_many_partitions_and_groups_stay_small(
+def test_pages_of_300_partitions_and_110_groups_stay_below_200_kb(
     console: RunningConsole, bus: Bus, topic: str
 ) -> None:
-    """A page has at most 200 kB: long lists are shortened."""
+    """Lists show 100 rows a page."""
     name = f"{topic}-wide"
     bus.create_topic(name, partitions=300, replication_factor=1)
     for number in range(110):
@@ -220,7 +220,7 @@ def test_console_without_pages_serves_only_metrics_and_health(
         exporter.close()
 
 
-def test_page_is_sorted_on_the_server(console: RunningConsole, bus: Bus) -> None:
+def test_server_sorts_the_rows_of_a_page(console: RunningConsole, bus: Bus) -> None:
     for number in range(3):
         bus.create_topic(f"sorted-{number}", partitions=number + 1, if_not_exists=True)
     path = "/topics?q=sorted-&sort=partitions"
@@ -228,7 +228,7 @@ def test_page_is_sorted_on_the_server(console: RunningConsole, bus: Bus) -> None
     assert [row["partitions"] for row in console.json(path)["topics"]["rows"]] == [3, 2, 1]
 
 
-def test_last_sample_stays_while_no_broker_answers(
+def test_console_shows_its_last_sample_while_no_broker_answers(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
     small = make_cluster(1)
@@ -245,7 +245,7 @@ def test_last_sample_stays_while_no_broker_answers(
         console.close()
 
 
-def test_pages_stay_live_while_zookeeper_is_down(
+def test_pages_show_new_records_while_zookeeper_is_down(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
     small = make_cluster(1, own_zookeeper=True, config={"broker.rack": "zone-a"})
@@ -273,7 +273,7 @@ def test_pages_stay_live_while_zookeeper_is_down(
         console.close()
 
 
-def test_taken_port_and_open_address_are_refused(
+def test_console_refuses_a_used_port_and_an_address_beyond_loopback(
     console: RunningConsole, cluster: LocalCluster
 ) -> None:
     def refused(*options: str) -> str:

@@ -1,6 +1,6 @@
-"""The console in a real browser: light, dark and narrow, with and without scripts.
+"""Open the console in a real browser: light, dark and narrow, with and without scripts.
 
-Skipped without Chromium and chromedriver.
+The tests are skipped without Chromium and chromedriver.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def bus(cluster: LocalCluster) -> Iterator[Bus]:
 
 @pytest.fixture(scope="module")
 def console(cluster: LocalCluster, bus: Bus) -> Iterator[RunningConsole]:
-    """A console of a cluster with one topic of hostile records and one group."""
+    """A console of a cluster with one group and one topic, whose records contain HTML."""
     bus.create_topic(TOPIC, partitions=3, if_not_exists=True)
     with bus.producer() as producer:
         for number in range(30):
@@ -163,7 +163,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Browser]:
-    """The browser with scripts, light and wide."""
+    """A browser with scripts enabled, the light theme and a wide window."""
     browser.show()
     browser.complaints()
     yield browser
@@ -207,7 +207,7 @@ def test_keyboard_reaches_every_control_and_shows_its_focus(
     page: Browser, console: RunningConsole, path: str
 ) -> None:
     page.open(console.url + path)
-    # A refresh of the page would number its elements anew.
+    # Stop the page's refresh, which would number its elements anew.
     page.run("document.body.dataset.still = ''")
     wanted, reached = page.run(FOCUSABLE), set()
     for _ in range(wanted + 2):
@@ -231,9 +231,9 @@ def test_open_page_shows_that_a_broker_was_killed(
         page.open(running.url)
         assert page.text(".verdict .state") == "Healthy"
         small.brokers[1].kill()
-        # One script, because a refresh of the page may replace an element between two.
+        # Find and read the element in one script: a refresh may replace it between two scripts.
         text = "return document.querySelector(arguments[0])?.innerText ?? ''"
-        # Two of two replicas must be in sync for acks=all.
+        # Both replicas must be in sync for acks=all, so one killed broker makes the state critical.
         until(lambda: page.run(text, ".verdict .state") == "Critical", what="the verdict")
         until(lambda: "start the brokers" in page.run(text, ".causes"), what="the cure")
         until(lambda: "Down" in page.run(text, "[data-live=brokers]"), what="the broker")
@@ -243,7 +243,7 @@ def test_open_page_shows_that_a_broker_was_killed(
 
 
 def go(page: Browser, selector: str, address: str) -> None:
-    """Click, and wait for the page whose address ends so."""
+    """Click the selected element; wait for the page whose URL ends with ``address``."""
     page.click(selector)
     until(lambda: page.url.endswith(address), what=address)
     until(lambda: page.run("return document.readyState") == "complete", what="the page")

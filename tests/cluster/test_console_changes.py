@@ -1,5 +1,4 @@
-"""Changes from the console: plan, typed confirmation, CSRF tokens, and consoles that refuse
-changes."""
+"""Change a cluster from the console: plans, typed confirmations, CSRF tokens and refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ def change(console: RunningConsole, path: str, **fields: str) -> Answer:
     return console.post(path, {"token": token(console, path), **fields})
 
 
-def test_a_topic_is_created_produced_to_altered_and_deleted(
+def test_console_creates_writes_alters_and_deletes_a_topic(
     console: RunningConsole, bus: Bus, topic: str
 ) -> None:
     name = f"{topic}-made"
@@ -95,7 +94,7 @@ def test_a_topic_is_created_produced_to_altered_and_deleted(
     assert name not in bus.topics()
 
 
-def test_records_are_trimmed_after_a_plan(
+def test_console_trims_records_after_a_confirmed_plan(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     with bus.producer() as producer:
@@ -111,7 +110,7 @@ def test_records_are_trimmed_after_a_plan(
     assert nothing.status == 400 and "no record" in nothing.text.lower()
 
 
-def test_replicas_move_and_leaders_are_elected(
+def test_console_reassigns_replicas_and_elects_leaders(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     path = f"/topics/{shown_topic}/reassign"
@@ -129,7 +128,7 @@ def test_replicas_move_and_leaders_are_elected(
     assert change(console, "/brokers/elect").status == 303
 
 
-def test_offsets_of_a_group_move_and_it_is_deleted(
+def test_console_moves_offsets_of_a_group_and_deletes_the_group(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     with bus.producer() as producer:
@@ -156,13 +155,15 @@ def test_offsets_of_a_group_move_and_it_is_deleted(
     assert not bus.admin.committed(group)
 
 
-def test_a_running_broker_is_not_retired(console: RunningConsole) -> None:
+def test_console_refuses_to_retire_a_running_broker(console: RunningConsole) -> None:
     answer = change(console, "/brokers/0/retire", typed="broker 0")
     assert answer.status == 400 and "0" in answer.text
     assert change(console, "/brokers/0/retire", typed="broker 1").status == 400
 
 
-def test_forged_forms_change_nothing(console: RunningConsole, bus: Bus, shown_topic: str) -> None:
+def test_forms_with_a_wrong_token_origin_or_cookie_change_nothing(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
     path = f"/topics/{shown_topic}/delete"
     good = {"token": token(console, path), "typed": shown_topic}
     cookie = console.cookie

@@ -1,4 +1,4 @@
-"""A console on brokers that require logins: sessions, visible objects and ACL refusals."""
+"""Test a console on brokers that require logins: sessions, visible objects, ACL refusals."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def process(secured: LocalCluster, admin_bus: Bus) -> Iterator[RunningConsole]:
 
 @pytest.fixture
 def console(process: RunningConsole) -> RunningConsole:
-    """A console without a session."""
+    """Return a console client that is not logged in."""
     process.cookie = ""
     return process
 
@@ -136,7 +136,7 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def test_scrape_off_loopback_needs_a_user_that_may_describe_the_cluster(
+def test_metrics_beyond_loopback_need_a_user_that_may_describe_the_cluster(
     secured: LocalCluster, admin_bus: Bus
 ) -> None:
     config = Path(secured.client_config or "")
@@ -162,7 +162,9 @@ def test_scrape_off_loopback_needs_a_user_that_may_describe_the_cluster(
         assert running.close() == 0
 
 
-def test_session_of_a_scraper_is_reused(admin_bus: Bus, secured: LocalCluster) -> None:
+def test_repeated_scrapes_with_one_login_share_a_session(
+    admin_bus: Bus, secured: LocalCluster
+) -> None:
     sessions = Sessions(admin_bus, ConsoleSettings())
     try:
         first, second = (sessions.scraper(basic("admin", password_of(secured))) for _ in range(2))
@@ -217,7 +219,7 @@ def test_visible_group_names_no_hidden_topic(console: RunningConsole, admin_bus:
         admin_bus.admin.commit_offsets("mixed", {TopicPartition(topic, 0): 0})
     sign_in(console, ALICE, PASSWORD)
     until(lambda: console.get("/groups/mixed").status == 200, what="the group")
-    # The console may have sampled the group before its offsets.
+    # The console's first sample of the group may be older than the group's offsets.
     until(lambda: console.json("/groups/mixed")["partitions"]["rows"], what="offsets of the group")
     found = console.json("/groups/mixed")
     assert [part["topic"] for part in found["partitions"]["rows"]] == ["seen"]
@@ -288,7 +290,7 @@ def test_session_ends_with_its_logout(console: RunningConsole) -> None:
 
 
 def test_session_keeps_allowed_names_while_brokers_do_not_answer(tmp_path: Path) -> None:
-    """The console once answered every page with 500 and blocked a thread for each."""
+    """A fault once made every page fail with status 500 and block a thread of the console."""
     now_s = [0.0]
     with (
         LocalCluster(1, directory=tmp_path / "cluster", secure=True) as cluster,
@@ -301,12 +303,12 @@ def test_session_keeps_allowed_names_while_brokers_do_not_answer(tmp_path: Path)
             first = sessions.viewer(session_id)
             assert first is not None and first.visible is not None
             assert "kept" in first.visible.topics
-            # This socket accepts connections and does not answer, so that requests time out.
+            # A paused broker accepts connections but does not answer, so requests time out.
             cluster.brokers[0].pause()
             now_s[0] += VISIBLE_S + 1
             old = replace(first, is_old=True)
             assert sessions.viewer(session_id) == old
-            # Only one request waits for the brokers.
+            # Only one thread waits for the brokers, however many pages are requested.
             (asking,) = [each for each in threading.enumerate() if each.name == "logbus-names"]
             assert sessions.viewer(session_id) == old
             cluster.brokers[0].resume()
@@ -330,7 +332,7 @@ def test_changed_password_ends_the_session(admin_bus: Bus) -> None:
         viewer = sessions.viewer(session_id)
         assert viewer is not None
         change("second pass")
-        # Credentials are checked when a connection opens.
+        # Close the connections, because brokers check credentials only when a connection opens.
         viewer.bus.admin.close()
         now_s[0] += VISIBLE_S + 1
         assert sessions.viewer(session_id) is None

@@ -1,4 +1,4 @@
-"""Records in the console: search with its limits, continued search, live tail, export."""
+"""Test the console's pages of records: search and its limits, live tail, export."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def console(cluster: LocalCluster) -> Iterator[RunningConsole]:
 
 @pytest.fixture
 def shown_topic(console: RunningConsole, topic: str) -> str:
-    """A new topic of three partitions that the console shows."""
+    """Create a topic of three partitions; wait until the console shows it; return its name."""
     until(lambda: console.get(f"/api/v1/topics/{topic}/settings").status == 200, what="the topic")
     return topic
 
@@ -88,7 +88,7 @@ def test_newest_records_come_first_and_older_pages_repeat_none(
     ],
     ids=str,
 )
-def test_command_of_a_page_prints_the_records_of_the_page(
+def test_command_shown_on_a_page_prints_the_same_records(
     console: RunningConsole,
     cluster: LocalCluster,
     bus: Bus,
@@ -131,7 +131,7 @@ def test_forward_search_continues_where_it_stopped(
         ("from=time&at=2030-01-01", set()),
     ],
 )
-def test_search_filters_and_start_positions(
+def test_search_returns_the_records_of_its_filters_and_start(
     console: RunningConsole, bus: Bus, shown_topic: str, query: str, wanted: set[int]
 ) -> None:
     fill(bus, shown_topic, 60)
@@ -150,7 +150,7 @@ def test_search_filters_and_start_positions(
         "left=1.2",
     ],
 )
-def test_invalid_fields_are_refused_by_name(
+def test_refusal_names_the_invalid_field(
     console: RunningConsole, shown_topic: str, query: str
 ) -> None:
     answer = console.get(f"/api/v1/topics/{shown_topic}/messages?{query}")
@@ -190,7 +190,7 @@ def test_exports_hold_every_matching_record(
     assert console.get(path + "exe").status == 400
 
 
-def test_csv_keeps_bytes_lines_and_quotes(
+def test_exported_csv_keeps_binary_values_line_breaks_and_quotes(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     value = 'a "quoted"\r\nline, grüße\n'.encode()
@@ -203,7 +203,7 @@ def test_csv_keeps_bytes_lines_and_quotes(
 
 
 class _Tail:
-    """The events of one live tail."""
+    """Read the events of one live tail."""
 
     def __init__(self, console: RunningConsole, path: str, after: str = "") -> None:
         self._connection = http.client.HTTPConnection(console.address, timeout=60)
@@ -234,7 +234,7 @@ class _Tail:
                 return line[7:], self._answer.readline().decode().rstrip("\n")[6:]
 
     def close(self) -> None:
-        # The response must be closed too, because it holds the socket.
+        # Close the response too, because it keeps the socket open.
         self._answer.close()
         self._connection.close()
 
@@ -307,7 +307,7 @@ def test_sixth_tail_is_refused_until_another_one_closes(
     until(opened, what="room for a tail").close()
 
 
-def test_unread_export_downloads_are_limited(
+def test_export_is_refused_while_too_many_downloads_are_unread(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     with bus.producer() as producer:
@@ -338,7 +338,7 @@ def test_console_without_payloads_neither_shows_nor_searches_values(
         )
         page = hiding.get(f"/topics/{topic}/messages")
         assert page.status == 200 and "v-secret" not in page.text and ">hidden<" in page.text
-        # A filter would reveal whether a value contains a text.
+        # A text filter would reveal which values contain the text.
         for path in (f"/topics/{topic}/messages?text=v-", f"/topics/{topic}/export?format=csv"):
             assert hiding.get(path).status == 400, path
     finally:

@@ -1,4 +1,4 @@
-"""Produce and fetch on real brokers: batches, offsets, limits, waiting and every refusal."""
+"""Send produce and fetch requests to real brokers; check offsets, limits, waits and refusals."""
 
 from __future__ import annotations
 
@@ -66,9 +66,10 @@ def test_columnar_batch_is_returned_unchanged(place: Place, leader: PlainConnect
     assert values(got.records) == [*sent, b"w"]
 
 
-def test_row_only_readers_get_row_batches(place: Place, leader: PlainConnection) -> None:
-    """The row batch has the same offsets, leader epoch and timestamps, and a correct new
-    checksum."""
+def test_reader_without_columnar_support_gets_row_batches(
+    place: Place, leader: PlainConnection
+) -> None:
+    """The broker converts columnar batches and keeps offsets, leader epochs and timestamps."""
     send_batch(leader, place, columns_batch([b"a", b"b"], timestamp_ms=77))
     send_batch(leader, place, rows_batch([b"c", b"d"]))
     send_batch(leader, place, columns_batch([b"e"], timestamp_ms=78))
@@ -104,7 +105,7 @@ def test_fetch_returns_one_batch_then_respects_the_limit(
     assert len(batches(read(leader, place, 0).records)) == 4
 
 
-def test_partitions_of_a_fetch_share_one_limit(cluster: LocalCluster) -> None:
+def test_partitions_of_a_fetch_share_its_byte_limit(cluster: LocalCluster) -> None:
     place = make_topic(cluster, next(_NAMES), partitions=6)
     mine = [p for p in range(6) if p % 3 == 0]
     with PlainConnection(place.address) as leader:
@@ -200,7 +201,7 @@ def test_pipelined_requests_are_answered_in_order(place: Place, leader: PlainCon
 
 
 def _frames(connection: PlainConnection) -> Iterator[memoryview]:
-    """Yield the frames of a connection, which may arrive together."""
+    """Yield the response frames of a connection; several frames may arrive in one read."""
     waiting: list[memoryview] = []
     while True:
         if not waiting:
@@ -211,7 +212,7 @@ def _frames(connection: PlainConnection) -> Iterator[memoryview]:
             yield waiting.pop(0)
 
 
-# Refusals.
+# The next tests send requests that the broker must refuse.
 
 
 def test_invalid_batch_is_refused_without_affecting_others(
@@ -254,8 +255,7 @@ def test_invalid_batch_is_refused_without_affecting_others(
 
 def test_columnar_batch_with_false_header_is_refused(place: Place, leader: PlainConnection) -> None:
     good = columns_batch([b"some", b"values"])
-    # These positions are the body version, the flags, the schema id, the reserved field and both
-    # counts of the header.
+    # Corrupt one byte each of: body version, flags, schema id, reserved field, both record counts.
     for position in (61, 63, 66, 71, 26, 60):
         bad = bytearray(good)
         bad[position] ^= 0x55
@@ -291,7 +291,7 @@ def test_requests_for_missing_partitions_are_refused(
 
 
 def test_refusal_names_the_address_of_the_leader(cluster: LocalCluster, place: Place) -> None:
-    """The Java client and franz-go move to a named leader only if they get its address, too."""
+    """The Java client and franz-go switch to the new leader only if they get its address, too."""
     other = next(b for b in cluster.brokers if b.id != place.leader)
     with PlainConnection(other.endpoint) as stranger:
         stranger.send(produce_request(place, rows_batch([b"x"])))
@@ -328,10 +328,12 @@ def test_refused_batch_with_acks_0_closes_the_connection(
         leader.receive()
 
 
-# Offsets.
+# The next tests look up offsets.
 
 
-def test_offsets_are_found_by_name_and_timestamp(place: Place, leader: PlainConnection) -> None:
+def test_list_offsets_finds_latest_earliest_and_timestamps(
+    place: Place, leader: PlainConnection
+) -> None:
     none = list_offsets(leader, place.name, 5)
     assert (none.error_code, none.offset, none.timestamp) == (0, -1, -1)
     send_batch(leader, place, rows_batch([b"a", b"b"]))
@@ -348,7 +350,7 @@ def test_offsets_are_found_by_name_and_timestamp(place: Place, leader: PlainConn
     assert list_offsets(leader, place.name, -7).error_code == errors.UnsupportedVersionError.code
 
 
-def test_byte_ranges_end_at_batch_boundaries(place: Place, leader: PlainConnection) -> None:
+def test_offsets_for_bytes_end_at_batch_boundaries(place: Place, leader: PlainConnection) -> None:
     assert offsets_for_bytes(leader, place, 0, 1000).end_offset == 0
     for _ in range(10):
         send_batch(leader, place, rows_batch([bytes(5000)] * 2))
@@ -361,7 +363,7 @@ def test_byte_ranges_end_at_batch_boundaries(place: Place, leader: PlainConnecti
     assert offsets_for_bytes(leader, place, 99, 1).error_code == errors.OffsetOutOfRangeError.code
 
 
-def test_deleted_records_are_out_of_range(
+def test_fetch_of_deleted_records_is_out_of_range(
     cluster: LocalCluster, place: Place, leader: PlainConnection
 ) -> None:
     for _ in range(4):
@@ -377,7 +379,7 @@ def test_deleted_records_are_out_of_range(
     assert values(read(leader, place, 4).records) == [b"a", b"b", b"a", b"b"]
 
 
-# Created and deleted topics.
+# The next tests recreate topics and change their settings.
 
 
 def test_recreated_topic_has_a_new_id(
@@ -419,7 +421,7 @@ def test_log_is_flushed_by_count_and_unflushed_records_are_hidden(cluster: Local
     config = {"flush.messages": "100", "flush.ms": "3600000"}
     place = make_topic(cluster, next(_NAMES), config=config)
     with PlainConnection(place.address) as leader:
-        # A new leader's log is flushed once, with all batches that arrived until then.
+        # A new leader flushes its log once; the first 100 records do not count for the next flush.
         assert send_batch(leader, place, rows_batch([b"w"] * 100), acks=-1).error_code == 0
         assert send_batch(leader, place, rows_batch([b"x"]), acks=1).error_code == 0
         assert read(leader, place, 0).high_watermark == 100

@@ -1,6 +1,6 @@
-"""Send every API in every version that a broker advertises, with kafka-python's classes.
+"""Send every API in every version that a broker advertises, as kafka-python encodes it.
 
-The library must be able to decode the response, and every error code must have a name.
+kafka-python must be able to decode the response, and logbus must know every error code in it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def library(name: str) -> Any:
 
 
 class Target:
-    """A topic with ten records, connections to its leader and to the controller."""
+    """A new topic and connections to its leader, the controller and the coordinators."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.connections: list[PlainConnection] = []
@@ -141,13 +141,13 @@ class Target:
             ask = library("FindCoordinatorRequest")(version=0, key=group)
             told = any_broker.call_library(ask, library("FindCoordinatorResponse"))
             self.coordinators[group] = self.connect_to(found, told.node_id)
-        # Create the topic of transaction coordinators now, not during a test's request.
+        # The first lookup of a transaction coordinator creates a topic. Create it before the tests.
         ask = library("FindCoordinatorRequest")(version=4, key_type=1, coordinator_keys=["nobody"])
         any_broker.call_library(ask, library("FindCoordinatorResponse"))
         self.wait_for_leader()
 
     def whom(self, key: ApiKey) -> PlainConnection:
-        """Return the connection to the broker that must answer; other brokers forward or refuse."""
+        """Return the connection to the broker that serves this API; others forward or refuse it."""
         if key in OF_CONTROLLER:
             return self.controller
         return self.coordinators[OF_COORDINATOR[key]] if key in OF_COORDINATOR else self.leader
@@ -161,7 +161,7 @@ class Target:
         return self.connect(f"{row.host}:{row.port}")
 
     def wait_for_leader(self) -> None:
-        """Wait until the leader has learned of its partition from the controller."""
+        """Wait until the leader serves the topic's partition."""
         request = ListOffsetsRequest((ListOffsetsTopic(self.name, (ListOffsetsPartition(0, -1),)),))
         deadline = time.monotonic() + WAIT_S
         while self.leader.call(request).topics[0].partitions[0].error_code:
@@ -424,7 +424,7 @@ def test_end_offset_of_a_leader_epoch_is_found(target: Target) -> None:
 
 
 def test_settings_can_be_changed_through_any_broker(cluster: LocalCluster, target: Target) -> None:
-    """Clients send the request to any broker, which forwards it to the controller."""
+    """A broker forwards the request to the controller."""
     for number, broker in enumerate(cluster.brokers):
         value = str(70_000 + number)
         row = AlterConfigsResource(2, target.name, (AlterableConfig("retention.ms", 0, value),))
@@ -461,7 +461,7 @@ def test_records_are_deleted_by_their_leader_only(cluster: LocalCluster, target:
 
 
 def test_unserved_api_is_refused_and_the_connection_stays_open(target: Target) -> None:
-    """Send every API and version that the library has and a broker does not serve."""
+    """Send every API and version that kafka-python has and a broker does not serve."""
     rng = random.Random(1)
     refused = 0
     for module in MODULES:
@@ -485,8 +485,10 @@ def test_unserved_api_is_refused_and_the_connection_stays_open(target: Target) -
 
 
 def _has_rows(item: Any) -> bool:
-    """Return whether the request has rows. A broker has nothing to refuse in a request without
-    rows."""
+    """Return whether no list in the request is empty.
+
+    A broker refuses each element of a list, so an empty list leaves nothing to refuse.
+    """
     if isinstance(item, dict):
         return all(map(_has_rows, item.values()))
     return not isinstance(item, list) or (bool(item) and all(map(_has_rows, item)))

@@ -1,4 +1,4 @@
-"""The page about files names every file that logbus leaves on a machine."""
+"""Check that the page about files names every file that logbus leaves on a machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = site.PAGES / "operations" / "files.md"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A user's home with a folder for temporary files and a working folder."""
+    """Create a home folder with a folder for temporary files and a working folder."""
     for name in ("home", "tmp", "work"):
         (tmp_path / name).mkdir()
     return tmp_path / "home"
@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def logbus(home: Path) -> Iterator[Shell]:
-    """Run a command as a user whose home is empty."""
+    """Yield a function that runs a command as a user with this home folder."""
     environment = {
         name: value
         for name, value in os.environ.items()

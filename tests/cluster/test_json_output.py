@@ -1,6 +1,6 @@
-"""The field names of the commands' JSON output, on which scripts rely.
+"""Compare the field names of the commands' JSON output with a recording: scripts rely on them.
 
-``pytest --rewrite`` accepts a change.
+``pytest --rewrite`` records the present names.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ storage verify {log}
 def fields(value: Any, name: str = "") -> str:
     """Return the names of a JSON value's fields, nested as in the value."""
     if isinstance(value, list):
-        # Other tests' groups are in the same cluster: describe the element with the most fields.
+        # The list may hold objects of other tests with fewer fields, so take the longest element.
         longest = max((fields(each, name) for each in value), key=len, default="")
         return f"[{longest or '…'}]" if value else "[]"
     if not isinstance(value, dict):
@@ -96,7 +96,7 @@ def _nested(value: Any, name: str) -> str:
 def names(
     cluster: LocalCluster, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, str]]:
-    """The environment, a group and a transaction for the commands."""
+    """Create the objects and files that the commands need; yield their names."""
     monkeypatch.setenv(ENV_BOOTSTRAP, cluster.bootstrap_servers)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     topic, group, transaction = (f"json-{kind}-{os.getpid()}" for kind in "tgx")
@@ -128,7 +128,7 @@ def names(
 
 
 @pytest.mark.real
-def test_fields_of_every_json_output(
+def test_json_output_has_the_recorded_fields(
     names: dict[str, str], capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
     found = []
@@ -137,7 +137,7 @@ def test_fields_of_every_json_output(
         capsys.readouterr()
         code = run([*words, *(() if "-o" in words else ("-o", "json"))])
         said = capsys.readouterr()
-        # The commands exit with 1 for a group with members and for no election.
+        # Some commands exit with 1: the group has members, or the preferred leader leads already.
         assert code in (0, 1, 4), f"{line}: {said.err}"
         found.append(f"logbus {line}\n  {fields(_parsed(said.out))}\n")
     assert run(["groups", "describe", "no such group", "-o", "json"]) == 1

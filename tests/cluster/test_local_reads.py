@@ -1,4 +1,4 @@
-"""Range reads from the files of brokers on this machine, with fetches as the fallback."""
+"""Test range reads from the files of brokers on this machine, with fetches as the fallback."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS, BATCH = 20_000, 1000
 
 
 class Reading:
-    """A filled topic with one partition and one replica, and the file ranges opened to read it."""
+    """A filled topic with one partition and one replica; records which file ranges were opened."""
 
     def __init__(self, bus: Bus, cluster: LocalCluster, topic: str) -> None:
         self.bus = bus
@@ -95,7 +95,7 @@ def reading(
     return found
 
 
-def test_large_ranges_are_read_from_files_and_small_ones_sent(reading: Reading) -> None:
+def test_large_ranges_are_read_from_files_and_small_ones_are_fetched(reading: Reading) -> None:
     assert reading.read() == list(range(ROWS))
     assert [Path(stored.path) for stored in reading.opened] == [reading.path]
     assert reading.read(1234, 18_765, fetch_bytes=300_000) == list(range(1234, 18_765))
@@ -109,7 +109,10 @@ def test_large_ranges_are_read_from_files_and_small_ones_sent(reading: Reading) 
 def test_cold_backlog_bypasses_the_page_cache(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every page except the first counts as cold; the broker's offset lookup reads the first."""
+    """The patches report all pages but the first as not cached, so reads must be direct.
+
+    The first page stays cached because the broker reads it to look up the start offset.
+    """
 
     def is_in_memory(fd: int, position: int) -> bool:
         return position < ALIGNED_BYTES
@@ -141,16 +144,16 @@ def test_stored_ranges_end_at_the_high_watermark(reading: Reading) -> None:
         reading.read(ROWS + 1, ROWS + 2)
 
 
-def test_broker_with_local_reads_disabled_sends_records(
+def test_reader_of_a_broker_on_another_machine_fetches_records(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker answers as for a reader on another machine."""
+    """The broker reports another machine id, as if the reader were on another machine."""
     monkeypatch.setattr(partitions, "machine_id", lambda: bytes(16))
     assert reading.read() == list(range(ROWS))
     assert reading.opened == []
 
 
-def test_reader_without_file_permission_is_sent_records(reading: Reading) -> None:
+def test_reader_without_file_permission_fetches_records(reading: Reading) -> None:
     user, mode = os.geteuid(), reading.path.stat().st_mode
     reading.path.chmod(0)
     try:
@@ -163,8 +166,8 @@ def test_reader_without_file_permission_is_sent_records(reading: Reading) -> Non
     assert reading.opened == []
 
 
-def test_deleted_segment_is_read_to_its_end_then_records_are_sent(reading: Reading) -> None:
-    """The broker keeps a deleted file open for a while, but its name is gone."""
+def test_reader_finishes_an_open_deleted_file_then_fetches_records(reading: Reading) -> None:
+    """An opened file stays readable after it loses its name; later reads must fetch."""
     found = reading.batches()
     first = next(found)
     aside = reading.path.rename(reading.path.with_suffix(".gone"))
@@ -178,7 +181,7 @@ def test_deleted_segment_is_read_to_its_end_then_records_are_sent(reading: Readi
         aside.rename(reading.path)
 
 
-def test_records_are_sent_from_the_truncation_point_of_a_file(
+def test_reader_fetches_records_from_where_a_file_ends_early(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.client.in_place.local_files.READ_BYTES", 200_000)
@@ -206,7 +209,7 @@ def flip_a_bit_of_batch_seven(reading: Reading) -> int:
     return batch_bytes
 
 
-def test_damage_in_a_file_is_reported_or_skipped(reading: Reading) -> None:
+def test_range_read_of_a_damaged_file_fails_or_skips_the_batch(reading: Reading) -> None:
     batch_bytes = flip_a_bit_of_batch_seven(reading)
     delivered: list[int] = []
     with pytest.raises(CorruptMessageError, match="partition 0 offset 7000: "):
@@ -227,11 +230,11 @@ def test_damage_in_a_file_is_reported_or_skipped(reading: Reading) -> None:
     ]
 
 
-# Consumers with local reads. The first fetch, which locates the broker's files, is sent.
+# The next tests use consumers. Their first fetch goes to the broker and locates its files.
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
-    """Limit the first fetch, so that the rest is read from a file."""
+    """Add a limit to the first fetch, so that the consumer reads the rest from a file."""
     return {"partition_fetch_bytes": 300_000, **options}
 
 
@@ -264,7 +267,7 @@ def test_consumer_releases_a_partly_read_file(
     with reading.consumer(**small({})) as consumer:
         reading.consumed(consumer, 4000)
         assert str(reading.path) in open_files()
-        # A paused consumer's open file would keep deleted segments on the disk.
+        # While a paused consumer held a file open, a deleted segment would still use disk space.
         consumer.pause()
         until(lambda: str(reading.path) not in open_files(), what="the file stays open")
         consumer.resume()
@@ -304,7 +307,7 @@ def test_consumer_fetches_records_that_the_file_does_not_have(
 
 
 def test_consumer_fetches_damaged_file_ranges_from_the_broker(reading: Reading) -> None:
-    """A damaged batch is an error, or is skipped, only if the broker's copy is damaged too."""
+    """The consumer fails at the batch or skips it only if the fetched batch is damaged too."""
     flip_a_bit_of_batch_seven(reading)
     with reading.consumer(**small({})) as consumer:
         assert reading.consumed(consumer, 7000) == list(range(7000))

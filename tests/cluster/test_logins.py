@@ -1,4 +1,4 @@
-"""Logins on a real broker: clients of other projects, the command line, deleted users."""
+"""Log in to a real broker: clients of other projects, the command line, deleted users."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOTH = "SCRAM-SHA-256,SCRAM-SHA-512"
 
 @pytest.fixture
 def secured(make_cluster: Callable[..., LocalCluster], tmp_path: Path) -> LocalCluster:
-    """One broker that requires logins, with the user alice."""
+    """Start one broker that requires logins, and add the user alice."""
     settings = {
         "sasl.enabled.mechanisms": BOTH,
         "inter.broker.client.config": str(broker_file(tmp_path)),
@@ -45,7 +45,7 @@ def secured(make_cluster: Callable[..., LocalCluster], tmp_path: Path) -> LocalC
 
 
 def broker_file(folder: Path) -> Path:
-    """Write the file with which brokers log in as user broker."""
+    """Write the client settings with which brokers log in as the user ``broker``."""
     file = folder / "broker.properties"
     file.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
@@ -64,8 +64,7 @@ def add_user(cluster: LocalCluster, folder: Path, name: str, password: str) -> N
 
 
 def logged_in(address: str, user: str, password: str) -> PlainConnection:
-    """Return a logged-in connection; retry, because the broker learns of a new user a moment
-    later."""
+    """Return a logged-in connection; retry until the broker knows a user that was just added."""
     for attempt in range(100):
         connection = PlainConnection(address)
         code = log_in(connection, user, password)
@@ -95,7 +94,7 @@ def librdkafka(cluster: LocalCluster, user: str, password: str, mechanism: str) 
     }  # fmt: skip
 
 
-def test_clients_log_in_and_failures_look_alike(secured: LocalCluster) -> None:
+def test_clients_log_in_and_wrong_user_and_password_look_alike(secured: LocalCluster) -> None:
     logged_in(secured.bootstrap_servers, "alice", "wonder land").close()
     for mechanism in BOTH.split(","):
         admin = AdminClient(librdkafka(secured, "alice", "wonder land", mechanism))
@@ -127,7 +126,7 @@ def test_clients_log_in_and_failures_look_alike(secured: LocalCluster) -> None:
     assert b'{mechanism="SCRAM-SHA-256"} ' in line and float(line.rpartition(b" ")[2]) >= 3
 
 
-def test_own_clients_log_in_with_a_file(
+def test_logbus_clients_log_in_with_a_settings_file(
     secured: LocalCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -175,7 +174,7 @@ def test_brokers_log_in_to_one_another(
             assert [each.result(60).offset for each in sent] == [0, 0]
 
 
-def test_transaction_ends_at_a_single_broker_with_logins(
+def test_transaction_commits_on_a_single_broker_that_requires_logins(
     secured: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "broker.properties"
@@ -240,14 +239,14 @@ def test_client_that_never_logs_in_may_send_eight_requests(secured: LocalCluster
 def test_guessed_passwords_are_answered_slowly_and_right_ones_at_once(
     secured: LocalCluster,
 ) -> None:
-    # Compute every proof before the first is sent, so that the address's delay does not expire.
+    # Compute all proofs first: sending must be faster than the delay of this client's address.
     guesses = [ready_to_prove(secured.bootstrap_servers, "alice", "guess") for _ in range(24)]
     connection, right = ready_to_prove(secured.bootstrap_servers, "alice", "wonder land")
     began = time.monotonic()
     for guessing, proof in guesses:
         guessing.send(encode_call(SaslAuthenticateRequest(proof), 0, "tests"))
     assert connection.call(SaslAuthenticateRequest(right)).error_code == 0
-    # The right password was sent last, while slow responses to guesses are still pending.
+    # The right password is answered already; the responses to the guesses are still delayed.
     answered = select.select([guessing for guessing, _ in guesses], [], [], 0)[0]
     assert len(answered) < len(guesses)
     for guessing, _ in guesses:
@@ -259,7 +258,7 @@ def test_guessed_passwords_are_answered_slowly_and_right_ones_at_once(
 
 
 def ready_to_prove(address: str, user: str, password: str) -> tuple[PlainConnection, bytes]:
-    """Return a connection before its last login step, and the client's proof for that step."""
+    """Return a connection and the SCRAM proof that it must still send to log in."""
     client = ScramClient(ScramMechanism.SHA_256, user, password, "client-nonce")
     connection = PlainConnection(address)
     assert connection.call(SaslHandshakeRequest("SCRAM-SHA-256")).error_code == 0

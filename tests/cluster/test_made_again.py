@@ -1,6 +1,6 @@
-"""A topic is deleted and recreated while a consumer reads it.
+"""Delete and recreate a topic while a consumer reads it.
 
-Offsets of the old topic must not be committed for the new one, or the group would skip its records.
+An offset of the old topic, committed for the new topic, would make the group skip new records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def fill(bus: Bus, topic: str, count: int) -> None:
 
 
 def make_again(cluster: LocalCluster, bus: Bus, topic: str) -> str:
-    """Delete and recreate the topic, and wait until every broker has it; return its id."""
+    """Delete and recreate the topic; wait until every broker knows it; return its new id."""
     bus.delete_topic(topic)
     topic_id = bus.create_topic(topic, partitions=3)
     until_known(cluster.bootstrap_servers, topic, topic_id)
@@ -124,8 +124,10 @@ def test_committed_offsets_include_topic_id_and_time(bus: Bus, topic: str) -> No
 def test_new_member_reads_a_recreated_topic_from_earliest(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """A member that had offsets of the former topic once skipped records of the new one, also
-    with start="latest"."""
+    """A group with offsets of the former topic once skipped records of the new topic.
+
+    The group must read them with start="latest" too.
+    """
     group, alone = f"again-{topic}", f"alone-{topic}"
     for name in (group, alone):
         bus.admin.commit_offsets(name, {TopicPartition(topic, 0): 0})

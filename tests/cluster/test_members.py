@@ -1,5 +1,7 @@
-"""``bus.consumer`` as a member of a Kafka group: alone, with other logbus members, and in one
-group with Kafka's clients."""
+"""Test ``bus.consumer`` as a member of a Kafka group, alone and with other clients.
+
+The other clients are logbus consumers, librdkafka and kafka-python.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,9 @@ def fill(bus: Bus, topic: str, start: int, stop: int) -> list[bytes]:
 
 
 class Reader(threading.Thread):
-    """Poll in its own thread, as a user's program does; record owned partitions and values.
+    """A thread that polls a logbus consumer and records its partitions and values.
 
-    Readers of Kafka's clients are subclasses.
+    Subclasses poll a consumer of librdkafka or kafka-python.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -95,7 +97,7 @@ class Reader(threading.Thread):
 
 
 def listening(reader: Reader) -> dict[str, Any]:
-    """Return callbacks that record their calls in ``reader.told``."""
+    """Return rebalance callbacks that record their calls in ``reader.told``."""
 
     def told(word: str) -> Callable[[Any, list[TopicPartition]], None]:
         return lambda _, tps: reader.told.append((word, [tp.partition for tp in tps]))
@@ -156,7 +158,7 @@ class KafkaPython(Reader):
 
 
 def shared(readers: Sequence[Reader], count: int = 3) -> bool:
-    """Return whether every partition has one owner and every reader owns some."""
+    """Return whether every partition has one owner and every reader owns a partition."""
     owned = [partition for reader in readers for partition in reader.owned]
     return sorted(owned) == list(range(count)) and all(reader.owned for reader in readers)
 
@@ -215,7 +217,7 @@ def until_taken_over(readers: Sequence[Reader]) -> None:
 def test_group_of_logbus_and_kafka_clients_survives_member_death(
     cluster: LocalCluster, bus: Bus, topic: str, assignors: str
 ) -> None:
-    """The first member leads: logbus first, then one of the other clients."""
+    """The first member leads the group: a logbus consumer, and after its death another client."""
     servers, cooperative = cluster.bootstrap_servers, assignors == "cooperative-sticky"
     sent = fill(bus, topic, 0, 30)
     dying = of_logbus(bus, topic, assignors=assignors)
@@ -233,7 +235,7 @@ def test_group_of_logbus_and_kafka_clients_survives_member_death(
             until_read([dying, *others], sent)
             dying.stopping.set()
             dying.join()
-            # The dead member's session expires; the others receive its unfinished records again.
+            # After the dead member's session timeout, the others receive its uncommitted records.
             until_taken_over(others)
             with of_logbus(bus, topic, assignors=assignors) as last:
                 until_shared(last, *others)
@@ -254,8 +256,8 @@ def test_stuck_reader_loses_its_partitions_and_rejoins(bus: Bus, topic: str) -> 
     with member(bus, topic, group=topic, **options) as stuck:
         assert len(stuck.poll(10.0, max_records=5)) == 5
         with other:
-            # The stuck reader does not poll, so the other one receives all records, unfinished ones
-            # too.
+            # The stuck reader does not poll, so the other reader receives all records, also those
+            # that the stuck reader had not finished.
             until_read([other], sent)
             eventually(lambda: other.owned == {0, 1, 2}, state_of([other]))
             with pytest.raises(NotOwnerError):
@@ -288,7 +290,10 @@ def test_iteration_releases_revoked_partitions_after_the_current_record(
 
 
 def test_commit_for_a_reassigned_partition_has_no_effect(bus: Bus, topic: str) -> None:
-    """At most once: commit first, then leave out the partitions that NotOwnerError names."""
+    """For at-most-once delivery, a reader commits before its work.
+
+    It then skips the partitions that NotOwnerError names.
+    """
     fill(bus, topic, 0, 30)
     options = {"auto_commit": False, "assignors": "cooperative-sticky"}
     with member(bus, topic, group=topic, **options) as consumer:
@@ -327,9 +332,9 @@ def test_static_members_rejoin_without_rebalance_and_are_fenced(bus: Bus, topic:
 
 
 def test_returning_static_leader_assigns_added_partitions(bus: Bus, topic: str) -> None:
-    """The leader gets its former assignment without a rebalance.
+    """A returning static leader gets its former assignment without a rebalance.
 
-    It then once took the added partition for one that another member owns.
+    It once assumed that another member owned a partition that was added meanwhile.
     """
 
     def share() -> list[TopicPartition]:
@@ -338,7 +343,7 @@ def test_returning_static_leader_assigns_added_partitions(bus: Bus, topic: str) 
 
     before = share()
     bus.admin.create_partitions(topic, len(before) + 1)
-    # The coordinator may learn of the partition a moment later.
+    # The coordinator may learn of the added partition only after the first join.
     eventually(lambda: share() == [*before, TopicPartition(topic, len(before))], share)
 
 
@@ -388,7 +393,7 @@ def test_recreated_topic_is_read_from_earliest(bus: Bus, topic: str) -> None:
         eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
 
 
-def test_no_record_is_delivered_without_recent_coordinator_contact(
+def test_member_without_recent_heartbeat_delivers_no_record(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(bus, topic, 0, 30)

@@ -1,4 +1,4 @@
-"""Mirror a cluster to another: columnar batches, live copies, kills, and other writers."""
+"""Mirror one cluster to another: columnar batches, live copies, kills, and other writers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WAIT_SECONDS = 30
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """The source cluster of the mirror, with one broker."""
+    """Start the mirror's source cluster, which has one broker."""
     with LocalCluster(brokers=1, directory=tmp_path_factory.mktemp("origin")) as running:
         yield running
 
@@ -67,7 +67,7 @@ def copied(origin: Bus) -> str:
 
 @pytest.fixture
 def mirror(origin: Bus, bus: Bus, copied: str) -> Iterator[Callable[..., Mirror]]:
-    """Copy ``copied`` once with a new Mirror, as a restarted process would; return the Mirror."""
+    """Yield a function that copies topics once with a new Mirror, as a restarted process does."""
     made: list[Mirror] = []
 
     def run(topics: str = copied) -> Mirror:
@@ -128,7 +128,7 @@ def test_columnar_batches_are_copied_unchanged(
     committed = bus.admin.committed(f"g-{copied}")[TopicPartition(copied, 1)]
     assert committed.offset == 77 and committed.metadata.startswith("mirrored from ")
 
-    # The target's group commits for itself from here on, so the mirror leaves it alone.
+    # The group now commits on the target, so the mirror must no longer change its offsets.
     bus.admin.commit_offsets(f"g-{copied}", {TopicPartition(copied, 1): 80})
     origin.admin.commit_offsets(f"g-{copied}", {TopicPartition(copied, 1): 90})
     origin.admin.alter_configs(copied, {"segment.ms": "7200000"})
@@ -151,7 +151,7 @@ def test_columnar_batches_are_copied_unchanged(
         origin.admin.commit_offsets(f"h-{copied}", {TopicPartition(copied, 0): 3})
         origin.admin.alter_configs(copied, {"segment.ms": None})
         assert mirror().aside == {}
-    # A setting that the mirror copied follows the source; the target's own settings stay.
+    # The mirror updates settings that it copied, and keeps settings that the target changed.
     settings = bus.admin.describe_configs([copied])["topic", copied]
     assert settings["segment.ms"].source == "default"
     assert (settings["index.interval.bytes"].value, settings["retention.ms"].source) == (
@@ -203,7 +203,7 @@ def test_only_committed_rows_of_transactions_are_copied(
         copies("kept", "plain", "open", "late")
 
 
-def test_unrecorded_copies_are_not_copied_again(
+def test_copies_without_a_stored_position_are_not_repeated(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     send(origin, copied, 0, 500)
@@ -211,7 +211,8 @@ def test_unrecorded_copies_are_not_copied_again(
     noted = {tp: bus.admin.committed(first.name, [tp])[tp] for tp in first.copies}
     send(origin, copied, 500, 500)
     mirror()
-    # As after a kill between the records and the position, then before any position was stored.
+    # Restore older positions, as if the mirror was killed after it copied records and before it
+    # stored its position. Then remove all positions.
     bus.admin.commit_offsets(first.name, noted)
     again = mirror()
     assert {(copy.copied, copy.already) for copy in again.copies.values()} == {(0, 250)}
@@ -223,7 +224,7 @@ def test_unrecorded_copies_are_not_copied_again(
 
 
 def lose_tails(cluster: LocalCluster, topic_id: str, end: int) -> None:
-    """Cut the logs, as if a disk lied about a flush or was restored from a backup."""
+    """Truncate the logs to ``end``, as if the disk was restored from a backup."""
     broker = cluster.brokers[0]
     broker.kill()
     files, points = OsFiles(), paths.RECOVERY_POINTS
@@ -240,20 +241,20 @@ def lose_tails(cluster: LocalCluster, topic_id: str, end: int) -> None:
     broker.start()
 
 
-def test_records_replacing_lost_source_records_are_copied(
+def test_mirror_copies_records_that_replaced_lost_source_records(
     source: LocalCluster, origin: Bus, bus: Bus, copied: str,
     mirror: Callable[..., Mirror],
 ) -> None:  # fmt: skip
     send(origin, copied, 0, 200)
     send(origin, copied, 200, 100)
     first = mirror()
-    # One partition has no source epoch in its position, as with older mirrors.
+    # Older mirrors stored no source epoch with a position. Remove it from partition 1.
     there = TopicPartition(copied, 1)
     noted = bus.admin.committed(first.name, [there])[there]
     said = {k: v for k, v in json.loads(noted.metadata).items() if k != "source_epoch"}
     bus.admin.commit_offsets(first.name, {there: noted._replace(metadata=json.dumps(said))})
     lose_tails(source, origin.admin.cluster().topic_id(copied), 100)
-    # The other partition grows beyond the copied offset, so only the epoch shows the loss.
+    # Partition 0 grows beyond the copied offset again, so only the epoch shows the loss.
     with origin.producer() as producer:
         for n in range(100):
             producer.send(copied, f"instead {n}", partition=0)
@@ -286,7 +287,7 @@ def test_two_mirrors_do_not_copy_in_a_circle(
         there.claim.release()
         there.close()
         back.close()
-    # One mirror after the other is allowed: copies are marked, and only new records go back.
+    # Mirrors may run one after the other: copies are marked, so only new records are copied back.
     mirror()
     send(bus, copied, 100, 10)
     back = Mirror(
@@ -318,8 +319,7 @@ def test_offsets_are_translated_despite_foreign_records_in_the_copy(
 def test_native_group_resumes_from_copied_offsets(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
-    """Copied offsets must not make the group a Kafka group, which a native member could not
-    join."""
+    """Copied offsets must not turn the group into a Kafka group: native members could not join."""
     group, native = f"n-{copied}", {"coordination": "zookeeper", "start": "earliest"}
     send(origin, copied, 0, 40)
     mirror()
@@ -384,7 +384,7 @@ def test_kafka_query_checkpoint_is_converted_for_the_copy(
     assert end["cluster"] == view.cluster_id
     assert end["topics"][copied]["id"] == view.topic_id(copied)
     assert end["topics"][copied]["offsets"] == {"0": 70, "1": 60}
-    # A query that read this cluster through Kafka's connector keeps its offsets.
+    # The checkpoint of a query that read this same cluster keeps its offsets.
     assert json.loads(carry("same").output)["offsets"][0]["logbus"] == 60
     beyond = carry("beyond", at=1000)
     assert beyond.exit_code == 1 and "name its source with --from" in beyond.output
@@ -393,10 +393,10 @@ def test_kafka_query_checkpoint_is_converted_for_the_copy(
     assert {each.name for each in tmp_path.iterdir()} == {"old", "new", "same"}
 
 
-def test_copy_with_log_append_time_is_refused(
+def test_mirror_refuses_a_target_topic_with_log_append_time(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
-    """With LogAppendTime the copies lose their mark, so a killed mirror would copy them twice."""
+    """LogAppendTime overwrites the timestamps by which a restarted mirror recognises copies."""
     bus.create_topic(copied, partitions=2, config={"message.timestamp.type": "LogAppendTime"})
     send(origin, copied, 0, 100)
     refused = mirror()
@@ -441,7 +441,7 @@ def test_mirror_copies_live_until_stopped(
     assert sum(copy.copied for copy in mirror().copies.values()) == 0
 
 
-def test_topic_switched_to_log_append_time_is_reported_and_dropped(
+def test_mirror_stops_copying_a_topic_switched_to_log_append_time(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -456,7 +456,7 @@ def test_topic_switched_to_log_append_time_is_reported_and_dropped(
     )
     thread.start()
     try:
-        # The first positions are saved at once, the next ones not for an hour.
+        # With SAVE_MS of an hour, the mirror stores only its first positions.
         send(origin, copied, 0, 50)
         until(lambda: sum(copy.copied for copy in list(running.copies.values())) == 50)
         send(origin, copied, 50, 50)
@@ -498,7 +498,7 @@ def test_only_one_mirror_of_a_source_is_active(
         until(lambda: sum(copy.copied for copy in first.copies.values()) == 100)
         with pytest.raises(NonEmptyGroupError, match="at work already: logbus-mirror at"):
             second.run(once=True, stop=threading.Event(), on_look=lambda: None)
-        # A mirror whose claim another one took may not write.
+        # The first mirror must stop writing after another mirror took over its claim.
         taken = MirrorClaim(bus.bootstrap_servers, "other", 1000)
         taken._group = first.name
         taken._join()
@@ -511,7 +511,7 @@ def test_only_one_mirror_of_a_source_is_active(
         thread.join(WAIT_SECONDS)
         first.close()
         second.close()
-    # Records sent with the producer's older epoch are refused.
+    # Brokers refuse records that an earlier mirror's producer sends with an older epoch.
     before = mirror()
     signature = before._notes.signature
     assert signature is not None

@@ -1,4 +1,4 @@
-"""Native groups, which coordinate through ZooKeeper, on real brokers."""
+"""Test native groups, which coordinate through ZooKeeper, on real brokers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def fill(bus: Bus, topic: str, start: int, stop: int) -> list[bytes]:
 
 
 def drain(consumers: Sequence[Consumer], wanted: Iterable[bytes]) -> list[bytes]:
-    """Poll until all these values were received."""
+    """Poll until all wanted values were received; return the values received."""
     found: list[bytes] = []
     end = time.monotonic() + PATIENCE_S
     while not set(wanted) <= set(found):
@@ -90,7 +90,7 @@ def owned(consumers: Sequence[Consumer]) -> list[int]:
 
 
 def shell(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
-    """Return the rows that a command prints."""
+    """Run a ``logbus`` command; return the rows that it prints."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "broker_lite", *arguments],
         capture_output=True,
@@ -137,13 +137,13 @@ def test_native_members_share_partitions_and_hand_them_over(
                 assert row["owner"] == owner.member_id
             with pytest.raises(NonEmptyGroupError):
                 bus.admin.commit_offsets(topic, {TopicPartition(topic, 0): 0})
-        # The second member has left: the first continues from its commits.
+        # The second member has left, so the first member continues from the second's commits.
         got += until([first], lambda: owned([first]) == [3])
         last = fill(bus, topic, 600, 700)
         got += drain([first], last)
         assert sorted(got) == sorted(sent + more + last)
     assert told[-1] == ("revoke", [0, 1, 2]) and "lost" not in dict(told)
-    # Within a group each record goes to one member, but every group receives all records.
+    # Another group receives all records, although each member of the first received only some.
     with member(bus, topic, group=f"{topic}-other") as other:
         drain([other], sent + more + last)
     with member(bus, topic, group=topic) as again:
@@ -175,7 +175,7 @@ def test_killed_member_is_replaced_after_its_session_expires(
 
 
 def test_handover_does_not_wait_for_a_busy_member(bus: Bus, topic: str) -> None:
-    """The new owner receives the unfinished records again; the former owner's commit is refused."""
+    """The new owner receives the records in progress; the former owner's commit is refused."""
     sent = fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic, auto_commit=False) as slow:
         until([slow], lambda: owned([slow]) == [3])
@@ -195,10 +195,8 @@ def test_handover_does_not_wait_for_a_busy_member(bus: Bus, topic: str) -> None:
             assert not set(slow.assignment()) & set(eager.assignment())
 
 
-def test_order_of_commit_and_work_decides_between_at_most_and_at_least_once(
-    bus: Bus, topic: str
-) -> None:
-    """The order of commit and work decides; a crash is a consumer that is not closed."""
+def test_commit_before_work_delivers_at_most_once(bus: Bus, topic: str) -> None:
+    """The first reader commits before its work, then crashes: it loses records, repeats none."""
     sent = fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic, auto_commit=False) as careful:
         until([careful], lambda: owned([careful]) == [3])
@@ -215,7 +213,7 @@ def test_order_of_commit_and_work_decides_between_at_most_and_at_least_once(
 def test_committed_rewind_redelivers_records_to_the_group(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """The reader rewinds, and so does the command line when the group has no reader."""
+    """Rewind a group with ``seek`` of its reader, then with the command when it has no reader."""
     sent = fill(bus, topic, 0, 30)
     parts = [[value for value in sent if int(value) % 3 == n] for n in range(3)]
 
@@ -251,7 +249,7 @@ def test_committed_rewind_redelivers_records_to_the_group(
             assert sorted(drain([again], last)) == sorted(last)
 
 
-def test_each_stream_of_a_consumer_has_a_thread(bus: Bus, topic: str) -> None:
+def test_each_stream_of_a_consumer_can_be_read_in_its_own_thread(bus: Bus, topic: str) -> None:
     got: list[list[bytes]] = [[], [], []]
     sent = fill(bus, topic, 0, 90)
     with bus.create_message_streams(topic, group=topic, streams=3, start="earliest") as streams:
@@ -283,7 +281,7 @@ def test_each_stream_of_a_consumer_has_a_thread(bus: Bus, topic: str) -> None:
 def test_record_in_progress_at_stream_close_is_redelivered(
     bus: Bus, topic: str, is_late: bool
 ) -> None:
-    """Only the thread knows whether its work succeeds, however long it takes."""
+    """The stream must not commit a record before its thread asks for the next record."""
     fill(bus, topic, 0, 3)
     has_record, goes_on, seen = threading.Event(), threading.Event(), []
 
@@ -340,13 +338,12 @@ def test_native_pattern_follows_created_and_deleted_topics(bus: Bus, topic: str)
             until([consumer], lambda: owned([consumer]) == [3])
             drain([consumer], fill(bus, f"{topic}-x", 0, 30))
             bus.delete_topic(f"{topic}-x")
-            # The recreated topic is another topic and starts at its beginning.
+            # The member must give up the partitions of the deleted topic.
             until([consumer], lambda: owned([consumer]) == [0])
 
 
 def test_topic_created_after_group_start_is_read_from_earliest(bus: Bus, topic: str) -> None:
-    """This holds for every value of ``start``. Regression: with "latest", records from before the
-    claim were skipped."""
+    """Also with start="latest": the group once skipped records older than its claim."""
     fill(bus, topic, 0, 3)
     bus.create_topic(f"{topic}-old", partitions=1)
     with member(bus, group=topic, pattern=f"{topic}.*", start="latest") as consumer:
@@ -355,8 +352,7 @@ def test_topic_created_after_group_start_is_read_from_earliest(bus: Bus, topic: 
             if name.endswith("-old"):
                 bus.delete_topic(name)
                 until([consumer], lambda: owned([consumer]) == [6])
-            # The reader does not poll until the records are sent, so it claims the partitions after
-            # them.
+            # The reader polls only after the records are sent, so it claims the partitions late.
             bus.create_topic(name, partitions=3)
             sent = fill(bus, name, 3, 33)
             assert sorted(drain([consumer], sent)) == sorted(sent), "older records came again"
@@ -382,7 +378,7 @@ def test_failed_native_join_names_the_reason(
     refused(InvalidConfigError, "host:port", topic, zookeeper="nowhere")
     monkeypatch.setattr("broker_lite.native.streams._as_brokers_have_it", lambda admin: None)
     refused(NoClusterError, "LOGBUS_ZOOKEEPER", topic)
-    # The group keeps its first kind, native or Kafka.
+    # A Kafka group refuses native members, and a native group refuses Kafka members.
     with bus.consumer(topic, group=f"{topic}-k", coordination="kafka") as kafka:
         until([kafka], lambda: len(kafka.assignment()) == 3)
     tp = {"group": f"{topic}-k", "zookeeper": cluster.zookeeper}
@@ -391,7 +387,7 @@ def test_failed_native_join_names_the_reason(
         until([native], lambda: len(native.assignment()) == 3)
         kafkas = {"group": f"{topic}-n", "coordination": "kafka"}
         refused(InconsistentGroupProtocolError, "is a native group, which", topic, **kafkas)
-    # An empty native group refuses Kafka members too, with an error that names the cure.
+    # The native group refuses Kafka members even while it is empty, and names the cure.
     cure = f"logbus groups delete {topic}-n; programs join it with coordination='zookeeper'"
     refused(InconsistentGroupProtocolError, cure, topic, **kafkas)
 

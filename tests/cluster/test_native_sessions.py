@@ -1,4 +1,4 @@
-"""Members of native groups whose ZooKeeper session ends or may have ended."""
+"""Test members of native groups whose ZooKeeper session ends or may have ended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ while True:
 
 
 class Wire:
-    """A relay to ZooKeeper; ``cut`` stops the data and closes no connection."""
+    """A TCP relay to ZooKeeper; ``cut`` stops the data without closing a connection."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.partition("/")[0].rpartition(":")
@@ -112,7 +112,7 @@ def wire(cluster: LocalCluster) -> Iterator[Wire]:
 def test_member_cut_off_from_zookeeper_delivers_no_foreign_records(
     bus: Bus, topic: str, wire: Wire
 ) -> None:
-    """The brokers still answer this member, so only its own lease stops it from reading on."""
+    """The brokers still answer this member, so the member itself must stop at its lease's end."""
     options = {"group": topic, "session_timeout_ms": SESSION_MS}
     with member(bus, topic, zookeeper=wire.address, auto_commit=False, **options) as alone:
         sent = fill(bus, topic, 0, 30)
@@ -139,8 +139,7 @@ def test_member_cut_off_from_zookeeper_delivers_no_foreign_records(
 def test_member_asleep_past_its_session_delivers_no_foreign_records(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """The process falls asleep with hundreds of fetched records and wakes up while it returns
-    them."""
+    """The process is suspended while it returns hundreds of fetched records."""
     sent = fill(bus, topic, 0, 300)
     process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER, cluster.bootstrap_servers, topic, str(SESSION_MS)],
@@ -178,8 +177,10 @@ def test_member_asleep_past_its_session_delivers_no_foreign_records(
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return a function that advances CLOCK_BOOTTIME by seconds, as a suspend does. The clock
-    starts one hour ahead."""
+    """Return a function that advances CLOCK_BOOTTIME by seconds, as a suspended machine does.
+
+    The clock starts one hour ahead.
+    """
     slept, clock = [3600.0], time.clock_gettime
 
     def sleeping(which: int) -> float:
@@ -196,8 +197,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
     bus: Bus, topic: str, wire: Wire, asleep: Callable[[float], None]
 ) -> None:
-    """The member has seen no lost session, and ``time.monotonic`` stood still during the
-    suspend."""
+    """``time.monotonic`` stops during a suspend, so it cannot show that the session expired."""
     sent = fill(bus, topic, 0, 60)
     native = {"zookeeper": wire.address, "session_timeout_ms": 30_000}
     with member(bus, topic, group=topic, **native) as consumer:
@@ -224,8 +224,7 @@ def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
 def test_commit_of_a_former_claim_is_refused_by_zookeeper(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """A claim rewrites the partition's offset; its new version alone refuses the former owner's
-    commit."""
+    """A claim rewrites the offset's znode, so a commit with the znode's old version must fail."""
     tp = TopicPartition(topic, 0)
     path = znodes.offset_path(topic, *tp)
     with member(bus, topic, group=topic, auto_commit=False) as former:
@@ -243,8 +242,7 @@ def test_commit_of_a_former_claim_is_refused_by_zookeeper(
         with pytest.raises(NotOwnerError):
             former.commit({tp: 9})
         assert bus.admin.committed(topic, [tp])[tp].offset == 4
-        # The member owns the partition again from the committed offset, and may commit what it
-        # reads.
+        # The member claims the partition again, continues at the committed offset and commits.
         again = [value for value in sent if int(value) % 3 == 0][4:]
         assert sorted(drain([former], again)) == sorted(again)
         former.commit({tp: CommittedOffset(10)})

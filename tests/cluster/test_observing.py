@@ -1,4 +1,4 @@
-"""The sampler and ``logbus top`` over real brokers."""
+"""Test the sampler and ``logbus top`` on real brokers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_sampler_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
         sampler.stop()
 
 
-def test_a_sampler_keeps_its_last_reading_while_no_broker_answers(
+def test_sampler_keeps_its_last_sample_while_no_broker_answers(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
     cluster = make_cluster(1)
@@ -63,7 +63,9 @@ def test_a_sampler_keeps_its_last_reading_while_no_broker_answers(
             sampler.stop()
 
 
-def test_top_prints_one_view_into_a_pipe(bus: Bus, cluster: LocalCluster, topic: str) -> None:
+def test_top_into_a_pipe_prints_one_view_and_exits(
+    bus: Bus, cluster: LocalCluster, topic: str
+) -> None:
     command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert topic in done.stdout and "3 brokers" in done.stdout and "Groups" in done.stdout

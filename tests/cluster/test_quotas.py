@@ -1,4 +1,4 @@
-"""Quotas at real brokers: our clients, kafka-python, the command line and the metrics."""
+"""Test quotas on real brokers with logbus clients, kafka-python, commands and metrics."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_producer_over_its_quota_is_slowed_down_without_an_error(
             began = time.monotonic()
             sent = [producer.send("produced", value=random.randbytes(10_000)) for _ in range(30)]
             assert [each.result(60).offset for each in sent] == list(range(30))
-            # These 300 kB may all be in flight at once. The next record waits for 200 kB.
+            # All 300 kB may be in flight at once. The broker then delays the next record until the
+            # rate is back at the quota.
             assert producer.send("produced", value=b"late").result(60).offset == 30
             assert time.monotonic() - began > 1.0
         with bus.producer(client_id="modest") as producer:
@@ -93,7 +94,7 @@ def test_consumer_over_its_quota_reads_every_record_later(
     assert run_quota("delete", "consumer_byte_rate", "--client-id", "reader", "--yes")[0] == 0
 
 
-def test_client_over_its_processing_time_receives_the_throttle_time(
+def test_client_over_its_processing_time_quota_receives_a_throttle_time(
     cluster: LocalCluster, run_quota: Callable[..., tuple[int, str, str]]
 ) -> None:
     arguments = ("request_percentage", "0.01", "--user", "*")

@@ -1,4 +1,4 @@
-"""Commands about replicas on a cluster of three real brokers."""
+"""Run the commands about replicas on a cluster of three real brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replica-commands")]
 
 
 class Shell:
-    """Run ``logbus`` on one cluster; rows are parsed JSON."""
+    """Runs ``logbus`` commands on one cluster and parses their JSON rows."""
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self.cluster = cluster
@@ -85,19 +85,18 @@ def test_topics_are_replicated_by_default_without_options(shell: Shell) -> None:
     assert "no acks=all request could succeed" in done.stderr
 
 
-def test_partitions_are_reassigned(shell: Shell) -> None:
+def test_reassign_and_elect_commands_move_replicas_and_leaders(shell: Shell) -> None:
     shell.run("topic", "create", "moved", "-p", "2", "-r", "1")
     was = [row["replicas"] for row in shell.partitions("moved")]
     rows = shell.rows("topic", "reassign", "moved", "--replicas", "2,0", "--dry-run")
     assert [row["to"] for row in rows] == [[2, 0], [0, 2]]
-    # Without an answer nothing moves.
+    # Without a confirmation the command moves no replica.
     asked = shell.run("topic", "reassign", "moved", "--replicas", "2,0", code=1).stderr
     assert "Move the replicas of 2 partitions?" in asked and "nothing was changed" in asked
     assert [row["replicas"] for row in shell.partitions("moved")] == was
     shell.rows("topic", "reassign", "moved", "--replicas", "2,0", "--wait", "30", "--yes")
     assert [row["replicas"] for row in shell.until_ok("moved")] == [[2, 0], [0, 2]]
-    # The present leader is one of the target replicas, so it stays until an election of the
-    # preferred leader, or for a minute.
+    # The present leader is one of the target replicas, so it leads until a preferred election.
     plan = shell.rows("topic", "elect", "moved", "--dry-run")
     assert [row["to"] for row in plan] == [2, 0]
     assert [row["leader"] for row in shell.partitions("moved")] == [row["from"] for row in plan]
@@ -126,7 +125,7 @@ def test_throttled_reassignment_is_bounded_and_completes(shell: Shell) -> None:
         words = ("--replicas", str(target), "--throttle", str(rate))
         began = time.monotonic()
         shell.run("topic", "reassign", "slow", *words, "--wait", "60", "--yes")
-        # One second of allowance and one batch of 10 kB may exceed the rate.
+        # The throttle may be exceeded by one second's bytes and by two batches of 10 kB.
         assert rate * (time.monotonic() - began + 1) + 20_000 >= 600_000
         assert [row["replicas"] for row in shell.until_ok("slow")] == [[target]]
         found = bus.admin.describe_configs(["slow"], [0, 1, 2])
@@ -174,7 +173,7 @@ def test_dead_broker_is_reported_and_replaced(shell: Shell) -> None:
     def whys() -> set[str]:
         return {row["why"] for row in shell.partitions("hurt")}
 
-    # The broker is listed until its session expires.
+    # The cluster lists the broker as alive until its session expires.
     until(lambda: whys() == {"broker 2 is down"})
     hurt = shell.partitions("hurt")
     assert {row["state"] for row in hurt} == {"under-replicated"}
@@ -187,7 +186,7 @@ def test_dead_broker_is_reported_and_replaced(shell: Shell) -> None:
     [verdict] = shell.rows("health", code=5)
     assert verdict["state"] == "critical"
     found = [cause["found"].split("; ")[0].split(": ")[1] for cause in verdict["causes"]]
-    # Topics of other tests may be under min.insync.replicas as well.
+    # Topics of other tests may add further findings.
     assert found[0] == "no leader" and "under-replicated" in found
     done = shell.run("health", "--broker", "2", "--wait", "--timeout", "0", code=124)
     assert "not registered; brokers that run: 0, 1" in done.stdout

@@ -1,6 +1,6 @@
-"""Replication on real processes: brokers die, hang, come back or lose their disks.
+"""Test replication with broker processes that die, hang, restart or lose their disks.
 
-Every acknowledged record must be there once, and every replica must end with the same bytes.
+Each acknowledged record must be in the log once, and all replicas must have the same bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def running(
 
 @pytest.fixture
 def watched(running: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """A new topic on three brokers that all serve."""
+    """Create a topic with a replica on each of three serving brokers."""
     with connect(running.bootstrap_servers) as bus:
         name = re.sub(r"[^a-z_]+", "-", request.node.name).strip("-")
         bus.create_topic(name, partitions=1, replication_factor=3)
@@ -70,7 +70,7 @@ def answer(place: Place, values: list[bytes], acks: int) -> int:
         return produce.decode_response(connection.receive()).topics[0].partitions[0].error_code
 
 
-def test_topics_are_replicated_by_default(running: LocalCluster) -> None:
+def test_new_topics_have_three_replicas_by_default(running: LocalCluster) -> None:
     with connect(running.bootstrap_servers) as bus:
         bus.create_topic("by-default", partitions=3)
         for partition in bus.admin.cluster(["by-default"]).topics["by-default"].partitions:
@@ -150,11 +150,11 @@ def test_unacknowledged_records_are_truncated_after_failover(watched: Watched) -
     folder, place = watched.folder(leader), place_of(watched)
     for broker in followers:
         broker.pause()
-    # Fetches that already wait are answered with the first record; the stopped followers do not
-    # read these responses.
+    # The first record answers the fetches that already wait. The paused followers do not read
+    # these responses, so the second batch stays on the leader only.
     assert answer(place, [b"they may have this"], acks=1) == 0
     assert answer(place, [b"nobody else has this"] * 50, acks=1) == 0
-    # The leader has not yet removed the silent followers from the ISR.
+    # Kill the leader before it removes the silent followers from the ISR.
     leader.kill()
     assert any(b"nobody else has this" in log.read_bytes() for log in folder.glob("*.log"))
     for broker in followers:
@@ -170,7 +170,7 @@ def test_unacknowledged_records_are_truncated_after_failover(watched: Watched) -
 
 
 def test_fetch_with_stale_epoch_or_registration_is_refused(watched: Watched) -> None:
-    """Fetches of a reader and a follower over a socket, and end offsets of an earlier epoch."""
+    """Send fetches of a consumer and of a follower over a plain connection."""
     with Load(watched) as load:
         pass
     tp = TopicPartition(watched.topic, 0)
@@ -181,7 +181,8 @@ def test_fetch_with_stale_epoch_or_registration_is_refused(watched: Watched) -> 
     until(lambda: watched.state()[:2] == (first, epoch + 1), what="leadership does not move")
     place = place_of(watched)
     with PlainConnection(place.address) as connection:
-        # The leader may learn of its epoch after the broker that answered the metadata request.
+        # The leader may learn of the new epoch later than the broker that answered the metadata
+        # request.
         until(lambda: read(connection, place, 0, epoch=epoch + 1).error_code == 0, what="no epoch")
         for named, code in (
             (epoch + 1, 0),
@@ -201,7 +202,7 @@ def test_fetch_with_stale_epoch_or_registration_is_refused(watched: Watched) -> 
     load.check()
 
 
-def test_replica_with_empty_disk_catches_up_before_leading(watched: Watched) -> None:
+def test_broker_with_an_emptied_disk_copies_its_replica_and_rejoins(watched: Watched) -> None:
     with Load(watched) as load:
         leader = watched.leader()
         leader.kill()
@@ -261,11 +262,11 @@ def test_unclean_election_is_reported_and_readers_resume_at_truncation(
             lambda: bus.admin.elect_leaders([tp], unclean=True)[tp] is None,
             what="nobody is elected",
         )
-        # One batch that begins before the reader's offset and ends after it.
+        # Send one batch that begins before the readers' offset 60 and ends after it.
         new = send(b"new", 50)
         assert read_on(consumer, 50) == read_on(other, 50) == new
         assert consumer.resets == other.resets == [(tp, 60, 30)]
-        # A group that was away has committed 60, which is inside the new records.
+        # A stopped group's committed offset, 60, is now inside the new batch.
         with bus.consumer(name, group=name, partitions=[0], start="earliest") as back:
             assert read_on(back, 50) == new
             assert back.resets == consumer.resets
@@ -300,7 +301,7 @@ def test_acks_all_is_refused_below_min_insync_replicas(watched: Watched) -> None
 
 
 def damage(watched: Watched, broker_id: int, value: bytes) -> None:
-    """Flip a bit in a record's value on a broker's disk."""
+    """Flip a bit of the record with this value in a broker's log."""
     folder = watched.folder(watched.cluster.brokers[broker_id])
     for file in folder.glob("*.log"):
         data = file.read_bytes()
@@ -351,10 +352,10 @@ def test_damage_found_at_startup_is_repaired_before_leading(watched: Watched) ->
 
 
 def test_replicas_rejoin_after_the_only_damaged_copy_is_trimmed(watched: Watched) -> None:
-    """The leader has the only copy of a batch, and it is damaged.
+    """The only copy of a batch, on the leader, is damaged.
 
-    Followers stop there, and sends end with their delivery timeout. Deleting the records repairs
-    the partition.
+    Followers cannot copy past the batch, and sends with acks=all time out. Deleting the records up
+    to the batch repairs the partition.
     """
     with Load(watched) as load:
         pass

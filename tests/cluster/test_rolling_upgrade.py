@@ -1,7 +1,6 @@
-"""Brokers of an older commit are upgraded one by one under load. Before the last upgrade they are
-downgraded again.
+"""Upgrade brokers of an older commit one by one under load; downgrade them; upgrade them again.
 
-The test needs the git history; without it, as in an archive, it is skipped.
+The test takes the older commit from the git history. Without the history it is skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PARTITIONS = 4
 
 
 class VersionedBroker(LocalBroker):
-    """A broker process of this version, or of the old version's ``code``."""
+    """A broker process that runs this version, or the version in the folder ``code``."""
 
     code: Path | None = None
 
@@ -53,7 +52,7 @@ class VersionedBroker(LocalBroker):
 
 
 class _OldGuard:
-    """Start a broker with the old version's command."""
+    """Starts a broker with the old version's command."""
 
     def __init__(self, broker: VersionedBroker, guard: Guard) -> None:
         self._broker, self._guard = broker, guard
@@ -69,7 +68,7 @@ class _OldGuard:
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the old version's package."""
+    """Check out the old version's package; return its folder."""
     command = ["git", "-C", str(ROOT), "archive", OLD, "broker_lite"]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
@@ -84,7 +83,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def running(
     old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[VersionedBroker]]:
-    """Three brokers of the old version."""
+    """Start three brokers of the old version."""
     monkeypatch.setattr(local_cluster, "LocalBroker", VersionedBroker)
     monkeypatch.setattr(VersionedBroker, "code", old)
     with LocalCluster(3, directory=tmp_path / "cluster") as cluster:
@@ -110,7 +109,7 @@ class Load:
         self._thread.start()
 
     def stop(self) -> int:
-        """Return how many numbers were sent; all are acknowledged."""
+        """Stop; check that all numbers were acknowledged; return how many were sent."""
         self.close()
         assert self._producer.flush(WAIT_S) == 0
         assert (self.failures, self.acknowledged) == ([], self.sent)
@@ -142,7 +141,7 @@ class Load:
 
 
 def in_sync(bus: Bus) -> bool:
-    """Return whether each partition has three replicas in sync."""
+    """Return whether each partition has three in-sync replicas."""
     try:
         rows = bus.admin.cluster().topics["t"].partitions
     except LogbusError:
@@ -151,7 +150,7 @@ def in_sync(bus: Bus) -> bool:
 
 
 def is_served(servers: str) -> bool:
-    """Return whether a transaction commits."""
+    """Commit a transaction; return False if the brokers refuse transactions."""
     producer = ck.Producer({"bootstrap.servers": servers, "transactional.id": "x", "log_level": 0})
     try:
         producer.init_transactions(REFUSED_S)

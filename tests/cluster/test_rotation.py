@@ -1,4 +1,4 @@
-"""Certificates, CAs, passwords and access control lists change under load, and no send fails.
+"""Change certificates, CAs, passwords and access control lists under load; no send may fail.
 
 ``make rotation ROUNDS=20`` runs more rounds.
 """
@@ -83,7 +83,7 @@ def test_rotation_under_load_fails_no_send(tmp_path: Path) -> None:
         sent = [value for load in loads for value in load.sent]
         with connect(cluster.bootstrap_servers, **login(ROUNDS)) as bus:
             assert read_values(bus, TOPIC, len(sent)) == sorted(sent)
-        # A password stays valid for one more rotation, then it ends.
+        # The former password works until the next rotation. This password is two rotations old.
         with pytest.raises(SaslAuthenticationError):
             connect(cluster.bootstrap_servers, **login(ROUNDS - 2)).close()
         old = {"ssl_ca_location": str(tmp_path / "new" / "former-clients-ca.pem")}
@@ -141,8 +141,10 @@ def _renew_certificates(cluster: LocalCluster) -> None:
 
 
 def _rotate_authorities(cluster: LocalCluster, folder: Path, load: Load) -> None:
-    """Replace both CAs: trust the new CA beside the old one, use its certificates, then trust it
-    alone."""
+    """Replace the CAs of clients and brokers in three steps.
+
+    Trust the new CA beside the old CA, use certificates of the new CA, then distrust the old CA.
+    """
     used, made = CertificateFolder(cluster.directory / "security"), CertificateFolder(folder)
     present = [each for each in used.certificates() if not each.is_ca]
     for each in present:
@@ -162,7 +164,7 @@ def _rotate_authorities(cluster: LocalCluster, folder: Path, load: Load) -> None
 
 
 def _reload(cluster: LocalCluster, load: Load) -> None:
-    """Let the brokers read their changed files; each logs its listener between brokers."""
+    """Make the brokers reload their changed files; wait until each broker has logged the reload."""
     said = "listener BROKERS uses the changed TLS files"
     before = {broker.id: broker.log.read_text("utf-8").count(said) for broker in cluster.brokers}
     for broker in cluster.brokers:

@@ -1,7 +1,7 @@
-"""Three brokers with SASL over TLS for clients, and another CA's certificates between brokers.
+"""Test three brokers with SASL over TLS for clients, and TLS with another CA between brokers.
 
-Logbus clients and librdkafka exchange records. Each mistake of a client raises an error that names
-the setting to change.
+Logbus clients and librdkafka exchange records. The error for each mistake of a client names the
+setting to change.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Secured(NamedTuple):
         return {name: value for name, value in (options | changes).items() if value}
 
     def address(self, listener: str) -> str:
-        """Return the address of broker 0's listener of this name."""
+        """Return the address of the listener with this name on broker 0."""
         options = {key.replace("_", "."): value for key, value in self.login().items()}
         servers = self.cluster.bootstrap_servers
         admin = confluent_kafka.admin.AdminClient(options | {"bootstrap.servers": servers})
@@ -132,7 +132,7 @@ def can_log_in(secured: Secured) -> bool:
     return True
 
 
-def test_own_clients_and_librdkafka_exchange_replicated_records(secured: Secured) -> None:
+def test_logbus_clients_and_librdkafka_exchange_replicated_records(secured: Secured) -> None:
     servers = secured.cluster.bootstrap_servers
     with connect(servers, **secured.login()) as bus:
         bus.create_topic(
@@ -155,7 +155,7 @@ def test_own_clients_and_librdkafka_exchange_replicated_records(secured: Secured
 
 
 def kafka_options(options: dict[str, str]) -> dict[str, str]:
-    """Return options of ``connect`` with the names that librdkafka and Spark use."""
+    """Rename options of ``connect`` to the names that librdkafka and Spark use."""
     return {key.replace("_", "."): value for key, value in options.items()}
 
 
@@ -178,7 +178,7 @@ async def connect_and_close(servers: str, login: dict[str, str]) -> None:
     await (await aconnect(servers, **login)).close()
 
 
-def test_sessions_continue_with_new_tokens(
+def test_connections_reauthenticate_with_new_oauth_tokens(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers, issuer = secured.cluster.bootstrap_servers, secured.issuer
@@ -236,7 +236,7 @@ def test_sessions_continue_with_new_tokens(
 
 
 def check_tasks(servers: str, login: dict[str, str]) -> None:
-    """Check that Spark's tasks, with Kafka's own options, get the present token and no secret."""
+    """Check that a Spark query hands its tasks the present token but not the client's secret."""
     jaas = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
     given = {f"kafka.{key}": value for key, value in kafka_options(login).items()}
     del given["kafka.sasl.oauthbearer.client.id"], given["kafka.sasl.oauthbearer.client.secret"]
@@ -294,7 +294,7 @@ def test_file_of_client_settings_is_used(secured: Secured, tmp_path: Path) -> No
         ({"ssl_ca_location": ""}, "did not sign the broker's certificate.*ssl.ca.location"),
     ],
 )  # fmt: skip
-def test_mistake_of_a_client_names_the_setting_to_change(
+def test_error_for_a_wrong_client_setting_names_the_setting_to_change(
     secured: Secured, changes: dict[str, str], message: str
 ) -> None:
     if changes.get("ssl_ca_location") == "foreign":
@@ -304,7 +304,7 @@ def test_mistake_of_a_client_names_the_setting_to_change(
 
 
 def check_refusal(servers: str, options: dict[str, str], message: str) -> None:
-    """Check that both clients and Spark's driver raise an error with this message."""
+    """Check that blocking, asyncio and Spark clients raise an error with this message."""
     security, _ = take_security(options)
     ask = Send(parse_endpoints(servers)[0], CallExchange(MetadataRequest(())), 10_000)
 
@@ -364,7 +364,7 @@ def test_sink_and_stream_of_spark_name_a_wrong_password(secured: Secured) -> Non
     with pytest.raises(SaslAuthenticationError, match=message):
         planner.latestOffset(start, ReadAllAvailable())
     planner.stop()
-    # A query that resumes from a checkpoint has its start offsets.
+    # A query that resumes has its start offsets in a checkpoint. It must name the password, too.
     begun = sound.streamReader(sound.schema())
     checkpoint = begun.latestOffset(begun.initialOffset(), ReadAllAvailable())
     begun.stop()
@@ -374,7 +374,7 @@ def test_sink_and_stream_of_spark_name_a_wrong_password(secured: Secured) -> Non
     planner.stop()
 
 
-def test_stream_of_a_deleted_user_ends_with_the_refusal(secured: Secured) -> None:
+def test_spark_stream_of_a_deleted_user_fails_with_the_refused_login(secured: Secured) -> None:
     servers = secured.cluster.bootstrap_servers
     login = secured.login(sasl_username="bob", sasl_password="of bob")
     given = {key.replace("_", "."): value for key, value in login.items()}
@@ -400,7 +400,7 @@ def test_stream_of_a_deleted_user_ends_with_the_refusal(secured: Secured) -> Non
             stream.stop()
 
 
-def test_malformed_jaas_text_is_named_without_its_values(secured: Secured) -> None:
+def test_error_for_malformed_jaas_text_does_not_repeat_its_values(secured: Secured) -> None:
     options = secured.login(sasl_username="", sasl_password="")
     module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
     for text, said in (
@@ -420,7 +420,7 @@ def test_malformed_jaas_text_is_named_without_its_values(secured: Secured) -> No
 
 
 def test_cas_and_an_encrypted_key_are_read_from_options(secured: Secured) -> None:
-    """CAs as text, as in Kafka's ssl.truststore.certificates, and a private key with a password."""
+    """Pass CA certificates as text, and the file of a private key that needs a password."""
     servers = secured.cluster.bootstrap_servers
     text = Path(secured.pem.ca).read_text("utf-8")
     connect(servers, **secured.login(ssl_ca_location="", ssl_truststore_certificates=text)).close()
@@ -448,7 +448,7 @@ def test_cas_and_an_encrypted_key_are_read_from_options(secured: Secured) -> Non
         connect(address, **given)
 
 
-def test_certificate_of_the_broker_that_has_expired_is_named(secured: Secured) -> None:
+def test_error_names_an_expired_broker_certificate(secured: Secured) -> None:
     expired = write_pem(secured.folder / "stale", expired=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(expired.certificate)
@@ -471,7 +471,7 @@ def test_certificate_of_the_broker_that_has_expired_is_named(secured: Secured) -
             thread.join()
 
 
-def test_refused_login_ends_a_clients_first_contact(secured: Secured) -> None:
+def test_refused_login_ends_the_first_connection_attempt(secured: Secured) -> None:
     servers = secured.cluster.bootstrap_servers
     with pytest.raises(SaslAuthenticationError):
         connect(servers, **secured.login(sasl_password="wrong"))
@@ -486,7 +486,7 @@ def test_tls_on_a_plaintext_port_names_the_protocol(secured: Secured) -> None:
     check_refusal(address, options, "accepts no logins; set security.protocol=PLAINTEXT")
 
 
-def test_certificate_for_another_host_is_named(secured: Secured) -> None:
+def test_error_names_a_certificate_for_another_host(secured: Secured) -> None:
     port = secured.address("ELSEWHERE").rpartition(":")[2]
     check_refusal(f"127.0.0.1:{port}", secured.login(), "is not for 127.0.0.1")
     security, _ = take_security(secured.login(ssl_endpoint_identification_algorithm="none"))
@@ -495,7 +495,7 @@ def test_certificate_for_another_host_is_named(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("fault", ["none", "expired", "foreign"])
-def test_unusable_client_certificate_is_named(secured: Secured, fault: str) -> None:
+def test_error_names_an_unusable_client_certificate(secured: Secured, fault: str) -> None:
     options = {"security_protocol": "SSL", "ssl_ca_location": secured.pem.ca}
     if fault != "none":
         ca = trustme.CA() if fault == "foreign" else authority()

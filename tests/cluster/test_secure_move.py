@@ -1,4 +1,4 @@
-"""An open cluster is secured broker by broker under load, without a failed send.
+"""Secure an open cluster broker by broker under load; no send may fail.
 
 The steps are those of ``docs/pages/operations/secure.md``.
 """
@@ -60,7 +60,8 @@ def test_open_cluster_is_secured_without_a_failed_send(tmp_path: Path) -> None:
                     f"{BETWEEN}ssl.principal.mapping.rules": "RULE:^CN=(broker-[0-9]+)$/$1/",
                 }
                 roll(cluster, broker, load)
-            # 2. Brokers use their own listener; ACL denials are only reported.
+            # 2. Brokers connect to each other through their own listener. ACLs log denials but do
+            # not enforce them yet.
             for broker in cluster.brokers:
                 broker.settings |= {
                     "inter.broker.listener.name": "BROKERS",

@@ -1,4 +1,4 @@
-"""``logbus up --secure`` and ``LocalCluster(secure=True)``.
+"""Test ``logbus up --secure`` and ``LocalCluster(secure=True)``.
 
 The cluster refuses other users and needs no option of the user who started it.
 """
@@ -52,7 +52,7 @@ def test_clients_with_the_admin_file_exchange_replicated_records(secured: LocalC
             assert producer.send("t", value=b"hello", partition=0).result(60).offset == 0
     assert secured.client_config is not None
     rows = Path(secured.client_config).read_text("utf-8").splitlines()
-    # librdkafka reads the file unchanged, as with kcat -F.
+    # The file's settings are also valid for librdkafka, as with kcat -F.
     theirs = dict(row.split("=", 1) for row in rows)
     consumer = confluent_kafka.Consumer(
         {**theirs, "group.id": "theirs", "auto.offset.reset": "earliest"}
@@ -197,7 +197,7 @@ def test_audit_log_names_user_and_action_and_holds_no_password(
 
 
 def stranger(options: dict[str, str]) -> None:
-    """Connect to the listener between brokers without a certificate."""
+    """Try to connect to the brokers' own listener without a client certificate."""
     resource = confluent_kafka.admin.ConfigResource("BROKER", "0")
     admin = confluent_kafka.admin.AdminClient(options)
     [described] = admin.describe_configs([resource]).values()
@@ -214,7 +214,7 @@ def stranger(options: dict[str, str]) -> None:
         sock.recv(1)
 
 
-def test_mirror_joins_a_secured_and_an_open_cluster(
+def test_mirror_copies_between_a_secured_and_an_open_cluster(
     secured: LocalCluster, cluster: LocalCluster
 ) -> None:
     def mirror(*words: str) -> subprocess.CompletedProcess[str]:
@@ -282,7 +282,7 @@ def test_only_brokers_may_access_znodes(secured: LocalCluster) -> None:
             bus.consumer("native", group="native", coordination="zookeeper")
 
 
-def test_secrets_are_private_files_and_in_no_process(secured: LocalCluster) -> None:
+def test_secrets_are_in_private_files_and_not_visible_in_processes(secured: LocalCluster) -> None:
     folder = secured.directory / "security"
     assert folder.stat().st_mode & 0o777 == secured.directory.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
@@ -365,7 +365,7 @@ def test_commands_and_programs_need_no_option_for_a_secured_cluster(
     assert "exclude each other" in both
 
 
-def test_open_cluster_is_closed_when_it_is_secured(tmp_path: Path) -> None:
+def test_up_secure_requires_logins_on_a_formerly_open_cluster(tmp_path: Path) -> None:
     with (
         LocalCluster(1, directory=tmp_path / "c") as running,
         connect(running.bootstrap_servers) as bus,

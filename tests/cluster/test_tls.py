@@ -1,4 +1,4 @@
-"""Three brokers with a TLS listener for clients, and one with client certificates for brokers."""
+"""Test brokers with a TLS listener for clients, and a listener with certificates for brokers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def produce(cluster: LocalCluster, pem: PemFiles, values: list[bytes]) -> None:
 def test_librdkafka_and_kafka_python_exchange_replicated_records(
     secured: LocalCluster, client_pem: PemFiles
 ) -> None:
-    """With acks=all the followers fetch over the listener with client certificates."""
+    """With acks=all, the followers must fetch over the listener that requires certificates."""
     sent = {f"record {number} ".encode() * 1000 for number in range(500)}
     produce(secured, client_pem, sorted(sent))
     python = {
@@ -109,7 +109,7 @@ def test_librdkafka_and_kafka_python_exchange_replicated_records(
     consumer.close()
 
 
-def test_client_of_the_brokers_listener_needs_a_broker_certificate(
+def test_listener_for_brokers_refuses_clients_without_a_broker_certificate(
     secured: LocalCluster, client_pem: PemFiles
 ) -> None:
     admin = confluent_kafka.admin.AdminClient(librdkafka(secured, client_pem))

@@ -1,4 +1,4 @@
-"""Transactions of librdkafka (transaction version 1) on three real brokers."""
+"""Run librdkafka's transactions (transaction version 1) on three real brokers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def send(producer: ck.Producer, topic: str, values: range) -> None:
 
 
 def committed(running: LocalCluster, topic: str, marker: int) -> list[int]:
-    """Return the committed values in order, once ``marker`` is among them."""
+    """Read each partition to a value of at least ``marker``; return the smaller values, sorted."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": running.bootstrap_servers,
@@ -94,7 +94,7 @@ def committed(running: LocalCluster, topic: str, marker: int) -> list[int]:
 
 
 def finish(running: LocalCluster, topic: str, marker: int = 900) -> list[int]:
-    """Write one row after all others in each partition; return the committed rows."""
+    """Commit a marker record to each partition; return the committed values before the markers."""
     producer = producer_of(running, f"finish-{topic}")
     producer.begin_transaction()
     send(producer, topic, range(marker, marker + 3))
@@ -103,7 +103,7 @@ def finish(running: LocalCluster, topic: str, marker: int = 900) -> list[int]:
 
 
 def coordinator_of(running: LocalCluster, transactional_id: str) -> int:
-    """Return the index of the broker that coordinates a transactional id."""
+    """Return the index, in ``running.brokers``, of a transactional id's coordinator."""
     with PlainConnection(running.brokers[0].endpoint) as connection:
         answer = connection.call(FindCoordinatorRequest((transactional_id,), KEY_TYPE_TRANSACTION))
     row = answer.coordinators[0]
@@ -125,7 +125,9 @@ def test_consumer_sees_exactly_the_committed_transactions(
     assert finish(running, topic) == expected
 
 
-def test_second_producer_of_an_id_fences_the_first(running: LocalCluster, topic: str) -> None:
+def test_second_producer_of_a_transactional_id_fences_the_first(
+    running: LocalCluster, topic: str
+) -> None:
     first = producer_of(running, f"id-{topic}")
     first.begin_transaction()
     send(first, topic, range(10))
@@ -171,7 +173,7 @@ def test_killed_coordinator_loses_no_transaction(running: LocalCluster, topic: s
 
 
 def leader_of(running: LocalCluster, topic: str) -> LocalBroker:
-    """Return partition 0's leader, once it has one and all replicas are in sync."""
+    """Wait until partition 0 has a leader and all replicas are in sync; return the leader."""
     with connect(running.bootstrap_servers) as bus:
 
         def view() -> PartitionMetadata:
@@ -182,19 +184,19 @@ def leader_of(running: LocalCluster, topic: str) -> LocalBroker:
 
 
 def coordinated_elsewhere(running: LocalCluster, broker: LocalBroker, prefix: str) -> str:
-    """Return a transactional id that another broker coordinates."""
+    """Return a transactional id whose coordinator is not ``broker``."""
     names = (f"{prefix}-{number}" for number in itertools.count())
     return next(n for n in names if running.brokers[coordinator_of(running, n)] is not broker)
 
 
-def test_next_leaders_of_a_partition_show_exactly_the_committed_rows(
+def test_new_leaders_return_exactly_the_committed_records(
     running: LocalCluster, topic: str
 ) -> None:
     kept, undone = producer_of(running, f"kept-{topic}"), producer_of(running, f"undone-{topic}")
     for producer, first in ((kept, 0), (undone, 30)):
         producer.begin_transaction()
         send(producer, topic, range(first, first + 9))
-    # The first leader dies between two batches of both transactions.
+    # Both transactions are half written. Kill the leader before their next batches.
     first_leader = leader_of(running, topic)
     first_leader.kill()
     for producer, first in ((kept, 9), (undone, 39)):
@@ -202,7 +204,7 @@ def test_next_leaders_of_a_partition_show_exactly_the_committed_rows(
     first_leader.start()
     kept.commit_transaction(WAIT_S)
     undone.abort_transaction(WAIT_S)
-    # The second leader dies after the decisions, before the markers.
+    # Kill the second leader after the coordinator decides, before the leader gets the markers.
     second_leader = leader_of(running, topic)
     ids = [coordinated_elsewhere(running, second_leader, f"{k}-{topic}") for k in ("k", "u")]
     kept, undone = (producer_of(running, name) for name in ids)

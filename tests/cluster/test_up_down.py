@@ -1,4 +1,4 @@
-"""``logbus up``, ``down``, ``status`` and LocalCluster with real processes, all of which end."""
+"""Test ``logbus up``, ``down``, ``status`` and LocalCluster: no process may be left running."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def are_gone(facts: dict[str, Any]) -> bool:
 
 
 def up(logbus: Logbus, *arguments: str) -> dict[str, Any]:
-    """Start a cluster; return what ``logbus up`` recorded of it."""
+    """Start a cluster with ``logbus up``; return its recorded facts, such as ports and pids."""
     return recorded(Path(json.loads(logbus("up", *arguments).stdout)["directory"]))
 
 
@@ -97,7 +97,7 @@ def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> 
     assert status["running"] == 2
     assert all(broker["running"] for broker in status["brokers"])
     assert all(isinstance(broker["memory_bytes"], int) for broker in status["brokers"])
-    # Every other command finds the cluster without an option.
+    # Other commands find the cluster without an option.
     logbus("topic", "create", "t", "-p", "2")
     again = logbus("up", "-d", "-n", "2", "--port", "0")
     assert f"the cluster runs already, at {facts['bootstrap_servers']}" in again.stderr
@@ -115,8 +115,7 @@ def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> 
     assert are_gone(facts)
     assert "logbus up" in logbus("status", code=3).stderr
     assert "logbus up" in logbus("down", code=3).stderr
-    # A grown cluster keeps its data. ``up`` reports topics that have fewer replicas than new topics
-    # get.
+    # Adding a broker keeps the data. ``up`` reports topics with fewer replicas than the default.
     grown = logbus("up", "-d", "-n", "3", "--port", "0")
     assert json.loads(logbus("topic", "list").stdout)["topic"] == "t"
     cure = "topic reassign t --replication-factor 3"
@@ -134,10 +133,10 @@ def test_every_process_ends_after_up_is_killed(logbus: Logbus, tmp_path: Path) -
     status = logbus("status", code=3)
     assert json.loads(status.stdout)["running"] == 0
     assert "not running" in logbus("down").stderr
-    # The stale record does not prevent a start, and the data stay.
+    # The record of the killed cluster must not prevent a new start, which keeps the data.
     assert Path(facts["directory"], "broker-0", "data").is_dir()
     again = logbus("up", "-d", "--port", "0")
-    # All brokers of the folder start, and the printed commands use the existing topic.
+    # Without -n, all brokers of the folder start. The printed example uses the existing topic.
     assert len(json.loads(again.stdout)["brokers"]) == 2
     assert "has data of 2 brokers: all of them start" in again.stderr
     assert "Next:  ls -l | logbus produce orders\n" in again.stderr
@@ -165,7 +164,7 @@ def test_killed_process_is_restarted(logbus: Logbus, tmp_path: Path) -> None:
     assert new["console"] == facts["console"]
     with urllib.request.urlopen(facts["console"]) as page:
         assert page.status == 200
-    # Clients use the cluster that was started last.
+    # Commands without --dir use the cluster that was started last.
     assert json.loads(logbus("status").stdout)["directory"] == later["directory"]
     logbus("topic", "create", "t", "-p", "2", "-b", facts["bootstrap_servers"])
     logbus("down", "--dir", str(directory))
@@ -199,7 +198,7 @@ def test_broker_that_fails_to_start_is_reported_and_retried(
 
 @contextlib.contextmanager
 def taken(port: int) -> Iterator[None]:
-    """Listen on the port as soon as its owner has left it."""
+    """Listen on the port as soon as its present listener closes it."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -236,7 +235,7 @@ def test_clusters_are_distinguished_by_directory(logbus: Logbus, tmp_path: Path)
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     first = up(logbus, "-d", "--port", "0", "--dir", one)
     second = up(logbus, "-d", "--port", "0", "--dir", two)
-    # Without a name the commands use the newest cluster and mention the other.
+    # Without --dir, ``status`` shows the newest cluster and mentions the other cluster.
     status = logbus("status")
     assert json.loads(status.stdout)["directory"] == two
     assert "also running: --dir one\n" in status.stderr
@@ -247,7 +246,7 @@ def test_clusters_are_distinguished_by_directory(logbus: Logbus, tmp_path: Path)
     refused = logbus("down", code=2).stderr
     assert "--dir one, --dir two" in refused
     assert "these run: --dir one, --dir two" in logbus("status", "--dir", "no", code=3).stderr
-    # Once the newest cluster is gone every command finds the earlier one.
+    # After the newest cluster is stopped, commands use the earlier cluster.
     ended = json.loads(logbus("down", "--dir", two, "-o", "json").stdout)
     assert ended == [{"directory": two, "stopped": True}]
     stopped = logbus("status", "--dir", two, code=3).stderr
@@ -342,7 +341,7 @@ def test_requested_port_in_use_is_refused(logbus: Logbus, tmp_path: Path) -> Non
     assert "cannot listen" in logbus("up", "--host", "203.0.113.1", "--port", "9", code=1).stderr
 
 
-def test_remaining_brokers_take_and_report_the_next_free_ports(logbus: Logbus) -> None:
+def test_brokers_whose_ports_are_in_use_take_and_report_the_next_free_ports(logbus: Logbus) -> None:
     with before_a_taken_port() as port:
         done = logbus("up", "-d", "-n", "2", "--port", str(port))
     ports = [broker["port"] for broker in json.loads(done.stdout)["brokers"]]
@@ -353,7 +352,7 @@ def test_remaining_brokers_take_and_report_the_next_free_ports(logbus: Logbus) -
 
 @contextlib.contextmanager
 def before_a_taken_port() -> Iterator[int]:
-    """Return a free port whose successor is taken."""
+    """Yield a free port whose next port number is in use."""
     with contextlib.ExitStack() as stack:
         while True:
             taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -364,7 +363,7 @@ def before_a_taken_port() -> Iterator[int]:
         yield port
 
 
-def test_first_free_ports_are_taken(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_brokers_use_the_first_free_ports(make_cluster: Callable[..., LocalCluster]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ports = [broker.port for broker in make_cluster(2, port=port).brokers]
@@ -384,7 +383,7 @@ def test_up_uses_an_existing_zookeeper(
             assert admin.cluster().cluster_id != other.cluster().cluster_id
 
 
-def test_a_directory_of_another_cluster_is_refused(
+def test_broker_refuses_a_data_folder_of_another_cluster(
     make_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:
     first = make_cluster(1, own_zookeeper=True)
@@ -432,14 +431,14 @@ def test_invalid_setting_is_reported_by_the_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["/proc/logbus", "{file}/below", "{file}"])
-def test_unusable_folder_is_named(place: str, tmp_path: Path) -> None:
+def test_error_names_an_unusable_data_folder(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     directory = place.format(file=tmp_path / "file")
     with pytest.raises(InvalidConfigError, match=f"cannot store data in {directory}: .*--dir"):
         LocalCluster(1, directory=directory).start()
 
 
-def test_unusable_subfolder_is_named(tmp_path: Path) -> None:
+def test_error_names_an_unusable_broker_folder(tmp_path: Path) -> None:
     (tmp_path / "broker-0").write_text("a file where the broker's folder should be")
     with pytest.raises(InvalidConfigError, match=r"cannot store data in .*broker-0"):
         LocalCluster(1, directory=tmp_path).start()
@@ -453,13 +452,13 @@ def test_up_reports_a_problem_with_its_folder(logbus: Logbus, tmp_path: Path) ->
         assert "Traceback" not in said
 
 
-def test_port_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_an_exact_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         named = LocalCluster(1, directory=tmp_path, port=port, exact_port=True)
         with pytest.raises(PortInUseError, match=str(port)):
             named.start()
-        # Another process takes the port after the check.
+        # Simulate another process that takes the port after the check.
         checks = [lambda *_: None, require_free_port]
         cluster = "broker_lite.local.cluster"
         monkeypatch.setattr(f"{cluster}.require_free_port", lambda *to: checks.pop(0)(*to))

@@ -1,6 +1,6 @@
-"""Every way to read a handwritten log on a real broker: control, empty and aborted batches.
+"""Read a handwritten log with control, empty and aborted batches in every way from a real broker.
 
-The broker finds the transactions in the log when it starts, and lists the aborted ones.
+The broker finds the transactions in the log when it starts, and lists the aborted transactions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Planted:
 
 
 def write_log(cluster: LocalCluster, topic_id: str) -> None:
-    """Write the log while the broker is down, with a recovery point at its end."""
+    """Stop the broker, write the log with its recovery point, and start the broker again."""
     broker = cluster.brokers[0]
     broker.kill()
     (folder,) = broker.directory.rglob(f"{topic_id}-0")
@@ -80,7 +80,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
 
 @pytest.fixture
 def planted(origin: Bus, monkeypatch: pytest.MonkeyPatch) -> Planted:
-    """The topic, and the ranges of it that the test reads locally."""
+    """Return the topic and a list that collects the file ranges that a test opens."""
     found = Planted(origin, origin.admin.cluster([TOPIC]).topic_id(TOPIC), [])
 
     class Seen(LocalRange):
@@ -101,7 +101,7 @@ def is_in_place(planted: Planted) -> bool:
     ("isolation", "expected"),
     [("read_committed", READ_COMMITTED), ("read_uncommitted", READ_ALL)],
 )
-def test_consumer_returns_only_committed_records(
+def test_consumer_returns_the_records_of_its_isolation_level(
     planted: Planted, isolation: str, expected: list[tuple[int, bytes]], in_place: bool
 ) -> None:
     options = {"isolation_level": isolation, "start": "earliest"}
@@ -118,7 +118,7 @@ def test_consumer_returns_only_committed_records(
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_consumer_returns_only_committed_columns(planted: Planted, in_place: bool) -> None:
+def test_consumer_returns_only_committed_rows_as_arrow(planted: Planted, in_place: bool) -> None:
     options = {} if in_place else {"partition_fetch_bytes": 100_000}
     with planted.bus.consumer(TOPIC, start="earliest", **options) as consumer:
         for _ in range(ROUNDS):
@@ -209,7 +209,7 @@ def test_command_line_prints_committed_records_only(
     assert [int(line) for line in capfd.readouterr().out.split()] == by_hand.COMMITTED
 
 
-def test_broker_sends_void_batches_to_readers_of_rows(planted: Planted) -> None:
+def test_broker_sends_empty_and_control_batches_to_readers_of_rows(planted: Planted) -> None:
     place = Place(TOPIC, planted.topic_id, 1, planted.bus.bootstrap_servers)
     answer = read(PlainConnection(place.address), place, 0, reader=ROWS_ONLY)
     sent = batches(answer.records)

@@ -1,4 +1,4 @@
-"""A ZooKeeper that accepts a connection and never answers, as while it starts."""
+"""Connect to a ZooKeeper that accepts connections but does not answer, as while it starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SESSION_MS = 60_000
 
 
 class Relay:
-    """A relay to ZooKeeper that never answers the first connections."""
+    """A TCP relay to ZooKeeper that never answers its first connections."""
 
     def __init__(self, zookeeper: EmbeddedZooKeeper, unanswered: int) -> None:
         self._port = zookeeper.port

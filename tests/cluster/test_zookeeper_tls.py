@@ -1,4 +1,4 @@
-"""Brokers with an encrypted connection to ZooKeeper, and znodes with ACLs."""
+"""Test brokers that connect to ZooKeeper over TLS and protect their znodes with ACLs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
 
 class Encrypted(NamedTuple):
-    """A ZooKeeper with TLS and client certificates on ``address``, plain text on ``plain_port``,
-    and its clients' files."""
+    """A ZooKeeper with TLS on ``address`` and plain text on ``plain_port``, and clients' files.
+
+    The TLS port requires client certificates.
+    """
 
     address: str
     plain_port: int
@@ -46,7 +48,7 @@ class Encrypted(NamedTuple):
 
 
 def write_certificate(ca: trustme.CA, path: Path, *hosts: str) -> str:
-    """Write a certificate chain with its PKCS 8 key, the format that ZooKeeper reads."""
+    """Write a certificate chain and its key as PKCS 8, the key format that ZooKeeper reads."""
     leaf = ca.issue_cert(*hosts)
     key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -108,7 +110,7 @@ def serves(encrypted: Encrypted) -> bool:
     return True
 
 
-def test_brokers_store_their_metadata_encrypted_and_closed(encrypted: Encrypted) -> None:
+def test_brokers_use_tls_and_acls_for_their_metadata_in_zookeeper(encrypted: Encrypted) -> None:
     settings = {
         "zookeeper.auth.file": str(encrypted.auth_file),
         "zookeeper.ssl.client.enable": "true",
@@ -120,7 +122,7 @@ def test_brokers_store_their_metadata_encrypted_and_closed(encrypted: Encrypted)
         LocalCluster(2, directory=folder, zookeeper=encrypted.address, config=settings) as running,
         connect(running.bootstrap_servers) as bus,
     ):
-        # Some responses of ZooKeeper are longer than a TLS record.
+        # Create so many partitions that some responses of ZooKeeper exceed one TLS record.
         for number in range(30):
             bus.create_topic(f"t-{number}", partitions=10)
         running.brokers[0].stop()
@@ -150,7 +152,7 @@ def test_brokers_store_their_metadata_encrypted_and_closed(encrypted: Encrypted)
 
 
 def refusal(address: str, tls: ZooKeeperTls | None) -> LogbusError:
-    """Return the error of a connection that fails."""
+    """Try to connect to ZooKeeper; return the error."""
 
     async def run() -> None:
         store = ZooKeeperStore(address, session_timeout_ms=6000, connect_timeout_ms=1500, tls=tls)
@@ -187,12 +189,14 @@ def test_failed_handshake_names_the_setting(encrypted: Encrypted, tmp_path: Path
         ),
     ],
 )
-def test_contradicting_settings_stop_the_start(settings: dict[str, str], said: str) -> None:
+def test_contradicting_zookeeper_tls_settings_are_refused(
+    settings: dict[str, str], said: str
+) -> None:
     with pytest.raises(InvalidConfigError, match=said):
         tls_of(BrokerConfig(**settings))
 
 
-def test_credential_may_cross_a_private_network_if_allowed() -> None:
+def test_zookeeper_credential_without_tls_is_allowed_by_setting() -> None:
     settings = {"zookeeper_auth_file": "/auth", "zookeeper_connect": "zk:2181/logbus"}
     assert tls_of(BrokerConfig(**settings, zookeeper_insecure_allow=True)) is None
     assert tls_of(BrokerConfig(**settings | {"zookeeper_connect": "[::1]:2181"})) is None
