@@ -1,8 +1,8 @@
 """An administrator that reassigns partitions, adds partitions and elects leaders under faults.
 
-``Administrator`` starts and cancels reassignments, adds partitions and elects preferred leaders. It
-records the replicas on which each partition may end: the target of the last accepted reassignment,
-or of a request whose outcome is unknown. A refused request must change nothing.
+``Administrator`` records which replicas each partition may have at the end of the seed: the target
+of the last accepted reassignment, or of a request whose outcome is unknown. A refused request must
+change nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Outcomes = dict[TopicPartition, LogbusError | None]
 
 
 class Administrator(Client):
-    """Send administration requests for ``topic`` and for ``others``.
+    """A client that sends administration requests for ``topic`` and for ``others``.
 
     ``on_added`` is called with each partition that was added to ``topic``. ``others`` are topics
     that the workload creates and deletes; their partitions are reassigned too.
@@ -56,14 +56,14 @@ class Administrator(Client):
         self._ever: dict[int, set[Brokers]] = {}
         """Every requested replica set by partition, beginning with the first assignment."""
         self._certain: dict[int, set[Brokers]] = {}
-        """The replica sets on which a partition may end."""
+        """The replica sets that each partition may have at the end."""
         self._unsure: dict[int, list[Brokers]] = {}
         """Replica sets of requests with unknown outcome. The controller may receive such a request
         late, when a link heals."""
         self._may_go_back: set[int] = set()
         """Partitions for which a cancellation may arrive late."""
         self._was_sent_on = False
-        """Whether the last request was sent to a second broker."""
+        """Whether a broker refused the last request, which was then sent to the controller."""
         self._requests = asyncio.Lock()
         for key in keys:
             self._note_made(key.partition)
@@ -74,7 +74,7 @@ class Administrator(Client):
         self._unsure[partition] = []
 
     async def run(self) -> None:
-        """Send requests until cancelled."""
+        """Send requests until the task is cancelled."""
         while True:
             await self.pause(8.0)
             kind = pick(self.rng, (self._move, self._cancel, self._cancel, self._prefer, self._add))
@@ -82,16 +82,16 @@ class Administrator(Client):
                 await kind()
 
     async def stop(self) -> None:
-        """Send no more requests of ``run``, and wait for the answer to the present one."""
+        """Make ``run`` send no further request; wait until its present request is answered."""
         await self._requests.acquire()
 
-    # Requests.
+    # The methods below send requests.
 
     async def _ask(self, function: Callable[[Process], Awaitable[Outcomes]]) -> Outcomes | None:
-        """Send a request to the controller. Return its response, or None if its outcome is unknown.
+        """Send a request to the controller; return the response, or None if the outcome is unknown.
 
-        A broker that answers NOT_CONTROLLER may have been deposed after it carried out half of the
-        request.
+        Even NOT_CONTROLLER leaves the outcome unknown: a controller may be deposed half way through
+        the request.
         """
         broker_id = pick(self.rng, list(self.cluster.disks))
         self._was_sent_on = False
@@ -152,12 +152,12 @@ class Administrator(Client):
             raise Violation(f"{self.name}: a move to broker {NO_SUCH_BROKER} was accepted")
 
     async def _move_others(self) -> None:
-        """Reassign a topic that may be deleted or created again before the request arrives."""
+        """Reassign a partition of ``others``, which may be deleted or recreated meanwhile."""
         wanted = {TopicPartition(pick(self.rng, self.others), 0): self._target()}
         await self._ask(lambda process: process.registry.administration.reassign(wanted))
 
     async def _cancel(self) -> None:
-        """Start a reassignment and cancel it shortly after; it may be complete by then."""
+        """Start a reassignment and soon cancel it; the reassignment may already be complete."""
         partition = pick(self.rng, list(self._ever))
         await self._reassign({partition: self._target()})
         await self.pause(0.1)
@@ -203,14 +203,14 @@ class Administrator(Client):
             self.cluster.count("partitions added")
             self.on_added(key)
 
-    # The end.
+    # The methods below run at the end of a seed, without faults.
 
     def check_places(self, keys: Sequence[PartitionKey]) -> None:
         """Check that every partition has the replicas of its last accepted reassignment."""
         found = assignment(self.cluster, self.topic)
         for partition in [key.partition for key in keys]:
             allowed = self._certain[partition].union(self._unsure[partition])
-            # A cancelled reassignment leaves the earlier replicas, in any order.
+            # A cancelled reassignment restores the earlier replicas, in any order.
             is_free = partition in self._may_go_back or allowed >= self._ever[partition]
             if is_free:
                 allowed = {row for one in self._ever[partition] for row in permutations(one)}

@@ -1,7 +1,7 @@
-"""Requests of any API as bytes: a simulated broker's dispatcher, and its calls to other brokers.
+"""The request dispatcher of a simulated broker, and its requests to other brokers, as bytes.
 
-Handlers are production code. An unexpected exception of a handler fails the seed, where the
-production dispatcher would answer UNKNOWN_SERVER_ERROR.
+Handlers are production code. An unexpected exception of a handler fails the seed. The production
+dispatcher answers UNKNOWN_SERVER_ERROR instead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SimReply:
         start()
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Send the answer; its file ranges are read now, as by sendfile."""
+        """Send the response; read its file ranges now, as sendfile does."""
         data = bytearray()
         for part in parts:
             if isinstance(part, FileRange):
@@ -65,14 +65,14 @@ class SimReply:
 def read_request(
     frame: bytes, channel: Channel, process: Process
 ) -> tuple[RequestContext, memoryview]:
-    """Return the context and the buffer of a received frame; each arrival has its own buffer."""
+    """Return the request context and a new copy of a received frame."""
     view = memoryview(bytearray(frame))
     session = Session(channel.number, "sim:1")
     return RequestContext.read(view, session, process.clock.monotonic_ms()), view
 
 
 def serve_call(frame: bytes, channel: Channel, process: Process, answered: Answered) -> None:
-    """Answer a request of any API but Produce and Fetch."""
+    """Answer a request of any API except Produce and Fetch."""
     request, view = read_request(frame, channel, process)
     message = tables.decode(request.api_key, request.api_version, view, request.body_at)
     reply = SimReply(answered, channel)
@@ -94,7 +94,7 @@ async def _answer(
 
 
 class SimBrokerCalls:
-    """The ``BrokerCalls`` of one process: one connection for each broker and API."""
+    """The ``BrokerCalls`` of one process, with one connection for each broker and API."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -102,7 +102,7 @@ class SimBrokerCalls:
         self._channels: dict[tuple[int, int], tuple[int, Channel]] = {}
 
     async def send(self, broker_id: int, call: Call[T], timeout_ms: float = 5000) -> T:
-        """Send a request to another broker; see ``BrokerCalls.send``."""
+        """Send a request to another broker, as ``BrokerCalls.send`` does."""
         process = self._process
         broker = process.registry.snapshot.brokers.get(broker_id)
         if broker is None:

@@ -1,9 +1,10 @@
-"""Invariants that are checked after every step of every replica and every write to ZooKeeper.
+"""Check invariants after every step of every replica and every write to ZooKeeper.
 
-Invariants have the names of the TLA+ models of Kafka's protocol, such as StrongISR. The simulator
+Invariants have the names of the TLA+ models of Kafka's protocol, such as StrongISR. The checker
 derives *true* values that no broker has. A partition's true high watermark is the highest that any
-leader ever showed; its true records are the records below that offset. ``stepped`` checks each step
-of a replica (``observing`` wraps ``Partition.step``); ``written`` checks each write to ZooKeeper.
+leader ever returned. Its true records are the records below that offset. ``stepped`` checks each
+step of a replica, because ``observing`` wraps ``Partition.step``. ``written`` checks each write to
+ZooKeeper.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ COMES_BACK_S = 8.0
 
 
 class Violation(AssertionError):
-    """An invariant does not hold."""
+    """Raised when an invariant does not hold."""
 
 
 class Entry(NamedTuple):
@@ -73,7 +74,7 @@ class _Truth:
 
 @contextmanager
 def observing() -> Iterator[None]:
-    """Check every step of every replica in a simulated process."""
+    """Make every step of every simulated replica call the cluster's checker."""
     step, delete, set_aside = Partition.step, LogManager.delete, LogManager.set_aside
 
     def forgotten(self: LogManager, key: PartitionKey) -> None:
@@ -106,7 +107,7 @@ def observing() -> Iterator[None]:
 
 
 class Checker:
-    """The invariants of one cluster; every check raises Violation."""
+    """Checks the invariants of one cluster; a failed check raises Violation."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
@@ -114,8 +115,10 @@ class Checker:
         self._ends: dict[PartitionKey, dict[str, int]] = {}
         """The flushed end of each replica, by broker directory id."""
         self._cuts: dict[tuple[str, PartitionKey], int] = {}
-        """The offset to which each replica is being truncated. If the process dies, the truncation
-        may or may not have happened."""
+        """The offset to which each replica is being truncated.
+
+        If the process dies, the truncation may or may not have happened.
+        """
         self._states: dict[PartitionKey, LeaderAndIsr] = {}
         """The leader and ISR of each partition as ZooKeeper stores them."""
         self._keys: dict[tuple[str, int], PartitionKey] = {}
@@ -137,7 +140,7 @@ class Checker:
         self._made_s: dict[str, float] = {}
         """The time at which each znode was last created, in virtual seconds."""
 
-    # Replicas.
+    # The methods below check replicas.
 
     def stepped(
         self, process: Process, role: Partition, event: Any, effects: Sequence[Any]
@@ -174,12 +177,14 @@ class Checker:
             if self.transactions is not None:
                 self.transactions.stepped(process, role)
         except Violation as violation:
-            # Production code may catch the exception, so the cluster keeps it as well.
+            # Production code may catch the exception, so store it in the cluster too.
             self._cluster.failure = self._cluster.failure or violation
 
     def _check_start(self, process: Process, key: PartitionKey) -> None:
-        """Check that the log starts at offset 0. In the simulation, only transaction coordinators
-        delete records, those of their state topic."""
+        """Check that the log starts at offset 0.
+
+        In the simulation, only transaction coordinators delete records, in their state topic.
+        """
         log = process.log(key)
         if self.transactions is not None and key.topic_id == self.transactions.state_topic:
             return
@@ -204,12 +209,12 @@ class Checker:
             self._cuts.pop(name, None)
         for effect in effects:
             if isinstance(effect, Truncate | StartAt):
-                # Until then, a log that starts at another offset after a truncation is empty.
+                # A log that must start at another offset is empty until then.
                 left = effect.offset if isinstance(effect, Truncate) else 0
                 self._cuts[name] = min(self._cuts.get(name, left), left)
 
     def _ended(self, role: Partition, end: int) -> None:
-        """Check that an ISR member never has less than the true high watermark (StrongISR)."""
+        """Check that an ISR member has all records below the true high watermark (StrongISR)."""
         log = role.log
         directory_id = log.replica.directory_id
         ends = self._ends.get(log.key)
@@ -222,7 +227,7 @@ class Checker:
                 self._check_members(role.key, "was truncated")
 
     def _leads_uncleanly(self, process: Process, role: Partition) -> None:
-        """Check a leader that may lack committed records after an unclean election."""
+        """Check a leader after an unclean election; it may lack committed records."""
         if role.is_leader:
             self._check_flushed(process, role)
             self._check_only_leader(process, role)
@@ -260,13 +265,15 @@ class Checker:
             self._shown[name] = shown_to
 
     def _began(self, process: Process, role: Partition, truth: _Truth) -> None:
-        """Check that only one process leads the epoch, with all committed records
-        (LeaderCompleteness)."""
+        """Check that only one process leads the epoch and that it has all committed records.
+
+        The latter is the invariant LeaderCompleteness.
+        """
         key, epoch = role.key, role.leader_epoch
         self._check_only_leader(process, role)
         state = self._states.get(key)
         if state is None or state.leader_epoch != epoch:
-            # The process received its election late; ZooKeeper has a newer leader epoch.
+            # The process learned late that it was elected; ZooKeeper has a newer leader epoch.
             return
         if role.log_end_offset < truth.end:
             raise Violation(
@@ -280,7 +287,7 @@ class Checker:
     def _compare(
         self, process: Process, key: PartitionKey, truth: _Truth, start: int, end: int
     ) -> None:
-        """Compare the leader's batches with those shown before (ConsistentRead, LogMatching)."""
+        """Compare the leader's batches with the committed ones (ConsistentRead, LogMatching)."""
         log = process.log(key)
         if log is None:
             return
@@ -311,13 +318,13 @@ class Checker:
                 self.transactions.committed(key, batch, header)
 
     def _check_copies(self, key: PartitionKey, end: int) -> None:
-        """Check that committed records are on at least min.insync.replicas disks, for any ISR."""
+        """Check that min.insync.replicas disks have the committed records, in or out of the ISR."""
         ends = self._ends.get(key, {})
-        # A disk that was lost, or truncated at damage, had the records when they were committed.
+        # Count disks that lost the records to damage later: they had them at the commit.
         struck = self._cluster.rot.struck_disks
         copies = [disk for disk, have in ends.items() if have >= end or disk in struck]
         if key not in self._states:
-            # The topic is deleted, and this leader has not seen it yet.
+            # The topic was deleted, but this leader has not noticed yet.
             return
         least = self._least_copies.get(key, 1)
         if len(copies) < least:
@@ -341,7 +348,7 @@ class Checker:
                 )
 
     def recovered(self, process: Process, logs: LogManager) -> None:
-        """Check that a recovered log has every record that was on the disk."""
+        """Check that log recovery kept every record that was flushed to the disk."""
         for key, log in logs.logs.items():
             name = (logs.directory_id, key)
             was = self._ends.get(key, {}).get(logs.directory_id, 0)
@@ -356,7 +363,7 @@ class Checker:
             self._ends.setdefault(key, {})[logs.directory_id] = log.flushed_end
 
     def forgotten(self, directory_id: str, key: PartitionKey) -> None:
-        """Check that a replica whose log is deleted or set aside is in no ISR."""
+        """Check that a replica whose log the broker deletes or sets aside is in no ISR."""
         ends = self._ends.get(key)
         if ends is None or ends.pop(directory_id, None) is None:
             return
@@ -392,7 +399,7 @@ class Checker:
                 )
 
     def can_spare(self, directory_id: str, others: int) -> bool:
-        """Return whether every ISR has ``others`` more members with good disks."""
+        """Return whether each ISR has ``others`` members with good disks besides this directory."""
         return all(
             self.is_spared(key, directory_id, others)
             for key in self._states
@@ -400,7 +407,7 @@ class Checker:
         )
 
     def is_spared(self, key: PartitionKey, directory_id: str, others: int = 1) -> bool:
-        """Return whether this partition's ISR has ``others`` more members with good disks."""
+        """Return whether the ISR has ``others`` members with good disks besides this directory."""
         bad = self.bad_disks | {directory_id, self._cluster.rot.directory_id}
         state = self._states.get(key)
         return state is not None and sum(r.directory_id not in bad for r in state.isr) >= others
@@ -438,7 +445,7 @@ class Checker:
     def states(self) -> dict[PartitionKey, LeaderAndIsr]:
         return self._states
 
-    # ZooKeeper.
+    # The methods below check writes to ZooKeeper.
 
     def written(self, session_id: int, operations: Sequence[Operation]) -> None:
         try:
@@ -509,10 +516,9 @@ class Checker:
             self._check_fence(name, state)
 
     def _is_unclean(self, key: PartitionKey, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
-        """Return whether this write elects a leader outside the ISR; check that it was allowed.
+        """Return whether this write elects a leader outside the ISR; check that this was allowed.
 
-        An unclean election is allowed only if no ISR member is registered, or each came back less
-        than COMES_BACK_S ago.
+        An unclean election is allowed only if no ISR member was registered for COMES_BACK_S.
         """
         if key.topic_id not in self.lossy_topics or state.leader_epoch == before.leader_epoch:
             return False
@@ -539,7 +545,7 @@ class Checker:
             raise Violation(f"{name}: {joined} joined the ISR, but its leader did not write that")
 
     def _is_leaders(self, session_id: int, state: LeaderAndIsr) -> bool:
-        """Return whether the writing process is the leader in ``state``."""
+        """Return whether the process that wrote, by its session, is the leader in ``state``."""
         process = self._cluster.process_of(session_id)
         return (
             process.broker_id == state.leader
@@ -547,8 +553,9 @@ class Checker:
         )
 
     def _withdraws(self, session_id: int, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
-        """Return whether a broker with a damaged log removed itself from the ISR in a new leader
-        epoch.
+        """Return whether the write removes its own broker, whose log is damaged, from the ISR.
+
+        Such a write increments the leader epoch.
         """
         broker_id = self._cluster.process_of(session_id).broker_id
         left = [replica.broker_id for replica in before.isr if replica not in state.isr]
@@ -575,7 +582,7 @@ _OF_AN_EPOCH = (FollowerFetched, Fetched)
 
 
 def _check_epoch(role: Partition, event: Any, effects: Sequence[Any]) -> None:
-    """Check that a fetch of another leader epoch is neither counted nor appended (KIP-320)."""
+    """Check that a replica ignores a fetch, or its response, of another leader epoch (KIP-320)."""
     if event.leader_epoch == role.leader_epoch:
         return
     for effect in effects:
@@ -597,7 +604,7 @@ def _cuts(kinds: tuple[type, ...]) -> bool:
 
 
 def entries(log: Log, start: int, end: int) -> Iterator[Entry]:
-    """Yield the batches of [start, end) as they are on the disk."""
+    """Yield the identities of the batches that the disk has in [start, end)."""
     while start < end:
         data = log.reader.read(start, READ_BYTES, end).read()
         if not data:

@@ -1,7 +1,7 @@
-"""The production producer on the simulator's clock and network.
+"""Run the production producer on the simulator's clock and network.
 
 ``Sender`` (batches, sequences, retries, metadata, deadlines) runs unchanged over ``SimShell``.
-Produce and fetch requests are sent as their real bytes and answered by the broker's real handlers.
+Produce and fetch requests are sent as bytes, and the broker's production handlers answer them.
 Metadata and producer ids are passed as Python values, because replication does not depend on their
 bytes.
 """
@@ -46,7 +46,7 @@ LEADER_NOT_AVAILABLE_CODE = 5
 
 
 class SimShell:
-    """The clock, timers and connections that the client's engines need."""
+    """Provides the clock, timers and connections that the client's engines need."""
 
     def __init__(self, cluster: SimCluster, name: str) -> None:
         self._cluster = cluster
@@ -165,7 +165,7 @@ def _topic(name: str, view: TopicView | None, live: set[int]) -> calls.MetadataT
 
 
 class Producer:
-    """Send bursts of small batches to one partition with the production sender and acks=all."""
+    """A client that sends bursts of small batches to one partition with acks=all."""
 
     def __init__(
         self, cluster: SimCluster, history: History, name: str, topic: str, key: PartitionKey
@@ -232,7 +232,7 @@ class Producer:
         try:
             self._decided(sent, chunk)
         except Violation as violation:
-            # The loop drops an exception of a callback, so the cluster keeps it.
+            # The loop drops exceptions of callbacks, so store the violation in the cluster.
             self.cluster.failure = self.cluster.failure or violation
 
     def _decided(self, sent: Sent, chunk: Chunk) -> None:

@@ -1,7 +1,7 @@
-"""A simulated cluster: the disks, ZooKeeper and network that outlive processes, and the trace.
+"""A simulated cluster: the disks, ZooKeeper and network, which outlive processes, and the trace.
 
-Every event enters a hash, so that two runs can be compared; the last events are kept as text for
-the failure report.
+The trace hashes every event, so that two runs of a seed can be compared. It keeps the last events
+as text for the failure report.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class SimCluster:
-    """``options.brokers`` brokers with a disk and a spare disk each, and one ZooKeeper."""
+    """A ZooKeeper and ``options.brokers`` brokers, each with a disk and a spare disk."""
 
     def __init__(self, options: Options) -> None:
         loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class SimCluster:
         loop.set_exception_handler(self._unhandled)
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Fail the seed on an exception that no task has handled."""
+        """Fail the seed because of an exception that no code handled."""
         error = context.get("exception")
         if error is not None and not isinstance(error, LogbusError):
             self.failure = self.failure or error
@@ -91,17 +91,16 @@ class SimCluster:
         )
 
     def clock(self) -> SimClock:
-        """Return the clock of a process. Its wall time is wrong and its rate is off by up to 10
-        %."""
+        """Return the clock of a process, with a wrong wall time and up to 10 % too fast or slow."""
         if not self.options.clock_rates:
             return SimClock(self.loop)
         skew_ms = self.chance.choice((0, 0, -3_600_000, 90_000, 5_000))
         return SimClock(self.loop, skew_ms=skew_ms, rate=0.9 + self.chance.random() * 0.2)
 
-    # The trace.
+    # The methods below record the trace.
 
     def trace(self, *words: object) -> None:
-        """Record one event as text and numbers."""
+        """Add one event to the trace."""
         self.tail.append((self.loop.now, words))
         self.steps += 1
         self._unhashed.append((self.loop.now, words))
@@ -124,7 +123,7 @@ class SimCluster:
         rows = list(self.tail)[-count:]
         return "\n".join(f"{at:.6f} {' '.join(map(str, words))}" for at, words in rows)
 
-    # Processes.
+    # The methods below start and end processes.
 
     def serving(self, broker_id: int) -> Process | None:
         """Return the broker's process if it accepts requests, otherwise None."""
@@ -172,14 +171,17 @@ class SimCluster:
         await over
 
     def kill(self, broker_id: int) -> None:
-        """kill -9: written data stays in the page cache, and peers see their connections close."""
+        """Kill the process: its writes stay in the page cache, and peers see connections close."""
         process = self.processes.pop(broker_id)
         self.trace("kill", broker_id, process.number)
         self._end(process, silently=False)
         process.files.kill()
 
     def power_cut(self, process: Process) -> None:
-        """Cut the machine's power: unsynced data is lost, kept or torn; peers receive no close."""
+        """Cut the machine's power.
+
+        Writes since the last sync are lost, kept or torn. Peers do not see their connections close.
+        """
         if self.processes.get(process.broker_id) is process:
             del self.processes[process.broker_id]
         self.trace("power cut", process.broker_id, process.number)
@@ -197,7 +199,7 @@ class SimCluster:
                 self._hint(peer, process.broker_id, epoch)
 
     def _hint(self, peer: Process, broker_id: int, epoch: int) -> None:
-        """Make a peer suspect the broker, as after a closed connection and a refused reconnect."""
+        """Make a peer suspect the broker, as if the broker refused the peer's reconnection."""
 
         def suspect() -> None:
             if peer.serving and broker_id not in self.processes:
@@ -228,10 +230,10 @@ class SimCluster:
         self.processes[broker_id].files.fail_next("datasync", errno.EIO, path=".log")
 
     def snapshot_of(self, broker_id: int) -> MemFiles:
-        """Return a copy of a broker's disk, to roll it back to later."""
+        """Return a copy of a broker's disk, which a fault may restore later."""
         return copy.deepcopy(self.disks[broker_id])
 
-    # Calls.
+    # The methods below send requests of clients.
 
     async def call(
         self,
@@ -240,7 +242,7 @@ class SimCluster:
         function: Callable[[Process], Awaitable[T]],
         timeout_s: float = 5.0,
     ) -> T:
-        """Run ``function`` in the broker's process for the client ``name``, over its connection.
+        """Run ``function`` in the broker's process over the connection of the client ``name``.
 
         Raises LogbusError. After NetworkError or RequestTimedOutError the outcome is unknown.
         """

@@ -1,10 +1,9 @@
-"""The production consumer on the simulator's clock and network.
+"""Run the production consumer on the simulator's clock and network.
 
 ``FetchEngine`` (leaders, epochs, failover, fetch scheduling) and ``FetchCollector`` (positions,
-checks) run unchanged over ``SimShell``. A fetch is sent as its real bytes and answered by the
-broker's real handler. Every returned batch is compared with the committed log, and must start where
-the previous batch ended. A record that is uncommitted, skipped or read twice therefore fails the
-seed.
+checks) run unchanged over ``SimShell``. Fetches are sent as bytes, and the broker's production
+handler answers them. Each returned batch must equal the batch of the committed log and start where
+the previous batch ended. An uncommitted, skipped or repeated record therefore fails the seed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ LOOK_TIMEOUT_MS = 600_000
 
 
 class Consumer(Client):
-    """Read the given partitions of a topic from their beginning."""
+    """A client that reads the given partitions of a topic from their beginning."""
 
     rewinds = True
 
@@ -56,7 +55,7 @@ class Consumer(Client):
         self.rows: dict[PartitionKey, dict[int, bytes]] | None = None
         """The values read, if the test keeps them."""
         self._is_told = False
-        """Whether the reader got a corruption error and has not sought since then."""
+        """Whether the reader got a corruption error and has not called seek since then."""
         shell = self._shell = SimShell(cluster, name)
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
         self._view = Cluster(endpoints, shell.now_ms, name)
@@ -101,7 +100,7 @@ class Consumer(Client):
         self._collector.begin(offsets)
 
     async def run(self) -> None:
-        """Read, seek back at times, and commit positions."""
+        """Read and commit positions; seek back at random times."""
         await self.start()
         while True:
             await self.pause(2.0)
@@ -113,9 +112,7 @@ class Consumer(Client):
                 await self._commit(pick(self.rng, list(self.positions)))
 
     def _rewind(self) -> None:
-        """Seek back at times, also into a damaged batch, and compare the second read with the
-        first.
-        """
+        """Seek back at random times, also into a damaged batch, so that records are read again."""
         if self.rng.random() < 0.03:
             tp = pick(self.rng, list(self.positions))
             self._seek({tp: self.rng.randint(0, self.positions[tp])})
@@ -144,14 +141,13 @@ class Consumer(Client):
                 await self._news.wait()
 
     def _begin_again(self) -> None:
-        """Seek every partition that reported corruption, because the consumer repeats the error
-        until a seek."""
+        """After a corruption error, seek to the positions: until then the error is repeated."""
         if self._is_told:
             self._is_told = False
             self._seek(dict(self.positions))
 
     def _take(self) -> None:
-        """Take all batches that have arrived."""
+        """Take all fetched batches from the collector and check them."""
         collector = self._collector
         collector.settle()
         before = dict(self.positions)
@@ -164,7 +160,7 @@ class Consumer(Client):
         except CorruptMessageError as error:
             if not self.cluster.rot.struck:
                 raise Violation(f"{self.name}: the consumer reported {error!r}") from None
-            # For some time no broker with an intact copy was available. A user would retry now.
+            # No broker with an intact copy was available for a while. Retry, as a user would.
             self.cluster.count("damage told to a consumer")
             self._is_told = True
         except LogbusError as error:

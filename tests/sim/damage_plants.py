@@ -1,7 +1,7 @@
 """Protocol rules about damage and lost records, each with a switch that removes the rule.
 
-Each rule matters in some seeds only; ``under`` gives the options of the seeds that can detect its
-removal. See also ``plants``.
+Only some seeds can detect the removal of a rule. ``under`` gives the options of those seeds. The
+module ``plants`` explains plants.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _WHERE: dict[str, Mapping[str, object]] = {}
 
 
 def under(function: Plant) -> Mapping[str, object]:
-    """Decorate a plant with the options of the seeds in which it is tried."""
+    """Return the options of the seeds in which a plant is tried."""
     return _WHERE.get(function.__name__, PLAIN)
 
 
 def planted(options: Mapping[str, object]) -> Any:
-    """A plant with the options under which it is tried."""
+    """Return a decorator that stores the options of the seeds in which a plant is tried."""
 
     def note(function: Plant) -> Plant:
         _WHERE[function.__name__] = options
@@ -45,24 +45,24 @@ def planted(options: Mapping[str, object]) -> Any:
     return note
 
 
-# Damaged bits on disk.
+# The next functions break rules of damaged bits on disk.
 
 
 @planted(ROTS)
 def checksums_of_fetched_batches_are_not_compared(patch: Patch) -> None:
-    """A consumer accepts batches without comparing their checksums."""
+    """Plant a fault: a consumer accepts batches without comparing their checksums."""
     patch.setattr(received, "check_crc", lambda buffer, header: None)
 
 
 @planted(ROTS)
 def damage_is_not_repaired(patch: Patch) -> None:
-    """A leader does not repair a batch that was reported as damaged."""
+    """Plant a fault: a leader does not repair a batch that was reported as damaged."""
     patch.setattr(Replica, "report_corruption", lambda self, offset, error: None)
 
 
 @planted(ROTS)
 def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
-    """A follower truncates its damaged log while it is in the ISR."""
+    """Plant a fault: a follower truncates its damaged log while it is in the ISR."""
     resume = Follower.resume
 
     def cutting(self: Follower) -> list[Effect]:
@@ -76,7 +76,7 @@ def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
 
 @planted(ROTS)
 def a_cut_in_the_first_batch_begins_the_log_there(patch: Patch) -> None:
-    """After a truncation in its first batch, a log starts at the truncation offset."""
+    """Plant a fault: a log that is truncated in its first batch starts at that offset."""
     begin_at = Log._begin_at
     wanted = 0
 
@@ -93,12 +93,12 @@ def a_cut_in_the_first_batch_begins_the_log_there(patch: Patch) -> None:
     patch.setattr(Log, "_begin_at", there)
 
 
-# Unclean elections.
+# The next functions break rules of unclean elections.
 
 
 @planted(LOSES)
 def readers_know_the_last_epoch_only(patch: Patch) -> None:
-    """A reader continues at the end of its last leader epoch, even below its own offset."""
+    """Plant a fault: a reader goes back to the end of its last leader epoch."""
 
     def cut(
         self: Lineage, told: OffsetAndEpoch, offset: int, leader_epoch: int
@@ -110,13 +110,13 @@ def readers_know_the_last_epoch_only(patch: Patch) -> None:
 
 @planted(LOSES)
 def readers_are_not_told_of_a_cut(patch: Patch) -> None:
-    """A leader answers a fetch without comparing the reader's last leader epoch."""
+    """Plant a fault: a leader answers a fetch without comparing the reader's last leader epoch."""
     patch.setattr(fetch, "_diverging", lambda log, wanted: None)
 
 
 @planted(LOSES)
 def unclean_though_a_member_lives(patch: Patch) -> None:
-    """An unclean election ignores an ISR member that is registered but suspected."""
+    """Plant a fault: an unclean election ignores an ISR member that is registered but suspected."""
 
     def careless(state: Any, replicas: Any, live: Any, registered: Any, epoch: int) -> Any:
         return elect_unclean(state, replicas, live, live, epoch)

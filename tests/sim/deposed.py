@@ -1,12 +1,12 @@
-"""Send a batch that arrives after a new coordinator has aborted its transaction.
+"""Delay a batch until a new coordinator has aborted the batch's transaction.
 
 The sequence needs a client with transaction version 1, whose abort does not bump the epoch:
 
 1. The client adds a partition at the coordinator and sends a batch, which is delayed.
-2. The controller suspects the coordinator and chooses another one, at which the client aborts.
+2. The controller suspects the coordinator and appoints a new coordinator. The client aborts there.
 3. The former coordinator and the partition's leader do not know of the change yet.
-4. The batch arrives. The leader verifies it with the former coordinator, for which the transaction
-   is still open.
+4. The batch arrives. The leader verifies the batch with the former coordinator, which still has the
+   transaction as open.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Roles(NamedTuple):
 async def late_batch(
     cluster: SimCluster, rng: random.Random, suspect: Callable[[Process, Process], None]
 ) -> None:
-    """Run the sequence that the module describes, if three brokers have the needed roles.
+    """Run the sequence that the module describes, if three brokers have the three needed roles.
 
     ``suspect(one, other)`` makes process ``one`` consider process ``other`` dead.
     """

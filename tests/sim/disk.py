@@ -1,8 +1,8 @@
-"""The broker's disk threads in virtual time. Production code executes the jobs, without threads.
+"""The broker's disk threads in virtual time, without threads. Production code executes the jobs.
 
 After a short delay a worker takes all waiting jobs as one group and executes them at one instant.
-It flushes after the disk's simulated latency, and then posts the results. A power cut in a group
-(``MemFiles.stop_at``) ends the process at once, so that no result of the group is posted.
+The worker flushes after the disk's simulated latency and then posts the results. A power cut during
+a group (``MemFiles.stop_at``) ends the process at once, so the worker posts none of its results.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Observer = Callable[[Job], None]
 
 
 class SimClock(Clock):
-    """The loop's time as one machine measures it; wall time starts in 2025.
+    """The clock of one machine, derived from the loop's time; wall time starts in 2025.
 
-    ``skew_ms`` is the error of the machine's wall clock, ``rate`` the speed of its seconds.
+    ``skew_ms`` is the error of the wall clock. ``rate`` is the speed of the clock; 1.0 is right.
     """
 
     __slots__ = ("_loop", "_since", "rate", "skew_ms")
@@ -60,7 +60,7 @@ class SimClock(Clock):
 
 
 class _SimWorker:
-    """One append thread."""
+    """A simulated append thread."""
 
     def __init__(self, name: str, disk: SimDisk) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class _SimWorker:
             self._disk.later(0.0002, self._take)
 
     def _take(self) -> None:
-        """Execute all waiting jobs; flushes come last in a group."""
+        """Execute all waiting jobs as a group; its flushes come last."""
         group = list(self._waiting)
         self._waiting.clear()
         syncs: list[Job] = []
@@ -130,7 +130,7 @@ class _SimWorker:
 
 
 class SimDisk(Disk):
-    """A simulated disk: ``observe`` is called with each job, ``on_power_cut`` after a power cut."""
+    """A simulated disk: it calls ``observe`` for each job and ``on_power_cut`` at a power cut."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class SimDisk(Disk):
         self._keeper = _SimWorker("keeper", self)  # type: ignore[assignment]
 
     def later(self, most_s: float, function: Callable[[], None]) -> None:
-        """Call ``function`` within ``most_s`` seconds, unless the process has died."""
+        """Call ``function`` within ``most_s`` seconds, unless the process dies before."""
 
         def run() -> None:
             if not self._stopped:
@@ -164,7 +164,7 @@ class SimDisk(Disk):
         self._loop.call_later(self.rng.random() * most_s, run)
 
     def sync_s(self) -> float:
-        """Return the longest duration of a flush now, in seconds."""
+        """Return the longest time that a flush may take at present, in seconds."""
         return 0.2 if self._loop.time() < self.slow_until else 0.002
 
     def read(self, function: Callable[[], T], done: Done[T]) -> None:

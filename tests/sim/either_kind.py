@@ -1,10 +1,9 @@
 """Simulate one group that Kafka members and native members may join, while its offsets expire.
 
 Three brokers run production coordinators, and native members are production code; all use one
-simulated ZooKeeper. Members of one kind or of both kinds join a group. The group does not exist
-before, or a commit without a member created it. Members are killed, stopped and cut off; at times
-they commit nothing for long. Then all members leave, for more or less than the offset retention
-time.
+simulated ZooKeeper. Members of one kind or of both kinds join a group. The group is new, or a
+commit without a member created it. Members are killed, stopped and cut off, or stop committing for
+a long time. Then all members leave for some time, which may exceed the offset retention time.
 
 Every write is checked as it happens:
 
@@ -14,8 +13,8 @@ Every write is checked as it happens:
 
 * A deleted group had no member and no commit for the retention time.
 
-At the end members of one kind continue, and the group refuses a member of the other kind. ``python
--m sim.either_kind`` runs many seeds.
+At the end, members of one kind continue, and the group refuses a member of the other kind. The
+command ``python -m sim.either_kind`` runs many seeds.
 """
 
 from __future__ import annotations
@@ -92,11 +91,11 @@ class KafkaMember(base.Member):
 
 
 async def nothing() -> None:
-    """Commit nothing."""
+    """Replace a member's commit; does nothing."""
 
 
 class NativeMember:
-    """A production member with one reader that commits its positions."""
+    """A production member of a native group with one reader that commits its positions."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -121,7 +120,7 @@ class NativeMember:
 
     @property
     def is_in(self) -> bool:
-        """Return whether the member's state machine and ZooKeeper both have it as a member."""
+        """Return whether the member's state machine and ZooKeeper both say that it is a member."""
         path = znodes.consumer_path(GROUP, self.name)
         is_member = self.member.machine.phase == MEMBER
         return self.alive and is_member and self.world.service.peek(path) is not None
@@ -153,7 +152,7 @@ class NativeMember:
         now_ms = self.world.wall_ms()
         return CommittedOffset(self.at[tp], metadata=f"native {self.name}", commit_ms=now_ms)
 
-    # Callbacks of the member.
+    # The member calls the methods below.
 
     def give(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
         self.at[tp] = 0 if start.committed is None else start.committed.offset
@@ -171,7 +170,7 @@ class NativeMember:
         self.grants.pop(tp, None)
 
     def renewed(self) -> None:
-        """Do nothing, because the reader polls the lease."""
+        """Do nothing when the lease is renewed, because the reader polls the lease."""
 
     def refuse(self, error: LogbusError) -> None:
         self.refused = error
@@ -184,7 +183,7 @@ class NativeMember:
 
 
 class World(base.World):
-    """One seed. ``kind`` is the kind in the group's znode, None if there is no group."""
+    """The run of one seed. ``kind`` is the kind in the group's znode, None without a group."""
 
     SETTINGS: Mapping[str, int] = {
         "offsets_retention_minutes": int(RETENTION_S) // 60,
@@ -206,10 +205,10 @@ class World(base.World):
         return WALL_BEGAN_MS + int(self.loop.time() * 1000)
 
     def signed(self) -> None:
-        """Record that a member was confirmed as a member of the group now."""
+        """Record the time: a member of the group was confirmed now."""
         self._signed_at = self.loop.time()
 
-    # Checks.
+    # The methods below check each write.
 
     def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
         for operation in operations:
@@ -231,13 +230,12 @@ class World(base.World):
         offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
         is_native = self.kind == znodes.KIND_NATIVE
         if offset.metadata == NOBODY:
-            # A member with an assignment in the current generation continues from its own commits.
+            # Members that have an assignment in this generation already use their own commits.
             is_told = (self._incarnation, generation) in self._assigned
             if is_told and self._coordinator.members:
                 self.fail(f"{offset} is written beside the members of generation {generation}")
-            # The offset was the highest when the commit was sent. The commit may be applied after
-            # later commits of members, if these have left or while native members join. That is
-            # allowed.
+            # The offset was the highest when the commit was sent. The broker may apply the commit
+            # after higher commits of members: after they have left, or while native members join.
             self.counts["set back"] += before is not None and before.offset > offset.offset
             self._offsets[path] = offset
             return
@@ -251,7 +249,7 @@ class World(base.World):
         self._offsets[path] = offset
 
     def _deleted(self, path: str) -> None:
-        """Check that the group and its offsets were unused for the retention time."""
+        """Check that a deleted znode of the group was unused for the retention time."""
         is_offset = path in self._offsets
         if is_offset or path == znodes.coordinator_path(GROUP):
             empty_s = self.loop.time() - self._signed_at
@@ -263,7 +261,7 @@ class World(base.World):
                 self.fail(f"{path} is deleted {age_s:.1f} s after its last commit")
         super()._deleted(path)
 
-    # Faults and clients.
+    # The methods below run faults and clients.
 
     def join(self) -> None:
         self.members.append(KafkaMember(self, f"m{self.next_number()}", None))
@@ -285,7 +283,7 @@ class World(base.World):
         self.loop.create_task(self.expire())
 
     async def expire(self) -> None:
-        """Let every broker look for expired offsets now and then."""
+        """Make brokers delete expired offsets from time to time."""
         while True:
             await asyncio.sleep(self.chance.random() * 4.0)
             for broker in self.brokers.values():
@@ -297,7 +295,7 @@ class World(base.World):
             await broker.groups.expire()
 
     async def commit_alone(self) -> None:
-        """Commit some higher offsets without a member for a few seconds."""
+        """Commit increasing offsets without a member id for a few seconds."""
         async with self.alone:
             for _ in range(self.chance.randrange(1, 6)):
                 await asyncio.sleep(self.chance.random())
@@ -380,7 +378,7 @@ class World(base.World):
         else:
             member.alive = False
 
-    # Checks after the faults.
+    # The methods below check the group after the faults.
 
     async def settle(self) -> None:
         self.service.lost_reply_rate = self.service.lost_request_rate = 0.0
@@ -413,8 +411,10 @@ class World(base.World):
         self.counts["ended " + ("native" if is_native else "as Kafka's")] += 1
 
     def check_settled(self) -> None:
-        """Check that the group refused the last member, whose kind differs, and that the other
-        members own every partition."""
+        """Check that the group's members own every partition.
+
+        The group must have refused the last member, which is of the other kind.
+        """
         if self.kind != znodes.KIND_NATIVE:
             super().check_settled()
             refused = self.natives[-1].refused
@@ -431,7 +431,7 @@ class World(base.World):
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; raises Violation with the seed in its message."""
+    """Run one seed; return its counts. Raises Violation with the seed in its message."""
     return play(World, seed)
 
 

@@ -1,4 +1,4 @@
-"""Inject random faults until cancelled. Each kind is a method; a seed uses some kinds."""
+"""Inject random faults into a cluster. Each kind of fault is a method; a seed uses some kinds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEPOSED = ("depose_a_coordinator",)
 
 
 class Faults:
-    """The faults of one run."""
+    """Injects the faults of one run."""
 
     def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
         self.cluster = cluster
@@ -33,7 +33,7 @@ class Faults:
             *(ROT if options.rots else ()),
             *(DEPOSED if options.transacts else ()),
         )
-        # A test may name a kind that the options enable, too.
+        # Drop duplicates: a test may name a kind that the options enable too.
         self.kinds = [getattr(self, name) for name in dict.fromkeys(names)]
 
     @staticmethod
@@ -50,7 +50,7 @@ class Faults:
     async def run(self) -> None:
         options = self.cluster.options
         while True:
-            # A quarter of the pauses are four times as long, so that the cluster can recover.
+            # A quarter of the pauses may last four times as long, so that the cluster recovers.
             quiet = self.rng.random() < 0.25
             pause_s = options.fault_pause_s * (4 if quiet else 1)
             await asyncio.sleep(self.rng.random() * pause_s)
@@ -62,7 +62,7 @@ class Faults:
             if result is not None:
                 await result
 
-    # Choose a process; schedule actions.
+    # The methods below choose a process and schedule later actions.
 
     def _some(self) -> Process | None:
         """Return a random broker that serves, or None."""
@@ -94,7 +94,7 @@ class Faults:
     def _after(self, most_s: float, function: Callable[[], object]) -> None:
         self.cluster.loop.call_later(self.rng.random() * most_s, function)
 
-    # Processes.
+    # The methods below are faults of processes.
 
     def kill(self) -> None:
         process = self._some()
@@ -125,14 +125,14 @@ class Faults:
         self._spawn(stop_and_start())
 
     def pause(self) -> None:
-        """SIGSTOP a broker for a while, often longer than its session lasts."""
+        """Stop a broker as SIGSTOP does, often for longer than its session timeout."""
         process = self._some()
         if process is not None:
             process.pause()
             self._after(self.rng.choice((0.5, 4.0, 15.0)), lambda: _resume(process))
 
     async def pause_and_kill(self) -> None:
-        """Pause a broker, cut the power of another one, then resume the first."""
+        """Pause a broker, cut the power of another broker, then resume the first."""
         process = self._some()
         if process is None:
             return
@@ -145,7 +145,7 @@ class Faults:
             await asyncio.sleep(self.rng.random() * 3)
         _resume(process)
 
-    # Disks.
+    # The methods below are faults of disks.
 
     def power_cut(self) -> None:
         process = self._some()
@@ -206,7 +206,7 @@ class Faults:
             self._start_later(process.broker_id)
 
     async def other_disk(self) -> None:
-        """Start the broker with another broker directory, then with its own again."""
+        """Restart a broker with another broker directory, then with its own directory again."""
         process = self._some()
         if process is None:
             return
@@ -219,8 +219,10 @@ class Faults:
         self._start_later(broker_id)
 
     def empty_disk(self) -> None:
-        """Replace a disk by an empty one for good. One or two other members of every ISR must have
-        intact disks."""
+        """Replace a disk by an empty disk for good.
+
+        Each ISR must have one or two other members with intact disks.
+        """
         process = self._some()
         if process is None or process.logs is None or process.files is not self._own(process):
             return
@@ -238,10 +240,10 @@ class Faults:
             self.cluster.rot.strike(process)
 
     def flip_a_bit_of_a_stopped_broker(self) -> None:
-        """Flip a bit while the broker is stopped.
+        """Flip a bit on a broker's disk while the broker is stopped.
 
-        The broker reads indexes and checkpoints when it starts. After a clean shutdown it does not
-        compare them with the log.
+        When the broker starts after a clean shutdown, it reads indexes and checkpoints without
+        comparing them with the log.
         """
         process = self._some()
         if process is None or process.files is not self._own(process):
@@ -255,9 +257,7 @@ class Faults:
         self._spawn(stop_and_start())
 
     async def disk_rolled_back(self) -> None:
-        """Start the broker with an old copy of its disk, which must be refused, then with the right
-        one.
-        """
+        """Start a broker with an old copy of its disk, which must fail, then with its own disk."""
         process = self._some()
         if process is None or process.logs is None or process.files is not self._own(process):
             return
@@ -271,7 +271,7 @@ class Faults:
         elif self.cluster.disks[broker_id].locked:
             return
         if self._last_start(logs.directory_id) > logs.start_counter:
-            # Start the directory once more: ZooKeeper then has a newer start counter than the copy.
+            # Start the directory again, so that ZooKeeper has a newer start counter than the copy.
             await self.cluster.start(broker_id, files=old, is_stale=True)
         if broker_id in self.cluster.processes:
             self.cluster.kill(broker_id)
@@ -286,7 +286,7 @@ class Faults:
     def _own(self, process: Process) -> MemFiles:
         return self.cluster.disks[process.broker_id]
 
-    # ZooKeeper.
+    # The methods below are faults of ZooKeeper.
 
     def expire_session(self) -> None:
         process = self._some()
@@ -316,7 +316,7 @@ class Faults:
         self.cluster.zk.lost_request_rate = self.rng.choice((0.0, 0.02, 0.2))
 
     def slow_watches(self) -> None:
-        """Delay ZooKeeper's watch events to one broker, but not its writes."""
+        """Delay the watch events, but not the writes, between ZooKeeper and one broker."""
         process = self._some()
         if process is not None:
             zk = process.zk
@@ -330,7 +330,7 @@ class Faults:
     def slow_zookeeper(self) -> None:
         self.cluster.zk.delay_s = self.rng.choice((0.002, 0.02, 0.4))
 
-    # The network.
+    # The methods below are faults of the network.
 
     def lose_messages(self) -> None:
         self.cluster.net.loss_rate = self.rng.choice((0.0, 0.01, 0.1))
@@ -344,7 +344,7 @@ class Faults:
         net = self.cluster.net
         for link in links:
             net.cut(*link)
-            # Each link heals at its own time, in any order.
+            # Heal each link at its own random time.
             self._after(most_s, partial(self._heal, *link))
 
     def _heal(self, source: int, target: int) -> None:
@@ -360,7 +360,7 @@ class Faults:
         self._cut([(a, b), (b, a)], 12)
 
     def isolate(self) -> None:
-        """Cut one broker off from the others, and perhaps from clients and ZooKeeper."""
+        """Cut one broker off from the other brokers, and perhaps from clients and ZooKeeper."""
         process = self._some()
         if process is None:
             return
@@ -373,10 +373,10 @@ class Faults:
             process.zk.cut()
             self._after(15, process.zk.heal)
 
-    # Wrong suspicions and administration.
+    # The methods below are wrong suspicions and other errors.
 
     def _suspect(self, one: Process, other: Process) -> None:
-        """Make ``one`` suspect ``other``, which lives, for up to four seconds."""
+        """Make ``one`` suspect the live process ``other`` for up to four seconds."""
         epoch, loop = other.registry.broker_epoch, self.cluster.loop
         loop.call_soon(one.registry.suspect, other.broker_id, epoch, context=one.context)
 
@@ -387,7 +387,7 @@ class Faults:
         self._after(4, trust)
 
     def suspect_wrongly(self) -> None:
-        """Make a broker suspect a living one."""
+        """Make a broker suspect a live broker."""
         one, other = self._some(), self._some()
         if one is not None and other is not None and one is not other:
             self._suspect(one, other)
@@ -407,7 +407,7 @@ class Faults:
             self._start_later(other.broker_id)
 
     def depose_a_coordinator(self) -> None:
-        """Delay a batch until the next coordinator has aborted its transaction; see ``deposed``."""
+        """Delay a batch until a new coordinator has aborted its transaction; see ``deposed``."""
         self._spawn(late_batch(self.cluster, self.rng, self._suspect))
 
     def set_clock(self) -> None:

@@ -3,9 +3,9 @@
 Consumers (``native_readers``) join, leave, are killed, stopped and cut off, lose their sessions,
 are slow and receive watch events late. Topics grow, are deleted and recreated, and an
 administrator resets offsets. Every write is checked as it happens: only a partition's owner writes
-its offset, and only a reset moves it back. Only the owner may hand out records. After all faults
-are healed each partition has the owner and the stream that the range algorithm assigns, and
-consumption continues. ``python -m sim.groups --seeds 1000`` runs many seeds.
+its offset, and only a reset moves the offset back. Only the owner may return records. After all
+faults are healed, each partition has the owner and the stream that the range algorithm assigns, and
+consumption continues. The command ``python -m sim.groups --seeds 1000`` runs many seeds.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ TOPICS = ("alpha", "beta", "beta-two")
 
 
 class FairZk(ZkService):
-    """A ZooKeeper that expires a session only after its whole timeout without a heartbeat.
+    """A ZooKeeper that expires a session only after the whole timeout passes without a heartbeat.
 
-    The leases of members depend on that.
+    The members' leases depend on this rule.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -67,7 +67,7 @@ class FairZk(ZkService):
 
 
 class World:
-    """One seed."""
+    """The run of one seed."""
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.loop = loop
@@ -85,10 +85,10 @@ class World:
         self._number = 0
         self._topic_number = 0
 
-    # Checks.
+    # The methods below check writes and reads.
 
     def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
-        """Check the operations of one write when ZooKeeper applies them."""
+        """Check the operations of one write to ZooKeeper."""
         self.count_claims(operations)
         deleted = {each.path for each in operations if isinstance(each, Delete)}
         for operation in operations:
@@ -113,8 +113,9 @@ class World:
             self.counts["commits"] += before is None or before.offset < offset.offset
 
     def met(self, topic: str, operation: Operation) -> None:
-        """Check that a topic created after a member joined is read from its beginning, whatever
-        ``start`` is.
+        """Check that the group reads a topic from its beginning if it was created after a join.
+
+        The member's option ``start`` must not matter.
         """
         assigned = self.service.peek(znodes.topic_path(topic))
         if not isinstance(operation, Create | Set) or not operation.data or assigned is None:
@@ -142,17 +143,17 @@ class World:
         owner = self.service.peek(znodes.owner_path(GROUP, *tp))
         if owner is not None and owner.session_id == reader.zk.session_id:
             return
-        # If the test expires a session early, the reader learns of that only later.
+        # A reader learns late that its session expired, so allow it SESSION_S seconds.
         if self.loop.time() - reader.expired_at > SESSION_S:
             self.fail(f"{tp} was handed out by {reader.name}; its owner is {owner}")
 
     def fail(self, message: str) -> NoReturn:
-        """Raise a Violation; record it first, because a task's exception is collected late."""
+        """Record and raise a Violation; the record ends the run before the task's error is seen."""
         violation = Violation(f"at {self.loop.now:.3f} s: {message}")
         self.problems.append(violation)
         raise violation
 
-    # Faults and clients.
+    # The methods below run faults and clients.
 
     def administrate(self, operations: Sequence[Operation]) -> None:
         """Write to ZooKeeper in a session that never fails."""
@@ -266,7 +267,7 @@ class World:
             self.counts["deleted"] += 1
             self.delete_topic(topic)
         elif dice < 0.75:
-            # The topic is deleted and recreated before any member can have seen the deletion.
+            # Recreate the topic before any member can see the deletion.
             self.delete_topic(topic)
             self.set_topic(topic, self.chance.randrange(1, 8))
         elif self._offsets:
@@ -281,7 +282,7 @@ class World:
             reader.zk.resume()
             reader.owner.resume(self.loop)
 
-    # Checks after the faults.
+    # The methods below check the group after the faults.
 
     async def settle(self) -> None:
         await asyncio.sleep(2 * SESSION_S)
@@ -338,7 +339,7 @@ class World:
 
 
 def count_requests(world: World) -> None:
-    """Count the requests to ZooKeeper, except commits."""
+    """Count the requests that members send to ZooKeeper, except commits."""
     service = world.service
     for name in ("get", "children", "sync", "write"):
         original = getattr(service, name)
@@ -356,7 +357,7 @@ def is_commit(asked: object) -> bool:
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; raises Violation with the seed in its message."""
+    """Run one seed; return its counts. Raises Violation with the seed in its message."""
     return play(World, seed)
 
 

@@ -1,7 +1,7 @@
-"""The batches, commits and positions of all clients, and the checks at the end of a run.
+"""Record the batches, commits and positions of all clients; check them at the end of a run.
 
-Values are unique. A batch is acknowledged at a known offset, certainly refused, or has an unknown
-outcome; then it may or may not be in the log. ``Checker`` checks reads when they happen.
+Values are unique. A batch is acknowledged at a known offset, certainly refused, or of unknown
+outcome. A batch of unknown outcome may be in the log. ``Checker`` checks reads when they happen.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Commit:
 
 @dataclass
 class History:
-    """What the clients sent and committed; clients add to it as they run."""
+    """The batches and commits of all clients, which add to the history as they run."""
 
     sent: list[Sent] = field(default_factory=list)
     committed: dict[tuple[str, TopicPartition], list[Commit]] = field(default_factory=dict)
@@ -103,9 +103,9 @@ class History:
                 _check_sent(sent, places, latest, may_be_lost=sent.key in lossy)
 
     def check_commits(self, found: Callable[[str, TopicPartition], int]) -> None:
-        """Check that each committed offset is the last acknowledged commit or a later unknown one.
+        """Check that each committed offset is that of the last acknowledged commit.
 
-        A commit of unknown outcome may have stayed in a broker for some time before it was applied.
+        A commit of unknown outcome is allowed too, even an earlier one: a broker may apply it late.
         """
         for (group, place), attempts in self.committed.items():
             since, allowed = 0.0, {-1}
@@ -144,7 +144,8 @@ def _check_sent(
     if there and len(there) != len(found):
         raise Violation(f"{sent.key}: {sent.values} are in the log only in part: {found}")
     if is_safe:
-        # A producer's batches keep their order; a batch that it gave up may be appended late.
+        # Acknowledged batches of a producer keep their order. A batch of unknown outcome may be
+        # appended late.
         name = (sent.key, sent.producer)
         if there[0][1] < latest.get(name, -1):
             raise Violation(

@@ -1,11 +1,16 @@
 """Simulate Kafka groups: production coordinators on a simulated ZooKeeper under random faults.
 
-Members join, leave, die, are stopped and rejoin under static names; requests and responses are late
+Members join, leave, die, are stopped and rejoin as static members; requests and responses are late
 or lost. Brokers are killed, stopped, cut off from ZooKeeper, lose their sessions and receive watch
-events late. Every write is checked as it happens: generations only grow, and each has one
-assignment. Only the member to which a generation assigned a partition writes its offset, in that
-generation, and no offset goes back. After all faults are healed each partition has one member, and
-consumption continues. ``python -m sim.kafka_groups --seeds 1000`` runs many seeds.
+events late. Every write is checked as it happens:
+
+* Generation numbers only grow, and each generation has one assignment.
+
+* Only the member to which a generation assigned a partition writes the partition's offset, in that
+  generation. No offset goes back.
+
+After all faults are healed, each partition has one member, and consumption continues. The command
+``python -m sim.kafka_groups --seeds 1000`` runs many seeds.
 """
 
 from __future__ import annotations
@@ -76,15 +81,14 @@ undefined.
 """
 
 Generation = tuple[int, int]
-"""A generation of the group: the incarnation of the group (the number of deletions so far), and the
-generation number."""
+"""The group's incarnation (its number of deletions so far) and its generation number."""
 NOBODY = znodes.CoordinatorZnode(-1, -1, 0, 0, None)
 
 T = TypeVar("T")
 
 
 class BrokerProcess:
-    """One start of a broker, reduced to its registry and its group coordinator."""
+    """A broker process, reduced to its registry and its group coordinator."""
 
     def __init__(self, world: World, broker_id: int, start_counter: int) -> None:
         self.world, self.broker_id, self.start_counter = world, broker_id, start_counter
@@ -122,7 +126,7 @@ class BrokerProcess:
             self.world.later(1.0, lambda: self.world.restart(self))
 
     async def ask_others(self) -> None:
-        """Ask the other brokers regularly whether they coordinate this broker's groups."""
+        """Regularly ask the other brokers whether they now coordinate this broker's groups."""
         opinion = CoordinatorFencing(self.broker_id, self.registry, self.groups, self.ask)
         while True:
             await asyncio.sleep(LOOK_MS / 1000)
@@ -152,7 +156,7 @@ class BrokerProcess:
 
 
 class Member:
-    """A minimal client: eager, assigns by range, commits its positions."""
+    """A minimal group member with the eager protocol and the range assignor; commits positions."""
 
     def __init__(self, world: World, name: str, instance_id: str | None) -> None:
         self.world, self.name, self.instance_id = world, name, instance_id
@@ -177,7 +181,7 @@ class Member:
                 if isinstance(error, UnknownMemberIdError) or error.name == "FENCED_INSTANCE_ID":
                     self.member_id = ""
                 await asyncio.sleep(chance.random() * 0.3)
-        # A member that never found a coordinator has no group to leave.
+        # Leave the group, unless the member never found a coordinator.
         if chance.random() < 0.8 and self.broker is not None:
             with suppress(LogbusError):
                 if self.positions:
@@ -186,7 +190,7 @@ class Member:
                 await self.ask(lambda groups: groups.leave(GROUP, (leaver,)))
 
     async def take_part(self) -> None:
-        """Join, then heartbeat and commit until an error ends this generation."""
+        """Join; then commit and send heartbeats until an error ends the member's generation."""
         await self.find_coordinator()
         await self.join()
         while self.alive:
@@ -196,8 +200,8 @@ class Member:
             if self.world.chance.random() < 0.6:
                 await self.commit()
             if self.world.chance.random() < 0.1:
-                # Some members look up the coordinator again, and find the next one before the
-                # others.
+                # Look up the coordinator again: some members then find a new coordinator before
+                # others do.
                 await self.find_coordinator()
             error = (await self.ask(lambda groups: groups.heartbeat(GROUP, self.heartbeat))).error
             if error is not None:
@@ -257,7 +261,7 @@ class Member:
         return None
 
     def last_words(self) -> None:
-        """Send a commit that arrives after the member has given up its partitions."""
+        """Send a commit that the coordinator receives after the member gave up its partitions."""
         chance = self.world.chance
         if self.broker is None or not self.positions or chance.random() < 0.5:
             return
@@ -274,7 +278,7 @@ class Member:
         await self.commit_of_now()()
 
     def commit_of_now(self) -> Callable[[], Awaitable[None]]:
-        """Return a function that commits the current positions in the current generation."""
+        """Return a function that commits the positions and the generation of this moment."""
         broker, member, generation = self.broker, self.member_id, self.generation
         assert broker is not None
         when = f"{self.incarnation}/{generation}"
@@ -309,7 +313,7 @@ class Member:
 
 
 class World:
-    """One seed. ``SETTINGS`` override its brokers' settings."""
+    """The run of one seed. ``SETTINGS`` override the settings of its brokers."""
 
     SETTINGS: Mapping[str, int] = {}
 
@@ -335,22 +339,22 @@ class World:
         self._number += 1
         return self._number
 
-    # Checks.
+    # The methods below check writes.
 
     def incarnation_of(self, claim: str | None) -> int:
-        """Return the incarnation of the group that a coordinator's claim belongs to."""
+        """Return the incarnation of the group at the time of a coordinator's claim."""
         if claim is None:
             raise NetworkError("the coordinator lost the group while it answered")
         return self._incarnations[claim]
 
     def assigned(self, generation: Generation, parts: dict[str, bytes]) -> None:
-        """Record the leader's assignment of a generation; a second one must be equal."""
+        """Record the group leader's assignment of a generation; a repeated one must be equal."""
         known = self._assigned.setdefault(generation, parts)
         if known != parts:
             self.fail(f"generation {generation} is assigned twice: {known}, {parts}")
 
     def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
-        """Check the operations of one write when ZooKeeper applies them."""
+        """Check the operations of one write to ZooKeeper."""
         before = self._coordinator
         for operation in operations:
             path = operation.path
@@ -381,7 +385,7 @@ class World:
         self.counts["generations" if same else "claims"] += 1
 
     def _committed(self, path: str, data: bytes, generation: int) -> None:
-        """Check one commit; ``generation`` is the generation before this write."""
+        """Check one offset commit; ``generation`` is the group's generation before the write."""
         offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
         self._offsets[path] = offset
         partition = int(path.rpartition("/")[2])
@@ -402,7 +406,7 @@ class World:
         self.problems.append(violation)
         raise violation
 
-    # Faults and clients.
+    # The methods below run faults and clients.
 
     def any_broker(self) -> BrokerProcess:
         living = [broker for broker in self.brokers.values() if broker.serves]
@@ -509,8 +513,8 @@ class World:
     async def delete(self) -> None:
         """Try to delete the group several times.
 
-        A deletion succeeds if the coordinator has no member, for instance just after it took the
-        group over.
+        A deletion succeeds if the coordinator knows no member, for example after it took the group
+        over.
         """
         for _ in range(self.chance.randrange(1, 15)):
             await asyncio.sleep(self.chance.random() * 0.4)
@@ -553,7 +557,7 @@ class World:
             broker.zk.resume()
             broker.owner.resume(self.loop)
 
-    # Checks after the faults.
+    # The methods below check the group after the faults.
 
     async def settle(self) -> None:
         await asyncio.sleep(10.0)
@@ -561,7 +565,7 @@ class World:
         self.slow = self.lossy = 0.0
         for broker in self.brokers.values():
             broker.zk.lag_s = 0.0
-        # From here on each static name has one process.
+        # Leave only the newest process of each static member.
         names: set[str] = set()
         for member in reversed(self.living):  # The newest process has fenced the others.
             if member.instance_id in names:
@@ -591,20 +595,20 @@ class World:
 async def join(
     groups: GroupCoordinator, make: Callable[[int], ev.Join]
 ) -> tuple[JoinResult, str | None]:
-    """Join; return the result and the coordinator's claim, None if it has lost the group."""
+    """Join; return the result and the coordinator's claim, which is None if it lost the group."""
     result = await groups.join(GROUP, make)
     held = groups._held.get(GROUP)
     return result, None if held is None else held.claim.value.claim
 
 
 def _is_again(member: str, owners: list[str]) -> bool:
-    """Return whether a static member has a new id after it rejoined."""
+    """Return whether an owner is the same static member with another member id."""
     name, is_static, _ = member.partition("/")
     return bool(is_static) and any(owner.startswith(f"{name}/") for owner in owners)
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; raises Violation with the seed in its message."""
+    """Run one seed; return its counts. Raises Violation with the seed in its message."""
     return play(World, seed)
 
 

@@ -1,10 +1,10 @@
-"""Simulate logbus's members of Kafka groups with production coordinators.
+"""Simulate logbus members of Kafka groups with production coordinators.
 
-All faults of ``kafka_groups`` occur here, too. A member is production code from its state machine
-to its commits; only records are left out. A poll increments a number, which stands for the
-position, while the member's lease holds. Some polls come so late that the member has left the
-group. The checks are those of ``kafka_groups``, with one exception: a cooperative member may commit
-a partition that it is about to give up and that no member owns in the new generation. ``python -m
+All faults of ``kafka_groups`` occur here too. A member is production code from its state machine to
+its commits, but reads no records. While the member's lease holds, a poll increments a number in
+place of the position. Some polls come so late that the member has left the group. The checks are
+those of ``kafka_groups``, with one exception: a cooperative member may commit a partition that it
+is about to give up and that no member owns in the new generation. The command ``python -m
 sim.kafka_members --seeds 1000`` runs many seeds.
 """
 
@@ -41,9 +41,9 @@ STUCK_MS = 4000
 
 
 class Wire(LoopShell):
-    """Pass a member's requests to a broker's coordinator as Python values.
+    """A shell that passes a member's requests to a broker's coordinator as Python values.
 
-    Each request calls the coordinator as its handler does.
+    Each request calls the coordinator as the broker's handler does.
     """
 
     def __init__(self, owner: MachineMember) -> None:
@@ -72,7 +72,7 @@ class Wire(LoopShell):
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    # The broker's side.
+    # The methods below answer requests in the broker's place.
 
     async def answer(self, broker: base.BrokerProcess, call: Any) -> Any:
         match call:
@@ -227,7 +227,7 @@ class Wire(LoopShell):
 
 
 class MachineMember(base.Member):
-    """One process with one consumer."""
+    """A client process with one consumer."""
 
     def __init__(self, world: World, name: str, instance_id: str | None) -> None:
         self.world, self.name, self.instance_id = world, name, instance_id
@@ -289,10 +289,10 @@ class MachineMember(base.Member):
             await asyncio.sleep(6.0 if is_stuck else 0.02 + chance.random() * 0.2)
             core.ask()
             self.world.counts["idle"] += self.member.is_idle
-            # An automatic commit of the positions, though another member may own the partitions by
-            # now. Nothing waits for its result.
+            # Commit the positions automatically, without waiting for the result. Another member may
+            # already own the partitions.
             core.commit_due |= chance.random() < 0.2
-            # A poll that raises returns no records.
+            # A poll that raises an error returns no records.
             if await self.attempt(core.fill(0)) and not self.membership.is_held_back():
                 for tp in self.reader.assignment():
                     self.world.handed_out(self, tp)
@@ -307,7 +307,7 @@ class MachineMember(base.Member):
         self.owner.die()
 
     async def attempt(self, task: Task[Any]) -> bool:
-        """Run a task of the reader, and count its error."""
+        """Run a task of the reader; count its error. Return whether the task succeeded."""
         try:
             await self.reader.run(task)
         except LogbusError as error:
@@ -330,7 +330,7 @@ class MachineMember(base.Member):
 
 
 class World(base.World):
-    """One seed; all members use the same assignors."""
+    """The run of one seed; all members use the same assignors."""
 
     def __init__(self, loop: Any, seed: int) -> None:
         super().__init__(loop, seed)
@@ -341,8 +341,8 @@ class World(base.World):
     def handed_out(self, reader: MachineMember, tp: TopicPartition) -> None:
         """Check that no other member of the same coordinator would return records of the partition.
 
-        The check ignores members of another coordinator: one that is cut off and already replaced
-        still confirms its own members.
+        The check ignores members of another coordinator, because a replaced coordinator without a
+        connection to ZooKeeper still confirms its own members.
         """
         self.counts["handed out"] += 1
         for other in self.members:
@@ -357,10 +357,10 @@ class World(base.World):
                 self.fail(f"{tp} is handed out by {reader.name}, and would be by {other.name}")
 
     def is_former(self, member: MachineMember) -> bool:
-        """Return whether another process has taken the member's static name since.
+        """Return whether another process has taken over the member's static name.
 
-        The former process learns it by its next heartbeat. An older process may take the name back
-        if its first joins were not answered.
+        The former process learns of it with its next heartbeat. It takes the name back if its joins
+        were not answered before.
         """
         return member.instance_id is not None and any(
             isinstance(other, MachineMember)
@@ -384,7 +384,7 @@ class World(base.World):
             self.fail(f"generation {generation} gives a partition twice: {parts}")
 
     def _committed(self, path: str, data: bytes, generation: int) -> None:
-        """Allow the former owner to commit a partition that no member owns in this generation."""
+        """Check a commit; allow the former owner if no member owns the partition now."""
         partition = int(path.rpartition("/")[2])
         parts = self._assigned.get((self._incarnation, generation), {})
         if self.assignors == "cooperative-sticky" and not any(
@@ -403,7 +403,7 @@ class World(base.World):
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; raises Violation with the seed in its message."""
+    """Run one seed; return its counts. Raises Violation with the seed in its message."""
     return play(World, seed)
 
 

@@ -1,9 +1,9 @@
 """A topic with unclean leader elections, which may lose committed records.
 
-While a seed runs, the topic's batches are not compared with the committed log. At the end all
-replicas must be equal. A consumer reads the topic from the beginning, and drops the records that
-logbus reports to it as lost. At the end the consumer must have exactly the records of the log. If
-no election was unclean, no record may be lost.
+While a seed runs, the topic's batches are not compared with the committed log. A consumer reads the
+topic from the beginning, and drops the records that logbus reports as lost. At the end, all
+replicas must be equal, and the consumer must have exactly the records of the log. If no election
+was unclean, no record may be lost.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _compare(kept: dict[int, bytes], found: dict[int, bytes]) -> None:
 
 
 class LossyReader(Consumer):
-    """A reader with ``start="earliest"`` that drops the records which are reported as lost."""
+    """A consumer with ``start="earliest"`` that drops records when logbus reports them as lost."""
 
     rewinds = False
 
@@ -104,7 +104,7 @@ class LossyReader(Consumer):
         return self.rows.setdefault(key, {})
 
     def _compare(self, key: PartitionKey, entry: Entry) -> None:
-        """Compare nothing, because a record may be lost after it was read."""
+        """Skip the comparison with the committed log: a record may be lost after it was read."""
 
     def _out_of_range(self, tp: TopicPartition, error: LogbusError) -> None:
         is_cut = isinstance(error, LogTruncatedError)
@@ -123,7 +123,7 @@ class LossyReader(Consumer):
         self._collector.go_on(tp, goes_on_at)
 
     async def read_to(self, key: PartitionKey, mark: bytes) -> None:
-        """Read until this value has been returned."""
+        """Read a partition until the value ``mark`` was returned."""
         while mark not in self.of(key).values():
             self._news.clear()
             self._take()

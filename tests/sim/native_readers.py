@@ -1,9 +1,10 @@
 """Consumers of a simulated native group: a production member, and a reader for each stream.
 
 A reader learns of assigned and revoked partitions only when it polls, as in production
-(``ReaderCore`` and ``NativeMembership``). Records are left out: a poll moves the position forward
-while the lease holds. Between two polls a reader works, at times so long that its partitions move
-to another stream or consumer and back. It commits automatically, before its work, or after it.
+(``ReaderCore`` and ``NativeMembership``). There are no records: a poll only moves the position
+forward while the lease holds. Between two polls a reader works, sometimes so long that its
+partitions move to another stream or consumer and back. The reader commits automatically, before
+its work, or after its work.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ SLOW_S = 2.5
 
 
 class Wire(LoopShell):
-    """A shell that answers requests for metadata and offsets as a cluster of one broker would."""
+    """A shell that answers requests for metadata and offsets as a cluster of one broker does."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.loop)
@@ -96,7 +97,7 @@ class Wire(LoopShell):
 
 
 class StreamReader:
-    """One stream, and the thread that reads it."""
+    """One stream and the simulated thread that reads it."""
 
     def __init__(self, consumer: Reader, number: int) -> None:
         self.consumer, self.number = consumer, number
@@ -120,7 +121,7 @@ class StreamReader:
     def lost(self, _: SimConsumer, tps: list[TopicPartition]) -> None:
         self.world.counts["losses"] += len(tps)
 
-    # The reader's thread.
+    # The methods below run in the reader's thread.
 
     async def run(self) -> None:
         chance, consumer, collector = self.world.chance, self.consumer, self.core.collector
@@ -151,14 +152,14 @@ class StreamReader:
                 self.world.handed_out(self.consumer, tp)
                 self.reader.move(tp, self.world.chance.randrange(1, 20))
 
-    # Calls into the member's thread.
+    # The methods below call the member's thread.
 
     def commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
         self.consumer.spawn(self.consumer.commit(rows, self.core.assignment.grants(rows)))
 
 
 class Reader:
-    """One consumer: a production member, and streams that return the records of its partitions."""
+    """One consumer: a production member and its streams."""
 
     def __init__(self, world: World, name: str, subscription: NativeSubscription) -> None:
         self.world = world
@@ -187,7 +188,7 @@ class Reader:
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.world.loop.create_task(coroutine, context=self.owner.context)
 
-    # The interface of ``GroupSession``.
+    # The methods below implement ``GroupSession``.
 
     group = GROUP
 
@@ -235,10 +236,10 @@ class Reader:
                     self.world.fail(f"{self.name}: a commit failed: {error}")
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the number of the stream that reads each partition."""
+        """Return, for each partition, the number of the stream that reads it."""
         return {tp: stream.number for stream in self.streams for tp in stream.reader.assignment()}
 
-    # Leave or die.
+    # The methods below end the consumer.
 
     def kill(self) -> None:
         self.alive = False
@@ -246,7 +247,7 @@ class Reader:
         self.zk.kill()
 
     async def leave(self) -> None:
-        """Leave the group without waiting for streams that are at work."""
+        """Leave the group without waiting for streams that still process records."""
         self.alive = False
         for stream in self.streams:
             if self.commits == ITSELF and not stream.is_at_work:
@@ -256,8 +257,10 @@ class Reader:
 
 
 class Telling(SessionDispatcher):
-    """The production dispatcher of a member's events, which also counts renewals of the lease and
-    stores the error that refused the member."""
+    """The production dispatcher of a member's events.
+
+    It also counts renewals of the lease and stores the error that refused the member.
+    """
 
     def __init__(self, consumer: Reader, world: World) -> None:
         super().__init__(consumer.readers)

@@ -1,10 +1,10 @@
-"""The network in virtual time: ordered connections over links that delay, lose messages or are cut.
+"""The network in virtual time: ordered connections over links that delay or lose messages.
 
 A ``Channel`` is one TCP connection from a client or a broker to a broker; its requests and its
-responses keep their order. A message on a cut link waits and arrives when the link is healed, even
-if its connection was closed. An old request may therefore arrive after requests of the next
-connection. A lost message breaks its connection, and the outcome of the request is unknown. Each
-direction of a link is cut separately; all clients are the node CLIENTS.
+responses keep their order. Each direction of a link can be cut. A message on a cut link arrives
+when the link is healed, even if its connection was closed. An old request may therefore arrive
+after requests of the next connection. A lost message breaks its connection, and the outcome of the
+request is unknown. All clients share the node CLIENTS.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sim.scheduler import OUTSIDE, SimLoop
 from broker_lite.errors import LogbusError, NetworkError, RequestTimedOutError
 
 CLIENTS = 0
-"""The node of all test clients; each broker's node is its id."""
+"""The node of all test clients; the node of a broker is its broker id."""
 _STEP_S = 1e-6
 
 Answered = Callable[[Any], None]
-"""Called with the response, or with the LogbusError of a failed request."""
+"""A callback that receives the response, or the LogbusError of a failed request."""
 
 
 class Server(Protocol):
@@ -41,13 +41,14 @@ class Server(Protocol):
 
 
 Serve = Callable[[Any, Answered], None]
-"""Called in the server's process with that process; calls back with the response."""
+"""A function that handles a request: called with the server's process and a callback."""
 
 
 class SimNet:
     """The links between all nodes.
 
-    ``delay_s`` is the longest delay of most messages; a fraction ``spike_rate`` takes up to 1 s.
+    ``delay_s`` is the longest delay of most messages. A fraction ``spike_rate`` of the messages
+    takes up to 1 s.
     """
 
     def __init__(
@@ -64,21 +65,20 @@ class SimNet:
         self._cuts: dict[tuple[int, int], int] = {}
         self._stuck: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._free_at: dict[tuple[int, int], float] = {}
-        """The time at which the last delayed message of a healed link arrives. Later messages
-        arrive after it."""
+        """When the last delayed message of a healed link arrives; later messages follow it."""
         self._channels: dict[int, dict[Channel, None]] = {}
         self.numbers = count(1)
 
     def channel(self, source: int, target: int, context: Context) -> Channel:
         return Channel(self, source, target, context)
 
-    # Links.
+    # The methods below change links and send messages.
 
     def is_cut(self, source: int, target: int) -> bool:
         return (source, target) in self._cuts
 
     def cut(self, source: int, target: int) -> None:
-        """Stop messages in this direction until ``heal`` was called as often as ``cut``."""
+        """Hold back messages from source to target until each ``cut`` is healed."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
 
     def heal(self, source: int, target: int) -> None:
@@ -101,9 +101,7 @@ class SimNet:
             self.heal(*link)
 
     def send(self, source: int, target: int, after: float, arrive: Callable[[], None]) -> float:
-        """Call ``arrive`` at the other end, not before the time ``after``; return the time of
-        arrival.
-        """
+        """Call ``arrive`` when a message arrives, at ``after`` or later; return that time."""
         rng = self.rng
         delay = 0.0001 + rng.random() * self.delay_s
         if self.spike_rate and rng.random() < self.spike_rate:
@@ -127,7 +125,7 @@ class SimNet:
     def is_lost(self) -> bool:
         return self.loss_rate > 0 and self.rng.random() < self.loss_rate
 
-    # Connections.
+    # The methods below open and break connections.
 
     def opened(self, channel: Channel) -> None:
         self._channels.setdefault(channel.target, {})[channel] = None
@@ -138,8 +136,8 @@ class SimNet:
     def died(self, server: Server, *, silently: bool) -> None:
         """Remove a dead process.
 
-        Its peers see their connections close unless its machine is off (``silently``). Responses to
-        its own requests are dropped.
+        Its peers see their connections close, unless its machine is off (``silently``). The network
+        drops responses to the process's own requests.
         """
         for channels in list(self._channels.values()):
             for channel in list(channels):
@@ -165,9 +163,9 @@ class _Call:
 
 
 class Channel:
-    """One connection; a new one is needed once ``is_open`` is False.
+    """One connection; later connections have higher numbers.
 
-    Later connections have higher numbers.
+    A caller must open a new connection once ``is_open`` is False.
     """
 
     def __init__(self, net: SimNet, source: int, target: int, context: Context) -> None:
@@ -185,7 +183,7 @@ class Channel:
         net.opened(self)
 
     def request(self, serve: Serve, answered: Answered, timeout_s: float) -> None:
-        """Send a request; ``answered`` is called once, later, in this connection's context."""
+        """Send a request; later call ``answered`` once, in this connection's context."""
         net = self.net
         call = _Call(answered, net.loop.now + timeout_s)
         self._calls.append(call)
@@ -251,7 +249,7 @@ class Channel:
             self.fail(RequestTimedOutError("no answer in time"))
 
     def fail(self, error: LogbusError) -> None:
-        """Break the connection: every request in flight is answered with ``error`` later."""
+        """Break the connection: every request in flight later fails with ``error``."""
         if not self.is_open:
             return
         calls = self._calls
@@ -260,9 +258,7 @@ class Channel:
             self.net.loop.call_soon(call.answered, error, context=self.context)
 
     def close(self, error: LogbusError) -> None:
-        """Close the connection at its own end: every request in flight fails with ``error`` at
-        once.
-        """
+        """Close the connection locally: every request in flight fails with ``error`` at once."""
         calls = self._calls
         self.abandon()
         for call in calls:

@@ -1,7 +1,7 @@
 """The options of a seed: sizes, speeds and kinds of faults (swarm testing).
 
-Each seed leaves out whole kinds of faults, so that the remaining ones reach deeper states. It also
-draws the load of its clients, the delay of its network and the rates of its clocks.
+Each seed leaves out whole kinds of faults, so that the remaining kinds reach deeper states. A seed
+also draws the load of its clients, the delay of its network and the rates of its clocks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Options:
     copy_batches: int = 30
     """Batches after which a coordinator copies its state."""
     segment_ms: int = 0
-    """``segment.ms``, which gives logs several segments; 0 is the default, one segment a log."""
+    """``segment.ms``, so that logs have several segments; 0 is the default: one segment a log."""
 
     @property
     def least_copies(self) -> int:
@@ -64,7 +64,7 @@ class Options:
 def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
     """Draw the options of a seed. ``kinds`` are the names of all kinds of faults."""
     rng = scheduler.stream(seed, "options")
-    # A separate generator, so that new options leave earlier draws unchanged.
+    # Use a separate random generator, so that new options do not change the draws above.
     extra = scheduler.stream(seed, "administration")
     administrates = extra.random() < 0.3
     return Options(

@@ -1,8 +1,9 @@
 """Protocol rules, each with a switch that removes the rule from production code; for tests only.
 
-A simulator that finds nothing may simply check too little. ``test_planted`` therefore shows that it
-detects the removal of each rule. Each plant replaces one function or attribute of production code
-by a version without the rule. The docstring of a plant states the wrong behaviour.
+A simulator that finds no fault may check too little. ``test_planted`` therefore proves that the
+simulator detects the removal of each rule. Each function, a *plant*, replaces one function or
+attribute of production code by a version without the rule. Its docstring states the wrong
+behaviour.
 """
 
 from __future__ import annotations
@@ -67,18 +68,18 @@ def plant(function: Plant) -> Plant:
     return function
 
 
-# The high watermark.
+# The next functions break rules of the high watermark.
 
 
 @plant
 def joining_replica_does_not_count(patch: Patch) -> None:
-    """The high watermark advances past a replica whose ISR expansion is not yet written."""
+    """Plant a fault: the high watermark ignores a replica whose ISR expansion is in flight."""
     patch.setattr(PendingExpandIsr, "maximal", property(lambda self: self.replicas))
 
 
 @plant
 def leaving_replica_counts_no_more(patch: Patch) -> None:
-    """The high watermark advances past a replica whose ISR shrink is not yet written."""
+    """Plant a fault: the high watermark ignores a replica whose ISR shrink is in flight."""
 
     def staying(self: PendingShrinkIsr) -> tuple[ReplicaId, ...]:
         return tuple(replica for replica in self.replicas if replica not in self.leaving)
@@ -88,13 +89,13 @@ def leaving_replica_counts_no_more(patch: Patch) -> None:
 
 @plant
 def high_watermark_without_min_insync(patch: Patch) -> None:
-    """Records are committed with fewer in-sync replicas than min.insync.replicas."""
+    """Plant a fault: records are committed with fewer in-sync replicas than min.insync.replicas."""
     patch.setattr(isr, "is_enough", lambda state, least: True)
 
 
 @plant
 def high_watermark_without_own_flush(patch: Patch) -> None:
-    """The leader counts its own log end offset instead of its flushed end."""
+    """Plant a fault: the leader counts its own log end offset instead of its flushed end."""
     advance = Leader.advance
 
     def eager(self: Leader) -> list[Effect]:
@@ -109,7 +110,10 @@ def high_watermark_without_own_flush(patch: Patch) -> None:
 
 @plant
 def high_watermark_of_half_the_isr(patch: Patch) -> None:
-    """A majority of the ISR commits a record (as in Raft), but any ISR member may be elected."""
+    """Plant a fault: a majority of the ISR commits a record, as in Raft.
+
+    Any ISR member may be elected, also one without the record.
+    """
 
     def high_watermark(
         state: Any, ends: Mapping[ReplicaId, int], *, min_insync_replicas: int, current: int
@@ -122,7 +126,7 @@ def high_watermark_of_half_the_isr(patch: Patch) -> None:
 
 @plant
 def any_epoch_is_counted(patch: Patch) -> None:
-    """The leader counts a fetch of another leader epoch."""
+    """Plant a fault: the leader counts a fetch of another leader epoch."""
 
     def follower_fetched(self: Partition, now_ms: int, event: FollowerFetched) -> list[Effect]:
         try:
@@ -137,13 +141,13 @@ def any_epoch_is_counted(patch: Patch) -> None:
 
 @plant
 def readers_see_the_log_end(patch: Patch) -> None:
-    """Consumers receive uncommitted records."""
+    """Plant a fault: consumers receive uncommitted records."""
     patch.setattr(Replica, "high_watermark", property(lambda self: self.role.log_end_offset))
 
 
 @plant
 def acknowledged_after_the_append(patch: Patch) -> None:
-    """acks=all is acknowledged when the leader alone has appended."""
+    """Plant a fault: acks=all is acknowledged when the leader alone has appended."""
     patch.setattr(Leader, "appended", lambda self, event: _reply(self, event))
 
 
@@ -152,18 +156,24 @@ def _reply(leader: Leader, event: Appended) -> list[Effect]:
     return [Reply(event.token, event)]
 
 
-# The ISR and elections.
+# The next functions break rules of the ISR and of elections.
 
 
 @plant
 def joins_without_the_epochs_start(patch: Patch) -> None:
-    """A replica joins a new leader's ISR at the old high watermark, behind committed records."""
+    """Plant a fault: a replica joins a new leader's ISR at the old high watermark.
+
+    The replica then lacks records that were committed before.
+    """
     patch.setattr(Leader, "_expand", _expanding(lambda self: self.log.high_watermark))
 
 
 @plant
 def joins_without_the_high_watermark(patch: Patch) -> None:
-    """A replica joins the ISR at the epoch's start offset, below the high watermark."""
+    """Plant a fault: a replica joins the ISR when it has reached the epoch's start offset.
+
+    The high watermark may be higher.
+    """
     patch.setattr(Leader, "_expand", _expanding(lambda self: self.epoch_start_offset or 0))
 
 
@@ -186,7 +196,7 @@ def _expanding(least: Callable[[Leader], int]) -> Callable[..., list[Effect]]:
 
 @plant
 def elected_outside_the_isr(patch: Patch) -> None:
-    """If the leader fails, any live replica is elected."""
+    """Plant a fault: if the leader fails, the controller elects any live replica."""
     elect = election.elect
 
     def careless(
@@ -208,7 +218,10 @@ def elected_outside_the_isr(patch: Patch) -> None:
 
 @plant
 def isr_emptied_with_the_last(patch: Patch) -> None:
-    """The ISR becomes empty when its last member fails, so no replica is known to be complete."""
+    """Plant a fault: the ISR becomes empty when its last member fails.
+
+    ZooKeeper then names no replica that has all committed records.
+    """
     elect = election.elect
 
     def emptying(state: LeaderAndIsr, *values: Any, **others: Any) -> LeaderAndIsr | None:
@@ -222,7 +235,7 @@ def isr_emptied_with_the_last(patch: Patch) -> None:
 
 @plant
 def same_epoch_elected_again(patch: Patch) -> None:
-    """A leader that comes back keeps its leader epoch."""
+    """Plant a fault: a leader that comes back keeps its leader epoch."""
     elect = election.elect
 
     def lazy(state: LeaderAndIsr, *values: Any, **others: Any) -> LeaderAndIsr | None:
@@ -241,7 +254,7 @@ def _elections(patch: Patch, elect: Any) -> None:
 
 @plant
 def epoch_of_an_earlier_process(patch: Patch) -> None:
-    """A restarted process leads in the leader epoch of the process before."""
+    """Plant a fault: a restarted broker leads in the leader epoch of its former process."""
 
     def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
         return state.leader == local.broker_id and local in state.isr
@@ -251,7 +264,7 @@ def epoch_of_an_earlier_process(patch: Patch) -> None:
 
 @plant
 def any_disk_leads(patch: Patch) -> None:
-    """A broker counts as in sync and leads, whatever broker directory it has."""
+    """Plant a fault: a broker stays in sync and leads although it has another broker directory."""
 
     def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
         return state.leader == local.broker_id and state.leader_broker_epoch in broker_epochs
@@ -267,7 +280,7 @@ def any_disk_leads(patch: Patch) -> None:
 
 @plant
 def disk_of_the_past_registers(patch: Patch) -> None:
-    """A broker directory with an old start counter is accepted as up to date."""
+    """Plant a fault: a broker directory with an old start counter is accepted as up to date."""
 
     async def check_disk(self: registration.Registrar) -> Any:
         ours = self._registration
@@ -279,12 +292,12 @@ def disk_of_the_past_registers(patch: Patch) -> None:
     patch.setattr(registration.Registrar, "_check_disk", check_disk)
 
 
-# Followers.
+# The next functions break rules of followers.
 
 
 @plant
 def cut_to_the_high_watermark(patch: Patch) -> None:
-    """A follower of a new leader truncates its log to its own high watermark (KIP-101)."""
+    """Plant a fault: a follower truncates its log to its own high watermark (KIP-101)."""
     begin = Follower.begin
 
     def cutting(self: Follower) -> list[Effect]:
@@ -302,13 +315,13 @@ def cut_to_the_high_watermark(patch: Patch) -> None:
 
 @plant
 def divergence_is_not_looked_for(patch: Patch) -> None:
-    """The leader answers a fetch without checking that the follower's log has diverged."""
+    """Plant a fault: the leader does not check whether a fetching follower's log has diverged."""
     patch.setattr(Leader, "_diverging", lambda self, event: None)
 
 
 @plant
 def diverging_log_begins_anew(patch: Patch) -> None:
-    """A follower in the ISR deletes its whole log when it diverges from the leader's."""
+    """Plant a fault: a follower in the ISR whose log has diverged deletes its whole log."""
 
     def diverged(self: Follower, event: FetchDiverged) -> list[Effect]:
         return [] if self._is_stale(event) else [self._truncate(0)]
@@ -318,7 +331,7 @@ def diverging_log_begins_anew(patch: Patch) -> None:
 
 @plant
 def fetched_before_flushed(patch: Patch) -> None:
-    """A follower fetches, and so acknowledges, before it has flushed."""
+    """Plant a fault: a follower fetches, and so acknowledges, before it has flushed."""
     fetched, tick = Follower.fetched, Follower.tick
 
     def unflushed(self: Follower, event: Fetched) -> list[Effect]:
@@ -331,7 +344,7 @@ def fetched_before_flushed(patch: Patch) -> None:
 
 @plant
 def stale_answers_are_taken(patch: Patch) -> None:
-    """A follower appends the response to a fetch of an earlier leader epoch."""
+    """Plant a fault: a follower appends the response to a fetch of an earlier leader epoch."""
 
     def take(self: Follower, event: Any) -> bool:
         self.in_flight = None
@@ -343,7 +356,7 @@ def stale_answers_are_taken(patch: Patch) -> None:
 
 @plant
 def old_registrations_fetch(patch: Patch) -> None:
-    """A fetch counts for the broker's present disk, even from an earlier registration (KIP-903)."""
+    """Plant a fault: a fetch of an earlier broker registration counts for its disk (KIP-903)."""
 
     careful = FollowerFetches.follower
 
@@ -354,12 +367,12 @@ def old_registrations_fetch(patch: Patch) -> None:
     patch.setattr(FollowerFetches, "follower", follower)
 
 
-# Disks and producers.
+# The next functions break rules of disks and of producer state.
 
 
 @plant
 def flush_does_nothing(patch: Patch) -> None:
-    """A flush leaves records in the page cache."""
+    """Plant a fault: a flush leaves records in the page cache."""
 
     def flush(self: Log) -> int:
         self.flushed_end = self.log_end_offset
@@ -370,13 +383,13 @@ def flush_does_nothing(patch: Patch) -> None:
 
 @plant
 def epochs_are_not_cut(patch: Patch) -> None:
-    """A truncated log keeps the leader epochs of the truncated records."""
+    """Plant a fault: a truncated log keeps the leader epochs of the truncated records."""
     patch.setattr(LeaderEpochs, "truncate_from_end", lambda self, offset: False)
 
 
 @plant
 def epoch_ends_at_the_log_end(patch: Patch) -> None:
-    """A leader answers its log end offset as the end of any earlier leader epoch."""
+    """Plant a fault: a leader answers its log end offset as the end of any earlier leader epoch."""
     end_offset_for = LeaderEpochs.end_offset_for
 
     def end(self: LeaderEpochs, epoch: int, log_end_offset: int) -> Any:
@@ -388,13 +401,13 @@ def epoch_ends_at_the_log_end(patch: Patch) -> None:
 
 @plant
 def duplicates_are_appended(patch: Patch) -> None:
-    """Sequence numbers are not checked."""
+    """Plant a fault: sequence numbers are not checked."""
     patch.setattr(ProducerState, "check", lambda self, header, **options: None)
 
 
 @plant
 def followers_forget_producers(patch: Patch) -> None:
-    """A new leader lacks the producer state of the leader before."""
+    """Plant a fault: followers keep no producer state, so a new leader has none."""
     append = Log.append_as_follower
 
     def forgetting(self: Log, buffer: memoryview, leader_epoch: int, now_ms: int) -> int:
@@ -412,16 +425,16 @@ def followers_forget_producers(patch: Patch) -> None:
 
 @plant
 def producers_are_not_cut(patch: Patch) -> None:
-    """A truncated log keeps the producer state of the truncated batches."""
+    """Plant a fault: a truncated log keeps the producer state of the truncated batches."""
     patch.setattr(Log, "rebuild_producers", lambda self, now_ms: None)
 
 
-# Writes to ZooKeeper.
+# The next functions break rules of writes to ZooKeeper.
 
 
 @plant
 def controller_is_not_fenced(patch: Patch) -> None:
-    """The writes of a deposed controller are applied."""
+    """Plant a fault: ZooKeeper applies the writes of a deposed controller."""
     begin = ControllerShell._begin
 
     def unfenced(self: ControllerShell, *values: Any) -> None:
@@ -434,7 +447,7 @@ def controller_is_not_fenced(patch: Patch) -> None:
 
 @plant
 def versions_are_not_compared(patch: Patch) -> None:
-    """Leader and ISR are written without comparing the znode's version."""
+    """Plant a fault: a broker writes leader and ISR without comparing the znode's version."""
     set_state = controller_writes.set_state
 
     def blind(change: Any) -> Set:
@@ -446,7 +459,7 @@ def versions_are_not_compared(patch: Patch) -> None:
 
 @plant
 def lost_answers_mean_done(patch: Patch) -> None:
-    """A leader's write to ZooKeeper counts as done although its response was lost."""
+    """Plant a fault: a leader takes a write whose response was lost for applied."""
 
     async def hopeful(store: Any, operations: Any, wait_connected: Any) -> Any:
         try:
@@ -460,20 +473,20 @@ def lost_answers_mean_done(patch: Patch) -> None:
 
 @plant
 def commits_are_not_written(patch: Patch) -> None:
-    """Committed offsets of groups are acknowledged but not stored."""
+    """Plant a fault: committed offsets of groups are acknowledged but not stored."""
 
     async def write(self: GroupWriter, parts: Any) -> None:
-        """Write nothing."""
+        """Acknowledge the offsets without writing them."""
 
     patch.setattr(GroupWriter, "_write", write)
 
 
-# Reassignments, and fetches of consumers.
+# The next functions break rules of reassignments and of consumers' fetches.
 
 
 @plant
 def joins_though_moved_away(patch: Patch) -> None:
-    """A leader adds a replica to the ISR that was reassigned before the write was applied."""
+    """Plant a fault: a leader adds a replica to the ISR although it was reassigned meanwhile."""
     patch.setattr(
         state_writes,
         "_is_assigned",
@@ -483,7 +496,7 @@ def joins_though_moved_away(patch: Patch) -> None:
 
 @plant
 def moves_are_not_followed_up(patch: Patch) -> None:
-    """A reassignment is not continued when its new replica gets in sync."""
+    """Plant a fault: the controller does not complete a reassignment to an in-sync replica."""
     adopt = Holding.adopt
 
     def silent(self: Holding, *values: Any) -> list[Any]:
@@ -495,13 +508,13 @@ def moves_are_not_followed_up(patch: Patch) -> None:
 
 @plant
 def strays_stay(patch: Patch) -> None:
-    """Logs that were reassigned or deleted while their broker was down stay on its disk."""
+    """Plant a fault: a broker keeps logs that were reassigned or deleted while it was down."""
     patch.setattr(ReplicaManager, "_set_aside_strays", lambda self, snapshot: None)
 
 
 @plant
 def consumers_get_flushed_records(patch: Patch) -> None:
-    """A consumer's fetch returns records up to the leader's flushed end."""
+    """Plant a fault: a consumer's fetch returns records up to the leader's flushed end."""
     wanted = fetch._ConsumerFetch._wanted
 
     def more(self: Any, replica: Replica, *values: Any) -> Any:
@@ -512,13 +525,13 @@ def consumers_get_flushed_records(patch: Patch) -> None:
 
 @plant
 def consumers_keep_their_leader(patch: Patch) -> None:
-    """A consumer does not refresh metadata after NOT_LEADER_OR_FOLLOWER."""
+    """Plant a fault: a consumer does not refresh metadata after NOT_LEADER_OR_FOLLOWER."""
     patch.setattr(FetchEngine, "_renew", lambda self: None)
 
 
 @plant
 def answers_of_old_seeks_count(patch: Patch) -> None:
-    """A consumer returns records that were fetched before a seek."""
+    """Plant a fault: a consumer returns records that were fetched before a seek."""
 
     def fetched(self: FetchCollector) -> Any:
         fetched = self._engine.fetched

@@ -1,8 +1,8 @@
 """One broker process in virtual time, from its start to its end.
 
-Production Registry, controller, ReplicaManager, fetchers and Log run on a simulated ZooKeeper,
-network, disk and clock; only sockets and threads are left out. All code of the process runs in one
-context (``scheduler.Owner``), so that the process can be stopped or killed between two callbacks.
+The production Registry, controller, ReplicaManager, fetchers and Log run on a simulated ZooKeeper,
+network, disk and clock, without sockets and threads. All code of the process runs in one context
+(``scheduler.Owner``), so that the process can be stopped or killed between two callbacks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PEER_TIMEOUT_S = 5.0
 
 
 class Process:
-    """One broker process. ``files`` is its disk; ``on_end`` is called when it has ended."""
+    """One broker process. ``files`` is its disk; the process calls ``on_end`` when it has ended."""
 
     def __init__(
         self, cluster: SimCluster, broker_id: int, files: MemFiles, *, is_stale: bool = False
@@ -87,10 +87,7 @@ class Process:
         return self.owner.context
 
     async def start(self) -> None:
-        """Start as ``server/broker.py`` does.
-
-        Raises LogbusError if this broker cannot start now.
-        """
+        """Start the broker as ``server/broker.py`` does; raise LogbusError if it cannot start."""
         cluster = self.cluster
         logs = self.logs = LogManager(
             self.files, DIRECTORY, random_id=lambda: f"D{cluster.ids.getrandbits(40):x}"
@@ -100,7 +97,7 @@ class Process:
         if self.files is cluster.disks[self.broker_id]:
             cluster.rot.own_disks.add(logs.directory_id)
         cluster.checker.recovered(self, logs)
-        # Recovery takes some time.
+        # Simulate the time that log recovery takes.
         await asyncio.sleep(cluster.chance.random() * 0.3)
         self.registry.on_fatal(lambda error: cluster.stopped(self, error))
         cluster_id = await self.registry.start(
@@ -170,7 +167,7 @@ class Process:
                 self.disk.keep(lambda: logs.tick(self.clock.now_ms()), _ignore)
 
     async def stop(self) -> None:
-        """Shut down as after SIGTERM; the process has ended afterwards."""
+        """Shut down as after SIGTERM; return when the process has ended."""
         cluster, logs = self.cluster, self.logs
         assert logs is not None and self.replicas is not None
         try:
@@ -187,14 +184,14 @@ class Process:
         await self.disk.run_keeper(lambda: None if logs.failed else logs.close_clean())
 
     def end(self) -> None:
-        """End the process; none of its code runs any more."""
+        """End the process at once, so that none of its code runs any more."""
         self.alive = self.serving = False
         self.owner.die()
         self.disk.stop()
         self.zk.kill()
 
     def pause(self) -> None:
-        """Stop the process as SIGSTOP does."""
+        """Suspend the process, as SIGSTOP does."""
         self.owner.pause()
         self.zk.pause()
 
@@ -215,7 +212,7 @@ class Process:
 
 
 class SimPeerNet:
-    """One process's connections to the leaders that it follows: the PeerNet of the fetchers."""
+    """The connections of one process's replica fetchers to the leaders that they follow."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -227,8 +224,7 @@ class SimPeerNet:
         request: wire.FetchRequest,
         answered: Callable[[wire.FetchResponse | LogbusError], None],
     ) -> None:
-        """Send a fetch request to a leader; ``answered`` receives the response or the error
-        later."""
+        """Send a fetch request to a leader; later call ``answered`` with the response or error."""
         process = self._process
         lane = leader.broker_id, request.flags & wire.FLAG_IDLE
         epoch, channel = self._channels.get(lane, (-1, None))
@@ -249,8 +245,10 @@ class SimPeerNet:
 
 
 def _response(topics: list[wire.TopicAnswer]) -> wire.FetchResponse:
-    """Return the response as the receiver gets it. This reads the answer's file ranges now, when
-    the answer is sent, as sendfile does."""
+    """Return the response as its receiver decodes it.
+
+    The response's file ranges are read now, when the response is sent, as sendfile does.
+    """
     fetched = [
         wire.FetchedTopic("", topic.topic_id, [_partition(row) for row in topic.partitions])
         for topic in topics
@@ -281,4 +279,4 @@ def _partition(row: wire.PartitionAnswer) -> wire.FetchedPartition:
 
 
 def _ignore(_: object, __: BaseException | None) -> None:
-    """Ignore the result; the log manager has it."""
+    """Ignore the result of a job, because the log manager already has it."""

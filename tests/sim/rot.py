@@ -1,11 +1,11 @@
 """Flip bits on disks: in segments, indexes, producer snapshots and checkpoints, one disk at a time.
 
 In a segment, bits flip only in committed and flushed batches below the recovery point, and only
-while another ISR member's disk has them intact. Above the recovery point, recovery cannot
-distinguish a flipped bit from a write torn by a power cut. Two things are never damaged: topics
+while another ISR member's disk has the batches intact. Above the recovery point, recovery cannot
+distinguish a flipped bit from a write that a power cut tore. Two things are never damaged: topics
 with one replica, which have no other copy, and a batch's leader epoch, which no checksum covers.
-The first batch of a log is damaged more often than by chance, because a truncation there leaves an
-empty log.
+The first batch of a log is damaged more often than other batches, because a truncation there leaves
+an empty log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BESIDE = (paths.INDEX, paths.TIME_INDEX, paths.SNAPSHOT)
 
 
 class Rot:
-    """The present and past damage in one cluster."""
+    """Damages disks of one cluster, and records the present and past damage."""
 
     def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
         self._cluster = cluster
@@ -82,7 +82,7 @@ class Rot:
             and point
             and checker.true_end(key)
             and self._is_elsewhere(key, directory_id)
-            # The recovery points name a deleted log until they are written again.
+            # The recovery points may still name a log that was deleted since.
             and files.exists(paths.partition_dir(DIRECTORY, key))
         ]
         if not keys:
@@ -95,7 +95,7 @@ class Rot:
             return
         path, position, header = found
         size = header.size_bytes
-        # Half of the flipped bits are in the header, which is much smaller than the body.
+        # Flip half of the bits in the header, although it is much smaller than the body.
         within = self._rng.randrange(HEADER_BYTES if self._rng.random() < 0.5 else size)
         if within in LEADER_EPOCH_BYTES:
             return
@@ -106,8 +106,7 @@ class Rot:
         self.struck_at = key, offsets
 
     def _is_elsewhere(self, key: PartitionKey, directory_id: str) -> bool:
-        """Return whether another ISR member has the partition on a disk that its broker still
-        uses."""
+        """Return whether another ISR member's broker uses a disk that has the partition."""
         checker = self._cluster.checker
         state = checker.state(key)
         gone = checker.bad_disks | {directory_id}
@@ -148,7 +147,8 @@ class Rot:
             logs = process.logs
             if logs is None or logs.directory_id != self.directory_id or not process.serving:
                 continue
-            # A process reads indexes and checkpoints when it starts, and then rewrites them.
+            # The damage to an index or checkpoint ends when another process starts on the disk: it
+            # reads and rewrites them.
             if process.number == self._process_number or self.damage(process):
                 return False
             self.directory_id = ""
@@ -157,7 +157,7 @@ class Rot:
         return False
 
     def damaged(self, process: Process, key: PartitionKey) -> range | None:
-        """Return the first committed offsets of a log that fail a check."""
+        """Return the offsets of a log's first committed batch that fails a check, else None."""
         log = process.log(key)
         if log is None or key not in self.keys:
             return None
@@ -165,7 +165,7 @@ class Rot:
         return range(found[0].first_offset, found[0].next_offset) if found else None
 
     def has_whole(self, process: Process, key: PartitionKey, offsets: range) -> bool:
-        """Return whether a broker's log has these offsets and they pass their checks."""
+        """Return whether a broker's log has intact batches for these offsets."""
         log = process.log(key)
         if log is None or log.log_end_offset < offsets.stop:
             return False
@@ -174,7 +174,7 @@ class Rot:
         )
 
     def damage(self, process: Process) -> str:
-        """Describe the first damage in this broker's logs; empty if there is none."""
+        """Return a description of the first damage in this broker's logs, or an empty string."""
         for key in self.keys:
             log = process.log(key)
             if log is None:
@@ -191,7 +191,7 @@ class Rot:
 def _a_batch(
     files: MemFiles, directory: str, end: int, rng: random.Random, is_first: bool
 ) -> tuple[str, int, BatchHeader] | None:
-    """Choose a batch below ``end``; return its file, position and header."""
+    """Choose a batch below the offset ``end``; return its file, position and header."""
     parsed = map(paths.parse_segment_file, files.list_dir(directory))
     bases = [found[0] for found in parsed if found and found[1] == paths.LOG and found[0] < end]
     if not bases:
@@ -205,7 +205,7 @@ def _a_batch(
             break
         spans.append((path, found.position, header))
         if header.next_offset == end:
-            break  # A write torn by a power cut may follow.
+            break  # The rest of the file may be a write that a power cut tore.
     if not spans:
         return None
     return spans[0] if is_first else rng.choice(spans)

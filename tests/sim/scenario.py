@@ -1,7 +1,7 @@
-"""Run one seed: faults for some time, then all faults are healed and the result is checked.
+"""Run one seed in two phases.
 
-The safety phase checks the invariants. The liveness phase checks that, without faults, every send
-gets an outcome, every partition a leader, and every replica gets in sync.
+The safety phase injects faults and checks the invariants. The liveness phase heals all faults and
+checks that every send gets an outcome, every partition a leader, and every replica gets in sync.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Worker = Producer | RowProducer
 class Outcome:
     """The result of a run.
 
-    ``virtual_s`` is its virtual time in seconds, ``callbacks`` the loop's steps.
+    ``virtual_s`` is the run's virtual time in seconds, ``callbacks`` its number of callbacks.
     """
 
     seed: int
@@ -55,11 +55,11 @@ class Outcome:
 
 
 class Failed(AssertionError):
-    """A seed failed; the message says how to run it again."""
+    """Raised when a seed fails; the message says how to run the seed again."""
 
 
 def run(seed: int, safety_s: float = SAFETY_S, **overrides: object) -> Outcome:
-    """Run a seed; the same seed takes the same steps. Raises Failed."""
+    """Run a seed; the same seed runs the same steps. Raises Failed if a check fails."""
     options = swarm.draw(seed, Faults.names(), safety_s)
     options = dataclasses.replace(options, **overrides)  # type: ignore[arg-type]
     level = logging.root.manager.disable
@@ -145,8 +145,7 @@ class _Scenario:
         if transactions is not None:
             await transactions.check(self._settle)
         keys = await self._finish_work(administrator, watch)
-        # A reassignment that begins after the check of settled partitions would be found
-        # unfinished.
+        # Stop the administrator first: a later reassignment would be found unfinished.
         await administrator.stop()
         for task in (*self.tasks, watch):
             task.cancel()
@@ -165,7 +164,7 @@ class _Scenario:
         self.tasks.append(task)
 
     def _added(self, key: PartitionKey) -> None:
-        """Let consumers read an added partition, and a producer write to it."""
+        """Make consumers read an added partition, and start a producer for it."""
         self.cluster.rot.keys.append(key)
         for consumer in self.consumers:
             consumer.add(key)
@@ -176,8 +175,9 @@ class _Scenario:
     async def _finish_work(
         self, administrator: Administrator, watch: asyncio.Task[None]
     ) -> list[PartitionKey]:
-        """Wait for the outcome of all sends to partitions that are not lost; return these
-        partitions.
+        """Wait for the outcome of all sends to partitions that are not lost.
+
+        Return these partitions.
         """
         cluster = self.cluster
         for worker, _ in self.workers:
@@ -199,7 +199,7 @@ class _Scenario:
     async def _read_whole(
         self, name: str, keys: list[PartitionKey]
     ) -> dict[PartitionKey, dict[int, bytes]]:
-        """Read everything with a new consumer, and let the other consumers reach the end too."""
+        """Return all records, read by a new consumer; wait until all consumers reach the end."""
         consumer = whole = Consumer(self.cluster, self.history, name, TOPIC, keys)
         whole.rows = {key: {} for key in keys}
         try:
@@ -216,8 +216,7 @@ class _Scenario:
         await administrator.finish(keys, lambda: self._settle(keys))
 
     async def _finish_repairs(self, administrator: Administrator, keys: list[PartitionKey]) -> None:
-        """Make each broker that had damage the leader, so that reads find and repair the remaining
-        damage."""
+        """Make each broker that had damage the leader, so that reads find and repair the damage."""
         cluster = self.cluster
         for broker_id, struck in cluster.rot.struck.items():
             replicas = assignment(cluster, TOPIC).replicas
@@ -239,9 +238,9 @@ class _Scenario:
     async def _read_until_repaired(
         self, broker_id: int, led: list[PartitionKey], struck: Mapping[PartitionKey, range]
     ) -> None:
-        """Read until this broker has no damage.
+        """Read until this broker's logs have no damage.
 
-        The reader starts inside the damaged batches. It may ask the former leader first.
+        The reader starts inside the damaged batches. It may first fetch from the former leader.
         """
         cluster, rot = self.cluster, self.cluster.rot
         damage = ""
@@ -285,7 +284,7 @@ class _Scenario:
         everything.result()
 
     async def _watch(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Check for violations and failed tasks every CHECK_EVERY_S seconds."""
+        """Raise a violation or the error of a failed task; check every CHECK_EVERY_S seconds."""
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
             self.cluster.check()
@@ -364,7 +363,7 @@ def _committed(cluster: SimCluster, group: str, place: TopicPartition) -> int:
 async def _first(
     cluster: SimCluster, watch: asyncio.Task[None], faults: asyncio.Task[None], most_s: float
 ) -> None:
-    """Wait for ``most_s`` seconds, or until one of the two tasks fails."""
+    """Wait for ``most_s`` seconds; raise the error of a task that fails before."""
     done, _ = await asyncio.wait(
         (watch, faults), timeout=most_s, return_when=asyncio.FIRST_COMPLETED
     )

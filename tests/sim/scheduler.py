@@ -1,7 +1,7 @@
-"""Virtual time: an asyncio loop whose clock jumps to the next timer.
+"""An asyncio event loop in virtual time: its clock jumps to the next timer.
 
-There are no sockets, threads or wall clocks: the same coroutines with the same seed run in the same
-order every time. A loop without timers on which a coroutine still waits raises Deadlock.
+There are no sockets, threads or wall clocks, so the same coroutines with the same seed always run
+in the same order. If a coroutine waits and no timer is left, the loop raises Deadlock.
 
 A context variable names the *owner* (a simulated process) of each callback; tasks and timers
 inherit the variable. Between two callbacks, a process can therefore be stopped and resumed later
@@ -28,11 +28,11 @@ ENDING_STEPS_MAX = 100_000
 
 
 class Deadlock(Exception):
-    """Coroutines wait and no timer is left."""
+    """Raised when coroutines wait and no timer is left."""
 
 
 class Owner:
-    """A simulated process, all of whose callbacks can be stopped or dropped together."""
+    """A simulated process; its callbacks can be stopped or dropped together."""
 
     __slots__ = ("context", "dead", "held", "of", "paused")
 
@@ -44,7 +44,7 @@ class Owner:
         self.context.run(OWNER.set, self)
 
     def pause(self) -> None:
-        """Hold back all callbacks of the owner until ``resume``."""
+        """Hold back all callbacks of the owner until ``resume`` is called."""
         self.paused = True
 
     def resume(self, loop: SimLoop) -> None:
@@ -64,7 +64,7 @@ OUTSIDE = Context()
 
 
 class Handle:
-    """A callback that is due now or at ``_when``."""
+    """A callback that the loop runs as soon as possible, or at the time ``_when``."""
 
     __slots__ = ("_when", "args", "callback", "context")
 
@@ -88,7 +88,7 @@ class Handle:
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The event loop. ``now`` is the virtual time in seconds; ``steps`` counts callbacks."""
+    """The event loop. ``now`` is the virtual time in seconds; ``steps`` counts run callbacks."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -102,7 +102,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._closed = self._running = self._ending = False
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], Any] | None = None
 
-    # The interface that asyncio and the code under test need.
+    # The methods below are the interface that asyncio and the code under test need.
 
     def time(self) -> float:
         return self.now
@@ -170,7 +170,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self._handler is not None and not self._ending:
             self._handler(self, context)
 
-    # Running.
+    # The methods below run callbacks.
 
     def run_until_complete(self, future: Any) -> Any:
         main: asyncio.Future[Any] = asyncio.ensure_future(future, loop=self)
@@ -223,7 +223,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.call_exception_handler({"message": "in a callback", "exception": error})
 
     def finish(self) -> None:
-        """Cancel all remaining tasks, those of dead owners too, and run them to their end now."""
+        """Cancel all remaining tasks, also of dead owners, and run them to their end."""
         self._ending = True
         with self._as_running():
             for task in list(self._tasks):
@@ -233,7 +233,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     break
                 self._step(self.ready.popleft())
         for task in self._tasks:
-            # Its owner died or was stopped before its first step.
+            # The task never ran, because its owner died or was stopped.
             coroutine = task.get_coro()
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # type: ignore[arg-type]
                 coroutine.close()
@@ -256,5 +256,5 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def stream(seed: int, purpose: str) -> random.Random:
-    """Return a random generator for one purpose; using one does not change the others."""
+    """Return a random generator for one purpose; its draws do not change other generators."""
     return random.Random(f"{seed}/{purpose}")

@@ -1,4 +1,4 @@
-"""Run one simulated group for each seed, or many seeds from a command line.
+"""Run simulations of one group: a seed for a test, or many seeds from a command line.
 
 A failure names its seed; the same seed repeats the same run.
 """
@@ -36,11 +36,11 @@ def first_seed() -> int:
 
 
 class Violation(AssertionError):
-    """An invariant does not hold; the message begins with the seed."""
+    """Raised when an invariant does not hold; the message begins with the seed."""
 
 
 class World(Protocol):
-    """The simulation of one seed. ``problems`` holds the errors of callbacks."""
+    """The run of one seed. ``problems`` holds errors that callbacks raised."""
 
     problems: list[BaseException]
     counts: Counter[str]
@@ -53,7 +53,7 @@ class World(Protocol):
 
 
 def play(make: Callable[[SimLoop, int], World], seed: int) -> Counter[str]:
-    """Run one seed; raises Violation with the seed in its message."""
+    """Run one seed; return its counts. Raises Violation with the seed in its message."""
     loop = SimLoop()  # type: ignore[abstract]
     world = make(loop, seed)
     problems = world.problems
@@ -82,12 +82,12 @@ def play(make: Callable[[SimLoop, int], World], seed: int) -> Counter[str]:
 
 
 def main(what: str, run: Callable[[int], Counter[str]]) -> None:
-    """Run the seeds of ``--seeds N --first SEED``; the first violation exits with code 1."""
+    """Run the seeds that ``--seeds N --first SEED`` selects; exit with 1 at the first violation."""
     parser = argparse.ArgumentParser(description=f"Seeds of {what} in virtual time")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
-    # Under faults brokers log thousands of errors.
+    # Disable logging, because brokers under faults log thousands of errors.
     logging.disable(logging.ERROR)
     began, counts = time.monotonic(), Counter[str]()
     for seed in range(options.first, options.first + options.seeds):

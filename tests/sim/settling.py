@@ -12,8 +12,10 @@ from broker_lite.model import PartitionKey
 
 
 def unsettled(cluster: SimCluster, topic: str, keys: Sequence[PartitionKey]) -> str | None:
-    """Return a description of the first broker, partition or log that is not in its target state,
-    else None."""
+    """Return a description of the first broker, partition or log that is not in its target state.
+
+    Return None if there is none.
+    """
     running = list(cluster.processes.values())
     if len(running) < len(cluster.disks):
         return f"only the brokers {sorted(cluster.processes)} run"
@@ -62,7 +64,7 @@ def _unsettled_partition(
 def _end(cluster: SimCluster, key: PartitionKey, leader: int) -> int:
     """Return the log end offset that every replica must reach.
 
-    After an unclean election it is the leader's log end offset.
+    After an unclean election, this is the leader's log end offset.
     """
     if key.topic_id not in cluster.checker.lossy_topics:
         return cluster.checker.true_end(key)
@@ -71,7 +73,10 @@ def _end(cluster: SimCluster, key: PartitionKey, leader: int) -> int:
 
 
 def _misplaced(cluster: SimCluster) -> str | None:
-    """Find a log of a deleted topic, or of a partition that was reassigned to other brokers."""
+    """Describe a log that its broker should have deleted, else return None.
+
+    Its topic was deleted, or its partition was reassigned to other brokers.
+    """
     names = cluster.zk.peek_children(znodes.TOPICS)
     wanted: dict[PartitionKey, Sequence[int]] = {}
     for name in names:

@@ -13,7 +13,7 @@ from broker_lite.model import Endpoint
 
 
 class LoopShell(ABC):
-    """The loop's clock and timers; subclasses answer requests."""
+    """A shell with the loop's clock and timers; subclasses answer requests."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -32,7 +32,7 @@ class LoopShell(ABC):
 
     @abstractmethod
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """Answer the exchange's ``call`` with a Python value or an error."""
+        """Call ``on_answer`` with the response to the exchange, a Python value or an error."""
 
     async def run(self, operation: Operation[Any]) -> Any:
         """Run an operation; return its result or raise its error."""

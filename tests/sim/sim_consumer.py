@@ -49,5 +49,5 @@ class SimConsumer(AsyncConsumer):
         self.core.engine.post = fetch_nothing  # type: ignore[method-assign]
 
     def move(self, tp: TopicPartition, count: int) -> None:
-        """Move a position forward, as a poll does."""
+        """Move a position forward by ``count`` offsets, as a poll does."""
         self.core.collector.begin({tp: self.position(tp) + count})

@@ -1,10 +1,10 @@
 """A query with Spark's exactly-once sink: drivers and task attempts that fail, race and die.
 
-A driver runs batches in order. It starts attempts of each task until one attempt has written its
-rows and all are acknowledged. Some attempts fail, and some race another attempt and continue as
-zombies. The driver commits the batch with the first successful attempt of each task. A driver may
-die before or after the commit, or continue as a zombie beside the next driver. The next driver
-repeats the batch that the query's commit log lacks.
+A driver runs batches in order. It starts attempts of each task until all rows of one attempt are
+acknowledged. Some attempts fail, and some race another attempt and continue as zombies. The driver
+commits the batch with the first successful attempt of each task. A driver may die before or after
+the commit, or continue as a zombie beside the next driver. The next driver repeats the batch that
+the query's commit log lacks.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ FAILS, RACES, DRIVER_DIES, DRIVER_STAYS = 0.08, 0.2, 0.15, 0.08
 
 
 class TaskFailedError(Exception):
-    """An attempt failed before it wrote its rows."""
+    """Raised when a task attempt fails before it writes its rows."""
 
 
 class Worker:
-    """One process of the query: a driver, or an attempt of a task."""
+    """A process of the query: a driver or an attempt of a task."""
 
     def __init__(self, cluster: SimCluster, sink: str, label: str) -> None:
         self.cluster = cluster
@@ -70,8 +70,7 @@ class Worker:
         )
 
     async def ask(self, request: SinkCall, timeout_ms: float = TIMEOUT_MS) -> SinkResponse:
-        """Send a request to the sink's coordinator, with retries; raises the error of its
-        response."""
+        """Send a request to the sink's coordinator, with retries; raise the response's error."""
         found: asyncio.Future[Any] = self.cluster.loop.create_future()
 
         def done(result: Any) -> None:
@@ -120,7 +119,7 @@ class Worker:
 
 
 class Query:
-    """One query; ``committed`` is the last batch in its commit log."""
+    """A Spark query; ``committed`` is the last batch in its commit log."""
 
     def __init__(
         self, cluster: SimCluster, truth: TransactionTruth, name: str, partitions: int
@@ -161,7 +160,7 @@ class Query:
                 self.name, run, batch, True, winners, sum(_rows(batch, n) for n in range(TASKS))
             )
             if rng.random() < DRIVER_STAYS:
-                # The next driver starts, and this one commits late.
+                # Start the next driver, and let this driver commit late.
                 self._spawn(self._commit_late(driver, request))
                 return
             if rng.random() < DRIVER_DIES / 2:
@@ -183,7 +182,7 @@ class Query:
         await driver.ask(request)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine in the background; its error is its result."""
+        """Run a coroutine in the background; the task's result is its value or its error."""
 
         async def quietly() -> Any:
             try:
@@ -198,7 +197,7 @@ class Query:
         return task
 
     async def _task(self, run: str, batch: int, task: int) -> tuple[int, int] | None:
-        """Run attempts of a task; return the producer of the first successful one."""
+        """Run attempts of a task; return the producer id and epoch of the first that succeeds."""
         for _ in range(4):
             attempts = [self._spawn(self._attempt(run, batch, task))]
             if self.rng.random() < RACES:
@@ -234,7 +233,7 @@ class Query:
             await asyncio.sleep(rng.choice((0.0, 0.0, 2.0)) * rng.random())
             await worker.write(identity, rng.randrange(self.partitions), values)
         except (TaskFailedError, LogbusError):
-            # A failed attempt counts as aborted: the driver has no commit message of it.
+            # Without its commit message the driver cannot commit the attempt: count it as aborted.
             self.truth.decided.setdefault(Pair(*identity), False)
             failed = EndBatchRequest(self.name, run, batch, False, (identity,))
             self._spawn(worker.ask(failed, TIMEOUT_MS / 3))

@@ -82,7 +82,7 @@ class Seeds:
 
 
 def run_some(first: int, overrides: Mapping[str, Any]) -> Seeds:
-    """Run AT_ONCE seeds from ``first`` on, with these options."""
+    """Run AT_ONCE seeds from ``first`` on with the options ``overrides``; return their results."""
     found = Seeds()
     for seed in range(first, first + AT_ONCE):
         began = time.process_time()
@@ -115,7 +115,7 @@ def soak(
     overrides: Mapping[str, Any],
     keep: Callable[[Seeds], None],
 ) -> None:
-    """Run seeds until the time is over; ``keep`` receives the sum after each task."""
+    """Run seeds for ``seconds``; call ``keep`` with the sum of results after each task."""
     everything = Seeds()
     end = time.monotonic() + seconds
     context = multiprocessing.get_context("spawn")
@@ -175,7 +175,7 @@ _INHERITED = object()
 
 
 class _Patches:
-    """pytest's monkeypatch without pytest."""
+    """A replacement for pytest's monkeypatch outside pytest."""
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
@@ -194,8 +194,10 @@ class _Patches:
 
 
 def seeds_until_found(plant: Plant, first: int, most: int) -> tuple[int, str] | None:
-    """Return the number of seeds, from ``first`` on, that it took to detect the fault, and the
-    failure's message."""
+    """Run seeds from ``first`` on until one detects the fault.
+
+    Return the number of seeds and the failure's message, or None after ``most`` seeds.
+    """
     patches = _Patches()
     patch: Patch = patches
     plant(patch)
@@ -218,7 +220,7 @@ def _plant_row(job: tuple[str, int]) -> tuple[str, int, str]:
 
 
 def planted(plants: Sequence[Plant], beginnings: int, processes: int) -> bool:
-    """Print the table of removed rules; return whether all were detected."""
+    """Print a table row for each plant; return whether the seeds detected all plants."""
     jobs = [(plant.__name__, 10_000 * b) for plant in plants for b in range(beginnings)]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
@@ -229,7 +231,7 @@ def planted(plants: Sequence[Plant], beginnings: int, processes: int) -> bool:
         some = rows[number * beginnings : (number + 1) * beginnings]
         seeds = sorted(row[1] for row in some)
         medians.append(statistics.median(seeds))
-        text = (plant.__doc__ or "").strip().rstrip(".")
+        text = (plant.__doc__ or "").partition("\n")[0].removeprefix("Plant a fault: ").rstrip(".")
         said = next((row[2] for row in some if row[2]), "nothing")[:90].replace("|", "/")
         print(f"| {text} | {medians[-1]:g} | {seeds[-1]} | {said} |")
     print(f"\n{len(plants)} rules; the median of the medians is {statistics.median(medians):g}")
@@ -258,7 +260,7 @@ def main() -> int:
     result: dict[str, Any] = {}
 
     def keep(found: Seeds) -> None:
-        """Write the results so far, so that an interrupted run leaves them."""
+        """Write the results so far, so that an interrupted run does not lose them."""
         result.update(report(found, time.monotonic() - began, options.processes, first))
         result["options"] = dict(overrides)
         out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")

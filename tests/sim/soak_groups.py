@@ -2,8 +2,8 @@
 
     python -m sim.soak_groups [--seeds N] [--processes N] [--first SEED] [--out FILE]
 
-Each simulation runs the same seeds. The exit code is 1 if a seed failed; the result file has its
-number.
+Each simulation runs the same seeds. The exit code is 1 if a seed failed; the result file has the
+seed's number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WORLDS = {
 
 
 class Played(NamedTuple):
-    """One seed of one simulation."""
+    """The result of one seed of one simulation."""
 
     world: str
     seed: int
@@ -45,7 +45,7 @@ class Played(NamedTuple):
 
 
 def play(job: tuple[str, int]) -> Played:
-    # Under faults brokers log thousands of errors.
+    # Disable logging, because brokers under faults log thousands of errors.
     logging.disable(logging.ERROR)
     world, seed = job
     began, counts, found = time.process_time(), Counter[str](), ""

@@ -1,4 +1,7 @@
-"""Seeds of a group that Kafka and native members may join, and removed rules that are detected."""
+"""Run seeds of a group that Kafka and native members may join.
+
+Some seeds must detect a removed rule.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,10 @@ def test_recorded_seeds_of_mixed_groups_pass(seed: int) -> None:
 
 
 @pytest.mark.parametrize("members", [0, 1])
-def test_late_commit_without_member_beside_members_is_detected(members: int) -> None:
-    """A commit without a member may be applied late, but only once all members have left.
+def test_commit_without_a_member_is_reported_only_while_the_group_has_members(members: int) -> None:
+    """A commit without a member may be applied late, but only when the group has no members.
 
-    Seed 30713 had reported such a commit as an offset that goes back.
+    The check once failed at the allowed case (seed 30713).
     """
     world = either_kind.World(SimLoop(), 0)  # type: ignore[abstract]
     world.kind = znodes.KIND_KAFKA
@@ -76,7 +79,7 @@ def test_group_has_one_kind_and_expires_when_empty() -> None:
 
 
 def claims_are_taken_over_without_a_version(patch: Patch) -> None:
-    """A native member takes the group over without comparing the coordinator znode's version."""
+    """Plant a fault: a native member takes a group over without comparing the znode's version."""
 
     def blind(
         group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
@@ -90,7 +93,7 @@ def claims_are_taken_over_without_a_version(patch: Patch) -> None:
 
 
 def the_claim_outlives_the_taking(patch: Patch) -> None:
-    """A native member sets the group's kind without deleting the coordinator's claim."""
+    """Plant a fault: a native member takes a group over but keeps the coordinator's claim."""
 
     def half(
         group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
@@ -102,12 +105,12 @@ def the_claim_outlives_the_taking(patch: Patch) -> None:
 
 
 def every_group_of_kafkas_is_open(patch: Patch) -> None:
-    """A native member joins a Kafka group that has had members."""
+    """Plant a fault: a native member joins a Kafka group that has members."""
     patch.setattr(machine, "is_open", lambda group, kind, _: kind == znodes.KIND_KAFKA)
 
 
 def groups_age_by_their_commits_alone(patch: Patch) -> None:
-    """A group with members expires if it commits nothing."""
+    """Plant a fault: a group with members expires if it commits nothing."""
     age: Any = GroupOffsets.age
 
     async def blind(self: GroupOffsets, group: str) -> GroupAge:
@@ -118,7 +121,7 @@ def groups_age_by_their_commits_alone(patch: Patch) -> None:
 
 
 def commits_without_a_member_beside_members(patch: Patch) -> None:
-    """The coordinator accepts a commit without a member id although the group has members."""
+    """Plant a fault: a group with members accepts a commit without a member id."""
     committing: Any = Group._check_commit
 
     def blind(self: Group, event: ev.Commit) -> LogbusError | None:
@@ -143,8 +146,7 @@ def commits_without_a_member_beside_members(patch: Patch) -> None:
 def test_removed_mixed_group_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """One seed in fourteen detects the first rule's removal, every second seed that of the
-    others."""
+    """One seed in fourteen detects the first plant; every second seed detects the others."""
     plant(monkeypatch)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS):

@@ -1,4 +1,4 @@
-"""Seeds of native groups: one owner of each partition at a time, and no offset goes back."""
+"""Run seeds of native groups: a partition has one owner at a time, and no offset goes back."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_same_seed_gives_the_same_run() -> None:
 
 
 def no_lease(patch: Patch) -> None:
-    """A member reads its partitions however long ago ZooKeeper confirmed its session."""
+    """Plant a fault: a member reads on after its session's lease has ended."""
     patch.setattr(NativeShell, "lease_until_ms", float("inf"))
 
 
 def the_consumer_registry_is_not_watched(patch: Patch) -> None:
-    """A member does not watch for members that join or leave."""
+    """Plant a fault: a member does not watch for members that join or leave."""
     mark = View.mark
 
     def deaf(view: View, path: str) -> None:
@@ -65,12 +65,12 @@ def the_consumer_registry_is_not_watched(patch: Patch) -> None:
 
 
 def commits_are_not_compared(patch: Patch) -> None:
-    """A commit is written without comparing the znode's version, even after a reset."""
+    """Plant a fault: a commit does not compare the znode's version, so it may undo a reset."""
     _unversioned(patch, of_claims=False)
 
 
 def claims_are_not_compared(patch: Patch) -> None:
-    """A claim writes back the offset that it read, without comparing its version."""
+    """Plant a fault: a claim writes back the offset that it read without comparing its version."""
     _unversioned(patch, of_claims=True)
 
 
@@ -88,7 +88,7 @@ def _unversioned(patch: Patch, *, of_claims: bool) -> None:
 
 
 def claims_are_alike(patch: Patch) -> None:
-    """A position read under a former claim is committed under the present claim."""
+    """Plant a fault: a position read under a former claim is committed under the present claim."""
     commit = Holdings.commit
 
     def blind(holdings: Holdings, event: StreamCommit) -> None:
@@ -99,7 +99,7 @@ def claims_are_alike(patch: Patch) -> None:
 
 
 def last_words_are_alike(patch: Patch) -> None:
-    """A reader's final position of a former claim is taken for that of the present claim."""
+    """Plant a fault: a reader's last position under a former claim counts for the present claim."""
     settled = Holdings.settled
 
     def blind(holdings: Holdings, tp: Any, final: Any, grant: int) -> None:
@@ -123,10 +123,10 @@ def last_words_are_alike(patch: Patch) -> None:
 def test_removed_native_group_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """Start shortly before a seed that detects the removed rule.
+    """``first`` is at or shortly before a seed that detects the removed rule.
 
-    One seed in seventy detects the removal of the claim's compare-and-set or of the claim number in
-    a final position. Every second seed detects the others.
+    One seed in seventy detects ``claims_are_not_compared`` or ``last_words_are_alike``. Every
+    second seed detects the other plants.
     """
     plant(monkeypatch)
     with pytest.raises(Violation):

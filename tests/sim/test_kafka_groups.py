@@ -1,4 +1,4 @@
-"""Seeds of Kafka groups, and how many seeds detect a removed rule."""
+"""Run seeds of Kafka groups, and seeds that must detect a removed rule."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_fresh_kafka_group_seeds_pass() -> None:
 
 
 class Restarts(kafka_groups.World):
-    """The only fault: the group's coordinator is restarted again and again."""
+    """A seed whose only fault is that the group's coordinator restarts again and again."""
 
     async def chaos(self) -> None:
         for _ in range(3):
@@ -65,16 +65,16 @@ class Restarts(kafka_groups.World):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_partition_has_two_readers_across_coordinator_change(seed: int) -> None:
-    """A new coordinator waits for the members of the coordinator before.
+    """A new coordinator waits for the former coordinator's members.
 
-    Without the wait it would assign all partitions to the first member that joins, while the others
+    Otherwise it would assign all partitions to the first member that joins, while the other members
     read on until their next heartbeat.
     """
     play(Restarts, seed)
 
 
 def claims_are_not_checked(patch: Patch) -> None:
-    """Offsets are written without checking the coordinator's claim."""
+    """Plant a fault: offsets are written without checking the coordinator's claim."""
     operations = group_writer.GroupWriter._operations
 
     def unchecked(self: Any, part: Any) -> list[Operation]:
@@ -84,13 +84,13 @@ def claims_are_not_checked(patch: Patch) -> None:
 
 
 def claims_are_not_compared(patch: Patch) -> None:
-    """A broker takes a group over without comparing the claim's version."""
+    """Plant a fault: a broker takes a group over without comparing the claim's version."""
     claims: Any = group_claims
     patch.setattr(claims, "Set", lambda path, data, version: Set(path, data))
 
 
 def generations_restart(patch: Patch) -> None:
-    """A coordinator that takes a group over starts again at generation 0."""
+    """Plant a fault: a coordinator that takes a group over starts again at generation 0."""
 
     def restarted(path: str, data: bytes) -> znodes.CoordinatorZnode:
         return decode(path, data)._replace(generation=0)
@@ -110,11 +110,11 @@ def any_generation_commits(patch: Patch) -> None:
 
 
 async def asks_nobody(_: Any) -> None:
-    """Ask no other broker, so that a broker cut off from ZooKeeper keeps its groups."""
+    """Replace ``ask_others``, so that a broker cut off from ZooKeeper keeps its groups."""
 
 
 class _Instead:
-    """The znodes module with some functions replaced."""
+    """A copy of the znodes module with some functions replaced."""
 
     def __init__(self, **instead: Any) -> None:
         self.__dict__.update(instead)
@@ -135,11 +135,10 @@ class _Instead:
 def test_removed_kafka_group_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """One seed in fifty detects the removal of the first two rules, every seed that of the
-    others."""
+    """One seed in fifty detects the first two plants; every seed detects the others."""
     plant(monkeypatch)
-    # A broker that learns of its successor from other brokers hardly ever gets as far as the
-    # ZooKeeper check.
+    # A broker mostly learns from other brokers that it was replaced, and then never reaches the
+    # check in ZooKeeper.
     monkeypatch.setattr(kafka_groups.BrokerProcess, "ask_others", asks_nobody)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS):

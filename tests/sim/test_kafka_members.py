@@ -1,4 +1,4 @@
-"""Seeds of logbus's members of Kafka groups, and removed rules that are detected."""
+"""Run seeds of logbus members in Kafka groups, and seeds that must detect a removed rule."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def test_fresh_kafka_member_seeds_pass() -> None:
 
 
 class Cuts(kafka_members.World):
-    """The only fault: the coordinator is cut off from ZooKeeper, and a member joins at the next
-    one.
+    """A seed whose only fault is a coordinator without a connection to ZooKeeper.
+
+    A member joins at the next coordinator.
     """
 
     async def chaos(self) -> None:
@@ -74,16 +75,15 @@ class Cuts(kafka_members.World):
 
 
 def cut_off(patch: Patch) -> Counter[str]:
-    """Run two seeds with the shortest session timeout that brokers allow."""
+    """Run two seeds of ``Cuts`` with the shortest session timeout that brokers allow."""
     patch.setattr(kafka_members, "SESSION_MS", BrokerConfig().group_session_timeout_min_ms)
     return sum((play(Cuts, seed) for seed in range(2)), Counter[str]())
 
 
 def test_no_partition_has_two_readers_while_coordinator_is_cut_off(monkeypatch: Patch) -> None:
-    """A coordinator that is cut off stops confirming its members.
+    """A coordinator without a connection to ZooKeeper must stop confirming heartbeats.
 
-    It would otherwise confirm them until it reached ZooKeeper, while the next coordinator assigns
-    the same partitions.
+    The next coordinator assigns the same partitions.
     """
     counts = cut_off(monkeypatch)
     assert counts["handed out"] and counts["claims"] >= 6
@@ -96,17 +96,17 @@ def test_unfenced_cut_off_coordinator_is_detected(monkeypatch: Patch) -> None:
 
 
 def nothing_is_held_back(patch: Patch) -> None:
-    """A leader assigns a partition to one member while another still owns it."""
+    """Plant a fault: a leader assigns a partition to one member while another still owns it."""
     patch.setattr(assignors, "hold_back", lambda *_: None)
 
 
 def readers_are_not_waited_for(patch: Patch) -> None:
-    """A member rejoins while its reader still reads."""
+    """Plant a fault: a member rejoins while its reader still reads."""
     patch.setattr(MemberMachine, "_prepare", lambda self: self._join())
 
 
 def lost_partitions_are_kept(patch: Patch) -> None:
-    """A member whose session ended keeps its partitions when it rejoins."""
+    """Plant a fault: a member whose session ended keeps its partitions when it rejoins."""
 
     def forget(self: MemberMachine) -> None:
         self.generation = NO_GENERATION
@@ -115,13 +115,16 @@ def lost_partitions_are_kept(patch: Patch) -> None:
 
 
 def no_lease(patch: Patch) -> None:
-    """A member reads its partitions however long ago the coordinator confirmed its session."""
+    """Plant a fault: a member reads on although no recent heartbeat was confirmed."""
     always = property(lambda _: float("inf"), lambda *_: None)
     patch.setattr(MemberShell, "lease_until_ms", always, raising=False)
 
 
 def any_beat_renews_the_lease(patch: Patch) -> None:
-    """A heartbeat renews the lease during a rebalance, which may end without this member."""
+    """Plant a fault: a heartbeat during a rebalance renews the member's lease.
+
+    The rebalance may end without this member.
+    """
     confirm = MemberMachine._confirm
     patch.setattr(MemberMachine, "_confirm", lambda self, *, is_calm=True: confirm(self))
 
@@ -139,7 +142,7 @@ def any_beat_renews_the_lease(patch: Patch) -> None:
 def test_removed_kafka_member_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """One seed in eight detects the removal of the last two rules."""
+    """One seed in eight detects the last two plants."""
     plant(monkeypatch)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS):

@@ -1,8 +1,7 @@
-"""The simulator detects the removal of every rule in ``plants``.
+"""Check that the simulator detects the removal of every rule in the plants modules.
 
-README.md has a table of the seeds that this takes. For rules that take dozens of seeds the test
-injects only the faults that matter, or starts shortly before a seed that is known to detect the
-removal.
+README.md says how many seeds each removal takes. For removals that take dozens of seeds, the tests
+inject only the needed kinds of faults, or start shortly before a seed that detects the removal.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ BEGINS = {
 """The seed at which the search starts, by rule. If the simulator changes, another seed detects the
 removal, and the test takes longer."""
 FOCUSED: Mapping[str, Mapping[str, object]] = {
-    # This rule matters when a broker returns with another disk and leaders see its new registration
-    # late.
+    # Detection needs a broker that returns with another disk, whose registration leaders see late.
     "old_registrations_fetch": {
         "faults": (
             "other_disk",
@@ -62,14 +60,14 @@ FOCUSED: Mapping[str, Mapping[str, object]] = {
         "replica_lag_ms": 1500,
         "replication_factor": 3,
     },
-    # This rule matters when controllers are deposed while their writes are in flight.
+    # Detection needs controllers that are deposed while their writes are in flight.
     "controller_is_not_fenced": {
         "faults": ("suspect_the_controller", "slow_zookeeper", "pause", "expire_session", "kill"),
         "fault_pause_s": 1.0,
     },
-    # This rule matters when markers overtake a coordinator's response.
+    # Detection needs markers that overtake a coordinator's response.
     "late_verifications_count": {"faults": ("delay_messages",), "fault_pause_s": 1.0},
-    # This rule matters when an ISR member is suspected while another one has just died.
+    # Detection needs an ISR member that is suspected just after another member died.
     "unclean_though_a_member_lives": {
         "faults": (
             "suspect_wrongly",

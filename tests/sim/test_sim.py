@@ -1,4 +1,4 @@
-"""Seeds of the simulated cluster: no acknowledged record is lost or duplicated under any fault."""
+"""Run seeds of the simulated cluster: no fault may lose or duplicate an acknowledged record."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_seeds_of_earlier_failures_of_transactions_pass(seed: int) -> None:
 
 @pytest.mark.slow
 def test_seed_is_deterministic_across_processes() -> None:
-    """The trace must not depend on PYTHONHASHSEED or on seeds that ran before."""
+    """The trace must not depend on PYTHONHASHSEED or on seeds that ran in the same process."""
     here = [scenario.run(seed, TWICE_SAFETY_S).digest for seed in TWICE]
     again = [scenario.run(seed, TWICE_SAFETY_S).digest for seed in reversed(TWICE)]
     assert here == again[::-1]

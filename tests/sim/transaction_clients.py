@@ -1,8 +1,8 @@
 """Transactional clients: the production sender and state machine on the simulated network.
 
 ``Producer`` writes batches under one transactional id and commits or aborts. ``Copier`` reads
-numbers, writes each once, and commits its offsets in the same transaction. ``CommittedReader``
-compares the rows of a read_committed reader with the decided transactions.
+numbers, writes each number once, and commits its offsets in the same transaction.
+``CommittedReader`` compares the rows of a read_committed reader with the decided transactions.
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ CALL_MS = 8_000
 
 @dataclass
 class Attempted:
-    """One transaction as its client sees it.
-
-    ``is_committed`` is None while the outcome is unknown.
-    """
+    """One transaction of a client. ``is_committed`` is None while the client lacks the outcome."""
 
     name: str
     pair: Pair
@@ -63,7 +60,7 @@ class Attempted:
 
 
 class Runner(TransactionRunner):
-    """Run client operations; ``highest`` is the client's highest transaction version."""
+    """Runs client operations. ``highest`` is the client's highest transaction version."""
 
     highest = 2
 
@@ -74,7 +71,7 @@ class Runner(TransactionRunner):
 
 
 class Transactional:
-    """One producer process: between ``begin`` and ``end`` it sends values."""
+    """One transactional producer process; it sends values between ``begin`` and ``end``."""
 
     def __init__(
         self,
@@ -144,13 +141,13 @@ class Transactional:
         return result
 
     async def begin(self) -> Attempted:
-        """Begin a transaction; raise the error of the call."""
+        """Begin a transaction; raise the error if the coordinator refuses it."""
         while True:
             try:
                 await self._call(ev.BeginCall())
                 break
             except UnknownOutcomeError:
-                # The response to the end of the transaction before has not arrived.
+                # The former transaction is not over: the response to its end is missing.
                 continue
         identity = self.runner.machine.identity
         assert identity is not None
@@ -160,7 +157,7 @@ class Transactional:
         return self.transaction
 
     def send(self, partition: int, values: list[bytes]) -> None:
-        """Send one batch; raise the error if the transaction can only be aborted now."""
+        """Send one batch; raise the transaction's error if it must be aborted."""
         if self._shut is not None:
             raise self._shut
         assert self.transaction is not None
@@ -184,8 +181,9 @@ class Transactional:
         await self._call(ev.OffsetsCall(GROUP), OffsetsToCommit(GROUP, offsets))
 
     async def end(self, *, is_commit: bool) -> None:
-        """Commit or abort until the outcome is known; raise FencedError, or the error of an aborted
-        commit.
+        """Commit or abort, with retries until the outcome is known.
+
+        Raises FencedError, or the error because of which a commit became an abort.
         """
         transaction = self.transaction
         assert transaction is not None
@@ -209,7 +207,7 @@ class Transactional:
 
 
 class Producer:
-    """Transactions of one id by successive processes; former processes may still run."""
+    """A transactional id's successive processes; former processes may still run."""
 
     def __init__(
         self, cluster: SimCluster, truth: TransactionTruth, name: str, version: int, partitions: int
@@ -230,7 +228,10 @@ class Producer:
         self._running: dict[asyncio.Task[None], None] = {}
 
     async def run(self) -> None:
-        """Run until stopped; a process ends when another one fences it, or when it dies."""
+        """Run one process after the other until stopped.
+
+        A process ends when another process fences it, or when it dies.
+        """
         while self._goes_on():
             if len(self._running) < 2:
                 self._start()
@@ -281,7 +282,7 @@ class Producer:
                     raise Violation(f"{client.label}: the client reported {error!r}") from None
 
     async def _transaction(self, client: Transactional) -> bool:
-        """Run one transaction; return False if the process dies in it."""
+        """Run one transaction; return False if the process dies meanwhile."""
         rng = self.rng
         self.attempted.append(await client.begin())
         for _ in range(rng.randint(0, 3)):
@@ -302,7 +303,7 @@ class Producer:
 
 
 class NumberReader(Consumer):
-    """Read committed numbers; ``found`` holds those that no transaction has copied yet."""
+    """A consumer of committed numbers; ``found`` holds the numbers that are not copied yet."""
 
     rewinds = False
 
@@ -311,12 +312,12 @@ class NumberReader(Consumer):
         self.found: list[tuple[TopicPartition, int, bytes]] = []
 
     def take(self, offsets: dict[TopicPartition, int]) -> None:
-        """Start again at these offsets."""
+        """Continue at these offsets."""
         self.found.clear()
         self._seek(offsets)
 
     def poll(self) -> None:
-        """Take the batches that have arrived."""
+        """Add the records of all fetched batches to ``found``."""
         self._begin_again()
         self._take()
 
@@ -331,7 +332,7 @@ class NumberReader(Consumer):
 
 
 class Copier(Producer):
-    """Copy each number once; every process starts at the group's committed offsets."""
+    """A producer that copies each number once; each process starts at the committed offsets."""
 
     def __init__(
         self,
@@ -364,8 +365,8 @@ class Copier(Producer):
         await reader.start()
         while True:
             try:
-                # Initialise the transactional id before reading the offsets: this fences the former
-                # producer, which could otherwise commit offsets after the read.
+                # Begin before reading the offsets. This fences the former producer, which could
+                # otherwise commit offsets after the read.
                 self.attempted.append(await client.begin())
                 if not await self._position(client, reader):
                     await client.end(is_commit=False)
@@ -385,7 +386,7 @@ class Copier(Producer):
                 await asyncio.sleep(0.5)
 
     async def look_at_offsets(self) -> None:
-        """Check after each decision that a stable read returns no older offset."""
+        """After each decided transaction, check that a stable read returns no older offset."""
         client = Transactional(self.cluster, self.truth, self.name, f"{self.name} offsets")
         (tp,) = (TopicPartition(NUMBERS, key.partition) for key in self.keys)
         while True:
@@ -413,7 +414,7 @@ class Copier(Producer):
         return tp in attempted.offsets and self.truth.decided.get(attempted.pair) is True
 
     async def _position(self, client: Transactional, reader: NumberReader) -> bool:
-        """Return the committed offsets once they are known and stable."""
+        """Move the reader to the group's committed offsets; return whether they were stable."""
         tps = list(reader.keys)
         try:
             found, unstable = await client.operation(
@@ -464,7 +465,7 @@ class Copier(Producer):
 
 
 class CommittedReader(Consumer):
-    """A read_committed reader: its rows are exactly those of committed transactions."""
+    """A read_committed consumer; its rows must be exactly those of committed transactions."""
 
     def __init__(self, truth: TransactionTruth, *values: Any) -> None:
         super().__init__(*values)
@@ -512,4 +513,4 @@ class CommittedReader(Consumer):
             self.rows.setdefault(key, {}).update(zip(range(start, header.next_offset), found))
 
     async def _commit(self, tp: TopicPartition) -> None:
-        """Commit no offset; the copier's group alone commits here."""
+        """Skip the commit, because only the copier's group commits in these seeds."""

@@ -1,4 +1,4 @@
-"""Rules of transactions, each with a switch that removes the rule; see also ``plants``."""
+"""Rules of transactions, each with a switch that removes the rule; see ``plants``."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _BEFORE = len(PLANTS)
 _DECIDED = OPEN_STATES - {TransactionState.ONGOING}
 
 
-# The coordinator.
+# The next functions break rules of the coordinator.
 
 
 @planted(TRANSACTS)
 def ends_answered_before_they_are_committed(patch: Patch) -> None:
-    """EndTxn is answered when its decision is appended, before it is committed."""
+    """Plant a fault: EndTxn is answered when its decision is appended, before it is committed."""
     append = TransactionCoordinator._append
 
     def eager(self: TransactionCoordinator, held: Any, effect: fx.Persist) -> None:
@@ -64,7 +64,7 @@ def ends_answered_before_they_are_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def markers_sent_before_the_decision_is_committed(patch: Patch) -> None:
-    """Markers are sent when the decision is appended, before it is committed."""
+    """Plant a fault: markers are sent when the decision is appended, before it is committed."""
     append = TransactionCoordinator._append
 
     def eager(self: TransactionCoordinator, held: Any, effect: fx.Persist) -> None:
@@ -91,7 +91,10 @@ def markers_sent_before_the_decision_is_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def state_loaded_before_it_is_committed(patch: Patch) -> None:
-    """A coordinator loads only up to its own high watermark, below its epoch's start."""
+    """Plant a fault: a coordinator loads its state only up to its own high watermark.
+
+    That offset may be below the start of its leader epoch.
+    """
 
     async def at_once(self: Any) -> int:
         return int(self.replica.high_watermark)
@@ -101,13 +104,16 @@ def state_loaded_before_it_is_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def a_load_sends_no_markers(patch: Patch) -> None:
-    """A new coordinator takes decided transactions as complete and sends no markers."""
+    """Plant a fault: a new coordinator sends no markers for decided transactions."""
     patch.setattr(Transaction, "_load", lambda self: None)
 
 
 @planted(TRANSACTS)
 def appends_without_an_answer_are_rolled_back(patch: Patch) -> None:
-    """A state record whose acknowledgement is late counts as refused, though it is in the log."""
+    """Plant a fault: a coordinator takes a state record with a late acknowledgement as refused.
+
+    The record is in the log.
+    """
 
     def write(self: Any, write: Any) -> None:
         manager = self._owner.replicas
@@ -124,7 +130,7 @@ def appends_without_an_answer_are_rolled_back(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def ends_keep_the_epoch(patch: Patch) -> None:
-    """The end of a transaction does not bump the producer epoch, in version 2 either."""
+    """Plant a fault: EndTxn does not bump the producer epoch in transaction version 2."""
 
     def end(self: Transaction, event: ev.End) -> None:
         self._end_keeping_epoch(event)
@@ -134,16 +140,16 @@ def ends_keep_the_epoch(patch: Patch) -> None:
 
 @planted(DEPOSES)
 def deposed_coordinators_decide(patch: Patch) -> None:
-    """A deposed coordinator's responses and markers are accepted."""
+    """Plant a fault: a deposed coordinator's responses and markers are accepted."""
     patch.setattr(CoordinatorEpochs, "check", lambda self, partition, epoch: None)
 
 
-# The state log.
+# The next functions break rules of the coordinator's state log.
 
 
 @planted(TRANSACTS)
 def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
-    """A copy of the state deletes the older records before it is committed."""
+    """Plant a fault: older state records are deleted before their copy is committed."""
     copied = KeyedState._copied
 
     def early(self: KeyedState, batch: Any) -> Any:
@@ -156,7 +162,7 @@ def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def copies_hold_keys_under_way(patch: Patch) -> None:
-    """A copy of the state holds the old value of a key whose append is in flight."""
+    """Plant a fault: a copy of the state holds the old value of a key whose append is in flight."""
     next_slice = KeyedState._next_slice
 
     def careless(self: KeyedState, left: dict[bytes, None]) -> list[bytes]:
@@ -169,18 +175,18 @@ def copies_hold_keys_under_way(patch: Patch) -> None:
     patch.setattr(KeyedState, "_next_slice", careless)
 
 
-# Partitions in a transaction.
+# The next functions break rules of partitions that a transaction writes to.
 
 
 @planted(TRANSACTS)
 def producers_are_not_verified(patch: Patch) -> None:
-    """A leader appends transactional batches without verifying them with the coordinator."""
+    """Plant a fault: a leader does not verify transactional batches with the coordinator."""
     patch.setattr(Participant, "admit", lambda self, producer_id, epoch: None)
 
 
 @planted(TRANSACTS)
 def late_verifications_count(patch: Patch) -> None:
-    """A verification counts although a marker has since ended the transaction."""
+    """Plant a fault: a verification counts although a marker has since ended the transaction."""
     verify = Participant.verify
 
     def careless(self: Participant, asked: Verification, number: int = -1) -> bool:
@@ -192,12 +198,12 @@ def late_verifications_count(patch: Patch) -> None:
     patch.setattr(Participant, "verify", careless)
 
 
-# Logs.
+# The next functions break rules of logs that hold transactions.
 
 
 @planted(TRANSACTS)
 def stable_ends_pass_the_high_watermark(patch: Patch) -> None:
-    """The last stable offset is limited by the log end offset instead of the high watermark."""
+    """Plant a fault: the last stable offset may exceed the high watermark."""
 
     def stable(self: LogReader, high_watermark: int) -> int:
         unstable = self.unstable
@@ -208,7 +214,7 @@ def stable_ends_pass_the_high_watermark(patch: Patch) -> None:
 
 @planted(SEGMENTS)
 def aborted_of_one_segment_only(patch: Patch) -> None:
-    """A fetch reads aborted transactions from its first segment only."""
+    """Plant a fault: a fetch reads aborted transactions from its first segment only."""
     collect = TransactionIndex.collect
 
     def first(self: TransactionIndex, start: int, end: int, found: Any) -> bool:
@@ -220,7 +226,7 @@ def aborted_of_one_segment_only(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def truncation_keeps_transactions(patch: Patch) -> None:
-    """A truncated log keeps the open transactions and index entries of the truncated records."""
+    """Plant a fault: a truncated log keeps the transactions of the truncated records."""
     rebuild = Log.rebuild_producers
 
     def keeping(self: Log, now_ms: int) -> None:
@@ -236,7 +242,7 @@ def truncation_keeps_transactions(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def followers_note_no_transactions(patch: Patch) -> None:
-    """Followers do not track open transactions, so a new leader has none."""
+    """Plant a fault: followers do not track open transactions, so a new leader has none."""
     append = Log.append_as_follower
 
     def forgetting(self: Log, buffer: memoryview, leader_epoch: int, now_ms: int) -> int:
@@ -257,12 +263,12 @@ class _Nothing(OpenTransactions):
         return super().end(producer_id, marker_offset)
 
 
-# Offsets.
+# The next functions break rules of offsets in transactions.
 
 
 @planted(TRANSACTS)
 def applied_offsets_stay_pending(patch: Patch) -> None:
-    """Committed offsets are applied without deleting their pending copy."""
+    """Plant a fault: offsets of a committed transaction are applied, but also stay pending."""
     end = PartOperations.end
 
     def keeping(self: PartOperations, write: Any) -> None:
@@ -278,7 +284,7 @@ def applied_offsets_stay_pending(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def offsets_read_before_pending(patch: Patch) -> None:
-    """A stable offset fetch reads the committed offsets before the pending ones."""
+    """Plant a fault: a stable offset fetch reads committed offsets before pending offsets."""
 
     async def fetch(self: Any, group: str, partitions: Any, **options: Any) -> FetchedOffsets:
         offsets = await self.fetch(group, partitions, **options)
@@ -291,12 +297,12 @@ def offsets_read_before_pending(patch: Patch) -> None:
     patch.setattr(GroupOffsets, "fetch_stable", fetch)
 
 
-# Sinks.
+# The next functions break rules of Spark's exactly-once sink.
 
 
 @planted(TRANSACTS)
 def committed_batches_are_written_again(patch: Patch) -> None:
-    """A sink writes again a batch that it has committed."""
+    """Plant a fault: a Spark sink writes a committed batch again."""
     handle = SinkPartition._handle
 
     def forgetting(self: SinkPartition, event: Any) -> None:
@@ -316,7 +322,7 @@ def committed_batches_are_written_again(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def losing_attempts_stay_open(patch: Patch) -> None:
-    """The decision of a batch ends the transactions of its winning attempts only."""
+    """Plant a fault: committing a batch does not abort the transactions of its losing attempts."""
     send = SinkPartition._send_markers
 
     def careless(self: SinkPartition, name: str, sink: Any, head: Any) -> None:

@@ -1,8 +1,8 @@
-"""The true outcome of transactions, and the invariants that are checked after every step.
+"""Derive the true outcome of transactions; check invariants after every step.
 
-The truth is derived from committed records alone: a transaction is decided when its Prepare record
-is below the true high watermark of ``__transaction_state``. ``TransactionTruth`` sees every
-committed batch of that topic and of the topics that transactions write to.
+The truth comes from committed records alone: a transaction is decided when its Prepare record is
+below the true high watermark of ``__transaction_state``. ``TransactionTruth`` sees every committed
+batch of that topic and of the topics that transactions write to.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Pair(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A committed batch of a transactional topic. ``pair`` is None for a control batch."""
+    """A committed batch in a topic that transactions write to. Control batches have no ``pair``."""
 
     base_offset: int
     next_offset: int
@@ -77,8 +77,10 @@ class _Open(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """A leader's last stable offset, with the high watermark and the open transaction that
-    determine it."""
+    """A leader's last stable offset.
+
+    The leader's high watermark and its first open transaction determine this offset.
+    """
 
     stable: int
     high_watermark: int
@@ -95,7 +97,7 @@ class _Partition:
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     """Producer id, first offset and marker's offset of each aborted transaction."""
     shown: dict[tuple[int, int], _Shown] = field(default_factory=dict)
-    """The last stable offsets that each process showed in each leader epoch."""
+    """The last stable offset that each process returned in each leader epoch."""
 
 
 class TransactionTruth:
@@ -108,11 +110,11 @@ class TransactionTruth:
         self._cluster = cluster
         self.topics: set[str] = set()
         self.decided: dict[Pair, bool] = {}
-        """Outcome of each ended transaction: whether it committed."""
+        """Whether each decided transaction was committed."""
         self.slots: dict[int, SinkSlot] = {}
         """The last committed slot of each producer id of a sink."""
         self.has_decided = asyncio.Event()
-        """Notifies the waiters of each decision."""
+        """An event that wakes its waiters after each decided transaction."""
         self.heads: dict[str, SinkHead] = {}
         """The last committed head of each sink."""
         self._ended_attempts: dict[str, set[Pair]] = defaultdict(set)
@@ -123,8 +125,8 @@ class TransactionTruth:
         self.of_version_1: set[str] = set()
         """Transactional ids of clients with version 1.
 
-        A late request of such a client may start a transaction with the producer id and epoch of
-        one that has ended. Without records it stays empty, and aborts.
+        A late request of such a client may start another transaction with the producer id and epoch
+        of an ended transaction. This transaction has no records and is aborted.
         """
         self.records: dict[str, TransactionRecord] = {}
         """The last committed record of each transactional id."""
@@ -134,7 +136,7 @@ class TransactionTruth:
         """Last committed offset of each znode of a group's offsets."""
         cluster.checker.transactions = self
 
-    # Committed batches.
+    # The methods below receive committed batches.
 
     def follows(self, topic_id: str) -> bool:
         """Return whether ``committed`` must see the batches of this topic."""
@@ -151,7 +153,7 @@ class TransactionTruth:
         return self._state_topic
 
     def committed(self, key: PartitionKey, batch: memoryview, header: BatchHeader) -> None:
-        """Record a batch that was committed; batches of a partition come in order."""
+        """Record a committed batch; the caller passes the batches of a partition in order."""
         if key.topic_id != self._state_topic:
             self._written(key, batch, header)
             return
@@ -175,8 +177,9 @@ class TransactionTruth:
             self._head_recorded(name, decode_head(value))
 
     def _head_recorded(self, name: str, head: SinkHead) -> None:
-        """Check that a sink's batches only advance, and a decision follows the markers of the one
-        before.
+        """Check that a sink's batch number only grows.
+
+        A batch may be decided only after the markers of the batch before are written.
         """
         last, self.heads[name] = self.heads.get(name), head
         if last is not None and head.batch < last.batch:
@@ -203,7 +206,7 @@ class TransactionTruth:
     def _recorded(self, name: str, record: TransactionRecord) -> None:
         before = self.records.get(name)
         self.records[name] = record
-        # No seed lasts until an id expires or its epochs are exhausted.
+        # Seeds are too short for a transactional id to expire or exhaust its epochs.
         if before is not None and (
             before.producer_id != record.producer_id or _progress(record) < _progress(before)
         ):
@@ -254,17 +257,17 @@ class TransactionTruth:
                 )
         partition.batches.append(Written(header.base_offset, header.next_offset, pair))
 
-    # Responses and reads of clients.
+    # The methods below check responses and reads of clients.
 
     def initialized(self, name: str, pair: Pair) -> None:
-        """Check that the producer id and epoch of an InitProducerId response are committed."""
+        """Check that the producer id and epoch of a response to InitProducerId are committed."""
         record = self.records.get(name)
         if record is None or (record.producer_id == pair.producer_id and record.epoch < pair.epoch):
             raise Violation(f"{name}: the client received {pair}, but {record} is committed")
         self._answered[name] = max(pair, self._answered.get(name, pair))
 
     def answered(self, name: str, pair: Pair, is_commit: bool) -> None:
-        """Check that the end of a transaction is decided when a client receives its response."""
+        """Check that a transaction is decided when its client receives the response to EndTxn."""
         if self.decided.get(pair, False) is not is_commit:
             raise Violation(
                 f"{name}: the end of {pair} was answered with commit={is_commit}, decided: "
@@ -283,12 +286,13 @@ class TransactionTruth:
             if (batch.base_offset in returned) is not is_due:
                 raise Violation(f"{key}: {batch} was read: {not is_due}, committed: {is_due}")
 
-    # Replicas.
+    # The methods below check replicas.
 
     def stepped(self, process: Process, role: Partition) -> None:
-        """Check that a leader's last stable offset never falls or exceeds the high watermark.
+        """Check a leader's last stable offset.
 
-        It must be the first offset of the oldest transaction without a committed marker.
+        The offset never decreases and never exceeds the high watermark. It must be the first offset
+        of the oldest transaction without a committed marker.
         """
         if role.key.topic_id not in self.topics or not role.is_leader:
             return
@@ -322,7 +326,7 @@ class TransactionTruth:
             )
 
     def check_replica(self, process: Process, key: PartitionKey) -> None:
-        """Check that a complete replica has every aborted transaction and no open one."""
+        """Check that a complete replica lists every aborted transaction and no open transaction."""
         log = process.log(key)
         assert log is not None
         end, found = log.log_end_offset, log.reader.aborted_in(0, log.log_end_offset)
@@ -337,7 +341,7 @@ class TransactionTruth:
                 f"{sorted(wrong)[:3]}"
             )
 
-    # Groups.
+    # The method below checks offsets of groups.
 
     def written(self, operations: Sequence[Operation]) -> None:
         """Check that a group's offset never goes back."""
@@ -352,10 +356,10 @@ class TransactionTruth:
                 raise Violation(f"{path}: {offset} follows {self._offsets[path]}")
             self._offsets[path] = offset
 
-    # The end.
+    # The method below runs at the end of a seed.
 
     def unfinished(self) -> str | None:
-        """Describe a transaction that is still open, decided or not; None if there is none."""
+        """Return a description of a transaction that is still open, else None."""
         for name, record in self.records.items():
             if record.is_open:
                 return f"{name} is {record.state.label}"

@@ -1,4 +1,4 @@
-"""Transactional clients beside the scenario's plain clients, and their checks at the end.
+"""Run transactional clients beside the scenario's plain clients; check them at the end.
 
 The clients are producers of both transaction versions, a copier that commits its offsets in the
 transaction, and read_committed readers.
@@ -46,7 +46,7 @@ plus ten seconds."""
 
 @contextmanager
 def small_state(copy_batches: int) -> Iterator[None]:
-    """Use few state partitions, copied often and in small slices."""
+    """Use few partitions of transaction state, which coordinators copy often and in small parts."""
     names = ("COPY_BATCHES", "BATCH_BYTES")
     values = [getattr(keyed_state, name) for name in names]
     partitions = find_coordinator.STATE_PARTITIONS
@@ -111,7 +111,7 @@ class Transactions:
         ]
 
     async def _begin_idle(self) -> None:
-        """Initialise transactional ids that do nothing; every copy of the state must keep them."""
+        """Initialise idle transactional ids; every copy of the state must keep them."""
         for number in range(IDLE_IDS):
             name = f"idle{number}"
             self._processes += 1
@@ -128,7 +128,7 @@ class Transactions:
         return CommittedReader(self.truth, self.cluster, History(), name, OUT, self.out)
 
     async def _watch_clients(self) -> None:
-        """Raise the violation that a client found."""
+        """Raise a violation as soon as a client finds one."""
         await asyncio.gather(*self._finishing)
         await asyncio.Event().wait()
 
@@ -155,7 +155,7 @@ class Transactions:
         for client in (*self.producers, self.copier, self.query):
             client.is_stopping = True
         await self._finish(self._finishing)
-        # An expired transactional id gets another producer id.
+        # If a transactional id was lost, it gets another producer id here.
         await self._begin_idle()
         for topic, keys in self.keys.items():
             if keys:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """The common part of clients: find leaders, send requests, retry."""
+    """The base class of clients: finds leaders, sends requests, retries."""
 
     def __init__(self, cluster: SimCluster, history: History, name: str) -> None:
         self.cluster = cluster
@@ -65,7 +65,7 @@ class Client:
         for topic in (await self.topics()).values():
             if topic.topic_id == key.topic_id:
                 if key.partition >= len(topic.partitions):
-                    # This broker's metadata does not have the added partition yet.
+                    # The broker that answered does not know the added partition yet.
                     return -1
                 leader = topic.partitions[key.partition].state.leader
                 if leader >= 0:
@@ -81,7 +81,7 @@ class Client:
 
 
 class RowProducer(Client):
-    """Send batches of rows to one partition, one at a time, until stopped.
+    """A producer that sends batches of rows to one partition, one at a time, until stopped.
 
     With acks=all the producer is idempotent and retries each batch until its outcome is known. With
     acks=1 or ``is_once`` it sends each batch once.
@@ -125,7 +125,7 @@ class RowProducer(Client):
             await self.pause(2 * self.cluster.options.think_s)
 
     async def send_one(self) -> bytes:
-        """Send one value until it is acknowledged; earlier attempts used other values."""
+        """Send values, each in a batch, until one is acknowledged; return this value."""
         while True:
             self.number += 1
             value = f"{self.name}/{self.number}".encode()
@@ -166,9 +166,9 @@ class RowProducer(Client):
             return True
 
     def _leads(self, broker_id: int) -> bool:
-        """Return whether the broker leads the partition, so that its answer about sequences counts.
+        """Return whether the broker leads the partition, so that its sequence error counts.
 
-        A broker that was deposed and has not learned it yet lacks the latest sequences.
+        A deposed leader that does not know yet that it was deposed lacks the latest sequences.
         """
         state = self.cluster.checker.state(self.key)
         return state is not None and state.leader == broker_id

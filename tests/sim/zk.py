@@ -3,7 +3,7 @@
 ``ZkService`` is the ensemble; ``SimZk`` is one client's MetadataStore. A client receives responses
 and watch events in one order, as ZooKeeper guarantees. Faults: ``cut`` and ``heal`` a client,
 ``stop`` and ``start`` the service, lose the response of an applied write, expire a session,
-``pause`` a client. It works on any asyncio loop, but is deterministic and instant only on
+``pause`` a client. The module works on any asyncio loop, but is deterministic and instant only on
 ``SimLoop``.
 """
 
@@ -70,9 +70,9 @@ class _Session:
 
 
 class ZkService:
-    """The ensemble.
+    """A ZooKeeper ensemble.
 
-    ``delay_s`` is the longest message delay; ``session_timeout_s`` applies to every session.
+    ``delay_s`` is the longest message delay. ``session_timeout_s`` applies to every session.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ZkService:
         self._clients: list[SimZk] = []
 
     def client(self, context: Context | None = None) -> SimZk:
-        """Return a store that is not started yet; its callbacks run in ``context``."""
+        """Return a MetadataStore that is not started yet; its callbacks run in ``context``."""
         client = SimZk(self, context)
         self._clients.append(client)
         return client
@@ -107,7 +107,7 @@ class ZkService:
             client.lose_connection()
 
     def start(self) -> None:
-        """Regain the quorum: each session has its whole timeout again."""
+        """Regain the quorum: the timeout of each session starts anew."""
         self.running = True
         for client in self._clients:
             if client.wants_connection:
@@ -116,7 +116,7 @@ class ZkService:
             if session.alive and not session.connected:
                 self.watch_silence(session)
 
-    # Client operations; each is applied at one instant.
+    # The methods below apply operations of clients, each at one instant.
 
     def open_session(self, client: SimZk) -> _Session:
         self.zxid += 1
@@ -175,8 +175,9 @@ class ZkService:
         return None
 
     def _check(self, operations: Sequence[Operation]) -> Refused | None:
-        """Check a multi-operation as ZooKeeper does: each operation sees the result of those
-        before.
+        """Check a multi-operation as ZooKeeper does: an operation sees the results of earlier ones.
+
+        Return the first refusal, or None.
         """
         versions: dict[str, int | None] = {}
         births: dict[str, int] = {}
@@ -253,7 +254,7 @@ class ZkService:
                 session.client.deliver(event)
 
     def forget_watches(self, session: _Session) -> None:
-        """Drop the watches of a lost connection."""
+        """Drop the watches of a session whose connection was lost."""
         for watches in (self._data_watches, self._child_watches):
             for sessions in watches.values():
                 sessions.pop(session.session_id, None)
@@ -263,14 +264,14 @@ class ZkService:
         return self._sessions[session_id].client
 
     def _wall_ms(self) -> int:
-        """Return the wall-clock time; outside a loop it stands still."""
+        """Return the loop's wall-clock time in milliseconds, or a constant outside a loop."""
         try:
             return WALL_BEGAN_MS + int(asyncio.get_running_loop().time() * 1000)
         except RuntimeError:
             return WALL_BEGAN_MS
 
     def peek(self, path: str) -> Znode | None:
-        """Return a znode without a session, for checkers."""
+        """Return a znode for a checker, which has no session."""
         node = self._nodes.get(path)
         return None if node is None else node.read()
 
@@ -280,7 +281,7 @@ class ZkService:
 
 
 class SimZk:
-    """One client: a MetadataStore."""
+    """The MetadataStore of one client."""
 
     def __init__(self, service: ZkService, context: Context | None = None) -> None:
         self._service = service
@@ -299,7 +300,7 @@ class SimZk:
         self._next_request = 0
         self._on_event: Callable[[StoreEvent], None] = lambda event: None
 
-    # The MetadataStore interface.
+    # The methods below implement MetadataStore.
 
     @property
     def connected(self) -> bool:
@@ -355,27 +356,27 @@ class SimZk:
     async def sync(self, path: str) -> None:
         await self._ask(lambda _: self._service.sync(path))
 
-    # Faults.
+    # The methods below inject faults.
 
     @property
     def wants_connection(self) -> bool:
         return not self._closed and not self._connected and self._session is not None
 
     def pause(self) -> None:
-        """Pause the process: it sends no heartbeats and receives nothing."""
+        """Pause the client's process: it sends no heartbeats and receives nothing."""
         self.is_paused = True
         if self._connected and self._session is not None:
             self._service.watch_silence(self._session)
 
     def resume(self) -> None:
-        """Resume the process: it now learns of a session that has expired."""
+        """Resume the client's process; it now learns whether its session has expired."""
         self.is_paused = False
         if self._connected and self._session is not None and not self._session.alive:
             self.lose_connection()
             self.reconnect_soon()
 
     def cut(self) -> None:
-        """Drop all packets until ``heal``."""
+        """Drop all packets of this client until ``heal`` is called."""
         self._reachable = False
         self.lose_connection()
 
@@ -385,14 +386,14 @@ class SimZk:
             self.reconnect_soon()
 
     def kill(self) -> None:
-        """Kill the process: it sends nothing more, and its session expires by its timeout."""
+        """Kill the client's process; its session expires after the session timeout."""
         self._on_event = _nobody_hears
         self._reachable = False
         self.lose_connection()
         self._closed = True
 
     def expire(self) -> None:
-        """Expire the session although its process lives."""
+        """Expire the session although the client's process lives."""
         assert self._session is not None
         session = self._session
         self.lose_connection()
@@ -439,7 +440,7 @@ class SimZk:
 
         asyncio.get_running_loop().call_later(delay, reconnect, context=self._context)
 
-    # Messages.
+    # The methods below deliver messages.
 
     def deliver(self, event: StoreEvent) -> None:
         connection = self._connection
@@ -467,13 +468,13 @@ class SimZk:
                 request(session)
 
         def arrive() -> None:
-            # Packets sent before the loss may still arrive for some time.
+            # Packets that were sent before the connection was lost may still arrive for a while.
             if not (session.alive and self._service.running):
                 return
             if connection != self._connection:
                 fate = self._service.rng.random()
                 if fate < 0.3 and self._closed:
-                    # The last messages of a killed process, delayed in the network.
+                    # The network may delay the last messages of a killed process.
                     loop.call_later(self._service.rng.random() * 2, last_words, context=OUTSIDE)
                 if fate < 0.6:
                     return
@@ -508,7 +509,7 @@ class SimZk:
         return self._service.rng.random() * self._service.delay_s
 
     def _tell(self, event: StoreEvent) -> None:
-        """Deliver a connection event; the process handles it in its own context."""
+        """Deliver a connection event to the client, in the context of its process."""
         if self._context is None:
             self._on_event(event)
         else:
@@ -521,7 +522,7 @@ class SimZk:
 
 
 def _nobody_hears(event: StoreEvent) -> None:
-    """Drop a message, because its receiver is dead."""
+    """Drop a connection event, because its receiver is dead."""
 
 
 def _unavailable() -> CoordinationUnavailableError:
