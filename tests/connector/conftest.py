@@ -1,4 +1,4 @@
-"""Fixtures for the source and the sink against real brokers, without a Spark session."""
+"""Fixtures that run the source and the sink on real brokers without a Spark session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of a micro-batch: rows, bytes, availableNow; and the time that planning waits."""
+"""Test the limits of a micro-batch (rows, bytes, availableNow) and how long planning waits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_row_limits_hold_after_restart_but_not_with_trigger_once(planner, bus, m
 
 
 def test_progress_reports_the_lag_after_its_batch(planner, make_topic):
-    """As in Kafka's offsetsBehindLatest, a query that has read everything has lag 0."""
+    """A query that has read everything has lag 0, as with Kafka's offsetsBehindLatest."""
     topic = make_topic(8, 2)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="5")
     at, lags = plan.initial_offset(), []
@@ -51,7 +51,7 @@ def test_progress_reports_the_lag_after_its_batch(planner, make_topic):
         ]
     assert len(lags) >= 2
     assert lags[-1] == 0
-    # A trigger without new records reports the same.
+    # A trigger without new records still reports lag 0.
     assert plan.latest_offset(at, unlimited=False) == at
     assert plan.report()["lagAfterBatchTotal"] == 0
 
@@ -91,9 +91,11 @@ def test_available_now_stops_at_the_ends_seen_at_its_start(planner, bus, make_to
     assert (count, ends(at, topic)) == (3, [15])
 
 
-def test_available_now_reads_all_records_despite_late_answers(planner, bus, make_topic):
-    """Spark takes a call without new offsets for the end of the run, and would leave the rest
-    unread."""
+def test_available_now_reads_all_records_despite_failed_byte_lookups(planner, bus, make_topic):
+    """A slow or failed byte lookup must not end the run early.
+
+    Spark ends a run of availableNow when a planning call returns no new offsets.
+    """
     topic = make_topic(0)
     with bus.producer(linger_ms=0) as producer:
         for _ in range(20):  # Each record is a batch.
@@ -160,7 +162,7 @@ def test_available_now_fails_when_the_log_is_shorter_than_planned(planner, make_
 
 
 def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
-    """Spark calls every 12 ms, and its other sources wait during the call."""
+    """Spark makes a planning call every 12 ms; the query's other sources wait during the call."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
     start = plan.initial_offset()
@@ -177,7 +179,7 @@ def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
     plan._reader.admin.offsets_for_bytes = blocked
     first = plan.latest_offset(start, unlimited=False)
     assert asked.wait(DEADLINE_S)
-    # Planning returned without waiting. It returns again before the lookup's answer has arrived.
+    # Both planning calls return while the lookup still waits for its response.
     assert ends(first, topic) == ends(plan.latest_offset(start, unlimited=False), topic) == [0]
     answer.set()
     end = until(
@@ -186,8 +188,8 @@ def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
     assert rows(plan, start, end) == [(0, 0, 5)]
 
 
-def test_rows_are_read_after_an_initial_byte_lookup_failure(planner, bus, make_topic):
-    """The topic is deleted during the byte lookup, and no new records arrive afterwards."""
+def test_rows_are_read_after_a_byte_lookup_failed_once(planner, bus, make_topic):
+    """The lookup fails as if the topic were deleted; no new records arrive afterwards."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
     first = until(
@@ -210,8 +212,8 @@ def test_rows_are_read_after_an_initial_byte_lookup_failure(planner, bus, make_t
     assert failed
 
 
-def test_byte_lookup_of_a_deleted_topic_delays_no_other(planner, bus, make_topic):
-    """The lookup of a missing topic waits until its request times out."""
+def test_byte_lookup_of_a_deleted_topic_delays_no_other_topic(planner, bus, make_topic):
+    """The lookup for a deleted topic waits until its request times out."""
     gone, stays = make_topic(5), make_topic(5)
     plan = planner(
         subscribePattern=f"{gone}|{stays}", startingOffsets="earliest", failOnDataLoss="false",
@@ -244,7 +246,7 @@ def test_byte_lookup_of_a_deleted_topic_delays_no_other(planner, bus, make_topic
 
 
 def test_byte_lookup_uses_the_id_of_a_recreated_topic(planner, bus, make_topic):
-    """Regression: the lookup requested the deleted topic's id for ever, and the query stopped."""
+    """Regression: the lookup requested the deleted topic's id for ever, so the query stopped."""
     topic = make_topic(5, 5)
     plan = planner(
         subscribe=topic, startingOffsets="earliest", failOnDataLoss="false",

@@ -1,4 +1,4 @@
-"""Deleted records: errors with their ranges, or skipped under failOnDataLoss=false."""
+"""Test lost records: an error names their ranges, or failOnDataLoss=false skips them."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_repeated_first_batch_of_a_deleted_topic_reports_its_loss(
     lax = planner(**given, failOnDataLoss="false")
     assert rows(lax, lax.initial_offset(), end) == [(0, 0, 3)]
     assert f"the query continues without {gone}-0 [0, 7)" in caplog.text
-    # After the first batch is committed, the query continues without the topic.
+    # Spark commits the first batch; the query then continues without the deleted topic.
     fill(bus, kept, 1)
-    # The deletion of one topic and the growth of the other may arrive in either order.
+    # The planner may see the other topic's new record before or after the deletion.
     later = until(lambda: lax.latest_offset(end, unlimited=False), lambda at: ends(at, kept) == [4])
     assert list(later["topics"]) == [kept]
     assert lax.report()["lostRecords"] == 7
-    # A first batch without its start offsets looks like a new start.
+    # Without stored start offsets, the batch looks like the first batch of a new query.
     del end["begin"]
     with pytest.raises(UnknownTopicOrPartitionError, match=f"topic '{gone}' does not exist"):
         lax = planner(**given, failOnDataLoss="false")
@@ -53,7 +53,7 @@ def test_repeated_first_batch_of_a_deleted_topic_reports_its_loss(
 
 
 @pytest.mark.parametrize("count", [2, 50])
-def test_recreated_topic_is_loss_whatever_its_length(planner, bus, make_topic, count):
+def test_recreated_topic_is_data_loss_however_many_records_it_has(planner, bus, make_topic, count):
     topic = make_topic(10)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     plan, lax = planner(**given), planner(**given, failOnDataLoss="false")
@@ -65,7 +65,7 @@ def test_recreated_topic_is_loss_whatever_its_length(planner, bus, make_topic, c
     assert said.startswith("[LOGBUS_DATA_LOSS]")
     assert f"topic {topic} was deleted and recreated" in said
     assert f"{topic}-0 [10, 10)" in said
-    # The same holds after a restart, when it plans a new batch and when it repeats a batch.
+    # A restarted query must report the loss when it plans a new batch and when it repeats one.
     restarted = planner(**given)
     assert "recreated" in fails(lambda: restarted.latest_offset(first, unlimited=False),
                                  DataLossError)  # fmt: skip
@@ -78,7 +78,7 @@ def test_recreated_topic_is_loss_whatever_its_length(planner, bus, make_topic, c
     assert rows(lax, first, end) == [(0, 0, count)]
 
 
-def test_deleted_topic_is_loss(planner, bus, make_topic, caplog):
+def test_deleted_topic_of_a_running_query_is_data_loss(planner, bus, make_topic, caplog):
     kept, gone = make_topic(1), make_topic(7)
     given = {"subscribe": f"{kept},{gone}", "startingOffsets": "earliest"}
     plan, lax = planner(**given), planner(**given, failOnDataLoss="false")
@@ -100,8 +100,7 @@ def test_deleted_topic_is_loss(planner, bus, make_topic, caplog):
 
 
 def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, make_topic, caplog):
-    """Regression: the lookup of its start failed and ended the query even without
-    failOnDataLoss."""
+    """Regression: the failed lookup of its start ended even a query with failOnDataLoss=false."""
     kept = make_topic(1)
     given = {"subscribePattern": f"{kept}.*", "startingOffsets": "earliest"}
     lax, strict = planner(**given, failOnDataLoss="false"), planner(**given)
@@ -121,9 +120,10 @@ def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, mak
         strict.ranges(first, end)
 
 
-def test_topic_deleted_while_a_task_fetches_is_loss(planner, bus, make_topic, monkeypatch, caplog):
-    """Regression: a topic deleted after its records expired ended the query even without
-    failOnDataLoss."""
+def test_topic_deleted_while_a_task_fetches_is_data_loss(
+    planner, bus, make_topic, monkeypatch, caplog
+):
+    """Regression: such a topic, with expired records, ended a query with failOnDataLoss=false."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     begin = plan.initial_offset()
@@ -140,7 +140,7 @@ def test_topic_deleted_while_a_task_fetches_is_loss(planner, bus, make_topic, mo
     assert f"skipped {topic}-0 [0, 5)" in caplog.text
 
 
-def test_offset_past_the_log_end_is_loss(planner, bus, make_topic):
+def test_offset_past_the_log_end_is_data_loss(planner, bus, make_topic):
     topic = make_topic(5)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     at = planner(**given).initial_offset()
@@ -156,7 +156,7 @@ def test_offset_past_the_log_end_is_loss(planner, bus, make_topic):
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])
 @pytest.mark.parametrize("once", [False, True])
-def test_topic_deleted_before_an_available_now_run_is_loss(
+def test_topic_deleted_before_an_available_now_run_is_data_loss(
     planner, bus, make_topic, how, once, caplog
 ):
     kept, gone = make_topic(1), make_topic(7)
@@ -183,7 +183,7 @@ def test_topic_deleted_before_an_available_now_run_is_loss(
     )
     assert rows(lax, at, end) == [(0, 1, 3)]
     assert f"the query continues without {gone}-0" in caplog.text
-    # A missing topic that the checkpoint does not have is an error, as at the start.
+    # A missing topic is an error, not data loss, if the checkpoint does not have it.
     wrong = given | {how: names.replace(kept, f"{kept}-wrong")}
     with pytest.raises(UnknownTopicOrPartitionError, match=f"{kept}-wrong"):
         made = planner(**wrong)
@@ -191,7 +191,7 @@ def test_topic_deleted_before_an_available_now_run_is_loss(
         made.latest_offset(at, unlimited=once)
 
 
-def test_records_deleted_before_reading_are_loss(planner, bus, make_topic, caplog):
+def test_records_deleted_before_reading_are_data_loss(planner, bus, make_topic, caplog):
     topic = make_topic(20)
     tp = TopicPartition(topic, 0)
     plan = planner(subscribe=topic, startingOffsets="earliest")
@@ -207,7 +207,7 @@ def test_records_deleted_before_reading_are_loss(planner, bus, make_topic, caplo
         read(True)
     assert read(False) == [str(number).encode() for number in range(8, 20)]
     assert f"skipped {topic}-0 [0, 8)" in caplog.text
-    # A partition found later that lacks its first records is loss as well.
+    # Missing first records of a partition that the query found later are data loss too.
     empty = json.loads(json.dumps(start))
     empty["topics"] = {}
     del end["begin"]
@@ -219,8 +219,10 @@ def test_records_deleted_before_reading_are_loss(planner, bus, make_topic, caplo
 
 
 def test_repeated_batch_counts_records_deleted_before_it(planner, bus, make_topic, caplog):
-    """A query that failed on these records continues under failOnDataLoss=false by repeating the
-    batch."""
+    """A query that failed at these records may be restarted with failOnDataLoss=false.
+
+    It then repeats the batch and counts the missing records.
+    """
     topic = make_topic(10, 10)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     plan = planner(**given)
@@ -266,8 +268,8 @@ def test_unsubscribed_topic_is_not_reported_as_deleted(planner, bus, make_topic,
     assert lax.report()["lostRecords"] == 0
 
 
-def test_truncated_and_regrown_log_is_loss(bus, make_cluster, caplog):
-    """Topic ids and ends look right; only the leader epochs show the truncation."""
+def test_truncated_and_regrown_log_is_data_loss(bus, make_cluster, caplog):
+    """The topic id and the end offset look right; only the leader epochs show the truncation."""
     alone = make_cluster(1)
     with logbus.connect(alone.bootstrap_servers) as other:
         topic_id = other.create_topic("t", partitions=1)
@@ -310,7 +312,7 @@ def test_truncated_and_regrown_log_is_loss(bus, make_cluster, caplog):
 
         with pytest.raises(DataLossError, match="the log was truncated"):
             values_of(other, [item], True)
-        # A fetch that serves the first answers of several small ranges finds it, too.
+        # A fetch for several small ranges must detect the truncation too.
         small = item._replace(
             topic="small", topic_id=small_id, start=0, end=5, start_epoch=-1, stored_bytes=9
         )
@@ -323,9 +325,13 @@ def test_truncated_and_regrown_log_is_loss(bus, make_cluster, caplog):
 
 
 @pytest.mark.parametrize("before", ["deleted", "damaged"])
-def test_records_before_a_range_in_a_new_leader_epoch_are_no_loss(make_cluster, caplog, before):
-    """A batch after a change of leaders checks the epoch of the record before, which was read
-    earlier."""
+def test_lost_record_before_a_range_in_a_new_leader_epoch_is_no_data_loss(
+    make_cluster, caplog, before
+):
+    """A range in a new leader epoch checks the epoch of the record before the range.
+
+    The query has already read this record, so its loss does not matter.
+    """
     alone = make_cluster(1)
     with logbus.connect(alone.bootstrap_servers) as other:
         topic_id = other.create_topic("t", partitions=1)

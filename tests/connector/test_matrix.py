@@ -1,7 +1,7 @@
-"""Combinations of failOnDataLoss, topic selection and start offsets, across a restart with added
-partitions.
+"""Test combinations of failOnDataLoss, topic selection and start offsets.
 
-The matrix of KafkaSourceSuiteBase: each case is planned, and its rows are read, as in Spark.
+Each query is restarted, and partitions are added. The combinations are those of Spark's
+KafkaSourceSuiteBase. The test plans each query and reads its rows as Spark does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STARTS = {
 
 
 class Run:
-    """A query of one case, with its position and every row that it has read."""
+    """A query with one combination of options, its position, and every row that it has read."""
 
     def __init__(self, bus, topic, fail, how, begin):
         self.bus, self.topic = bus, topic
@@ -60,8 +60,8 @@ class Run:
             assert ends(self.planner.initial_offset(), self.topic) == self.begins
             self.take(self.planner.initial_offset(), self.at)
         else:
-            # The position is converted as if it were read from the checkpoint. The start option is
-            # not used again.
+            # Convert the position as if it were read from the checkpoint. A resumed query ignores
+            # the start option.
             self.at = json.loads(json.dumps(self.at))
             self.given["startingOffsets"] = "latest"
 

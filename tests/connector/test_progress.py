@@ -1,4 +1,4 @@
-"""A query's progress in its consumer group: published offsets and leases."""
+"""Test the progress of a query in its consumer group: committed offsets and leases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_progress_is_committed_in_the_next_planning_call(planner, bus, make_topi
 
 
 def test_restarted_query_commits_under_an_unexpired_lease(planner, bus, make_topic):
-    """Spark ends a run by killing its planner, which may have no time to release the lease."""
+    """Spark ends a run by killing its planner, so the lease may stay held."""
     topic = make_topic(4)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     first = planner(**given)
@@ -50,7 +50,7 @@ def test_restarted_query_commits_under_an_unexpired_lease(planner, bus, make_top
 
 
 def test_trigger_once_progress_is_committed_at_the_next_run(planner, bus, make_topic):
-    """Trigger.Once plans once, before its only batch, and is not called after the batch."""
+    """Trigger.Once plans only once, before its only batch."""
     topic = make_topic(4)
     given = {"subscribe": topic, "startingOffsets": "earliest", "groupIdPrefix": "team"}
     first = planner(**given)
@@ -88,14 +88,14 @@ def test_second_query_on_a_named_group_fails_before_its_first_batch(
     one, two, repeats = planner(**given), planner(**given), planner(**given)
     begin = one.initial_offset()
     end = step(one, begin)
-    # The first batch is planned only after the group's offsets carry the lease.
+    # The group's offsets must carry the lease before the first batch is planned.
     commit = bus.admin.committed(f"g-{topic}")[TopicPartition(topic, 0)]
     assert lease_of(commit.metadata)[0] == begin["query"]
     at = two.initial_offset()
     with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id"):
         while two.latest_offset(at, unlimited=False) == at:
             pass
-    # Another query does not repeat a batch of its checkpoint either.
+    # A second query must not repeat a batch of its checkpoint either.
     with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id"):
         repeats.ranges(begin, end | {"query": "another"})
     assert bus.admin.committed(f"g-{topic}")[TopicPartition(topic, 0)].offset == 0
@@ -113,7 +113,7 @@ def test_query_can_start_from_group_offsets(planner, bus, make_topic):
     assert ends(start, topic) == [2, 5, 0]
     latest = planner(**given, startingOffsetsFallback="latest")
     assert ends(latest.initial_offset(), topic) == [2, 5, 5]
-    # The first batch is empty. It fixes the start, whatever the group commits later.
+    # The first batch is empty. It fixes the start offset: later commits of the group are ignored.
     first = step(plan, start)
     assert rows(plan, start, first) == []
     assert rows(plan, first, step(plan, first)) == [(0, 2, 5), (2, 0, 5)]
@@ -145,7 +145,7 @@ def test_ending_query_commits_no_offset_to_a_recreated_topic(
     assert {tp: row.offset for tp, row in found.items()} == {TopicPartition(kept, 0): 3}
     assert lease_of(found[TopicPartition(kept, 0)].metadata) == ("", 0)
     assert f"topic '{topic}' was deleted and recreated" in caplog.text
-    # A query that starts from the group's offsets reads all records of the new topic.
+    # A new query that starts from the group's offsets must read all records of the new topic.
     again = planner(**(given | {"startingOffsets": "group"})).initial_offset()
     assert (ends(again, topic), ends(again, kept)) == ([0], [3])
 

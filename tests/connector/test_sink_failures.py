@@ -1,7 +1,7 @@
-"""Failures of the exactly-once sink: tasks, drivers and brokers that die at a chosen point.
+"""Test the exactly-once sink when tasks, drivers or brokers die at a chosen point.
 
-A ``Run`` does for one run of a query what Spark does: it calls ``write_attempt`` in tasks and
-``exactly_once.commit`` in the driver. tests/spark/test_exactly_once.py has Spark itself.
+A ``Run`` takes Spark's place for one run of a query: it calls ``write_attempt`` as tasks do, and
+``exactly_once.commit`` as the driver does. tests/spark/test_exactly_once.py runs Spark itself.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers with a ZooKeeper of their own, which a test stops."""
+    """Start three brokers with their own ZooKeeper, which a test stops."""
     config = {"zookeeper.session.timeout.ms": "2000"}
     with LocalCluster(3, directory=tmp_path_factory.mktemp("sinks"), config=config) as cluster:
         yield cluster
@@ -79,7 +79,7 @@ def bus(running: LocalCluster) -> Iterator[Bus]:
 
 
 class Run:
-    """One run of a query that writes to a topic."""
+    """One run of a Spark query that writes to a topic."""
 
     def __init__(self, bus: Bus, topic: str, sink: str, timeout_ms: int = TIMEOUT_MS) -> None:
         self.bus, self.topic, self.sink = bus, topic, sink
@@ -92,20 +92,24 @@ class Run:
         self.options = options.write_options(options.parse(given), bus.bootstrap_servers)
 
     def again(self) -> Run:
-        """Return the next run of the query."""
+        """Return the next run of the same query."""
         return Run(self.bus, self.topic, self.sink, self.options.transaction_timeout_ms)
 
     def identity(self, batch: int, task: int) -> TaskIdentity:
         return TaskIdentity(self.sink, self.name, batch, task, next(ATTEMPTS))
 
     def write(self, batch: int, *values: str, task: int = 0) -> Attempt:
-        """Write one attempt of a task. Each attempt has its own producer, as in a separate
-        executor."""
+        """Run a task attempt that writes these values; return its commit message.
+
+        Each attempt has its own producer, as in a separate executor.
+        """
         return self.stream(batch, [list(values)], task)
 
     def stream(self, batch: int, chunks: Iterable[list[str]], task: int = 0) -> Attempt:
-        """Like ``write``, but all rows of a chunk are on the brokers before the next chunk is
-        produced."""
+        """Run a task attempt that flushes each chunk of values before it takes the next chunk.
+
+        Return its commit message.
+        """
         identity = self.identity(batch, task)
         given = dataclasses.replace(self.options, client_id=f"executor-{identity.attempt}")
 
@@ -123,7 +127,7 @@ class Run:
         return sorted(record.value.decode() for record in records(self.bus, self.topic))
 
     def coordinator(self) -> str:
-        """Return host:port of the sink's coordinator."""
+        """Return the address, host:port, of the sink's coordinator."""
 
         def find(cluster, deadline_ms):  # type: ignore[no-untyped-def]
             return find_coordinator(cluster, self.sink, deadline_ms, KEY_TYPE_TRANSACTION)
@@ -146,7 +150,7 @@ def make(bus: Bus) -> Callable[..., Run]:
 
 @pytest.fixture(autouse=True)
 def restarted(running: LocalCluster) -> Iterator[None]:
-    """Restart the brokers that a failed test has left stopped."""
+    """After a test, start the brokers that the test left stopped."""
     yield
     for each in running.brokers:
         if not each.is_running:
@@ -164,11 +168,11 @@ def leader(running: LocalCluster, run: Run) -> LocalBroker:
     return next(each for each in running.brokers if each.id == found.leader)
 
 
-# Tasks.
+# In the next tests, task attempts fail.
 
 
 def test_attempt_that_spark_does_not_commit_is_aborted(make: Callable[..., Run]) -> None:
-    """Such attempts come from speculation and from repeated stages."""
+    """Speculation and repeated stages cause such attempts."""
     run = make()
     run.write(0, "lost", "lost too")
     winner = run.write(0, "a", "b")
@@ -176,7 +180,7 @@ def test_attempt_that_spark_does_not_commit_is_aborted(make: Callable[..., Run])
     assert run.visible() == ["a", "b", "c"]
 
 
-def test_zombie_task_is_refused_after_the_decision(make: Callable[..., Run]) -> None:
+def test_zombie_task_is_refused_after_its_batch_was_committed(make: Callable[..., Run]) -> None:
     run = make()
 
     def chunks() -> Iterator[list[str]]:
@@ -205,8 +209,8 @@ def test_rows_of_an_executor_killed_after_write_are_committed(
     assert run.visible() == ["a", "b", "c"]
 
 
-def test_straggler_without_rows_keeps_the_batch_open(make: Callable[..., Run]) -> None:
-    """The straggler runs longer than transaction.timeout.ms after the other task is done."""
+def test_batch_stays_open_for_a_slow_task_without_rows(make: Callable[..., Run]) -> None:
+    """The slow task runs for longer than transaction.timeout.ms after the other task is done."""
     run = make(timeout_ms=2000)
     done = run.write(0, "a")
 
@@ -221,10 +225,10 @@ def test_straggler_without_rows_keeps_the_batch_open(make: Callable[..., Run]) -
     assert run.visible() == ["a"]
 
 
-def test_failed_attempt_does_not_hold_back_readers_and_its_batch_continues(
+def test_failed_attempt_aborts_itself_and_its_batch_can_be_committed(
     make: Callable[..., Run],
 ) -> None:
-    """Spark's driver does not know the sink of a batch without a finished task."""
+    """The failed attempt must abort itself: Spark's driver gets no message about it."""
     run = make(1)
 
     def chunks() -> Iterator[list[str]]:
@@ -245,7 +249,7 @@ def test_failed_attempt_does_not_hold_back_readers_and_its_batch_continues(
     assert run.visible() == ["a", "b"] and holders() == set()
 
 
-def test_batch_without_rows_commits_nothing_also_as_the_first_of_a_run(
+def test_batch_without_rows_is_accepted_also_as_the_first_of_a_run(
     make: Callable[..., Run],
 ) -> None:
     run = make()
@@ -257,10 +261,10 @@ def test_batch_without_rows_commits_nothing_also_as_the_first_of_a_run(
     assert run.visible() == ["a", "b"]
 
 
-# Drivers.
+# In the next tests, drivers fail.
 
 
-def test_driver_killed_before_the_decision_leaves_nothing_visible(
+def test_rows_of_a_driver_killed_before_its_commit_stay_invisible(
     make: Callable[..., Run],
 ) -> None:
     run = make()
@@ -274,7 +278,9 @@ def test_driver_killed_before_the_decision_leaves_nothing_visible(
     assert run.visible() == ["a", "b"]
 
 
-def test_driver_killed_after_the_decision_repeats_nothing(make: Callable[..., Run]) -> None:
+def test_next_driver_repeats_no_batch_that_a_killed_driver_committed(
+    make: Callable[..., Run],
+) -> None:
     run = make()
     run.commit(0, run.write(0, "a", "b"))
     replay = run.again()
@@ -289,11 +295,11 @@ def test_driver_killed_after_the_decision_repeats_nothing(make: Callable[..., Ru
     assert run.visible() == ["a", "b", "c"]
 
 
-def test_second_driver_of_a_checkpoint_takes_the_sink_over(make: Callable[..., Run]) -> None:
+def test_second_driver_of_a_checkpoint_fences_the_first(make: Callable[..., Run]) -> None:
     first = make()
     first.commit(0, first.write(0, "a"))
     second = first.again()
-    # Both write batch 1. The second joins later, so the first is fenced before its decision.
+    # Both runs write batch 1. The second run began later, so the first must not commit.
     late = first.write(1, "of the first")
     winner = second.write(1, "of the second")
     with pytest.raises(ProducerFencedError, match="another run"):
@@ -304,7 +310,7 @@ def test_second_driver_of_a_checkpoint_takes_the_sink_over(make: Callable[..., R
     assert first.visible() == ["a", "of the second"]
 
 
-def test_commit_whose_answer_was_lost_is_repeated(make: Callable[..., Run]) -> None:
+def test_commit_with_a_lost_response_can_be_repeated(make: Callable[..., Run]) -> None:
     run = make()
     attempt = run.write(0, "a", "b")
     winners = ((attempt.producer_id, attempt.epoch),)
@@ -319,7 +325,7 @@ def test_commit_whose_answer_was_lost_is_repeated(make: Callable[..., Run]) -> N
 def test_commit_of_a_batch_aborted_by_its_timeout_is_refused(make: Callable[..., Run]) -> None:
     run = make(timeout_ms=1000)
     late = run.write(0, "a")
-    # The broker aborts the batch, so the next transactions are visible.
+    # After the timeout the broker aborts the batch, which then hides no records behind it.
     with run.bus.producer() as producer:
         producer.send(run.topic, "later", partition=0).result()
         producer.send(run.topic, "later", partition=1).result()
@@ -331,11 +337,11 @@ def test_commit_of_a_batch_aborted_by_its_timeout_is_refused(make: Callable[...,
     assert run.visible() == ["a", "later", "later"]
 
 
-# Administrators.
+# The next test looks at open attempts as an administrator does.
 
 
 def test_open_attempts_are_transactions_of_their_sink(make: Callable[..., Run]) -> None:
-    """An administrator who looks for the holder of a last stable offset finds the sink."""
+    """The sink must be found as the reason why the last stable offset does not advance."""
     run = make()
     attempts = [run.write(0, "a", "b", task=task) for task in (0, 1)]
     tps = [TopicPartition(run.topic, partition) for partition in (0, 1)]
@@ -358,10 +364,10 @@ def test_open_attempts_are_transactions_of_their_sink(make: Callable[..., Run]) 
     assert describe().state == "Empty"
 
 
-# Brokers.
+# In the next tests, brokers or ZooKeeper fail.
 
 
-def test_batch_survives_the_death_of_its_undecided_coordinator(
+def test_batch_is_committed_after_its_coordinator_died_before_the_commit(
     running: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make()
@@ -374,7 +380,7 @@ def test_batch_survives_the_death_of_its_undecided_coordinator(
     assert run.visible() == ["a", "b"]
 
 
-def test_next_coordinator_sends_the_markers_of_a_decided_batch(
+def test_new_coordinator_writes_the_markers_of_a_committed_batch(
     running: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make(1, replicas=1)
@@ -383,7 +389,7 @@ def test_next_coordinator_sends_the_markers_of_a_decided_batch(
     coordinator, output = broker_at(running, run.coordinator()), leader(running, run)
     attempt = run.write(0, "a", "b", "c")
     output.kill()
-    run.commit(0, attempt)  # The only replica of the output is down, so no marker is written yet.
+    run.commit(0, attempt)  # The output topic's only replica is down, so no marker is written yet.
     coordinator.kill()
     output.start()
     found = until(run.visible)
@@ -391,7 +397,7 @@ def test_next_coordinator_sends_the_markers_of_a_decided_batch(
     assert found == ["a", "b", "c"]
 
 
-def test_batch_survives_the_death_of_an_outputs_leader(
+def test_batch_is_committed_after_the_leader_of_its_topic_died(
     running: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make()

@@ -1,4 +1,4 @@
-"""Start offsets of a source's query, and the offsets of its following batches."""
+"""Test the start offsets of a query, and the offsets of its following batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_query_continues_from_its_end_offset(planner, bus, make_topic):
     first = step(plan, start)
     assert ends(first, topic) == [5, 3]
     assert rows(plan, start, first) == [(0, 0, 5), (1, 0, 3)]
-    # An offset round-trips through JSON, and without new records its text stays the same.
+    # The offset survives a conversion to JSON. Without new records, its text stays the same.
     again = json.loads(json.dumps(first))
     assert json.dumps(plan.latest_offset(again, unlimited=False)) == json.dumps(first)
     fill(bus, topic, 0, 2)
@@ -48,8 +48,8 @@ def test_repeated_first_batch_reads_the_same_rows_after_start_moves(planner, bus
     start = plan.initial_offset()
     assert ends(start, topic) == [10]
     fill(bus, topic, 5)
-    # The first batch's end has the query's start, so the document differs even without rows. Wait
-    # for the rows.
+    # The end of the first batch also stores the query's start. It therefore differs from the
+    # start even without rows, so wait for the rows.
     end = until(
         lambda: plan.latest_offset(start, unlimited=False), lambda end: ends(end, topic) == [15]
     )
@@ -146,7 +146,7 @@ def test_missing_topics_are_reported(planner, bus, make_topic):
     plan = planner(subscribePattern=f"{name}.*", startingOffsets="earliest")
     begin = plan.initial_offset()
     assert begin["topics"] == {}
-    first = step(plan, begin)  # The end document of the first batch includes the start offsets.
+    first = step(plan, begin)  # The first batch is empty; its end stores the query's start.
     fill_later = make_topic(2, name=f"{name}-later")
     end = until(
         lambda: plan.latest_offset(first, unlimited=False),
@@ -175,7 +175,7 @@ def test_added_partitions_are_read_from_earliest(planner, bus, make_topic):
     whole = lambda end: ends(end, topic) == [2, 3]  # noqa: E731
     end = until(lambda: plan.latest_offset(first, unlimited=False), whole)
     assert rows(plan, first, end) == [(1, 0, 3)]
-    # With newPartitionOffsets=latest, the partition starts at its end when it was first seen.
+    # With newPartitionOffsets=latest, reading starts at the end that the planner saw first.
     seen = until(
         lambda: late.latest_offset(first_late, unlimited=False),
         lambda end: len(ends(end, topic)) == 2,
@@ -213,11 +213,11 @@ def test_planning_does_not_wait_for_brokers(make_cluster, monkeypatch, caplog):
         try:
             at = step(plan, plan.initial_offset())
             alone.brokers[0].kill()
-            # The call returns although no broker answers, and reports no new offsets.
+            # A planning call returns although no broker answers, with unchanged offsets.
             for _ in range(50):
                 assert plan.latest_offset(at, unlimited=False) == at
             assert until(plan.report, lambda report: "degraded" in report)
-            # A query that resumes from its checkpoint does not wait either, before any answer.
+            # The first planning call of a resumed query does not wait for a broker either.
             monkeypatch.setattr("pyspark_logbus.first_contact.HINT_S", 0.0)
             later = StreamPlanner(found)
             assert later.latest_offset(at, unlimited=False) == at

@@ -1,4 +1,4 @@
-"""The ranges of a batch query, and the requests of its tasks."""
+"""Test the offset ranges of a batch query, and the requests of its tasks."""
 
 from __future__ import annotations
 
@@ -54,10 +54,8 @@ def test_batch_query_reads_its_range(bus, make_topic, given, expected):
     assert sorted(batch(bus, subscribe=topic, **given)) == expected
 
 
-def test_batch_query_of_brokers_without_bounds_looks_starts_and_ends_up(
-    bus, make_topic, monkeypatch
-):
-    # The broker skips this tagged field, as a broker of an earlier version skips field 10000.
+def test_batch_query_on_older_brokers_looks_up_start_and_end_offsets(bus, make_topic, monkeypatch):
+    # Use a tag that the broker does not know, as brokers of earlier versions do not know 10000.
     monkeypatch.setattr(offset_calls, "TAG_BOUNDS", 10_099)
     topic = make_topic(0, 0)
     fill(bus, topic, 6, 4)
@@ -83,7 +81,7 @@ def test_invalid_batch_range_is_refused(bus, make_topic):
         ({"startingTimestamp": "1700000000005", "endingTimestamp": "1700000000002"}, (5, 2)),
         ({"startingTimestamp": "1700000000005", "endingOffsets": '{"%s":{"0":2}}'}, (5, 2)),
         ({"startingOffsets": '{"%s":{"0":4}}', "endingTimestamp": "1700000000001"}, (4, 1)),
-        # Both resolve to the same offset: no record lies between them.
+        # Both timestamps resolve to the same offset, because no record is between them.
         ({"startingTimestamp": "2", "endingTimestamp": "1"}, (0, 0)),
     ],
 )
@@ -107,8 +105,7 @@ def test_end_before_the_log_start_reads_no_rows(bus, make_topic):
 
 
 def test_request_to_a_hanging_leader_is_retried_after_its_timeout(planner, bus, make_topic):
-    """pollTimeoutMs limits the whole read. Without a limit per request, one hung answer used it
-    up."""
+    """pollTimeoutMs limits the whole read. One hanging request once used all of this time."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
@@ -120,7 +117,7 @@ def test_request_to_a_hanging_leader_is_retried_after_its_timeout(planner, bus, 
 
 
 def test_task_fetch_request_uses_the_query_options(planner, make_topic):
-    """client.id, isolation.level, max.partition.fetch.bytes and pollTimeoutMs, on the wire."""
+    """Decode the request that a task sends; check client.id, isolation.level and byte limits."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
@@ -163,7 +160,7 @@ def test_records_deleted_after_the_first_action_fail_with_advice_to_reload(bus, 
     assert sum(found.num_rows for found in reader.read(task)) == 2
 
 
-def test_reading_one_day_of_a_month_fetches_a_thirtieth_of_the_records(bus, make_topic):
+def test_query_of_one_day_of_a_month_fetches_a_thirtieth_of_the_records(bus, make_topic):
     topic, hour_ms, start_ms = make_topic(0), 3_600_000, 1_700_006_400_000
     with bus.producer() as producer:
         for hour in range(30 * 24):
@@ -187,7 +184,7 @@ def test_many_small_partitions_are_fetched_in_few_tasks(bus, make_topic, monkeyp
     monkeypatch.setattr(session, "_ask", lambda *given: asked.append(1) or ask(*given))
     found = [row for task in tasks for part in reader.read(task) for row in part.to_pylist()]
     assert not asked
-    # The order of each partition's rows stays.
+    # The rows of each partition must keep their order.
     for partition in range(40):
         rows = [row for row in found if row["partition"] == partition]
         assert [row["offset"] for row in rows] == list(range(partition + 1))
@@ -208,7 +205,7 @@ def test_micro_batch_of_many_small_partitions_has_few_tasks(planner, make_topic)
     ]
 
 
-def test_small_range_without_a_whole_sound_answer_is_left_to_the_range_reader(
+def test_small_range_with_an_incomplete_or_damaged_response_is_not_read(
     planner, make_topic, monkeypatch
 ):
     topic = make_topic(5, 5)

@@ -1,4 +1,4 @@
-"""The pytest plugin in a separate pytest run, as in a user's project."""
+"""Test the pytest plugin in a separate pytest run, as in a user's project."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_topics_and_groups_of_a_named_cluster(logbus_bus, logbus_topic, logbus_g
 
 def run_pytest(tmp_path, text, *words, **environment):
     (tmp_path / "test_mine.py").write_text(text)
-    # pytest finds the plugin of an installed package itself, and refuses to load it twice.
+    # pytest loads the plugin of an installed package itself, and refuses to load it twice.
     installed = entry_points(group="pytest11", name="logbus")
     plugin = [] if installed else ["-p", "pyspark_logbus.testing"]
     return subprocess.run(
@@ -69,7 +69,7 @@ def test_tests_on_a_named_cluster_leave_no_topics_and_groups(tmp_path, cluster):
         assert not {name for name in groups if name.startswith("test_topics_and_groups")}
 
 
-def test_tests_skip_without_java_and_name_the_cure(tmp_path):
+def test_tests_of_a_user_without_java_are_skipped_with_the_remedy(tmp_path):
     text = "def test_needs_a_cluster(logbus_topic): pass"
     nowhere = {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}
     done = run_pytest(tmp_path, text, **nowhere)
@@ -79,7 +79,7 @@ def test_tests_skip_without_java_and_name_the_cure(tmp_path):
 
 
 @pytest.mark.parametrize("mark", ["logbus(3)", "logbus(broker=3)", "logbus(brokers='3')"])
-def test_wrong_marker_names_the_right_one(tmp_path, mark):
+def test_error_for_a_wrong_marker_names_the_right_marker(tmp_path, mark):
     text = f"import pytest\n@pytest.mark.{mark}\ndef test_x(): pass\n"
     done = run_pytest(tmp_path, text)
     assert done.returncode == 4 and "takes brokers=N" in done.stderr, done.stdout + done.stderr

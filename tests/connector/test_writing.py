@@ -1,4 +1,4 @@
-"""A task's writer against real brokers, without Spark."""
+"""Test the writer of a task on real brokers, without Spark."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def ends(bus, topic):
 
 
 def test_newly_added_partition_can_be_written(bus, topic, write):
-    """The partition count is cached for a minute; a higher partition is looked up before it is
-    refused."""
+    """The writer caches partition counts for a minute.
+
+    Before it refuses a higher partition, it looks up the present count.
+    """
     columns = SinkColumns(value=0, partition=1)
     name = f"{topic}-grows"
     bus.create_topic(name, partitions=1)
@@ -52,7 +54,7 @@ def test_newly_added_partition_can_be_written(bus, topic, write):
                 {"value": [b"b"], "partition": pa.array([1], pa.int32())}, columns, topic=name
             )
         except InvalidPartitionsError:
-            return None  # A broker may not list the partition yet.
+            return None  # The broker that answered may not know the partition yet.
 
     until(written)
     assert ends(bus, name) == [1, 1]
@@ -75,7 +77,7 @@ def test_newly_added_partition_can_be_written(bus, topic, write):
 def test_invalid_batch_is_refused_before_any_row_is_sent(
     bus, topic, write, topics, wrong, error, monkeypatch
 ):
-    """Regression: the first topic's rows were sent before the second topic was checked."""
+    """Regression: rows of the first topic were sent before the second topic was checked."""
     sent = []
     monkeypatch.setattr(Producer, "send_columns", lambda _, *given: sent.append(given))
     bus.create_topic(f"{topic}-other", partitions=1)
@@ -95,7 +97,7 @@ def test_row_above_max_request_size_fails(topic, write):
 
 
 def test_request_is_retried_after_retry_backoff_ms(bus, topic, write, cluster, monkeypatch):
-    """Each further retry waits twice as long, until delivery.timeout.ms."""
+    """Each further retry waits twice as long, up to delivery.timeout.ms in total."""
     pauses, later = [], Delivery._later
 
     def noted(self, part, batch, error, now_ms):

@@ -1,4 +1,4 @@
-"""Registries of several brokers in one event loop, for contract tests of the metadata."""
+"""Run registries of several brokers in one event loop, for contract tests of the metadata."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Cluster:
         return broker
 
     async def kill(self, broker: Broker) -> None:
-        """Stop a broker like SIGKILL: its session stays until it expires."""
+        """Stop a broker as SIGKILL does: its ZooKeeper session stays until it expires."""
         self.running.remove(broker)
         keeper = broker.registry._keeper
         assert keeper is not None
@@ -97,7 +97,7 @@ class Cluster:
         return next(broker for broker in self.running if broker.registry.is_controller)
 
     async def led(self, topic: str, partition: int = 0) -> int:
-        """Wait until all brokers' snapshots name the same live leader, and return its id."""
+        """Wait until all brokers' snapshots name the same live leader; return its broker id."""
 
         def leaders() -> set[int]:
             found = set()

@@ -1,4 +1,4 @@
-"""The fixture that runs each contract test with the simulated and with a real ZooKeeper."""
+"""The fixture that runs each contract test on the simulated and on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worlds import RealWorld, SimWorld, World
 
 @pytest.fixture(params=["sim", "zookeeper"])
 def world(request: pytest.FixtureRequest) -> World:
-    """The simulated ZooKeeper (sim) or a real one (zookeeper)."""
+    """The simulated ZooKeeper (``sim``) or a real ZooKeeper (``zookeeper``)."""
     if request.param == "sim":
         return SimWorld()
     return RealWorld(request.getfixturevalue("zookeeper"))

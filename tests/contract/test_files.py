@@ -1,4 +1,4 @@
-"""Contract of the Files port, on the real file system and on the simulated one in memory."""
+"""Test the interface Files with its real implementation and its simulation in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ World = tuple[Files, str]
 
 @pytest.fixture(params=["os", "memory"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    """A Files implementation and an empty directory in it."""
+    """An implementation of Files and an empty directory in it."""
     files: Files = OsFiles() if request.param == "os" else MemFiles()
     folder = str(tmp_path)
     files.make_dir(folder)
@@ -155,7 +155,7 @@ def test_free_space_and_modification_time_are_reported(world: World) -> None:
     assert files.modified_ms(f"{folder}/a") >= 0
 
 
-# -- the real file system only ---------------------------------------------------------------------
+# The next tests use only the real file system.
 
 
 def test_os_open_refuses_symbolic_links_and_fifos(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_os_append_without_keep_works_on_tmpfs() -> None:
 def test_os_append_without_keep_falls_back_if_python_lacks_pwritev2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: such a Python raises NotImplementedError, which stopped a follower's fetches."""
+    """Regression: Python without pwritev2 raises NotImplementedError; a follower then stopped."""
     write = os.pwritev
 
     def built_without(fd: int, buffers: Sequence[bytes], offset: int, flags: int = 0) -> int:
@@ -245,7 +245,7 @@ def test_os_failed_append_on_a_full_disk_keeps_the_size(tmp_path: Path) -> None:
     assert (caught.value.errno, file.size) == (errno.ENOSPC, 0)
 
 
-# -- the simulated file system only ----------------------------------------------------------------
+# The next tests use only the simulated file system.
 
 
 def crashed(seed: int, build: Callable[[MemFiles], None]) -> MemFiles:

@@ -1,4 +1,4 @@
-"""The kind of a group that native and Kafka members may both join."""
+"""Test how an open group, which has had no members, becomes a native or a Kafka group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def commit(broker: Broker, offset: int) -> None:
 
 
 async def native_takeover(broker: Broker) -> list[Operation]:
-    """Return the write by which a native member converts the open group."""
+    """Return the operations by which a native member converts the open group ``g``."""
     group = await broker.store.get(znodes.group_path("g"))
     coordinator = await broker.store.get(znodes.coordinator_path("g"))
     assert group is not None
@@ -31,7 +31,7 @@ async def native_takeover(broker: Broker) -> list[Operation]:
 
 
 def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(world: World) -> None:
-    """The conversion fences commits and generations of the broker that wrote the offsets."""
+    """The conversion also fences the broker that wrote the offsets."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -45,7 +45,7 @@ def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(wo
         assert await broker.store.write(taking) is None
         assert await registry.groups.kind("g") == "native"
         assert not await registry.groups.is_open("g", "native")
-        claim.held = True  # This is the state before the watch event arrives.
+        claim.held = True  # Restore the state before the watch event of the conversion.
         with pytest.raises(NotCoordinatorError):
             await registry.groups.commit("g", {T0: CommittedOffset(1)}, claim)
         claim.held = True
@@ -53,7 +53,7 @@ def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(wo
             await registry.groups.begin_generation(claim, 1, is_empty=False, members=1)
         assert not await registry.groups.is_held(claim)
         assert (await registry.groups.fetch("g"))[T0].offset == 6
-        # A broker may write offsets of a native group without members.
+        # Brokers may still write offsets of a native group while it has no members.
         await commit(broker, 7)
         again = await registry.groups.claim("g")
         assert (again.kind, again.value.epoch) == ("native", claim.value.epoch + 2)
@@ -64,7 +64,10 @@ def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(wo
 
 
 def test_native_conversion_is_refused_if_the_group_has_changed(world: World) -> None:
-    """Changes: another claim, a first generation, or a recreated group with the same versions."""
+    """The group changes between the member's reads and its write.
+
+    It gets another claim or a first generation, or is recreated with the same znode versions.
+    """
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -96,8 +99,10 @@ def test_native_conversion_is_refused_if_the_group_has_changed(world: World) -> 
 
 
 @pytest.mark.parametrize("has_pending", [False, True])
-def test_group_with_pending_offsets_is_not_made_native(world: World, has_pending: bool) -> None:
-    """A transaction's offsets arrive between the member's reads and its write."""
+def test_native_conversion_is_refused_if_the_group_has_pending_offsets(
+    world: World, has_pending: bool
+) -> None:
+    """A transaction adds offsets between the native member's reads and its write."""
 
     async def add(broker: Broker, number: int) -> None:
         claim = await broker.registry.groups.claim("g")

@@ -1,4 +1,4 @@
-"""Contract of the MetadataStore port, on the simulated ZooKeeper and on a real one."""
+"""Test the interface MetadataStore on the simulated ZooKeeper and on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_reads_return_written_znodes(world: World) -> None:
 
 
 async def read_at_once(store: MetadataStore) -> None:
-    """Read 150 znodes, a missing one and lists of children in one turn of the loop."""
+    """Read 150 znodes, a missing znode and lists of children in one turn of the event loop."""
     await store.write([Create("/a", b"1"), Create("/a/b"), Create("/a/c")])
     await store.write([Create(f"/a/c/{n}", b"%d" % n) for n in range(150)])
     found = await asyncio.gather(
@@ -70,11 +70,11 @@ async def read_at_once(store: MetadataStore) -> None:
     )
     assert [row.data for row in found[:150] if row is not None] == [b"%d" % n for n in range(150)]
     assert found[150:154] == [None, ["b", "c"], None, None]
-    # Requests keep their order: the last read follows the write.
+    # Requests keep their order, so the last read returns the written value.
     assert (found[154].data, found[154].version) == (b"2", 1)
 
 
-def test_each_read_of_one_loop_turn_gets_its_answer(world: World) -> None:
+def test_each_read_in_one_turn_of_the_loop_gets_its_own_result(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, _):
             await read_at_once(store)
@@ -82,7 +82,7 @@ def test_each_read_of_one_loop_turn_gets_its_answer(world: World) -> None:
     world.run(body())
 
 
-def test_syncs_of_one_loop_turn_share_a_request(world: World) -> None:
+def test_syncs_in_one_turn_of_the_loop_share_a_request(world: World) -> None:
     async def body() -> None:
         async with started(world) as (writer, _), started(world) as (reader, _):
             sent: list[str] = []
@@ -102,8 +102,10 @@ def test_syncs_of_one_loop_turn_share_a_request(world: World) -> None:
 def test_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ZooKeeper before 3.6 refuses the request as one of an unknown type, and ends the connection:
-    reads in flight fail, and later ones are sent one by one."""
+    """ZooKeeper before 3.6 refuses a multi-read as an unknown request and ends the connection.
+
+    Reads in flight then fail. The store sends later reads one by one.
+    """
     monkeypatch.setattr(_MultiRead, "type", 9999)
 
     async def body() -> None:
@@ -119,7 +121,7 @@ def test_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
 
 
 def test_write_beyond_the_size_limit_is_refused_without_sending_it(world: World) -> None:
-    """ZooKeeper would close the connection after each attempt."""
+    """ZooKeeper would close the connection at each attempt."""
 
     async def body() -> None:
         async with started(world) as (store, events):
@@ -208,7 +210,7 @@ def test_ephemerals_end_with_their_session(world: World) -> None:
             znode = await watcher.get("/e", watch=True)
             assert znode is not None and znode.session_id == store.session_id != 0
             await world.vanish(store)
-            # The session is not closed, so ZooKeeper deletes the znode after the session timeout.
+            # Nobody closed the session, so ZooKeeper deletes the znode after the session timeout.
             await events.until(DataChanged("/e"))
             assert await watcher.get("/e") is None
 
@@ -265,7 +267,7 @@ def test_without_a_connection_calls_fail_at_once(world: World) -> None:
 
 
 def test_write_surely_applies_each_write_once_across_lost_connections(world: World) -> None:
-    """A counter is incremented while connections drop; the outcome of a write is read back."""
+    """Increment a counter while connections drop; read back whether a write was applied."""
 
     async def body() -> None:
         async with started(world) as (store, events):

@@ -1,4 +1,4 @@
-"""Brokers apply the states in change notices without reading state znodes."""
+"""Test that brokers apply the states in change notices without reading state znodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS = 20
 
 
 def count_reads(store: MetadataStore) -> Counter[str]:
-    """Count the znodes that a broker reads from now on, by the last part of their paths."""
+    """Return a counter of the znodes that a broker reads, by the last part of their paths."""
     reads: Counter[str] = Counter()
     get = store.get
 
@@ -32,7 +32,7 @@ def count_reads(store: MetadataStore) -> Counter[str]:
 
 
 def test_brokers_apply_states_from_notices_without_reading_them(world: World) -> None:
-    """Regression: after a broker died, each other broker read a znode for each of its replicas."""
+    """Regression: when a broker died, the others read a znode for each of its replicas."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -46,8 +46,8 @@ def test_brokers_apply_states_from_notices_without_reading_them(world: World) ->
         suspect(cluster, dead)
         for partition in range(PARTITIONS):
             await left(others, dead, partition)
-        # The notice of a leader's write has its version too, and the next write may use this
-        # version.
+        # The notice of a leader's write also has the znode's new version, so that the leader can
+        # write again without a read.
         leader = broker_of(cluster, view_of(others[0]).state.leader)
         state = await write(leader, tuple(isr_of(leader)))
         assert state is not None
@@ -67,7 +67,7 @@ def test_brokers_apply_states_from_notices_without_reading_them(world: World) ->
 
 
 async def write_without_states(broker: Broker, news: News, isr: tuple[ReplicaId, ...]) -> None:
-    """Write the state of t-0 like an older broker, whose notices include no states."""
+    """Write the state of t-0 as an older broker does, whose notices include no states."""
     store, path = broker.store, znodes.state_path("t", 0)
     znode = await store.get(path)
     found = await store.get(znodes.CHANGES)
@@ -81,7 +81,7 @@ async def write_without_states(broker: Broker, news: News, isr: tuple[ReplicaId,
 
 
 def test_brokers_read_states_that_a_notice_does_not_include(world: World) -> None:
-    """Older brokers write notices without states, and drop states when they rewrite /changes."""
+    """Older brokers write notices without states, and drop other brokers' states from /changes."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
@@ -101,7 +101,7 @@ def test_brokers_read_states_that_a_notice_does_not_include(world: World) -> Non
 
 
 def test_new_controller_starts_from_its_snapshot_without_reading_states(world: World) -> None:
-    """Regression: it read every topic and state, which delayed elections in a large cluster."""
+    """Regression: the new controller read every topic and state, which delayed elections."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
@@ -120,14 +120,14 @@ def test_new_controller_starts_from_its_snapshot_without_reading_states(world: W
         assert [counter["state"] for counter in reads] == [0, 0]
         found = await loader.load_topics(others[0].store)
         assert dict(others[0].registry.snapshot.topics) == found
-        # The snapshot's versions are current: ZooKeeper accepts the next write.
+        # Check that the snapshot's versions are current: ZooKeeper accepts a write with them.
         await create(cluster.controller(), "u", 1, factor=2)
 
     run(world, body)
 
 
 def test_reconnected_broker_reads_only_the_notices_that_it_missed(world: World) -> None:
-    """Regression: when a ZooKeeper server failed, all of its brokers read every topic again."""
+    """Regression: brokers read every topic again after a failure of their ZooKeeper server."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
@@ -148,7 +148,7 @@ def test_reconnected_broker_reads_only_the_notices_that_it_missed(world: World) 
         await until(lambda: away.registry.connected)
         await create(chief, "u")
         await until(lambda: "u" in away.registry.snapshot.topics)
-        # The only read is that of the new topic's partition.
+        # The broker reads only the state of the new topic's partition.
         assert (reads["state"], reads["t"]) == (1, 0)
         assert dict(away.registry.snapshot.topics) == await loader.load_topics(away.store)
 

@@ -1,4 +1,7 @@
-"""Pending offsets of transactions, on a simulated and on a real ZooKeeper."""
+"""Test pending offsets of transactions on a simulated and on a real ZooKeeper.
+
+A *part* is the znode with the pending offsets of one TxnOffsetCommit request.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def test_offsets_of_a_transaction_are_pending_until_it_commits(world: World) -> 
         assert await committed(two) == {T0: 1, T1: 1}
         await end(one)
         assert await parts(one) == []
-        # The later part of the transaction takes precedence.
+        # Of two parts of one transaction, the later part takes precedence.
         assert await committed(two) == {T0: 6, T1: 1}
         assert (await two.registry.groups.fetch_stable("g")).unstable == frozenset()
         found = await two.registry.groups.fetch("g", [T0])
@@ -92,7 +95,7 @@ def test_abort_drops_pending_offsets(world: World) -> None:
     run(world, body)
 
 
-def test_end_of_one_transaction_leaves_the_parts_of_another(world: World) -> None:
+def test_end_of_one_transaction_keeps_the_pending_offsets_of_another(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -106,7 +109,7 @@ def test_end_of_one_transaction_leaves_the_parts_of_another(world: World) -> Non
 
 
 def test_repeated_end_does_not_set_offsets_back(world: World) -> None:
-    """The next owner of the partition commits between the two ends."""
+    """Another transaction commits a higher offset between the two ends."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -121,7 +124,7 @@ def test_repeated_end_does_not_set_offsets_back(world: World) -> None:
     run(world, body)
 
 
-def test_simultaneous_ends_apply_a_part_once(world: World) -> None:
+def test_simultaneous_ends_apply_pending_offsets_once(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -132,7 +135,7 @@ def test_simultaneous_ends_apply_a_part_once(world: World) -> None:
     run(world, body)
 
 
-def test_offset_written_after_the_pending_part_is_kept(world: World) -> None:
+def test_offset_committed_after_a_pending_offset_was_added_is_kept(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -167,7 +170,7 @@ def test_commit_in_the_same_write_as_the_end_is_kept(world: World) -> None:
         rows = await groups.pending("g")
         claim, other = await groups.claim("g"), await groups.claim("other")
         broker.store.write = seen  # type: ignore[method-assign]
-        # While this write is in flight, the end and the commit are queued behind it.
+        # Hold back this write, so that the end and the commit queue behind it.
         before = asyncio.create_task(groups.commit("other", {T0: CommittedOffset(1)}, other))
         await held.wait()
         end = asyncio.create_task(groups._end_parts(claim, rows, is_commit=True))
@@ -202,7 +205,7 @@ def test_offset_of_the_later_transaction_wins_in_either_order_of_ends(world: Wor
 
 
 def test_next_coordinator_ends_the_pending_offsets_of_the_former_one(world: World) -> None:
-    """A coordinator is killed between TxnOffsetCommit and EndGroupOffsets."""
+    """The former coordinator is killed between TxnOffsetCommit and EndGroupOffsets."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -233,7 +236,7 @@ def test_lost_session_keeps_pending_offsets(world: World) -> None:
     run(world, body)
 
 
-def test_former_coordinator_adds_no_part(world: World) -> None:
+def test_former_coordinator_cannot_add_pending_offsets(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await topic(cluster)
@@ -248,7 +251,7 @@ def test_former_coordinator_adds_no_part(world: World) -> None:
 
 
 def test_end_reads_the_group_again_after_a_sync(world: World) -> None:
-    """The ZooKeeper server of the next coordinator lags behind the group's creation."""
+    """The ZooKeeper server of the next coordinator does not know the new group before a sync."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -270,8 +273,8 @@ def test_end_reads_the_group_again_after_a_sync(world: World) -> None:
     run(world, body)
 
 
-def test_part_added_just_before_the_end_is_ended(world: World) -> None:
-    """The client stops waiting for TxnOffsetCommit, and its transaction is aborted."""
+def test_end_includes_offsets_that_were_added_just_before(world: World) -> None:
+    """The client times out in TxnOffsetCommit, and its transaction is aborted."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -287,10 +290,10 @@ def test_part_added_just_before_the_end_is_ended(world: World) -> None:
     run(world, body)
 
 
-def test_end_waits_for_a_part_that_zookeeper_has_not_confirmed(
+def test_end_waits_for_pending_offsets_that_zookeeper_has_not_confirmed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the part would stay pending after its transaction, and its partitions unstable."""
+    """Otherwise the part would stay pending for ever, and its partitions unstable."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -316,8 +319,8 @@ def test_end_waits_for_a_part_that_zookeeper_has_not_confirmed(
     run(world, body)
 
 
-def test_repeated_requests_after_lost_answers_have_one_outcome(world: World) -> None:
-    """Every write takes effect, and its answer is lost: the senders repeat their requests."""
+def test_repeated_requests_after_lost_responses_take_effect_once(world: World) -> None:
+    """ZooKeeper applies every write but its response is lost, so the senders repeat requests."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -445,8 +448,8 @@ def test_too_many_pending_parts_are_refused(world: World, monkeypatch: pytest.Mo
     run(world, body)
 
 
-def test_stable_fetch_never_returns_an_offset_from_before_a_commit(world: World) -> None:
-    """The transaction commits between any two reads of a stable fetch."""
+def test_stable_fetch_returns_no_offset_from_before_a_committed_transaction(world: World) -> None:
+    """The transaction commits between two reads of the fetch; each pair of reads is tried."""
 
     async def fetch(broker: Broker, number: int) -> None:
         store, transaction = broker.store, TransactionKey(1000, 0, number)

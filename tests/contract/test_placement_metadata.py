@@ -1,4 +1,4 @@
-"""Replica placement in the metadata: reassignments, elections, replication factors."""
+"""Test replica placement in the metadata: reassignments, elections, replication factors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_reassignment_moves_a_partition_to_other_brokers(world: World) -> None:
         after = view_of(controller)
         assert (after.adding, after.removing, after.state.leader) == ((), (), 3)
         assert isr_of(controller) == [3, 4]
-        # Start a reassignment to the former brokers, and cancel it.
+        # Start a reassignment to the former brokers; the second request cancels it.
         assert await controller.registry.administration.reassign({T0: [1, 2]}) == {T0: None}
         assert await controller.registry.administration.reassign({T0: None}) == {T0: None}
         assert view_of(controller).replicas == (3, 4)
@@ -108,7 +108,7 @@ def test_replication_factor_above_the_broker_count_is_refused(world: World) -> N
 
 
 def test_min_insync_replicas_above_the_replication_factor_is_refused(world: World) -> None:
-    """At creation, at a change of the setting, and at a reassignment to fewer replicas."""
+    """Check topic creation, a change of the setting, and a reassignment to fewer replicas."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)

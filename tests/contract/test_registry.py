@@ -1,4 +1,4 @@
-"""Registries of several brokers together, on the simulated ZooKeeper and on a real one."""
+"""Test registries of several brokers together, on the simulated and on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_topics_are_created_round_robin_and_seen_by_all(world: World) -> None:
         await create(controller, "v", 1)
         assert await cluster.led("u") == 1
         assert await cluster.led("v") == 2
-        # A broker publishes its partitions in its registration.
+        # Check the partitions that the broker lists in its registration.
         path = znodes.broker_path(2)
 
         async def held() -> dict[str, tuple[int, ...]]:
@@ -97,7 +97,7 @@ def test_topics_are_created_round_robin_and_seen_by_all(world: World) -> None:
     run(world, body)
 
 
-def test_refused_topic_requests_explain_the_correction(world: World) -> None:
+def test_errors_of_refused_topic_requests_name_the_correction(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.start(1)
         other = await cluster.start(2)
@@ -157,7 +157,7 @@ def test_refused_topic_requests_explain_the_correction(world: World) -> None:
     run(world, body)
 
 
-def test_topics_grow_change_and_get_a_new_id_when_recreated(world: World) -> None:
+def test_topics_can_be_extended_altered_and_recreated_with_a_new_id(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.start(1)
         other = (await cluster.start(2)).registry
@@ -207,7 +207,7 @@ def test_dead_controller_is_replaced_and_its_partitions_lose_their_leader(world:
         await cluster.kill(old)
         await until(lambda: any(broker.registry.is_controller for broker in cluster.running))
         new = cluster.controller()
-        # The dead broker's partition has no leader, keeps its ISR and reports the reason.
+        # The dead broker's partition loses its leader, keeps its ISR and reports the reason.
         await until(
             lambda: new.registry.snapshot.partition("t", dead.partition).state.leader == NO_BROKER  # type: ignore[union-attr]
         )
@@ -219,7 +219,7 @@ def test_dead_controller_is_replaced_and_its_partitions_lose_their_leader(world:
         await until(lambda: down in str(new.registry.leaderless_reason("t", dead.partition)))
         await until(lambda: new.registry.snapshot.controller_epoch >= 2)
         await create(new, "u", 2)
-        # Restarted with the same directory, the broker leads again in a higher leader epoch.
+        # Restart the broker with the same directory: it leads again in a higher leader epoch.
         back = await cluster.start(old_id)
         assert await cluster.led("t", dead.partition) == old_id
         again = back.registry.snapshot.partition("t", dead.partition)
@@ -232,8 +232,7 @@ def test_dead_controller_is_replaced_and_its_partitions_lose_their_leader(world:
 
 
 def test_deposed_controller_is_fenced_before_it_learns_of_its_successor(world: World) -> None:
-    """ZooKeeper refuses the write of a controller that does not know of its successor yet, because
-    /controller_epoch has changed."""
+    """ZooKeeper refuses the former controller's write, because /controller_epoch has changed."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -245,7 +244,7 @@ def test_deposed_controller_is_fenced_before_it_learns_of_its_successor(world: W
         [result] = await broker.registry.administration.create_topics([NewTopic("u", 1, 1)])
         assert isinstance(result.error, NotControllerError)
         assert await broker.store.get(znodes.topic_path("u")) is None
-        # The only broker is elected again, in a new controller epoch.
+        # The only broker becomes controller again, in a new controller epoch.
         await until(lambda: broker.registry.is_controller)
         await until(lambda: broker.registry.snapshot.controller_epoch == 3)
         await create(broker, "u")
@@ -281,7 +280,7 @@ def test_restarted_broker_registers_before_its_former_session_expires(world: Wor
         if isinstance(world, SimWorld):
             assert loop.time() - started < world.session_timeout_ms / 1000
         assert second.registry.broker_epoch > old_epoch
-        # The new process leads in a new leader epoch.
+        # The new process must lead in a new leader epoch.
         await until(
             lambda: (
                 second.registry.snapshot.partition("t", 0).state.leader_broker_epoch  # type: ignore[union-attr]
@@ -471,7 +470,7 @@ def test_dropped_connections_keep_registrations_and_the_controller(world: World)
     run(world, body)
 
 
-def test_topic_is_created_although_zookeepers_answer_is_lost(world: World) -> None:
+def test_topic_is_created_although_zookeepers_response_is_lost(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         for number in range(10):
@@ -485,7 +484,9 @@ def test_topic_is_created_although_zookeepers_answer_is_lost(world: World) -> No
     run(world, body)
 
 
-def test_topic_that_only_a_brokers_metadata_lack_is_not_deleted(world: World) -> None:
+def test_topic_missing_only_in_a_brokers_stale_metadata_is_not_reported_deleted(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         for number in (1, 2):
             await cluster.start(number)
@@ -539,7 +540,7 @@ def test_znodes_of_another_program_are_refused(world: World) -> None:
 
 
 def test_brokers_recover_after_an_outage_of_zookeeper(world: World) -> None:
-    """On the simulation only; tests/faults stops a real ZooKeeper."""
+    """This test runs on the simulation only. tests/faults stops a real ZooKeeper."""
     if isinstance(world, RealWorld):
         return
 

@@ -1,4 +1,4 @@
-"""Offsets and generations of groups in registries, on a simulated and on a real ZooKeeper."""
+"""Test offsets and generations of groups in registries, on a simulated and a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_offsets_are_stored_by_group_and_topic(world: World) -> None:
         assert await one.registry.groups.kind("g") is None
         with pytest.raises(GroupIdNotFoundError):
             await one.registry.groups.delete("g")
-        # A broker whose cache has the deleted group's znodes creates them again.
+        # The other broker's cache still has the deleted group's znodes. It must recreate them.
         await one.registry.groups.commit("g", {t1: CommittedOffset(8)})
         assert (await two.registry.groups.fetch("g"))[t1].offset == 8
 
@@ -90,7 +90,7 @@ def test_offsets_of_a_deleted_topic_do_not_apply_to_a_recreated_one(world: World
 
 
 def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: World) -> None:
-    """Offsets of existing topics do not expire, nor do recent offsets of deleted ones."""
+    """Offsets of existing topics and recent offsets of deleted topics do not expire."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -106,7 +106,7 @@ def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: Wor
         assert await registry.groups.expire_former("g", 2000) == 2
         assert await store.children(znodes.offsets_path("g")) == ["again", "stays"]
         assert list(await registry.groups.fetch("g")) == [tps["stays"]]
-        # The cache of existing znodes no longer has the deleted ones.
+        # The deletion must also drop the znodes from the broker's cache.
         await create(broker, "gone")
         for name in ("gone", "again"):
             result = await registry.groups.commit("g", {tps[name]: CommittedOffset(1)})
@@ -119,7 +119,7 @@ def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: Wor
 def test_expiry_keeps_a_concurrent_commit_in_a_recreated_topic(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit happens after the old offsets were found and before they are deleted."""
+    """The commit comes after the expiry has found the old offset and before it deletes it."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -211,8 +211,10 @@ def test_lost_claim_fails_only_its_own_group_in_a_shared_write(world: World) -> 
 
 
 def test_many_lost_claims_in_one_write_do_not_fail_other_groups(world: World) -> None:
-    """Regression: each attempt removed only one lost claim. With more than 20 lost claims, every
-    group's commit failed."""
+    """Regression: each attempt removed only one lost claim from the write.
+
+    With more than 20 lost claims, the commits of all groups failed.
+    """
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -245,14 +247,14 @@ def test_many_lost_claims_in_one_write_do_not_fail_other_groups(world: World) ->
         for group in (groups[0], groups[-1]):
             assert t0 in await two.registry.groups.fetch(group)
         assert writes == [96, 6], "not one refused write and one retry without the lost groups"
-        # A commit without a claim claims the group again.
+        # A commit without a claim makes the broker claim the group again.
         again = [one.registry.groups.commit(group, offset) for group in groups]
         assert await asyncio.gather(*again) == [{t0: None}] * len(groups)
 
     run(world, body)
 
 
-def test_generation_is_stored_and_fences_only_former_coordinators(world: World) -> None:
+def test_stored_generation_fences_former_coordinators(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await create(cluster.controller(), "t", 1)
@@ -285,7 +287,7 @@ def test_generation_is_stored_and_fences_only_former_coordinators(world: World) 
     run(world, body)
 
 
-def test_generation_is_written_once_although_zookeepers_answer_is_lost(world: World) -> None:
+def test_generation_is_written_once_although_zookeepers_response_is_lost(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         claim = await broker.registry.groups.claim("g")
@@ -305,8 +307,10 @@ def test_generation_is_written_once_although_zookeepers_answer_is_lost(world: Wo
 def test_native_group_with_members_does_not_expire_despite_old_commits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a member joins during the deletion of a large group, ZooKeeper refuses the first of
-    several writes, so that no offset is deleted."""
+    """A member may join while a large group is deleted in several writes.
+
+    ZooKeeper then refuses the first write, so that no offset is deleted.
+    """
     monkeypatch.setattr(group_offsets, "DELETES_PER_WRITE_MAX", 1)
 
     async def body(cluster: Cluster) -> None:
@@ -375,7 +379,7 @@ def test_deletion_of_a_group_with_native_members_is_refused(world: World) -> Non
 
 
 def test_deletion_of_a_group_with_long_paths_is_split_into_writes(world: World) -> None:
-    """Regression: 1,000 deletions of 1 KB paths exceeded ZooKeeper's limit, at each retry."""
+    """Regression: one write of 1,000 deletions with 1 KB paths exceeded ZooKeeper's limit."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -399,7 +403,7 @@ def test_deletion_of_a_group_with_long_paths_is_split_into_writes(world: World) 
 
 
 def test_fetch_of_offsets_ignores_invalid_topic_names(world: World) -> None:
-    """Regression: such names became invalid paths, which failed the whole request."""
+    """Regression: an invalid name became an invalid znode path, and the whole fetch failed."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -414,7 +418,7 @@ def test_fetch_of_offsets_ignores_invalid_topic_names(world: World) -> None:
 
 
 def hold_back(broker: Broker) -> asyncio.Event:
-    """Delay change notices to a broker until the event is set, so that its snapshot is stale."""
+    """Make a broker's snapshot stale: delay its change notices until the returned event is set."""
     go_on = asyncio.Event()
     get = broker.store.get
 
@@ -428,8 +432,10 @@ def hold_back(broker: Broker) -> asyncio.Event:
 
 
 def test_broker_with_a_stale_snapshot_returns_committed_offsets(world: World) -> None:
-    """Regression: its snapshot lacked the topic, or had the former one of that name. The group got
-    no offset and started at an end of the log."""
+    """Regression: a snapshot lacked the topic or had the former topic of that name.
+
+    The broker then returned no offset, and the group started at the log's start or end.
+    """
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -461,7 +467,7 @@ def test_broker_with_a_stale_snapshot_returns_committed_offsets(world: World) ->
 
 
 def test_claim_is_lost_when_its_group_is_deleted_and_recreated(world: World) -> None:
-    """The new coordinator znode has the same version as the former one."""
+    """The recreated coordinator znode has the same version as the deleted znode."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -479,8 +485,10 @@ def test_claim_is_lost_when_its_group_is_deleted_and_recreated(world: World) -> 
 def test_writes_by_a_claim_of_a_deleted_group_do_not_reach_the_recreated_one(
     world: World,
 ) -> None:
-    """Regression: versions match again, so commits, generations and a claim made for the former
-    group were written into the new one."""
+    """Regression: the znodes of both groups have equal versions.
+
+    Commits, generations and a claim of the deleted group were written into the new group.
+    """
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -530,7 +538,7 @@ def test_writes_by_a_claim_of_a_deleted_group_do_not_reach_the_recreated_one(
 
 
 def test_join_during_the_deletion_of_a_group_prevents_it(world: World) -> None:
-    """Regression: the new generation used the deletion's claim, and the group was deleted."""
+    """Regression: the group was deleted although a member's join had begun a generation."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -562,7 +570,7 @@ def test_join_during_the_deletion_of_a_group_prevents_it(world: World) -> None:
 
 
 def test_claim_of_an_older_broker_without_a_claim_znode_is_replaced(world: World) -> None:
-    """Older brokers wrote claims without a name and without a znode of their own."""
+    """Older brokers wrote a claim without a name and without its own znode."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -589,7 +597,7 @@ def test_claim_of_an_older_broker_without_a_claim_znode_is_replaced(world: World
 
 
 def test_claims_of_groups_that_another_broker_coordinates_are_dropped(world: World) -> None:
-    """Regression: claims of empty groups were kept, and matched again after a recreation."""
+    """Regression: a broker kept claims of empty groups; they matched after a recreation."""
 
     async def body(cluster: Cluster) -> None:
         one = await cluster.start(1)

@@ -1,4 +1,4 @@
-"""Metadata of replicated partitions: suspected and draining brokers, ISR writes, damaged logs."""
+"""Test metadata of replicated partitions: suspected, draining and damaged brokers, ISR writes."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def test_suspected_broker_loses_leadership_before_its_session_expires(world: Wor
         for partition in range(3):
             await left(others, dead, partition)
             assert view_of(others[0], partition).state.leader not in (dead, NO_BROKER)
-        # No session has expired: the suspicion caused the election.
+        # No session has expired, so the suspicion caused the election.
         assert len(others[0].registry.snapshot.brokers) == 3
-        # Once the broker is reachable, a leader may add it to the ISR.
+        # After the broker is reachable again, a leader may add it to the ISR.
         leader = broker_of(cluster, view_of(others[0]).state.leader)
         assert await write(leader, (1, 2, 3)) is None
         for broker in cluster.running:
@@ -88,7 +88,7 @@ def test_suspected_controller_is_deposed_and_its_partitions_get_new_leaders(worl
 
 
 def test_suspected_live_controller_is_replaced_and_stays_a_broker(world: World) -> None:
-    """After a wrong suspicion the controller is fenced, but its registration stays."""
+    """A wrong suspicion deposes the controller, but its broker stays registered."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -134,14 +134,14 @@ def test_draining_broker_gives_up_leadership_and_leaves_the_isrs(world: World) -
                 view = view_of(broker, partition)
                 assert view.state.leader not in (number, NO_BROKER)
                 assert number not in isr_of(broker, partition)
-            # A partition with a single replica keeps its leader.
+            # A partition whose only replica is on the draining broker keeps its leader.
             singles = broker.registry.snapshot.topics["single"].partitions
             assert [v.state.leader for v in singles if v.replicas == (number,)] == [number]
             # A leader cannot add the draining broker to the ISR again.
             leader = broker_of(cluster, view_of(broker).state.leader)
             await drains(leader, number)
             assert await write(leader, (1, 2, 3)) is None
-        # The last broker has no other replicas to move leadership to.
+        # The last broker can drain too, although no other replica can lead.
         await brokers[2].registry.drain()
         assert [view_of(brokers[2], p).state.leader for p in range(3)] == [3, 3, 3]
 
@@ -157,7 +157,7 @@ def test_broker_with_a_full_disk_gives_up_leadership_until_it_has_space(world: W
         for partition in range(3):
             await left(brokers, 1, partition)
             assert all(view_of(broker, partition).state.leader in (2, 3) for broker in brokers)
-        # A leader may add the broker to the ISR once its disk has space.
+        # After the disk has space again, a leader may add the broker to the ISR.
         leader = broker_of(cluster, view_of(brokers[1]).state.leader)
         assert await write(leader, (1, 2, 3)) is None
         await brokers[0].registry.set_full(False)
@@ -178,7 +178,7 @@ def test_draining_fails_soon_if_zookeeper_is_down_or_silent() -> None:
         began_s = asyncio.get_running_loop().time()
         with pytest.raises(CoordinationUnavailableError, match="did not answer within 2 s"):
             await two.registry.drain()
-        assert asyncio.get_running_loop().time() - began_s < 3  # These are virtual seconds.
+        assert asyncio.get_running_loop().time() - began_s < 3  # The loop's time is virtual.
         del two.store.write
         cluster.world.service.stop()  # type: ignore[union-attr]
         with pytest.raises(CoordinationUnavailableError):
@@ -208,7 +208,7 @@ def test_drained_broker_may_join_isrs_after_a_restart(world: World) -> None:
     run(world, body)
 
 
-def test_isr_write_is_refused_if_the_state_has_changed(world: World) -> None:
+def test_isr_write_with_an_old_state_version_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         topic_id = await create(cluster.controller(), "t", 3, factor=3)
@@ -216,15 +216,15 @@ def test_isr_write_is_refused_if_the_state_has_changed(world: World) -> None:
         before = view_of(leader).state
         written = await write(leader, (1, 2))
         assert written is not None and written.version == before.version + 1
-        # A write with the former version is refused.
+        # ZooKeeper refuses a write with the former version.
         registry = leader.registry
         [refused] = await registry.write_states([StateChange("t", 0, before, topic_id)])
         assert refused is None
-        # An equal state with the current version is written and increments the version.
+        # A write of an equal state with the current version succeeds and increments the version.
         [again] = await registry.write_states([StateChange("t", 0, written, topic_id)])
         assert again == dataclasses.replace(written, version=written.version + 1)
         await until(lambda: all(view_of(b).state == again for b in cluster.running))
-        # Outcomes are in the order of the changes: one refused, the others done.
+        # Results are in the order of the changes: one change is refused, the others are applied.
         views = [view_of(leader, partition) for partition in range(3)]
         changes = [
             StateChange("t", 0, before, topic_id),
@@ -253,7 +253,7 @@ def test_dead_or_unassigned_brokers_cannot_join_the_isr(world: World) -> None:
         await cluster.kill(broker_of(cluster, 2))
         await until(lambda: 2 not in leader.registry.snapshot.brokers)
         assert await write(leader, (1, 2)) is None
-        # A broker with another data directory is another replica.
+        # A broker with another data directory is another replica, which cannot join either.
         await cluster.start(2, directory="another")
         await until(lambda: 2 in leader.registry.snapshot.brokers)
         assert await write(leader, (1, 2)) is None
@@ -262,9 +262,9 @@ def test_dead_or_unassigned_brokers_cannot_join_the_isr(world: World) -> None:
 
 
 def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> None:
-    """The broker deletes the replica's log, so a leader must not add the replica to the ISR.
+    """The broker deletes the removed replica's log, so the replica has no records.
 
-    After a reassignment back it would count as in sync without any record. Found by simulation.
+    In the ISR, it would count as in sync after a reassignment back to this broker.
     """
 
     async def body(cluster: Cluster) -> None:
@@ -278,7 +278,7 @@ def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> 
         await until(lambda: 3 in view_of(leader).replicas)
         seen, sequence = leader.registry._fresh.topics, leader.registry._sequence
         assert await controller.administration.reassign({key: None}) == {key: None}
-        # This is the state of a leader that has not read the cancelled reassignment yet.
+        # Simulate a leader that has not read the cancelled reassignment yet.
         leader.registry._states._seen = lambda: Seen(seen, sequence)
         assert await write(leader, (1, 2, 3)) is None
         assert await write(leader, (1,)) is not None
@@ -287,7 +287,7 @@ def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> 
 
 
 def test_state_write_for_a_deleted_topic_does_not_reach_the_recreated_one(world: World) -> None:
-    """The recreated topic's states have the same small versions, and its notice may arrive late."""
+    """The states of both topics have the same versions, and the leader may know the old one."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -299,7 +299,7 @@ def test_state_write_for_a_deleted_topic_does_not_reach_the_recreated_one(world:
         await controller.administration.delete_topics(["t"])
         await create(cluster.controller(), "t", 1, factor=3)
         await until(lambda: old_id not in leader.registry.snapshot.topics_by_id)
-        # This is the state of a leader that has read neither the deletion nor the creation yet.
+        # Simulate a leader that has read neither the deletion nor the creation yet.
         leader.registry._states._seen = lambda: Seen(seen, sequence)
         shrunk = dataclasses.replace(state, isr=state.isr[:1])
         [outcome] = await leader.registry.write_states([StateChange("t", 0, shrunk, old_id)])
@@ -324,7 +324,7 @@ def test_state_write_completes_after_an_outage_of_zookeeper(world: World) -> Non
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_outcome_of_a_state_write_with_a_lost_answer_is_read_back(seed: int) -> None:
+def test_outcome_of_a_state_write_with_a_lost_response_is_read_back(seed: int) -> None:
     world = SimWorld(seed)
 
     async def body(cluster: Cluster) -> None:
@@ -393,7 +393,7 @@ def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) 
         state = view_of(leader).state
         assert state.leader not in (before.leader, NO_BROKER)
         assert state.leader_epoch > before.leader_epoch
-        # A damaged follower: the leader stays, in a new epoch.
+        # If a follower's log is damaged, the leader stays, in a new leader epoch.
         follower = next(
             b
             for b in cluster.running
@@ -404,7 +404,7 @@ def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) 
         await until(lambda: isr_of(follower) == [state.leader])
         assert view_of(follower).state.leader == state.leader
         assert view_of(follower).state.leader_epoch == state.leader_epoch + 1
-        # The last in-sync replica stays; a replica outside the ISR changes nothing.
+        # A damaged last in-sync replica stays. A damaged replica outside the ISR has no effect.
         last = broker_of(cluster, state.leader)
         await until(lambda: isr_of(last) == [state.leader])
         assert await last.registry.withdraw([key, single]) == frozenset()
@@ -422,7 +422,7 @@ def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -
         dead = broker_of(cluster, leader)
         single = dead.registry.snapshot.topics["single"].partitions[0]
         await cluster.kill(dead)
-        # This happens before other brokers detect the broker's failure.
+        # Restart the broker before other brokers detect its failure.
         damaged = frozenset((PartitionKey(topic_id, 0), PartitionKey(single_id, 0)))
         back = await cluster.start(leader, damaged=damaged)
         assert leader not in isr_of(back)
@@ -434,8 +434,7 @@ def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -
 
 
 def test_replication_waits_until_the_last_older_broker_is_upgraded(world: World) -> None:
-    """No broker writes a format that the older broker cannot read; replication starts after its
-    upgrade."""
+    """Until the upgrade, no broker writes a format that the older broker cannot read."""
 
     async def body(cluster: Cluster) -> None:
         old = await cluster.start(1, features={"metadata": 1, "columns": 1})
@@ -487,7 +486,7 @@ def test_topics_are_deleted_and_extended_while_a_broker_is_down(world: World) ->
 def test_topic_with_the_maximum_number_of_partitions_is_reassigned_and_deleted(
     world: World, name: str
 ) -> None:
-    """With directory ids of real length; each request is within ZooKeeper's limit."""
+    """Each request stays within ZooKeeper's size limit, with directory ids of real length."""
     most = partitions_max(name, 3)
 
     async def body(cluster: Cluster) -> None:

@@ -1,5 +1,6 @@
-"""Three brokers for tests of replicated metadata. Helpers write the state of partition t-0 and wait
-until brokers see a state.
+"""Start three brokers for tests of replicated metadata.
+
+Functions write the state of partition t-0, and wait until brokers have a state in their snapshot.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def three(cluster: Cluster, *, rebalance_ms: int = -1) -> list[Broker]:
-    """Start brokers 1, 2 and 3, and wait until each snapshot has all of them."""
+    """Start brokers 1, 2 and 3; wait until each broker's snapshot has all three."""
     brokers = [await cluster.start(number, rebalance_ms=rebalance_ms) for number in (1, 2, 3)]
     await until(lambda: all(len(b.registry.snapshot.brokers) == 3 for b in brokers))
     return brokers
@@ -43,14 +44,14 @@ def isr_of(broker: Broker, partition: int = 0) -> list[int]:
 
 
 def suspect(cluster: Cluster, dead: int) -> None:
-    """Make all running brokers report that connections to a broker are refused."""
+    """Make all running brokers report that broker ``dead`` refuses connections."""
     for broker in cluster.running:
         registry = broker.registry
         registry.suspect(dead, registry.snapshot.brokers[dead].broker_epoch)
 
 
 async def left(brokers: Sequence[Broker], dead: int, partition: int) -> None:
-    """Wait until ``dead`` has left the ISR in the snapshots of all these brokers."""
+    """Wait until broker ``dead`` has left the partition's ISR in the snapshots of these brokers."""
     await until(lambda: all(dead not in isr_of(b, partition) for b in brokers))
 
 
@@ -65,8 +66,10 @@ async def has_version(broker: Broker, version: int) -> None:
 
 
 async def write(leader: Broker, isr: tuple[int, ...], **changes: int) -> LeaderAndIsr | None:
-    """Write the state of t-0 as its leader, with this ISR; return the new state or None if
-    refused."""
+    """Write the state of t-0 as its leader does, with this ISR.
+
+    Return the new state, or None if the write was refused.
+    """
     view = view_of(leader)
     topic = leader.registry.snapshot.topics["t"]
     replicas = tuple(ReplicaId(number, f"directory-{number}") for number in isr)

@@ -1,4 +1,4 @@
-"""The environments of the metadata's contract tests: a simulated ZooKeeper and a real one."""
+"""The environments of contract tests of the metadata: a simulated and a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 
 
 class SimWorld:
-    """A simulated ZooKeeper in virtual time; deterministic."""
+    """A simulated ZooKeeper in virtual time, which is deterministic."""
 
     name = "sim"
     session_timeout_ms = 2000
@@ -47,13 +47,13 @@ class SimWorld:
         store.expire()
 
     async def vanish(self, store: MetadataStore) -> None:
-        """Kill the store's process: its session is not closed."""
+        """Kill the store's process without closing its session."""
         assert isinstance(store, SimZk)
         store.kill()
 
 
 class RealWorld:
-    """A real ZooKeeper, with a chroot of its own for each test."""
+    """A real ZooKeeper; each test has its own chroot."""
 
     name = "zookeeper"
     session_timeout_ms = 2000
@@ -73,7 +73,7 @@ class RealWorld:
         client._call(_CONNECTION_DROP, client.handler.async_result())
 
     async def expire(self, store: MetadataStore) -> None:
-        """Close the store's session through a second connection to it."""
+        """Expire the store's session: close it through a second connection."""
         assert isinstance(store, ZooKeeperStore)
         twin = KazooClient(hosts=store._hosts, client_id=store._client.client_id)
 
@@ -85,7 +85,7 @@ class RealWorld:
         await asyncio.get_running_loop().run_in_executor(None, close)
 
     async def vanish(self, store: MetadataStore) -> None:
-        """Shut the store's socket for good, so that its session must expire."""
+        """Shut the store's socket for ever, so that its session expires."""
         assert isinstance(store, ZooKeeperStore)
         store._closed = True
         client = store._client
@@ -102,7 +102,7 @@ World = SimWorld | RealWorld
 
 
 class Events:
-    """A listener that collects a store's events, which tests can await."""
+    """A listener that collects the events of a store, so that tests can wait for them."""
 
     def __init__(self) -> None:
         self.seen: list[StoreEvent] = []
@@ -113,7 +113,7 @@ class Events:
         self._more.set()
 
     async def until(self, event: StoreEvent | type) -> StoreEvent:
-        """Wait for an event equal to ``event``, or of that class; remove and return it."""
+        """Wait for an event that equals ``event`` or is of that class; remove and return it."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 for seen in self.seen:

@@ -1,4 +1,4 @@
-"""Fixtures of the Spark tests, which share pytest-spark's session."""
+"""Fixtures of the Spark tests. The tests share the Spark session of pytest-spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source on topics with committed, aborted and open transactions."""
+"""Read a topic with committed, aborted and open transactions with Spark's source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_lite.model import TopicPartition
 from pyspark_logbus.progress_listener import LagListener
 
 ROW_BYTES = 40_000
-"""Bytes of a value: ten values exceed the smallest range that is read from files."""
+"""Size of a value: ten values exceed the smallest range that a task reads from files."""
 COMMITTED = {"isolation.level": "read_committed", "startingOffsets": "earliest"}
 
 
@@ -25,9 +25,9 @@ def send(producer, topic, word, count):
 
 
 def words(frame):
-    """Return the rows without their padding, in offset order.
+    """Return the values without their padding, in offset order.
 
-    Sorting in Spark would read them twice.
+    Sort here, because Spark would read the rows twice to sort them.
     """
     rows = frame.selectExpr("offset", "rtrim(string(value))").collect()
     return [text for _, text in sorted(rows)]
@@ -39,8 +39,10 @@ def named(**counts):
 
 @pytest.fixture
 def mixed(queries, bus):
-    """A topic with plain, committed, aborted, committed, open and plain rows; the open ones'
-    producer."""
+    """Yield a topic and the producer of its open transaction.
+
+    The topic has plain, committed, aborted, committed, open and plain records, in this order.
+    """
     topic = queries.topic(0)
     with bus.producer() as plain, bus.producer(transactional_id=f"one-{topic}") as producer:
         send(plain, topic, "plain", 5)
@@ -75,7 +77,7 @@ def test_batch_reads_committed_rows_below_the_open_transaction(queries, mixed, l
     everything = queries.read(**given, **{"isolation.level": "read_uncommitted"})
     assert words(everything) == named(plain=5, kept=10, void=10, more=10, open=5, late=3)
     waiting.commit()
-    # The plan is made once, so the second action reads the same rows.
+    # Spark plans once for each load(), so the second action reads the same rows.
     assert words(committed) == named(plain=5, kept=10, more=10)
     again = queries.read(**given, **COMMITTED)
     assert words(again) == named(plain=5, kept=10, more=10, open=5, late=3)
@@ -95,7 +97,8 @@ def test_stream_reads_committed_rows_and_reports_none_missing(queries, mixed, lo
     assert seen == named(plain=5, kept=10, more=10, open=5, late=3)
     until(lambda: sum(lag.rows for lag in lags) == 33)
     queries.spark.streams.removeListener(listener)
-    # The limit counts offsets; 14 of the 47 offsets have no row.
+    # maxOffsetsPerTrigger counts offsets. Of the 47 offsets, 14 have no row: markers and the
+    # aborted records.
     assert len(lags) >= 6
     assert max(lag.rows for lag in lags) <= 8
     assert {lag.missing_rows for lag in lags} == {0, None}

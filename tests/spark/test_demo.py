@@ -1,4 +1,4 @@
-"""The demo as a user runs it: it exits with 0 only if all counts agree."""
+"""Run the demo as a user does; it exits with 0 only if all its counts agree."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_demo_totals_agree_after_a_leader_is_killed(tmp_path: Path) -> None:
     )
     counts = re.findall(r"^ +([\d,]+) lines  (.+)$", done.stdout, re.MULTILINE)
     assert counts[-1] == ("500", "from the logs of the demo's own processes")
-    # A machine may have no log that this user can read; the demo's own lines always exist.
+    # This user may be able to read no log of the machine. The demo's own lines always exist.
     found = sum(int(count) for count, _ in counts)
     assert 500 <= found <= 600
     assert len(re.findall(rf"  {found}  ok$", done.stdout, re.MULTILINE)) == 5
@@ -57,7 +57,7 @@ def test_demo_totals_agree_after_a_leader_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_demo_reports_a_foreign_record_in_its_topic(tmp_path: Path) -> None:
-    """Another program writes to the demo's topic: the demo names the wrong figures and fails."""
+    """The demo must name the wrong figures and fail."""
     path = tmp_path / "access.log.gz"
     line = '::1 - - [17/May/2015:10:{:02}:03 +0000] "GET / HTTP/1.1" {} 7 "-" "-"\n'
     lines = [line.format(n, 500 if n % 10 == 0 else 200) for n in range(50)] * 2
@@ -97,7 +97,7 @@ def test_demo_reports_a_foreign_record_in_its_topic(tmp_path: Path) -> None:
 def test_interrupted_demo_leaves_no_process_and_no_file(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    """Send Ctrl-C while lines are sent, and SIGKILL while processes start."""
+    """Send SIGINT while the demo sends lines, or SIGTERM while it starts processes."""
     path = tmp_path / "any.log"
     path.write_text("a line\n" * 1000)
     started = command("--file", path.name, "--brokers", "1", "--seconds", "99", folder=tmp_path)
@@ -108,7 +108,7 @@ def test_interrupted_demo_leaves_no_process_and_no_file(
                 line = running.stdout.readline()
                 assert line, said
                 said += line
-            # Spark's JVM is one of the processes.
+            # Wait until Spark's JVM runs too.
             until(
                 lambda: any("SparkSubmit" in " ".join(arguments(p)) for p in children(running.pid))
             )
@@ -126,7 +126,7 @@ def test_interrupted_demo_leaves_no_process_and_no_file(
 def test_signal_during_jvm_start_leaves_the_jvm_tracked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A signal raised an exception in Popen, and nothing stopped the JVM afterwards."""
+    """A signal once raised an exception inside Popen, and the demo left the JVM running."""
     begin, before = subprocess.Popen, signal.getsignal(signal.SIGINT)
 
     def interrupted(arguments: list[str]) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""The demo finds one time and one kind in each line of any log format."""
+"""Check that the demo finds one time and one kind in each line of every log format."""
 
 from __future__ import annotations
 

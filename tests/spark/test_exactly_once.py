@@ -1,4 +1,4 @@
-"""The exactly-once sink: each row of a batch is visible once, or never."""
+"""Test the exactly-once sink: readers see each row of a batch once, or none of its rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXACTLY_ONCE = {"deliveryGuarantee": "exactly_once"}
 
 
 def visible(bus, topic):
-    """Return the values that read_committed returns, sorted, with duplicates."""
+    """Return the values of all records that read_committed returns, sorted."""
     return sorted(record.value.decode() for record in records(bus, topic))
 
 
@@ -27,7 +27,7 @@ def holders(bus, topic):
 
 
 def copy(queries, source, target, checkpoint, frame=None, **options):
-    """Copy one topic to another with a query until it has read all; return the query."""
+    """Copy all records of a topic to another topic with a query; return the ended query."""
     read = queries.stream(subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="4")
     query = queries.start(
         (frame or (lambda rows: rows))(read.select("value")),
@@ -42,8 +42,10 @@ def copy(queries, source, target, checkpoint, frame=None, **options):
 
 
 def forget_last_commit(checkpoint):
-    """Remove the last batch from Spark's commit log, as if the driver had died before it was
-    written; return the batch."""
+    """Remove the last batch from Spark's commit log; return its number.
+
+    The checkpoint then looks as if the driver died before it wrote the entry.
+    """
     commits = Path(checkpoint, "commits")
     last = max((path for path in commits.iterdir() if path.name.isdigit()),
                key=lambda path: int(path.name))  # fmt: skip
@@ -54,7 +56,7 @@ def forget_last_commit(checkpoint):
 
 @pytest.fixture
 def copied(queries, bus):
-    """A source with ten rows, its target, and the checkpoint of the query that copied them."""
+    """Return a topic with ten records, their copy, and the checkpoint of the copying query."""
     source, target = queries.topic(5, 5), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
     copy(queries, source, target, checkpoint)
@@ -70,7 +72,7 @@ def test_batches_are_visible_once_and_a_restart_continues(queries, bus, copied):
     assert len(found) == 16 and found == queries.values(source)
 
 
-def test_driver_that_dies_after_the_decision_repeats_nothing(queries, bus, copied):
+def test_driver_that_died_after_the_sinks_commit_repeats_no_row(queries, bus, copied):
     source, target, checkpoint = copied
     forget_last_commit(checkpoint)
     queries.fill(source, 2, 2, word="more")
@@ -89,7 +91,7 @@ def test_failed_task_leaves_nothing_visible_and_the_replay_writes_once(queries, 
         def look(batches):
             for batch in batches:
                 yield batch
-                # The rows of this batch are in the sink's producer or on the brokers.
+                # By now the rows of this batch are in the sink's producer or on the brokers.
                 if fails.exists():
                     raise ValueError("planted")
 
@@ -98,7 +100,8 @@ def test_failed_task_leaves_nothing_visible_and_the_replay_writes_once(queries, 
     with pytest.raises(StreamingQueryException, match="planted"):
         copy(queries, source, target, checkpoint, failing)
     assert visible(bus, target) == []
-    # Failed attempts abort themselves, because this driver has no finished attempt and no sink.
+    # The failed attempts must abort themselves: without a finished attempt, the driver does not
+    # know the sink.
     until(lambda: holders(bus, target) == [])
     fails.unlink()
     copy(queries, source, target, checkpoint, failing)
@@ -120,11 +123,11 @@ def test_replay_with_other_rows_fails_or_is_skipped(queries, bus, copied):
 
 
 def doubled(rows):
-    """Return each row twice, so that the replay has more rows than the committed batch."""
+    """Double each row, so that the replayed batch has more rows than the committed batch."""
     return rows.selectExpr("explode(array(value, value)) as value")
 
 
-def test_checkpoint_that_was_set_back_is_refused(queries, bus, copied):
+def test_query_from_an_older_copy_of_its_checkpoint_is_refused(queries, bus, copied):
     source, target, checkpoint = copied
     before = visible(bus, target)
     for _ in range(2):
@@ -139,7 +142,7 @@ def test_checkpoint_that_was_set_back_is_refused(queries, bus, copied):
     assert visible(bus, target) == before
 
 
-def test_write_is_atomic(queries, bus, tmp_path):
+def test_batch_write_is_visible_as_a_whole_or_not_at_all(queries, bus, tmp_path):
     target = queries.topic(0, 0)
 
     def look(batches):
@@ -157,7 +160,7 @@ def test_write_is_atomic(queries, bus, tmp_path):
     assert visible(bus, target) == sorted(map(str, range(100)))
 
 
-def test_write_with_a_version_is_idempotent(queries, bus):
+def test_repeated_batch_write_with_a_version_writes_nothing(queries, bus):
     target = queries.topic(0)
     sink = f"job-{target}"
     rows = queries.spark.range(10).selectExpr("cast(id as string) value")
@@ -210,8 +213,8 @@ def test_write_in_foreach_batch_is_atomic_and_idempotent_with_a_version(
     assert visible(bus, target) == (once if is_idempotent else sorted(once + once))
 
 
-def test_replay_of_a_committed_batch_leaves_the_state_of_the_query_whole(queries, bus):
-    """The replay reads its rows to the end; otherwise the query's state would not be committed."""
+def test_replay_of_a_committed_batch_keeps_the_querys_state(queries, bus):
+    """The sink skips the replayed rows, but must read them all: else Spark loses its state."""
     source, target = queries.topic(2, 2), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
 

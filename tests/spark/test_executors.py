@@ -1,8 +1,8 @@
-"""The exactly-once sink with separate executors, of which one dies and one is too slow.
+"""Test the exactly-once sink with separate executor processes, of which one dies or is too slow.
 
-Master and workers run in the driver's JVM, as with Spark's ``local-cluster[2,1,1024]``. Each worker
-has its own host name, because Spark speculates only on another host. The driver is a separate
-process, because two kinds of sessions cannot share one.
+Spark's master and workers run in the driver's JVM, as with ``local-cluster[2,1,1024]``. Each worker
+has its own host name, because Spark starts speculative attempts only on another host. The driver is
+a separate process, because this process has a Spark session of another kind.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ spark.stop()
 
 
 class Driver:
-    """The process with Spark; ``folder`` holds the flags of its tasks."""
+    """A driver process with Spark; ``folder`` holds files that stop and release its tasks."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self._process = process
         self.folder = folder
 
     def begin(self, name: str) -> int:
-        """Copy the topic to another; return the pid of the executor whose task waits."""
+        """Start copying the topic; return the pid of the executor whose task waits."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{name}\n")
         self._process.stdin.flush()
@@ -167,7 +167,7 @@ def test_rows_of_a_killed_executor_are_written_once(bus: Bus, driver: Driver) ->
 def test_speculative_attempt_is_counted_once(bus: Bus, driver: Driver) -> None:
     topic = output(bus, "slow")
     driver.begin("slow")
-    # Another attempt of the task overtakes the waiting one.
+    # Wait until a speculative attempt of the task has overtaken the waiting attempt.
     assert driver.line() == "done slow True"
     driver.let_go("slow")
     assert visible(bus, topic) == VALUES

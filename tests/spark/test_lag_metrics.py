@@ -1,4 +1,4 @@
-"""``LagMetrics`` and its alerts on a real query."""
+"""Test ``LagMetrics`` and its alerts on a real query."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.promtool import firing, parsed
 from pyspark_logbus.lag_metrics import LagMetrics
 
 
-def test_metrics_of_a_query_agree_with_what_it_read(queries, tmp_path):
+def test_metrics_of_a_query_agree_with_its_rows_and_lag(queries, tmp_path):
     source, target = queries.topic(13, 7), queries.topic(0)
     registry = CollectorRegistry()
     metrics = LagMetrics(queries.spark, registry)
@@ -19,8 +19,10 @@ def test_metrics_of_a_query_agree_with_what_it_read(queries, tmp_path):
         return {series: value for series, value in found.items() if "_created" not in series.name}
 
     def value(name, **labels):
-        """Return the sum of the query's series with this name and these labels; None without
-        one."""
+        """Return the sum of the query's series with this name and these labels.
+
+        Return None if there is no such series.
+        """
         wanted = {"query": str(query.id), **labels}.items()
         named = {s: v for s, v in scraped().items() if s.name == f"logbus_spark_{name}"}
         found = [value for series, value in named.items() if wanted <= dict(series.labels).items()]
@@ -42,7 +44,7 @@ def test_metrics_of_a_query_agree_with_what_it_read(queries, tmp_path):
     assert firing(before, tmp_path) == set()
     queries.fill(source, 15)
     until(lambda: value("input_rows_total") == 35)
-    # The lag grows by 100 records a minute, and five records were lost.
+    # Evaluate the alerts with a lag that grows by 100 records a minute, and with lost records.
     growth = {series: 100.0 for series in before if series.name == "logbus_spark_lag_records"}
     growth |= {series: 1.0 for series in before if series.name.endswith("spark_lost_records_total")}
     assert firing(scraped(), tmp_path, each_minute=growth) == {

@@ -1,8 +1,8 @@
-"""Slow tests that run side by side.
+"""Slow tests of the Spark source; on another cluster, ZooKeeper is down for 20 s meanwhile.
 
-A new Spark finds the installed wheel, topics are created and deleted under a query, and a source is
-joined with itself. On another cluster ZooKeeper is down for 20 s. Behaviours of
-KafkaSourceStressSuite, KafkaDontFailOnDataLossSuite and KafkaMicroBatchSourceSuite.
+A new Spark process finds the installed wheel. A query reads on while topics are created and
+deleted. A source is joined with itself. The behaviours are those of Spark's KafkaSourceStressSuite,
+KafkaDontFailOnDataLossSuite and KafkaMicroBatchSourceSuite.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from broker_lite.local.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 STRESS_S = float(os.environ.get("LOGBUS_STRESS_SECONDS", "5"))
-"""Seconds of the stress test; ``make stress`` sets minutes."""
+"""Duration of the stress test in seconds; ``make stress`` sets some minutes."""
 RESTART_S = 20.0
 AWAY_S = 20.0
 
@@ -76,7 +76,7 @@ print("connected")
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build a wheel from a copy of the checkout, so that nothing is left beside the sources."""
+    """Build a wheel from a copy of the checkout; the build leaves no files in the checkout."""
     source = folder / "source"
     source.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "setup.py"):
@@ -98,7 +98,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def installed(folder: Path) -> Path:
-    """Return the wheel that is installed in this Python, or else a new one."""
+    """Return the wheel that this Python has installed, or else a newly built wheel."""
     if os.environ.get("LOGBUS_TEST_INSTALLED") == "1":
         return Path(str(broker_lite.__file__)).parents[1]
     with zipfile.ZipFile(build_wheel(folder)) as wheel:
@@ -107,7 +107,7 @@ def installed(folder: Path) -> Path:
 
 
 class Outage:
-    """A query on its own cluster, whose ZooKeeper is down from ``began`` until ``over``."""
+    """A query on its own cluster, whose ZooKeeper is down until the future ``over`` is done."""
 
     def __init__(self, queries, server, thread):
         self.queries, self.bus, self.server = queries, queries.bus, server
@@ -125,7 +125,7 @@ class Outage:
         self.over = thread.submit(self.end)
 
     def end(self):
-        """End the outage after 20 s; the query must have read the records written during it."""
+        """Wait until ZooKeeper was down for 20 s, check that the query still reads, restart it."""
         while (left := self.began + AWAY_S - time.monotonic()) > 0:
             time.sleep(left)
         self.queries.fill(self.source, 2, word="late-")
@@ -183,7 +183,7 @@ def test_wheel_is_found_by_name_and_works_on_spark_connect(bus, tmp_path, querie
 
 
 @pytest.mark.timeout(STRESS_S + 300)
-def test_rows_of_remaining_topics_are_read_once_while_others_change(queries, bus):
+def test_query_reads_remaining_topics_once_while_others_are_created_and_deleted(queries, bus):
     seed = int(os.environ.get("LOGBUS_STRESS_SEED", random.randrange(1 << 32)))
     life, seen = Life(bus, f"{queries.topic(0)}-", seed), Seen(seed)
     checkpoint = queries.checkpoint()
@@ -239,12 +239,12 @@ def test_self_joined_source_has_one_offset(queries):
         each=lambda joined, batch: seen.extend(tuple(row) for row in joined.collect()),
     )  # fmt: skip
     query.awaitTermination(60)
-    # Values 0 to 4 are in both partitions, 5 to 9 in one.
+    # Values 0 to 4 are in both partitions, values 5 to 9 in one partition.
     assert sorted(seen) == sorted(
         [(str(v), a, b) for v in range(5) for a in (0, 1) for b in (0, 1)]
         + [(str(v), 0, 0) for v in range(5, 10)]
     )
-    # Spark's log has a line for each side of the join, with one offset.
+    # Spark's offset log has a line for each side of the join, and both have the same offset.
     lines = Path(f"{checkpoint}/offsets/0").read_text().splitlines()[2:]
     [offset] = {json.dumps(json.loads(line)["topics"][source]["offsets"]) for line in lines}
     assert json.loads(offset) == {"0": 10, "1": 5}
@@ -254,9 +254,10 @@ def test_self_joined_source_has_one_offset(queries):
 
 @pytest.mark.timeout(300)
 def test_query_recovers_from_zookeeper_outage(outage):
-    """The query reads records written during the outage.
+    """``outage`` has checked that the query reads records during the outage.
 
-    Group offsets, and operations that need ZooKeeper, follow once it is back.
+    Once ZooKeeper is back, the query commits group offsets, and operations that need ZooKeeper
+    succeed.
     """
     queries, source = outage.queries, outage.source
     outage.over.result()

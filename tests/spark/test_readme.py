@@ -1,4 +1,4 @@
-"""The code blocks of README.md run unchanged and print what the README says."""
+"""Run the code blocks of README.md unchanged, and compare their output with the README."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 START_S = 200
-"""Spark's start and a first batch take ten seconds of a core; a busy machine needs longer."""
+"""Starting Spark and running a first batch takes ten seconds of processor time."""
 README = Path(__file__).parent.parent.parent / "README.md"
 
 
@@ -31,7 +31,7 @@ def blocks(language: str) -> list[str]:
 
 
 def commands(*words: str) -> list[list[str]]:
-    """Return the README's ``logbus`` lines with this beginning."""
+    """Return the README's ``logbus`` commands that begin with these words."""
     lines = [
         shlex.split(line, comments=True) for block in blocks("sh") for line in block.split("\n")
     ]
@@ -69,7 +69,7 @@ def test_readme_python_example_runs(tmp_path: Path) -> None:
 
 
 def feed(bus: Bus, spark: SparkSession) -> list[tuple[bytes | None, bytes | None]]:
-    """Send a record beside the script, check its output, then stop the query as Ctrl-C does."""
+    """Send a record, check the output of the running script, then stop its query."""
     try:
         until(lambda: spark.streams.active)
         with bus.producer() as producer:
@@ -105,7 +105,7 @@ def test_readme_spark_example_runs(
     names: dict[str, object] = {}
     with ThreadPoolExecutor(1) as pool:
         fed = pool.submit(feed, bus, spark)
-        # The script waits for its query, so it exits when the query stops.
+        # The script waits for its query, so it returns when ``feed`` stops the query.
         exec(compile(path.read_text(), str(path), "exec"), names)
         assert fed.result() == [(b"k", b"HELLO")]
     assert names["spark"] is spark

@@ -1,7 +1,7 @@
-"""Queries on a secured cluster with the options of Kafka's connector, without leaking the password.
+"""Run queries on a secured cluster with the options of Kafka's connector; search for the password.
 
-Executors are separate processes, as in a cluster. The tests search for the password in everything
-that Spark writes, shows or sends.
+Executors are separate processes, as in a cluster. The password must not be in anything that Spark
+writes, shows or sends.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ spark.stop()
 
 
 class Run:
-    """A finished run: its output lines, and everything that is searched for the password."""
+    """A finished run of Spark: its output lines, and all places to search for the password."""
 
     def __init__(self, folder: Path, password: str, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None and process.stdin is not None
@@ -110,7 +110,7 @@ class Run:
         self.lines: dict[str, str] = {}
         self.pages: dict[str, str] = {}
         self.memory: dict[str, bool] = {}
-        """Whether a process's memory contains the password."""
+        """For each process, whether its memory contains the password."""
         for line in process.stdout:
             name, _, value = line.strip().partition(" ")
             self.lines[name] = value
@@ -191,7 +191,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         with connect(cluster.bootstrap_servers, client_config=config) as bus:
             for topic in ("in", "out"):
                 bus.create_topic(topic, partitions=2)
-        # The client file of Kafka's tools, with each option as for Spark's Kafka connector.
+        # Pass each row of the file for Kafka's tools as an option of Spark's Kafka connector.
         rows = config.with_name("admin.properties").read_text().splitlines()
         options = {f"kafka.{row.split('=', 1)[0]}": row.split("=", 1)[1] for row in rows}
         match = re.search('password="([^"]+)"', options["kafka.sasl.jaas.config"])
@@ -232,7 +232,7 @@ def test_password_reaches_no_executor(run: Run) -> None:
     executors = {name: found for name, found in run.memory.items() if name != "driver"}
     assert len(executors) >= 2, run.memory
     assert not any(executors.values()), executors
-    # Check the search itself: it finds the password where it belongs.
+    # Check the search itself: it must find the password in the driver.
     assert run.memory["driver"]
 
 

@@ -1,6 +1,6 @@
-"""The sink in batch writes: routing, nulls, headers, and errors before a row is written.
+"""Test the sink in batch writes: routing, nulls, headers, and errors before any row is written.
 
-Behaviours of KafkaSinkSuite.
+The behaviours are those of Spark's KafkaSinkSuite.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def test_rows_reach_their_topic_partition_and_key(queries, bus):
         for partition in range(3):
             numbers = [int(r.value[1:]) for r in found if r[:2] == (topic, partition)]
             assert numbers == sorted(numbers)
-    # The option takes precedence over the column.
+    # The option ``topic`` takes precedence over the column ``topic``.
     three = queries.topic(0)
     queries.write(frame.drop("partition"), topic=three)
     assert len(records(bus, three)) == 60
 
 
 def test_task_processes_freeze_imported_modules(queries):
-    """Spark's daemon collects garbage after every task; frozen objects are left out."""
+    """Spark's daemon collects garbage after every task, but skips frozen objects."""
 
     def look(batches):
         import pyarrow as pa
@@ -74,7 +74,7 @@ def test_sink_writes_nulls_headers_and_timestamps(queries, bus):
     assert (first.value, first.key) == (b"v", None)
     assert first.headers == [("a", b"1"), ("a", b"2"), ("n", None)]
     assert first.timestamp_ms == 1_700_000_000_123
-    # A tombstone has a null value.
+    # A record with a null value is a tombstone.
     assert (second.value, second.key, second.headers) == (None, b"k", [])
     assert second.timestamp_ms == 0
     assert (third.value, third.key, third.headers) == (b"", b"", [])
@@ -82,7 +82,7 @@ def test_sink_writes_nulls_headers_and_timestamps(queries, bus):
     # Both null and empty headers read back as null.
     read = queries.read(f"headers {HEADERS}", subscribe=topic).collect()
     assert [row.headers is None for row in read] == [False, True, True]
-    # Without the option the column is ignored.
+    # Without the option useTimestampColumn, the sink ignores the column ``timestamp``.
     other = queries.topic(0)
     queries.write(frame, topic=other)
     assert all(r.timestamp_ms > 1_700_000_000_123 for r in records(bus, other))
@@ -91,8 +91,8 @@ def test_sink_writes_nulls_headers_and_timestamps(queries, bus):
 def test_many_rows_are_written_with_a_small_producer_buffer(queries, bus):
     topic = queries.topic(0, 0)
     frame = queries.spark.range(10_000).selectExpr("concat(repeat('x', 100), id) value")
-    # The value is below logbus's minimum, so it is raised to 65536. A query that used Kafka's sink
-    # then starts.
+    # logbus raises this buffer.memory to its minimum of 65536, so that a query with options of
+    # Kafka's sink starts.
     queries.write(frame, **{"topic": topic, "kafka.buffer.memory": "32768", "batch.size": "16384",
                             "compression.type": "lz4"})  # fmt: skip
     back = queries.read("value binary, partition int, offset bigint", subscribe=topic)
@@ -131,8 +131,8 @@ def test_invalid_rows_fail_before_any_row_is_written(queries, bus):
     assert records(bus, topic) == []
 
 
-def test_missing_topic_error_is_not_wrapped_in_a_pickling_error(queries):
-    """The error was once a PicklingError with the reason in its middle."""
+def test_error_for_a_missing_topic_is_not_a_pickling_error(queries):
+    """The user once got a PicklingError whose message contained the real error."""
     with pytest.raises(AnalysisException) as raised:
         queries.write(queries.spark.range(1).selectExpr("string(id) value"), topic="nowhere")
     said = str(raised.value)
@@ -155,14 +155,14 @@ def test_sink_accepts_append_and_refuses_other_save_modes(queries):
     with pytest.raises(Exception) as raised:
         save("overwrite")
     assert "[LOGBUS_INVALID_CONFIG] a log cannot be overwritten" in str(raised.value)
-    # These fail inside Spark, which offers Python sources append and overwrite only.
+    # Spark itself refuses these modes: Python sources can only append and overwrite.
     for mode in (None, "ignore"):
         with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
             save(mode)
     save("append")
     save("append")
     assert queries.values(topic) == ["0", "0", "1", "1", "2", "2"]
-    # SPARK-20496: a plan with an unresolved star.
+    # A plan with an unresolved star once failed in Kafka's sink (SPARK-20496).
     other = queries.topic(0)
     queries.write(
         queries.spark.range(2).select(F.to_json(F.struct("*")).alias("value")), topic=other

@@ -1,6 +1,6 @@
-"""The source in batch queries: columns, options, tasks, damage.
+"""Test the source in batch queries: columns, options, tasks, damage.
 
-Behaviours of KafkaRelationSuite.
+The behaviours are those of Spark's KafkaRelationSuite.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def test_source_reads_columns_types_nulls_headers_and_timestamps(queries, bus):
     assert first.ms == 1_700_000_000_123
     assert second[:7] == (None, None, topic, 0, 1, 0, None)
     assert third[:7] == (b"", b"", topic, 0, 2, 0, None)
-    # Columns may be in any order. Headers need no option if they are selected.
+    # Columns may be in any order. A schema with headers needs no option for them.
     chosen = queries.read("offset bigint, headers array<struct<key:string,value:binary>>",
                           subscribe=topic)  # fmt: skip
     assert [row.offset for row in chosen.orderBy("offset").collect()] == [0, 1, 2]
-    # Spark plans once for each load(), so later actions read the same ranges.
+    # Spark plans once for each load(), so this second action reads the same ranges.
     assert frame.count() == 3
     queries.fill(topic, 2)
     assert frame.union(frame).count() == 6
     assert queries.read(subscribe=topic).count() == 5
-    # Spark's own row format, and Kafka's names of the connection options.
+    # Read without a schema, and with Kafka's name of the connection option.
     reader = queries.spark.read.format("logbus").option("subscribe", topic)
     kafka = reader.option("kafka.bootstrap.servers", bus.bootstrap_servers).load()
     assert kafka.where("value is null").count() == 1
@@ -113,7 +113,10 @@ def test_create_table_is_refused_and_temporary_view_reads(queries, bus):
 
 
 def test_view_with_options_is_planned_at_each_query(queries, bus):
-    """A view USING logbus keeps the offsets of its first action: Spark asks the source once."""
+    """Spark plans a view of a table WITH options at each query.
+
+    A view USING logbus OPTIONS keeps the offsets of its first query.
+    """
     topic = queries.topic(3)
     sql = queries.spark.sql
     given = {"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic}
@@ -137,7 +140,7 @@ def test_view_with_options_is_planned_at_each_query(queries, bus):
 def test_logbus_read_returns_rows_between_two_times(queries, bus):
     topic = queries.topic(0, 0)
     minute_ms, start_ms = 60_000, 1_700_000_000_000
-    # The record of minute 4 arrives after that of minute 5.
+    # Send the record of minute 4 after the record of minute 5.
     with bus.producer() as producer:
         for minute in (0, 1, 2, 3, 5, 4, 6, 7, 8):
             for partition in (0, 1):
@@ -155,7 +158,8 @@ def test_logbus_read_returns_rows_between_two_times(queries, bus):
     assert frame.count() == 3
     both = logbus.read(queries.spark, topic, **bounds, late=None, options=options)
     assert both.count() == 6
-    # Filters of one DataFrame do not affect others, unlike pushed filters in Spark 4.3.0.
+    # A filter of one DataFrame must not affect another DataFrame, as pushed filters do in
+    # Spark 4.3.0.
     assert (both.where("partition = 0").count(), both.count()) == (3, 6)
     union = both.where("partition = 0").union(both.where("partition = 1"))
     assert union.count() == 6

@@ -1,7 +1,7 @@
-"""Streaming queries: every row once, restarts, triggers, progress.
+"""Test streaming queries: each row once, restarts, triggers, progress.
 
-Each query tests several behaviours, because it takes seconds. Behaviours of
-KafkaMicroBatchSourceSuite that need Spark itself.
+Each test checks several behaviours, because a query takes seconds. The behaviours are those of
+Spark's KafkaMicroBatchSourceSuite that need Spark itself.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ def numbers(*counts):
 
 
 def assert_seen_on_the_command_line(bus, capsys, group, topic):
-    """Check the commands' view of a running query that has read 13 and 7 records; its group is
-    not moved."""
+    """Check what logbus commands show of a running query that has read 13 and 7 records.
+
+    A command must refuse to move the offsets of its group.
+    """
 
     def rows(*arguments, code=0):
         asked = [*arguments, "-b", bus.bootstrap_servers, "-o", "json"]
@@ -59,7 +61,7 @@ def assert_seen_on_the_command_line(bus, capsys, group, topic):
 
 
 def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
-    """Covers limits, no endless batches, checkpoint over options, progress, lag and output rows."""
+    """Check limits, idle triggers, checkpoint over options, progress, lag and output rows."""
     source, target = queries.topic(13, 7), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
     lags = []
@@ -70,34 +72,34 @@ def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
     frame = queries.stream(**given).select("value", "headers")
     query = queries.start(frame, checkpoint=checkpoint, topic=target)
     until(lambda: len(queries.values(target)) == 20)
-    # The offsets are published at the next planning call, not a batch late.
+    # The source publishes a batch's offsets at the next planning call, not after the next batch.
     until(lambda: queries.committed(f"g-{source}") == {f"{source}-0": 13, f"{source}-1": 7})
     first = [p for p in query.recentProgress if p.numInputRows]
-    # At least three batches; the number depends on which end offset is known first.
+    # The number of batches depends on which end offset the source learns first.
     rows = [p.numInputRows for p in first]
     assert sum(rows) == 20
     assert max(rows) <= 10
     assert sum(p.sink.numOutputRows for p in first) == 20
-    # Without new records there is no batch, however often Spark asks.
+    # Without new records Spark runs no batch, however often it asks for the latest offset.
     batches = query.lastProgress.batchId
     until(lambda: lags and lags[-1].records_behind == 0)
     assert query.lastProgress.batchId == batches
     assert_seen_on_the_command_line(bus, capsys, f"g-{source}", source)
     assert [lag.group for lag in lags] == [f"g-{source}"] * len(lags)
     query.stop()
-    # Spark ends the planner with SIGTERM; the group's lease must be released even then.
+    # Spark stops the planner by SIGTERM. The planner must still release the group's lease.
     until(lambda: not any(row.metadata for row in bus.admin.committed(f"g-{source}").values()))
     queries.spark.streams.removeListener(listener)
     queries.fill(source, 0, 5, word="late-")
-    # startingOffsets is ignored now; the start comes from the checkpoint.
+    # The query resumes from the checkpoint and ignores startingOffsets.
     again = queries.stream(**{**given, "startingOffsets": "latest"}).select("value")
     queries.start(again, checkpoint=checkpoint, topic=target)
     wanted = sorted(numbers(13, 7) + [f"late-{n}" for n in range(5)])
     until(lambda: queries.values(target) == wanted)
 
 
-def test_available_now_and_once_read_their_backlog(queries, bus):
-    """The target offsets are fixed, batches are limited, and the last batch is published too."""
+def test_triggers_available_now_and_once_read_the_backlog(queries, bus):
+    """Limits apply to availableNow only. The group also gets the offsets of the last batch."""
     source, target = queries.topic(15), queries.topic(0)
     checkpoint = queries.checkpoint()
     given = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "5",
@@ -119,7 +121,7 @@ def test_available_now_and_once_read_their_backlog(queries, bus):
     assert len(queries.values(target)) == 27
 
 
-def test_repeated_first_batch_has_the_same_rows_though_latest_moved(queries):
+def test_repeated_first_batch_has_the_same_rows_although_records_were_added(queries):
     source = queries.topic(100)
     checkpoint, seen = queries.checkpoint(), []
 
@@ -148,8 +150,10 @@ def test_repeated_first_batch_has_the_same_rows_though_latest_moved(queries):
 
 
 def test_several_sources_continue_across_a_restart(queries, bus):
-    """Sources with every way to name topics and to set starts, limits, minimum rows, added
-    partitions and event-time windows."""
+    """Start a query of sources that differ in how they name topics and in their options.
+
+    The options are start offsets, limits, minimum rows, added partitions and event-time windows.
+    """
     fixed, waits, grows = queries.topic(0, 0, 0), queries.topic(0), queries.topic(0, 0)
     idle = queries.topic(2)
     for topic, counts in ((fixed, (6, 6, 6)), (waits, (6,)), (grows, (4, 4))):
@@ -203,14 +207,14 @@ def test_several_sources_continue_across_a_restart(queries, bus):
     reach(waits=18, grows=9)
     assert counts(waits) == [3, 15]
     until(lambda: queries.committed(group) == {f"{fixed}-{n}": 7 for n in range(3)})
-    # A source without new records keeps the text of its offset.
+    # The offset of a source without new records must stay the same text.
     [unmoved] = offsets(query, 3)
     until(lambda: query.status["message"].startswith("Waiting for"))
     query.stop()
     for topic, more in ((fixed, (2,)), (waits, (3,)), (grows, (0, 0, 1))):
         fill(bus, topic, *more)
     query = start()
-    # The first batch after a restart is not delayed.
+    # After a restart, minOffsetsPerTrigger must not delay the first batch.
     reach(fixed=13, waits=21, grows=10)
     assert offsets(query, 3) in ([], [unmoved])
     fill(bus, idle, 2)
@@ -230,7 +234,7 @@ def test_complete_mode_appends_and_update_works_in_foreach_batch(queries):
     query.awaitTermination(60)
     assert query.exception() is None
     assert queries.values(target) == ["5", "5"]
-    # Spark refuses Update for Python sinks; foreachBatch is the alternative.
+    # Spark refuses the output mode Update for Python sinks. foreachBatch is the alternative.
     changed = queries.topic(0)
     query = queries.start(
         counts, mode="update", each=lambda frame, batch: queries.write(frame, topic=changed),
@@ -241,7 +245,7 @@ def test_complete_mode_appends_and_update_works_in_foreach_batch(queries):
 
 
 def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, capfd):
-    """As logbus checkpoint converts it: an uncompleted batch has the same rows."""
+    """Convert a checkpoint with ``logbus checkpoint``: its unfinished batch keeps its rows."""
     topic = queries.topic(6, 0)
     old, new = queries.checkpoint(), queries.checkpoint()
     seen = {}
@@ -283,7 +287,7 @@ def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, 
 
 
 def test_spark_refuses_operations_without_a_python_api(queries):
-    """Spark's own messages, as the README quotes them."""
+    """The README quotes these messages of Spark."""
     source, target = queries.topic(1), queries.topic(0)
     frame = queries.stream(subscribe=source).select("value")
     for given, said in (
@@ -352,11 +356,10 @@ def test_pattern_stream_finds_new_topics_and_partitions(queries, bus):
 
 
 HELD_BY_A_WORKER = 3
-"""Most connections of a Python process to one broker, however many tasks it has run.
+"""Maximum connections of a Python worker process to one broker, however many tasks it has run.
 
-One belongs to the process's pool, for reads and the sink's metadata requests. Two belong to the
-sink's producer, whose batches must not delay its other requests. All three may go to the same
-broker.
+One connection is of the process's pool, for reads and the sink's metadata requests. Two are of the
+sink's producer, whose batches must not delay its other requests.
 """
 
 
@@ -371,18 +374,18 @@ def test_killed_workers_and_broker_lose_no_rows(queries, bus, cluster):
     given = {"subscribe": source, "startingOffsets": "earliest", "group.id": f"g-{source}"}
     query = queries.start(queries.stream(**given).select("value"), topic=target)
     until(lambda: queries.committed(f"g-{source}") == {f"{source}-{n}": 5 for n in range(3)})
-    # Spark ends workers that were idle for a minute, so that new ones connect.
+    # Kill the workers now, because Spark itself ends them only after an idle minute.
     until(lambda: query.status["message"].startswith("Waiting for data"))
     before = python_workers(queries.spark)
     for worker in before:
         os.kill(worker, signal.SIGKILL)
-    # Spark gives tasks to a dead worker until its daemon has reaped it, and the query fails.
+    # Wait until Spark's daemon has reaped the dead workers: a task on a dead worker fails.
     until(lambda: not set(before) & set(python_workers(queries.spark)))
     queries.fill(source, 1, word="w")
     until(lambda: "w0" in queries.values(target) or query.exception())
     assert query.isActive, query.exception()
     workers = python_workers(queries.spark)
-    # Two for each of the two tasks, one that reads and one that writes.
+    # Each of the two tasks has at most two workers: one that reads and one that writes.
     assert 1 <= len(workers) <= 4
     assert_few_connections(workers, cluster, HELD_BY_A_WORKER)
     broker = cluster.brokers[0]
@@ -399,7 +402,7 @@ def test_killed_workers_and_broker_lose_no_rows(queries, bus, cluster):
     wanted = {*numbers(5), "w0", *(f"n{number}" for number in range(300))}
     until(lambda: set(queries.values(target)) == wanted)
     assert query.isActive, query.exception()
-    # After many batches and a change of leaders there is no additional connection for metadata.
+    # Many batches and a change of leaders may add at most one connection to each worker.
     assert_few_connections(python_workers(queries.spark), cluster, HELD_BY_A_WORKER + 1)
 
 
@@ -424,9 +427,11 @@ def test_query_error_names_the_remedy(queries, given, sink, said):
     assert "Traceback" not in str(raised.value)
 
 
-def test_rows_skipped_by_tasks_reach_the_listener(queries, bus, cluster):
-    """Only a task detects a damaged batch, and Spark offers no channel to report it; the rows
-    are missing."""
+def test_listener_reports_rows_that_tasks_skipped(queries, bus, cluster):
+    """Spark has no channel by which a task can report the rows of a damaged batch.
+
+    The listener therefore compares the offsets of a batch with its rows, and reports missing rows.
+    """
     source, seen, lags = queries.topic(0, replicas=1), [], []
     damaged = damage_second_of_three(bus, cluster, source)
     listener = LagListener(lags.append)

@@ -1,4 +1,4 @@
-"""The Spark fixtures of the pytest plugin, and the example of its guide."""
+"""Test the Spark fixtures of the pytest plugin, and the example of its guide."""
 
 from __future__ import annotations
 
