@@ -1,4 +1,4 @@
-"""Third-party clients from their package managers, and the table of their results.
+"""Fixtures that fetch third-party clients, and the table of the tests' results.
 
 ``make test`` leaves out the tests with the mark ``compat``, whose clients come from Maven, npm, Go
 or Debian. ``make compat`` runs all tests, and writes the table of results to the file that
@@ -48,9 +48,9 @@ _LEFT_OUT: list[pytest.Item] = []
 
 @pytest.fixture(scope="session")
 def answered() -> Note:
-    """Return a function that records a client's name, its request and the answer.
+    """Return a function that adds a row to the table: a client's name, its request, the result.
 
-    Equal rows of a parametrized test are recorded once.
+    Equal rows of a parametrized test are added once.
     """
 
     def note(client: str, asked: str, answer: str) -> None:
@@ -63,12 +63,12 @@ def answered() -> Note:
 
 @pytest.fixture(scope="session")
 def versions() -> dict[str, str]:
-    """Return each client's display name in the table."""
+    """Return the display name of each client in the table."""
     return names()
 
 
 def built_class_path(folder: Path, *settings: str) -> str:
-    """Return the class path of Apache Kafka's tools and broker, from the user's Maven."""
+    """Fetch Apache Kafka's tools and broker with the user's Maven; return their class path."""
     listed = folder / "class-path"
     goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}", *settings)
     fetched(["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), *goal], folder, "Kafka's tools")
@@ -82,7 +82,7 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def old_class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the class path of the oldest Kafka that a mirror copies from."""
+    """Return the class path of the oldest Kafka version from which a mirror copies."""
     return built_class_path(tmp_path_factory.mktemp("maven"), f"-Dkafka.version={OLD_KAFKA}")
 
 
@@ -114,7 +114,7 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Return the program of go/ for a client, built once with the user's Go."""
+    """Return a function that builds a Go client's test program once; it returns the path."""
 
     @cache
     def built(client: str) -> str:

@@ -1,4 +1,4 @@
-"""Third-party clients that rely on ``auto.create.topics.enable``, with two brokers."""
+"""Test third-party clients that rely on ``auto.create.topics.enable``, with two brokers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[str]]:
-    """Return the address of each broker; one of them is not the controller."""
+    """Start two brokers and yield their addresses; one broker is not the controller."""
     settings = {"auto.create.topics.enable": "true", "num.partitions": "3"}
     with LocalCluster(2, config=settings) as cluster:
         yield [broker.endpoint for broker in cluster.brokers]
@@ -61,7 +61,7 @@ def test_produce_creates_a_missing_topic(
 def test_consumer_creates_a_missing_topic_only_if_configured(servers: list[str]) -> None:
     settings = {"bootstrap.servers": servers[0], "topic.metadata.refresh.interval.ms": 200}
     with connect(servers[0]) as bus:
-        # librdkafka creates topics only when it refreshes others of its subscription.
+        # librdkafka creates missing topics only with a subscription that also has an existing one.
         bus.create_topic("there", 1)
         silent = confluent_kafka.Consumer(settings | {"group.id": "silent"})
         silent.subscribe(["there", "not-made"])

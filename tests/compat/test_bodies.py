@@ -1,8 +1,7 @@
-"""Row and column batches in both directions, with every codec, headers, nulls and starts inside a
-batch.
+"""Exchange records between Spark and third-party clients in row batches and columnar batches.
 
-Rows of third-party clients become columns in Spark, and columns that Spark wrote become rows for
-them.
+Spark reads row batches of the clients as columns. The clients read columnar batches of Spark as
+rows. The tests use every codec, headers, nulls, and start offsets inside a batch.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def test_row_batches_of_other_clients_become_spark_columns(
         return found
 
     assert read() == dict.fromkeys(topics, written)
-    # Start and end in the middle of a batch.
+    # Start and end reading in the middle of a batch.
     first, end = 2, len(written) - 3
     cut = read(
         startingOffsets=json.dumps({topic: {"0": first} for topic in topics}),
@@ -108,8 +107,7 @@ def test_row_batches_of_other_clients_become_spark_columns(
 
 @pytest.fixture(scope="module")
 def columns(spark: Any, cluster: LocalCluster) -> dict[str, str]:
-    """The names of topics by codec. Spark wrote ROWS to each topic BATCHES times, as column
-    batches."""
+    """Return a topic for each codec, to which Spark wrote ROWS as BATCHES columnar batches."""
     zero = datetime(1970, 1, 1, tzinfo=UTC)
     topics = {codec: f"columns-{os.getpid()}-{codec}" for codec in COLUMN_CODECS}
     with connect(cluster.bootstrap_servers) as bus:
@@ -131,8 +129,7 @@ def columns(spark: Any, cluster: LocalCluster) -> dict[str, str]:
 
 
 def assert_batches_of_columns(cluster: LocalCluster, topic_id: str) -> None:
-    """Check that every replica's disk has column batches; otherwise these tests would show
-    nothing."""
+    """Check that every replica's disk has columnar batches, which these tests need."""
     logs = segments_of(cluster.directory, topic_id)
     assert len(logs) == len(cluster.brokers)
     for log in logs:
@@ -146,7 +143,7 @@ def test_columnar_batches_of_spark_become_rows_for_other_clients(
     expected = [other.seen(row) for row in ROWS] * BATCHES
     for topic in columns.values():
         assert other.read(topic, 0, len(expected)) == expected
-        # From the middle of the first batch to after the start of the next one.
+        # Read from the middle of the first batch into the next batch.
         first = len(ROWS) - 5
         assert other.read(topic, first, 20) == expected[first : first + 20]
     answered(

@@ -1,4 +1,4 @@
-"""franz-go, unchanged and built with the user's Go; many log collectors use it."""
+"""Test franz-go, unchanged and built with the user's Go; many log collectors use franz-go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def steps(cluster: LocalCluster, go_program: Callable[[str], str]) -> Steps:
-    """Return the answers to each step of go/franz-go."""
+    """Run the program go/franz-go; return the result of each of its steps."""
     topic, group = f"go-{os.getpid()}", f"go group {os.getpid()}"
     return Steps([go_program("franz-go"), "steps", cluster.bootstrap_servers, topic, group])
 

@@ -1,7 +1,7 @@
-"""Groups of third-party clients, unchanged: joins, leaves, deaths, static and cooperative members.
+"""Test groups of unchanged third-party clients.
 
-One test kills the coordinator of a group with members of all kinds. Each client polls in a thread
-of its own, as users' programs do.
+Members join, leave and die, and are static or cooperative. One test kills the coordinator of a
+group with members of all kinds. Each client polls in its own thread, as users' programs do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SESSION_MS, HEARTBEAT_MS = 3000, 300
 
 Note = Callable[[str, str], None]
 Where = tuple[int, int]
-"""Partition and offset."""
+"""The partition and the offset of a record."""
 
 
 def eventually(condition: Callable[[], object]) -> None:
@@ -48,7 +48,7 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 class Reader(threading.Thread, ABC):
-    """A member of a group: its assignment and the records that it has read.
+    """A thread with a group member; it records the member's assignment and read records.
 
     ``lost`` has one tuple for each revocation, with the revoked partitions.
     """
@@ -79,7 +79,7 @@ class Reader(threading.Thread, ABC):
 
     @abstractmethod
     def consume(self) -> None:
-        """Poll until ``stopping``."""
+        """Poll until ``stopping`` is set."""
 
 
 class Librdkafka(Reader):
@@ -165,7 +165,7 @@ def note(answered: Callable[[str, str, str], None], versions: dict[str, str]) ->
 
 @pytest.fixture
 def topic(bus: Bus) -> str:
-    """Create a topic; its name is also the group's."""
+    """Create a topic; return its name, which is also the group's name."""
     name = f"group-{os.getpid()}-{next(NUMBERS)}"
     bus.create_topic(name, partitions=PARTITIONS, replication_factor=3)
     return name
@@ -173,7 +173,10 @@ def topic(bus: Bus) -> str:
 
 @pytest.fixture
 def feed(bus: Bus, topic: str) -> Iterator[Callable[[], list[Where]]]:
-    """Produce ten more records to each partition; return the positions of all records so far."""
+    """Yield a function that produces ten more records to each partition.
+
+    The function returns the positions of all records so far.
+    """
     fed: list[Where] = []
     with bus.producer() as producer:
 
@@ -224,7 +227,7 @@ def test_members_join_and_leave_a_group(
         eventually(lambda: shared([one]))
         fed = feed()
         eventually(lambda: all_read([one, two], fed))
-    # No record was read twice, because members commit revoked partitions.
+    # Members commit the offsets of revoked partitions, so no record was read twice.
     assert len(one.read) + len(two.read) == len(fed)
     with kind(servers, topic, topic) as again:
         eventually(lambda: shared([again]))
@@ -275,11 +278,11 @@ async def consume():
 asyncio.run(consume())
 """,
 }
-"""Programs of a member of each kind that commits nothing and never leaves, to be killed."""
+"""For each client, a program with a member that commits nothing and never leaves the group."""
 
 
 @pytest.mark.parametrize("kind", list(NAMES))
-def test_killed_member_leaves_after_its_session_timeout(
+def test_partitions_of_a_killed_member_move_after_its_session_timeout(
     kind: type[Reader],
     cluster: LocalCluster,
     topic: str,
@@ -329,7 +332,7 @@ def test_static_member_rejoins_without_rebalance(
         with Librdkafka(servers, topic, topic, group_instance_id="two") as two:
             eventually(lambda: two.owned == given)
             assert one.owned == mine and one.lost == taken
-            # A third member with the same instance id replaces this one, which gets an error.
+            # A third member with the same instance id must replace the second, which gets an error.
             with Librdkafka(servers, topic, topic, group_instance_id="two") as third:
                 eventually(lambda: third.owned == given)
                 assert one.owned == mine
@@ -340,13 +343,13 @@ def test_static_member_rejoins_without_rebalance(
 def test_group_of_three_client_kinds_survives_coordinator_death(
     cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
 ) -> None:
-    """All clients form one group, because they have the range assignor in common."""
+    """The clients can form one group because all of them have the range assignor."""
     servers, fed = cluster.bootstrap_servers, feed()
     admin = confluent_admin.AdminClient({"bootstrap.servers": servers})
     kinds: list[type[Reader]] = [Librdkafka, KafkaPython, Aiokafka]
     readers = [kind(servers, topic, topic) for kind in kinds]
-    # Stop aiokafka before the coordinator is back: stopped during a lookup it would commit for
-    # ever.
+    # Restart the killed broker only after aiokafka has stopped. If aiokafka stops while it looks up
+    # a moved coordinator, it retries its commit for ever.
     with ExitStack() as later, readers[0], readers[1], readers[2]:
         eventually(lambda: shared(readers) and all_read(readers, fed))
         found = admin.describe_consumer_groups([topic])[topic].result(WAIT_S)

@@ -1,7 +1,7 @@
-"""Kafka's own Java clients, unchanged, from the user's Maven: producer, consumers, administration.
+"""Test Kafka's own Java clients, unchanged, from the user's Maven.
 
-The tests also request APIs that logbus does not serve, and send a frame of every request that the
-clients know.
+The tests use the producer, the consumers and the admin client. They also request APIs that logbus
+does not serve, and send a frame of every request that the clients know.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ Run = Callable[..., Steps]
 
 @pytest.fixture(scope="module")
 def run(class_path: str, cluster: LocalCluster) -> Run:
-    """Run one of the test's Java programs, compiled when it starts; return the answers to its
-    steps."""
+    """Return a function that compiles and runs one of the test's Java programs.
+
+    The function returns the results of the program's steps.
+    """
     java = find_java()
     modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True)
     if "jdk.compiler@" not in modules.stdout:
@@ -127,7 +129,7 @@ def test_java_client_administers_transactions(steps: Steps, note: OwnNote) -> No
     note(f"describeTransactions, {', '.join(TRANSACTIONS)}", "served")
 
 
-def test_client_telemetry_is_refused(steps: Steps, note: OwnNote) -> None:
+def test_java_client_gets_no_instance_id_without_telemetry(steps: Steps, note: OwnNote) -> None:
     assert steps.answer("clientInstanceId") is None
     note("enable.metrics.push, clientInstanceId", "not taken, as by Kafka where nothing keeps them")
 
@@ -144,7 +146,7 @@ def test_config_of_unsupported_resources_is_refused(steps: Steps, note: OwnNote)
 def test_every_unserved_java_request_is_refused_in_its_own_format(
     run: Run, cluster: LocalCluster, note: OwnNote
 ) -> None:
-    """Send all requests that no broker advertises on one connection, which must stay open."""
+    """Send all unserved requests on one connection, which must stay open."""
     told = run("Frames.java", cluster.brokers[0].endpoint).all()
     assert len(told) > 40
     assert [row for row in told if row.get("answer") != ["UNSUPPORTED_VERSION"]] == []

@@ -1,8 +1,8 @@
-"""Kafka Connect and Kafka Streams, unchanged, from the user's Maven.
+"""Test Kafka Connect and Kafka Streams, unchanged, from the user's Maven.
 
 Connect's standalone worker stores its offsets in a file. The distributed worker stores its state in
-compacted topics, which are refused. Streams also keeps its stores in compacted topics unless two
-settings say otherwise.
+compacted topics, which logbus refuses. Streams also stores its state in compacted topics unless two
+settings prevent it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def platform_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def start(platform_path: str, cluster: LocalCluster, tmp_path: Path) -> Start:
-    """Return a function that starts a class with properties files, each given as a dictionary."""
+    """Return a function that starts a Java class with properties files, given as dictionaries."""
 
     def run(kind: str, *files: dict[str, str]) -> Member:
         paths = []
@@ -75,7 +75,7 @@ def note(answered: Note, versions: dict[str, str]) -> Callable[[str, str, str], 
 def test_connect_standalone_resumes_from_its_offsets(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
-    """Copy from a file through a topic to a file."""
+    """Copy lines from a file through a topic to another file."""
     bus.create_topic("connect-lines", partitions=1)
     source, sink = tmp_path / "in.txt", tmp_path / "out.txt"
     worker = {
@@ -154,7 +154,7 @@ def test_kafka_streams_counts_words_and_restores_its_store(
         with start(WORD_COUNT, kept | {"state.dir": str(tmp_path / "first")}) as running:
             eventually(lambda: counted(expected), lambda: (counts, running.said))
             running.leave()
-        # Its folder is lost; the store is restored from its topic.
+        # Delete the program's folder: Streams must restore the store from its topic.
         say(b"one")
         with start(WORD_COUNT, kept | {"state.dir": str(tmp_path / "second")}) as running:
             eventually(lambda: counted(expected | {b"one": 3}), lambda: (counts, running.said))
@@ -165,8 +165,7 @@ def test_kafka_streams_counts_words_and_restores_its_store(
 def test_kafka_streams_counts_words_exactly_once_while_it_is_killed(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
-    """Each line adds one to a word's count, so the final counts reveal a line that was counted
-    twice or not at all."""
+    """Each line adds one to a word's count, so the final count is the number of lines."""
     for topic in ("streams-plaintext-input", "streams-wordcount-output"):
         bus.delete_topic(topic, if_exists=True)
         bus.create_topic(topic, partitions=1)
@@ -186,7 +185,7 @@ def test_kafka_streams_counts_words_exactly_once_while_it_is_killed(
         return len(counts) >= count
 
     with bus.consumer("streams-wordcount-output", start="earliest") as reader:
-        # The process is killed twice before it has counted all lines.
+        # Kill the process twice before it has counted all lines.
         for lines, count in ((200, 50), (400, 250), (600, 600)):
             with bus.producer() as sender:
                 for _ in range(200):

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools administer a secured cluster: users and access control lists."""
+"""Manage users and ACLs of a secured cluster with Apache Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def admin(secured: LocalCluster, class_path: str) -> Tools:
 def alice(
     secured: LocalCluster, class_path: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Tools:
-    """The tools with the login of alice, with Kafka's setting names."""
+    """Return Kafka's tools with a settings file that logs in as alice."""
     rows = _admin_file(secured).read_text("utf-8").splitlines()
     login = (
         "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
@@ -142,5 +142,5 @@ def test_kafka_configs_and_kafka_acls_administer_a_secured_cluster(
 
 
 def _fails(tools: Tools, tool: str, *arguments: str) -> str:
-    """Return the output of a tool that must fail."""
+    """Run a tool that must fail; return its output."""
     return tools(tool, *arguments, code=1)

@@ -1,6 +1,6 @@
-"""Apache Kafka's own command line tools, unchanged, from the user's Maven.
+"""Test Apache Kafka's own command line tools, unchanged, from the user's Maven.
 
-Each tool runs in a JVM with the arguments that its shell script would pass, and the tests check its
+Each tool runs in a JVM with the arguments that its shell script passes, and the tests check its
 exit code. For an API that logbus does not serve, the tool must report Kafka's own error.
 """
 
@@ -173,10 +173,9 @@ def test_tools_describe_log_dirs_and_the_cluster(
 def test_replica_verification_tool_reports_lag(
     tools: Tools, name: str, note: OwnNote, bus: Bus
 ) -> None:
-    """The tool runs until it is killed, and fetches from followers, too.
+    """The tool fetches from all replicas, and prints the largest lag until it is killed.
 
-    It prints the largest lag of a replica. The lag may briefly be above 0, until every replica has
-    fetched the last records.
+    The lag may be above 0 until every replica has fetched the last records.
     """
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
@@ -258,8 +257,10 @@ def test_consumer_groups_tool_lists_members(
 
 @pytest.fixture
 def two_members(name: str, bus: Bus, cluster: LocalCluster) -> Iterator[None]:
-    """A stable group of two librdkafka members on a topic of four partitions. The group and the
-    topic are named as the test."""
+    """Run a stable group of two librdkafka members on a topic of four partitions.
+
+    Group and topic have the name ``name``.
+    """
     bus.create_topic(name, partitions=4)
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": name}
     named = {"client.id": "one", "group.instance.id": "static"}
@@ -359,7 +360,8 @@ def test_tools_reassign_replicas_and_elect_leaders(
     note("kafka-reassign-partitions --throttle", "served")
     preferred = ("--election-type", "preferred", "--topic", name, "--partition", "0")
     elected = tools(ELECT, *preferred)
-    # On a busy machine leader.rebalance.ms (a minute) may expire first and return the leadership.
+    # On a busy machine, leader.rebalance.ms (a minute) may pass first: the controller then has
+    # elected the preferred leader already.
     assert "leader election (PREFERRED)" in elected or "Valid replica already elected" in elected
     described = tools.eventually("Leader: 2", TOPICS, "--describe", "--topic", name)
     assert re.search(r"Partition: 0\s+Leader: 2\s+Replicas: 2,0", described)

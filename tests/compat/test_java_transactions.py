@@ -1,5 +1,8 @@
-"""Apache Kafka's transactional programs, unchanged: TransactionalMessageCopier while brokers die,
-kafka-transactions.sh, and Kafka Streams with ``exactly_once_v2``."""
+"""Test Apache Kafka's transactional programs, unchanged.
+
+TransactionalMessageCopier runs while brokers die. kafka-transactions.sh lists, describes and aborts
+transactions.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def transactions(java: list[str], servers: str, *words: str, code: int = 0) -> s
 
 
 def committed(bus: Bus, topic: str, count: int) -> list[int]:
-    """Return the committed values of a topic, once there are ``count`` of them."""
+    """Wait until a topic has ``count`` committed values; return them."""
     found: list[int] = []
     until = time.monotonic() + WAIT_S
     with bus.consumer(topic, start="earliest") as consumer:
@@ -116,7 +119,7 @@ def test_message_copier_copies_each_record_once_while_brokers_are_killed(
             due, ended, until = RECORDS // 5, False, time.monotonic() + COPY_S
             for row in progress(process):
                 assert time.monotonic() < until, row
-                # Each broker dies once, at a fifth, two fifths and three fifths of the records.
+                # Kill each broker once: after a fifth, two fifths and three fifths of the records.
                 if row.get("totalProcessed", 0) >= due and (victim := next(victims, None)):
                     due += RECORDS // 5
                     victim.kill()

@@ -1,4 +1,4 @@
-"""kcat, unchanged, from the system's packages: modes, codecs, headers, times and formats.
+"""Test kcat, unchanged, from the system's packages: modes, codecs, headers, times and formats.
 
 ``test_members`` tests kcat as a group member. The tests are skipped if kcat is not installed.
 """
@@ -28,7 +28,7 @@ Kcat = Callable[..., str]
 
 @pytest.fixture
 def run(kcat: str, cluster: LocalCluster) -> Kcat:
-    """Return kcat's stdout for these arguments; with ``fails`` its error message."""
+    """Return a function that runs kcat and returns its stdout, or with ``fails`` its error."""
 
     def call(*arguments: str, stdin: str = "", fails: str = "") -> str:
         done = subprocess.run(
@@ -48,7 +48,7 @@ def run(kcat: str, cluster: LocalCluster) -> Kcat:
 
 @pytest.fixture
 def topic(bus: Bus) -> str:
-    """Create a topic of two partitions that every broker's metadata has."""
+    """Create a topic of two partitions; wait until every broker's metadata has it."""
     name = f"kcat-{os.getpid()}-{next(NUMBERS)}"
     bus.create_topic(name, partitions=2)
     return name

@@ -1,8 +1,8 @@
-"""librdkafka's own test runner, unchanged, against three brokers.
+"""Run librdkafka's own tests, unchanged, on three brokers.
 
 An npm package contains librdkafka's source with its tests, which the installed compiler builds in
-about three minutes. These tests are skipped without npm, make or a C++ compiler. The runner runs
-four tests at a time. A test that fails runs once more alone, because some tests measure times.
+about three minutes. Without npm, make or a C++ compiler, these tests are skipped. librdkafka's test
+runner runs four tests at a time. A failed test runs again alone, because some tests measure time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUILD_SECONDS = 1800
 RUN_SECONDS = 1800
 OUTPUT_LINES = 40
 AS_KAFKA = "4.3.0.0"
-"""The broker version that librdkafka's tests are told to expect."""
+"""The Kafka version that librdkafka's tests assume for the brokers."""
 
 SETTINGS = {
     "num.partitions": "4",
@@ -46,7 +46,7 @@ NOT_BUILT = {
         "0181", "0184", "0185",
     ),
 }  # fmt: skip
-"""Numbers of librdkafka's tests for features that logbus lacks, as its README says."""
+"""Numbers of librdkafka's tests for features that logbus lacks; the README lists them."""
 
 IN_PARTS = {
     "0011": (
@@ -61,25 +61,30 @@ IN_PARTS = {
         "ListConsumerGroupOffsets", "UserScramCredentials",
     ),
 }  # fmt: skip
-"""Tests of which some parts need a feature that is not built (compacted topics,
-``compression.type=lz4``), and the parts that run."""
+"""For tests that logbus supports only in part, the parts that run.
+
+The other parts need compacted topics or ``compression.type=lz4``, which logbus lacks.
+"""
 
 ACL_PARTS = ("CreateAcls", "DescribeAcls", "DeleteAcls")
-"""Parts of test 0081 that need an authorizer."""
+"""Parts of librdkafka's test 0081 that need an authorizer."""
 
 NEEDS_SCRIPTS = ("0098",)
-"""Tests that start their own Java programs with the scripts of a whole Kafka installation."""
+"""Tests that start Java programs with the scripts of a Kafka installation."""
 
 NEEDS_OPEN_AUTHORIZER = ("0109", "0115", "0119")
-"""Tests of denied topics without a login. Brokers refuse ``authorizer=enforce`` where nobody logs
-in; ``test_java_security.py`` tests denied clients."""
+"""Tests in which ACLs deny topics to clients without a login.
+
+Brokers refuse the setting ``authorizer=enforce`` if clients do not log in.
+``test_java_security.py`` tests denied clients.
+"""
 
 Run = Callable[..., dict[str, str]]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of librdkafka's tests, in which the test runner is built."""
+    """Build librdkafka's test runner; return the folder of its tests."""
     for tool in ("make", "gcc", "g++"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed, and librdkafka's tests are built with it")
@@ -104,9 +109,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kafka_path(tmp_path_factory: pytest.TempPathFactory, class_path: str) -> Path:
-    """Return the folder in which its tests find ``bin/kafka-topics.sh``:
+    """Return a folder with ``bin/kafka-topics.sh``, which runs Kafka's own tool from Maven.
 
-    Kafka's own tool from Maven.
+    librdkafka's tests call this script.
     """
     folder = tmp_path_factory.mktemp("kafka")
     script = folder / "bin" / "kafka-topics.sh"
@@ -123,7 +128,10 @@ def kafka_path(tmp_path_factory: pytest.TempPathFactory, class_path: str) -> Pat
 def run(
     built: Path, kafka_path: Path, make_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> Run:
-    """Run librdkafka's tests with a new cluster; return the state of each test that ran."""
+    """Return a function that runs librdkafka's tests on a new cluster.
+
+    The function returns the state of each test that ran.
+    """
 
     def start(scenario: str, authorizer: str) -> dict[str, str]:
         creates = "false" if scenario == "noautocreate" else "true"
@@ -173,7 +181,7 @@ def run(
 
 
 def said(folder: Path, name: str) -> str:
-    """Return the last lines that a test of the runner printed."""
+    """Return the last lines that one of librdkafka's tests printed."""
     output = re.sub(r"\x1b\[[0-9;]*m", "", (folder / "output").read_text("utf-8", "replace"))
     return "\n".join([line for line in output.splitlines() if name in line][-OUTPUT_LINES:])
 

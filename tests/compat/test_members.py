@@ -1,6 +1,6 @@
-"""Third-party group members as processes: one joins, one is killed, one leaves.
+"""Run third-party group members as processes: members join, are killed and leave.
 
-No record is missed, and later members resume at the group's offsets.
+The members must read all records, and later members resume at the group's offsets.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def test_group_rebalances_after_join_kill_and_leave(
         eventually(lambda: set(one.read) == fed, lambda: one.said)
         with start(topic, group) as two:
             eventually(lambda: seen.shares() == [2, 2], lambda: (one.said, two.said))
-            # The first member may still take rows that it fetched before the rebalance.
+            # Feed until the second member reads: the first may still return rows that it fetched
+            # before the rebalance.
             eventually(lambda: feed() and two.read, lambda: (one.said, two.said))
             eventually(lambda: {*one.read, *two.read} == fed, lambda: (one.said, two.said))
             two.kill()

@@ -1,8 +1,8 @@
-"""``logbus mirror`` from a real Apache Kafka broker from the user's Maven.
+"""Run ``logbus mirror`` from a real Apache Kafka broker, which comes from the user's Maven.
 
-The broker is one KRaft node without flushes, with a cleaner that runs all the time. The mirror
-copies keys, values, headers, times, codecs, committed transactions, compacted logs with their gaps,
-settings, and group offsets that lead to the same record.
+The broker is one KRaft node without flushes, whose log cleaner runs all the time. The mirror copies
+keys, values, headers, timestamps, codecs, committed transactions, compacted logs with their gaps,
+and settings. It translates group offsets to the offsets of the same records.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ def command(kafka: str, cluster: LocalCluster) -> list[str]:
 
 @pytest.fixture
 def mirror(command: list[str], tmp_path: Path) -> Mirror:
-    """Run ``logbus mirror --once``; return its report, with its messages as ``said``."""
+    """Return a function that runs ``logbus mirror --once``.
+
+    The function returns the mirror's report, with its messages as ``said``.
+    """
 
     def run(*arguments: str) -> Any:
         done = subprocess.run(
@@ -166,7 +169,7 @@ def test_records_settings_and_groups_are_copied(
     offsets = bus.admin.committed("readers-" + topic)
     assert {tp.partition: at.offset for tp, at in offsets.items()} == {0: 17, 1: 250}
 
-    # A second run copies nothing twice, and new records follow.
+    # A second run must copy only the new records.
     produce(kafka, topic, 10, 500)
     said = mirror("--topics", topic)
     assert [row["copied"] for row in said["partitions"]] == [5, 5]
@@ -216,9 +219,9 @@ def test_compacted_topic_with_gaps_is_copied(
         kafka, topic, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01"
     )
     producer = ck.Producer({"bootstrap.servers": kafka, "linger.ms": 20})
-    # The key of the first record never returns, so compaction keeps it; the next records are
-    # compacted away, which leaves a gap. If all records had keys that return, compaction would
-    # leave only records at the end of the log, and no gap.
+    # No later record has the first record's key, so compaction keeps the first record. The records
+    # after it are compacted away, which leaves a gap. Without the first record, compaction would
+    # leave only records at the end of the log, without a gap.
     producer.produce(topic, b"first", b"stays")
     deadline = time.monotonic() + CLEAN_SECONDS
     rows: list[tuple[Any, ...]] = []
@@ -227,7 +230,8 @@ def test_compacted_topic_with_gaps_is_copied(
         for n in range(20):
             producer.produce(topic, uuid.uuid4().bytes, f"k{n % 7 if n % 2 else n}".encode())
         producer.flush()
-        # The cleaner has no event to wait for, and never compacts the active segment.
+        # Produce on, because the cleaner never compacts the active segment. The cleaner sends no
+        # event that the test could wait for.
         time.sleep(0.3)
         rows = rows_at(kafka, topic)[0]
     assert rows[0][2:4] == (b"stays", b"first")
@@ -239,7 +243,7 @@ def test_compacted_topic_with_gaps_is_copied(
     newest = {row[2]: row[3] for row in source}
     assert {row[2]: row[3] for row in copy} == newest
     assert said["partitions"][0]["source_offset"] > said["partitions"][0]["target_offset"]
-    # A compacted offset is translated to the next record after the gap.
+    # The offset of a compacted record is translated to the next record after the gap.
     (row,) = (row for row in said["groups"] if row["group"] == group)
     assert newest.pop(b"stays") == b"first"
     assert {rest[2]: rest[3] for rest in copy if rest[0] >= row["target_offset"]} == newest
@@ -263,7 +267,7 @@ def test_repeatedly_killed_mirror_copies_each_record_once(
             deadline = time.monotonic() + WAIT_SECONDS
             while (
                 time.monotonic() < deadline
-            ):  # until it wrote a batch whose position it may not have stored
+            ):  # Kill the mirror after it wrote a batch whose position it may not have stored.
                 if topic in admin.cluster().topics:
                     newest = admin.list_offsets({tp: -1})[tp].offset
                     if newest > end:
@@ -276,7 +280,7 @@ def test_repeatedly_killed_mirror_copies_each_record_once(
     assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
 
 
-def test_old_kafka_version_is_copied(
+def test_mirror_copies_from_the_oldest_supported_kafka(
     old_class_path: str,
     cluster: LocalCluster,
     topic: str,
@@ -310,9 +314,9 @@ def test_queries_resume_from_converted_checkpoints(
     answered: Note,
     versions: dict[str, str],
 ) -> None:
-    """From format("kafka") to format("logbus"): no row in files or state is lost or duplicated.
+    """Move queries from format("kafka") to format("logbus"): no row may be lost or duplicated.
 
-    One micro-batch was not completed, and the copy has other offsets.
+    One query has an unfinished micro-batch, and the copied topic has other offsets.
     """
     make_topic(kafka, topic, 2)
 
@@ -359,7 +363,9 @@ def test_queries_resume_from_converted_checkpoints(
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_mirror_sends_rows_to_kafka_and_tells_the_user(kafka: str, topic: str, codec: str) -> None:
+def test_mirror_to_kafka_sends_row_batches_and_tells_the_user(
+    kafka: str, topic: str, codec: str
+) -> None:
     make_topic(kafka, topic)
     produce = [sys.executable, "-P", "-m", "broker_lite", "produce", topic, "-K", ":", "-z", codec]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""kafkajs, unchanged, fetched by the user's npm: producing, reading, administration from Node."""
+"""Test kafkajs, unchanged, from the user's npm: producing, reading, administration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNSUPPORTED = "KafkaJSServerDoesNotSupportApiKey"
 
 @pytest.fixture(scope="module")
 def steps(cluster: LocalCluster, node_folder: Path) -> Steps:
-    """Return the answers to each step of client.mjs."""
+    """Run the program client.mjs; return the result of each of its steps."""
     group = f"node-group-{os.getpid()}"
     with connect(cluster.bootstrap_servers) as bus:
         bus.create_topic(group, partitions=1)
@@ -70,7 +70,7 @@ def test_kafkajs_changes_and_reads_settings(steps: Steps, note: OwnNote) -> None
     assert steps.answer("alterConfigs")["resources"][0]["errorCode"] == 0
     (resource,) = steps.answer("describeConfigs")["resources"]
     found = {row["configName"]: row["configValue"] for row in resource["configEntries"]}
-    # AlterConfigs replaces all settings: unnamed ones return to their defaults.
+    # AlterConfigs replaces all settings, so settings that it does not name get their defaults.
     assert found == {"segment.bytes": "20000000", "retention.ms": "604800000"}
     note("admin: alterConfigs, describeConfigs", "served")
 
@@ -98,6 +98,6 @@ def test_kafkajs_reads_as_a_group_member(steps: Steps, note: OwnNote) -> None:
 
 
 def test_kafkajs_gets_an_error_for_acls_without_an_authorizer(steps: Steps, note: OwnNote) -> None:
-    """kafkajs wraps the broker's error code in its own error."""
+    """kafkajs reports the broker's error code in its own error."""
     assert steps.error("describeAcls") == "KafkaJSProtocolError"
     note("describeAcls without an authorizer", "refused: SecurityDisabled")

@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka) copies in transactions while the group's coordinator is killed.
+"""Copy records in transactions of confluent-kafka while the group's coordinator is killed.
 
 Each transaction consumes, transforms and produces. The output must have each input record once.
 """
@@ -24,7 +24,7 @@ PATIENCE_S = 90.0
 
 
 class Copier:
-    """One consume-transform-produce process; ``restart`` replaces it after a fatal error."""
+    """A consume-transform-produce loop; ``restart`` replaces its clients after a fatal error."""
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
@@ -72,7 +72,7 @@ class Copier:
             error: KafkaError = failure.args[0]
             if error.txn_requires_abort():
                 self.producer.abort_transaction(30)
-            # The positions are after the records, so start again at the committed offsets.
+            # The positions are already after the aborted records: resume at the committed offsets.
             self.restart()
             return 0
 
@@ -102,7 +102,7 @@ def read(servers: str, count: int) -> list[bytes]:
 @pytest.mark.skipif(
     TRANSACTION_FEATURE not in SUPPORTED_FEATURES, reason="brokers refuse transactional ids yet"
 )
-def test_copied_records_are_there_once_after_the_death_of_the_groups_coordinator(
+def test_copied_records_appear_once_although_the_groups_coordinator_is_killed(
     tmp_path: Path,
 ) -> None:
     settings = {"default.replication.factor": "3"}

@@ -1,4 +1,4 @@
-"""@platformatic/kafka, unchanged, from the user's npm: a newer client for Node."""
+"""Test @platformatic/kafka, a newer client for Node, unchanged, from the user's npm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODECS = ["none", "gzip", "snappy", "lz4"]
 
 @pytest.fixture(scope="module")
 def steps(cluster: LocalCluster, node_folder: Path) -> Steps:
-    """Return the answers to each step of platformatic.mjs."""
+    """Run the program platformatic.mjs; return the result of each of its steps."""
     arguments = [cluster.bootstrap_servers, f"platformatic-{os.getpid()}"]
     return Steps(["node", str(NODE / "platformatic.mjs"), *arguments], node_folder)
 

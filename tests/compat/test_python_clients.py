@@ -1,4 +1,4 @@
-"""Third-party Python clients, unchanged: confluent-kafka (librdkafka), kafka-python and aiokafka.
+"""Test unchanged Python clients: confluent-kafka (librdkafka), kafka-python and aiokafka.
 
 The tests produce and consume by assignment with every codec, headers, tombstones and timestamps.
 They also administer topics and commit offsets. ``test_groups`` tests the clients as group members.
@@ -50,8 +50,7 @@ def new_name(prefix: str) -> str:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Retry until the condition holds: as in Kafka, other brokers learn of a change later than the
-    controller."""
+    """Wait until the condition holds: brokers learn of a change later than the controller."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline
@@ -63,7 +62,7 @@ def note(answered: Callable[[str, str, str], None], versions: dict[str, str]) ->
     return lambda client, asked: answered(versions[client], asked, "served")
 
 
-# librdkafka
+# The next tests use librdkafka.
 
 
 @pytest.fixture
@@ -73,10 +72,10 @@ def rd_admin(cluster: LocalCluster) -> confluent_admin.AdminClient:
 
 @pytest.fixture
 def topic(rd_admin: confluent_admin.AdminClient) -> str:
-    """Create a topic of three partitions with a third-party client."""
+    """Create a topic of three partitions with librdkafka."""
     name = new_name("t")
     rd_admin.create_topics([confluent_admin.NewTopic(name, 3, 1)])[name].result(WAIT_S)
-    # Wait for the leaders, because a record sent earlier with acks=0 would be lost silently.
+    # Wait for the leaders, because until then a record sent with acks=0 is lost silently.
     partitions = [confluent_kafka.TopicPartition(name, number) for number in range(3)]
     earliest = dict.fromkeys(partitions, confluent_admin.OffsetSpec.earliest())
 
@@ -149,14 +148,16 @@ def test_librdkafka_client_produces_and_consumes(
     )
 
 
-def test_librdkafka_is_idempotent(cluster: LocalCluster, topic: str, note: Note) -> None:
+def test_idempotent_librdkafka_producer_writes_records_once(
+    cluster: LocalCluster, topic: str, note: Note
+) -> None:
     offsets = rd_produce(cluster.bootstrap_servers, topic, "lz4", **{"enable.idempotence": True})
     assert offsets == list(range(len(ROWS)))
     note("librdkafka", "enable.idempotence")
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_librdkafka_with_fewer_acks(
+def test_librdkafka_produces_with_acks_0_and_1(
     cluster: LocalCluster, topic: str, acks: int, note: Note
 ) -> None:
     rd_produce(cluster.bootstrap_servers, topic, "none", acks=acks)
@@ -269,7 +270,8 @@ def test_librdkafka_commits_group_offsets(
     note("librdkafka", "admin: groups and their offsets, changed, deleted")
 
 
-# kafka-python needs a package for each codec except gzip; make compat installs them.
+# The next tests use kafka-python. It needs a package for each codec except gzip, which ``make
+# compat`` installs.
 
 
 @pytest.fixture
@@ -377,7 +379,7 @@ def test_kafka_python_commits_group_offsets(
     note("kafka-python", "admin: groups and their offsets, changed, deleted")
 
 
-# aiokafka
+# The next tests use aiokafka.
 
 
 async def aio_round_trip(servers: str, topic: str, codec: str) -> list[Row]:
@@ -451,10 +453,10 @@ def test_aiokafka_administers(cluster: LocalCluster, note: Note) -> None:
     note("aiokafka", "admin: topics, partitions, configs, groups and their offsets, cluster")
 
 
-# All clients read and write the same log.
+# In the next test, all clients read and write the same topic.
 
 
-def test_every_client_reads_records_of_every_other(
+def test_every_client_reads_the_records_of_all_clients(
     cluster: LocalCluster, topic: str, bus: Bus
 ) -> None:
     servers = cluster.bootstrap_servers

@@ -1,6 +1,6 @@
-"""Requests of Python clients for features that logbus lacks: they get Kafka's own error at once.
+"""Request features that logbus lacks with Python clients: they get Kafka's own error at once.
 
-The same client can be used afterwards.
+The client must still work afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def topic(bus: Bus) -> str:
 
 
 def result(futures: Any) -> object:
-    """Return the result of one of librdkafka's futures, or of the only one in a dictionary."""
+    """Return the result of a librdkafka future, or of the only future in a dictionary."""
     future = next(iter(futures.values())) if isinstance(futures, dict) else futures
     return future.result(WAIT_S)
 

@@ -1,7 +1,8 @@
-"""Transactional producers of third-party Python clients, with the first transaction version.
+"""Test transactional producers of third-party Python clients, which use transaction version 1.
 
 Some tests cut the connections before the end of each transaction. The end then arrives on a newer
-connection than the begin, which the coordinator must accept; it refuses only older connections.
+connection than the begin. The coordinator must accept it, because it refuses only older
+connections.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def test_aiokafka_commits_and_aborts(
 def proxy(
     tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper
 ) -> Iterator[CuttingProxy]:
-    """A proxy that is the only way to a cluster of one broker."""
+    """Start a cluster of one broker that clients reach only through a proxy; yield the proxy."""
     with CuttingProxy() as proxy:
         config = {"advertised.port": str(proxy.port)}
         folder = tmp_path_factory.mktemp("proxied")
@@ -145,7 +146,7 @@ def send_with_aiokafka(address: str, topic: str, cut: Callable[[], int]) -> None
     [("librdkafka", send_with_librdkafka), ("aiokafka", send_with_aiokafka)],
     ids=["librdkafka", "aiokafka"],
 )
-def test_transaction_ends_on_another_connection_than_it_began(
+def test_transaction_can_end_on_a_newer_connection_than_it_began(
     proxy: CuttingProxy,
     answered: Note,
     versions: dict[str, str],

@@ -1,7 +1,7 @@
-"""rsyslog's output module omkafka, unchanged, from its Debian package. It sends the lines of a file
-as records, which Spark reads.
+"""Test rsyslog's output module omkafka, unchanged, from its Debian package.
 
-rsyslog follows the file, as a log shipper does. Each run ends once the records are in the topic.
+rsyslog follows a file, as a log shipper does, and sends its lines as records, which Spark reads.
+Each run ends when the records are in the topic.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def rsyslogd() -> str:
 def ship(
     rsyslogd: str, cluster: LocalCluster, tmp_path: Path
 ) -> Iterator[Callable[[str, str], Path]]:
-    """Start rsyslogd on a folder's app.log; return the folder."""
+    """Yield a function that starts rsyslogd, which follows the file app.log of a new folder.
+
+    The function returns the folder.
+    """
     running: list[subprocess.Popen[bytes]] = []
 
     def start(topic: str, codec: str) -> Path:

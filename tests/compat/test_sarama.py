@@ -1,7 +1,7 @@
-"""sarama, unchanged and built with the user's Go; most shippers and collectors in Go use it.
+"""Test sarama, unchanged and built with the user's Go; most log collectors in Go use sarama.
 
-The tests use two versions of sarama: the newest, and the last one of its first owner. Each runs
-without a configured Kafka version, and with the newest Kafka version that it supports.
+The tests use two versions of sarama: the newest, and the last version of its first owner. Each
+version runs without a configured Kafka version, and with the newest Kafka version that it supports.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Variant = tuple[str, str]
     ids="-".join,
 )
 def variant(request: pytest.FixtureRequest) -> Variant:
-    """The sarama version, and the configured Kafka version."""
+    """Return the sarama version and the configured Kafka version."""
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
 def steps(cluster: LocalCluster, go_program: Callable[[str], str], variant: Variant) -> Steps:
-    """Return the answers to each step of go/sarama."""
+    """Run the program go/sarama; return the result of each of its steps."""
     number = next(NUMBERS)
     topic, group = f"sarama-{os.getpid()}-{number}", f"sarama group {os.getpid()} {number}"
     client, newest = variant
@@ -53,8 +53,7 @@ def test_sarama_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
 
 
 def test_sarama_records_are_found_by_timestamp(steps: Steps, note: OwnNote) -> None:
-    """The old version sets no maximum timestamp in its batches; the broker reads it from their
-    records."""
+    """The old version sets no maximum timestamp in batches, so the broker reads their records."""
     names = ("GetOffset newest", "GetOffset of a time", "GetOffset oldest")
     assert steps.answers(*names) == [10, 0, 3]
     note("offsets: newest, oldest, by time", "served")

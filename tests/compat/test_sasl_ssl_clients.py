@@ -1,6 +1,7 @@
-"""Unchanged third-party clients that log in over TLS. Each writes rows and reads them in a group.
+"""Test unchanged third-party clients that log in over TLS, write rows and read them in a group.
 
-Debian's kcat is linked with a librdkafka that sends a wrong SCRAM nonce; logbus refuses it.
+Debian's kcat is left out: it is linked with a librdkafka that sends a wrong SCRAM nonce, which
+logbus refuses.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLIENTS = ("librdkafka", "kafka-python", "aiokafka", "franz-go", "sarama", "old 
 
 
 class Login(NamedTuple):
-    """The brokers, the path of their CA, and a user."""
+    """The brokers' addresses, the path of their CA, and a user's name and password."""
 
     servers: str
     ca: str
@@ -51,7 +52,7 @@ def assert_program_reads_its_rows(
 
 @pytest.fixture
 def note(answered: Note, versions: dict[str, str]) -> Record:
-    """Record that a client read all rows in a group with this mechanism."""
+    """Return a function that records that a client read all rows with a SASL mechanism."""
     return lambda client, mechanism: answered(
         versions[client], f"SASL_SSL with {mechanism}: {len(ROWS)} rows, read in a group", "served"
     )
@@ -160,7 +161,7 @@ def test_aiokafka_logs_in_over_tls(login: Login, mechanism: str, note: Record) -
 def test_go_client_logs_in_over_tls(
     login: Login, client: str, mechanism: str, go_program: Callable[[str], str], note: Record
 ) -> None:
-    """sarama leaves SCRAM to its users, so it logs in with PLAIN alone."""
+    """sarama itself implements no SCRAM, so its program logs in with PLAIN only."""
     assert_program_reads_its_rows([go_program(client), "login"], client, login, mechanism)
     note(client, mechanism)
 

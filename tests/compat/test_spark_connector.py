@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, unchanged, from the user's Maven.
+"""Test Spark's own Kafka connector, unchanged, from the user's Maven.
 
 The test runs batch queries and a stream against logbus, also in a session that uses
 ``format("logbus")``.

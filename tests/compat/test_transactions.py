@@ -1,5 +1,7 @@
-"""Transactions of Kafka clients for Node and Go, also if their connections close before the end of
-each transaction."""
+"""Test transactions of Kafka clients for Node and Go.
+
+The tests run with stable connections, and with connections that close before each transaction ends.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_franz_go_passes_its_own_transaction_test(
     cluster: LocalCluster, go_program: Callable[[str], str], tmp_path: Path, answered: Note,
     versions: dict[str, str],
 ) -> None:  # fmt: skip
-    """Its chain of three groups that each consume, transform and produce in transactions."""
+    """The test chains three groups that consume, transform and produce in transactions."""
     program = str(Path(go_program("franz-go")).with_name("own-tests"))
     module = GO_MODULES["franz-go"]
     package = "github.com/twmb/franz-go/pkg/kgo"

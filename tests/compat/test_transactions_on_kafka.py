@@ -1,5 +1,7 @@
-"""Transactions of logbus's client against a real Apache Kafka broker, in both versions of Kafka's
-transaction protocol."""
+"""Run the tests of logbus's transactional client on a real Apache Kafka broker.
+
+The tests use both versions of Kafka's transaction protocol.
+"""
 
 from __future__ import annotations
 

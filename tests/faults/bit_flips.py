@@ -1,10 +1,10 @@
 """Flip hundreds of single bits in the files of one or two of three replicas.
 
-Segments are damaged on running and stopped brokers; indexes, snapshots and checkpoints on stopped
-ones, after kill -9 of some or all brokers or a clean shutdown. After each round every broker leads
-in turn, and everything is read from it and looked up by timestamp. Readers must get the written
-records from the log start offset on, without an error, and in the end all replicas must have their
-former bytes.
+Bits in segments flip on running and stopped brokers. Bits in indexes, snapshots and checkpoints
+flip on stopped brokers, after a kill -9 of some or all brokers or a clean shutdown. After each
+round, every broker leads in turn; a reader reads all records from this leader and looks records up
+by timestamp. Readers must get the written records from the log start offset on, without an error.
+In the end, all replicas must have their former bytes.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from broker_lite.model import EARLIEST_TIMESTAMP, ListedOffset, TopicPartition
 
 PARTITIONS = 3
 BATCHES = 100
-"""Bytes of each partition: two and a half segments."""
+"""Number of batches in each partition, which fill two and a half segments."""
 BATCH_ROWS = 20
 VALUE_BYTES = 1000
 FLIPS_PER_ROUND = 40
 ATTEMPTS = 50
-"""Maximum leadership losses of one broker in a round. Reads find its damage step by step."""
+"""Maximum times that one broker loses leadership in a round: each read may find more damage."""
 SMALL_FILES = (".index", ".timeindex", ".snapshot", "-checkpoint")
 SMALL_SHARE = 0.35
 DELETED = BATCH_ROWS // 2
 """Records deleted from the start of each partition: half of its first batch."""
 MOMENT_EVERY = 10
-"""Interval in batches between the timestamps that are looked up."""
+"""A timestamp is looked up for every Nth batch."""
 UNGUARDED_FROM, UNGUARDED_BYTES = 12, 4
 """The bytes of the leader epoch in a batch's header.
 
-No checksum covers them. They are compared with the epoch file when a batch is copied or scanned,
-not at every read.
+No checksum covers these bytes. A broker compares them with its file of leader epochs only when it
+copies or scans the batch, not at every read.
 """
 ALL_KILLED = "all killed"
 Rows = dict[int, list[tuple[int, bytes]]]
@@ -53,7 +53,7 @@ HOW = ("running", "killed", "stopped", ALL_KILLED)
 
 
 class BitFlips:
-    """A topic that was written once, and the content of its replicas' logs."""
+    """Flips bits of a topic that was written once, and remembers the bytes of its replicas."""
 
     def __init__(self, cluster: Replicated, random: Random) -> None:
         self.cluster = cluster
@@ -81,16 +81,16 @@ class BitFlips:
         self._wait_repaired()
 
     def round(self, flips: int) -> None:
-        """Flip this many bits; wait until all damage is found and repaired.
+        """Flip this many bits; wait until the brokers have found and repaired all damage.
 
-        Raises AssertionError.
+        Raises AssertionError if a reader gets a wrong record or an error, or if damage remains.
         """
         victims = self.random.sample(self._brokers, self.random.choice((1, 2)))
         how = self.random.choice(HOW)
         self.rounds[f"{how}, {len(victims)} of 3"] += 1
         stricken = self._brokers if how == ALL_KILLED else victims
         for broker in stricken if how == ALL_KILLED else ():
-            # Suspend all brokers before the kills, so that no broker records the death of another.
+            # Suspend all brokers first, so that no broker notices the death of another broker.
             broker.pause()
         for broker in stricken:
             if how == "stopped":
@@ -151,7 +151,7 @@ class BitFlips:
         self.flipped["segment" if path.suffix == ".log" else path.name.lstrip("0123456789")] += 1
 
     def _read_from(self, broker: LocalBroker) -> None:
-        """Read everything until this broker has led from the first record to the last."""
+        """Read all records again until this broker led from the first record to the last."""
         others = [other.id for other in self._brokers if other is not broker]
         for _ in range(ATTEMPTS):
             self.cluster.wait_in_sync(self.topic)
@@ -159,7 +159,7 @@ class BitFlips:
                 self.cluster.admin.reassign({at: [broker.id, *others] for at in self._tps})
                 self.cluster.admin.elect_leaders(self._tps)
             except LogbusError:
-                # The broker has found damage and is leaving the ISR.
+                # The broker lost leadership because it found damage. Read again.
                 continue
             before = self._leaders()
             rows = read_log(self.cluster.bootstrap_servers, self.topic)
@@ -205,8 +205,10 @@ class BitFlips:
 def run(
     cluster: Replicated, random: Random, count: int, per_round: int = FLIPS_PER_ROUND
 ) -> dict[str, Any]:
-    """Flip ``count`` bits in rounds; return descriptions of the flips. All of them were found and
-    repaired."""
+    """Flip ``count`` bits in rounds; return descriptions of the flips.
+
+    Raises AssertionError unless the brokers repair all damage.
+    """
     flips = BitFlips(cluster, random)
     began = time.monotonic()
     while (left := count - flips.flipped.total()) > 0:

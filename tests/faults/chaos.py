@@ -3,8 +3,8 @@
     make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [ISOLATIONS=0] [FLIPS=0] [SINK_KILLS=0] [SECURE=1]
     (``python -m faults.chaos`` with tests on the path)
 
-Each round creates a topic, writes and reads it through ten faults, and then checks the log of each
-replica against the history. The kinds of faults:
+Each round creates a topic and injects ten faults while a workload writes and reads the topic. Then
+the round checks the log of each replica against the history. The kinds of faults:
 
 * Kills of the leader, a follower, the controller, all brokers, or ZooKeeper and a leader, at random
   times; some while another broker is still starting.
@@ -15,9 +15,9 @@ replica against the history. The kinds of faults:
 * Flips of bits: ``bit_flips``.
 * Kills of the exactly-once sink: ``sink_chaos``.
 
-With SECURE=1 kills, cuts and pauses hit a cluster of ``up --secure``, with logins over TLS, ACLs,
-and certificates between brokers. The results are written to ``benchmarks/results/chaos.json``; the
-first anomaly ends the run.
+With SECURE=1, kills, cuts and pauses hit a cluster of ``logbus up --secure``, with logins over TLS,
+ACLs, and certificates between brokers. The results are written to
+``benchmarks/results/chaos.json``. The first anomaly ends the run.
 """
 
 from __future__ import annotations
@@ -49,16 +49,18 @@ WITH_ZOOKEEPER = "leader and ZooKeeper"
 ZOOKEEPER_EVERY = 7
 """Every Nth kill also kills ZooKeeper, just before the broker."""
 PAUSE_S_MAX = 8.0
-"""Seconds of a pause; some exceed the ZooKeeper session timeout."""
+"""Longest pause in seconds; it exceeds the ZooKeeper session timeout."""
 
 
 Strike = Callable[[str, str], Callable[[], None] | None]
-"""Injects a fault into brokers that have a role for the topic; may return a callback that undoes
-the fault."""
+"""A function that injects a fault: it takes a topic and the role of the brokers to hit.
+
+It may return a callback that undoes the fault.
+"""
 
 
 class Chaos:
-    """A cluster, a seeded choice of faults, and their measured cost."""
+    """Injects random faults into a cluster, and measures how long acknowledgements stop."""
 
     def __init__(self, cluster: Replicated, random: Random) -> None:
         self.cluster = cluster
@@ -99,7 +101,7 @@ class Chaos:
             self.cluster.admin.delete_topic(topic)
 
     def victims(self, topic: str, role: str) -> list[Any]:
-        """Return the brokers to hit."""
+        """Return the brokers that have this role for the topic at present."""
         find = {
             "leader": lambda: [self.cluster.leader(topic, self.random.randrange(3))],
             "follower": lambda: [self.cluster.follower(topic, self.random.randrange(3))],
@@ -107,12 +109,12 @@ class Chaos:
             "all": lambda: list(self.cluster.brokers.values()),
         }
         found: list[Any] = find[role.partition(" ")[0]]()
-        # Wait a random time, so that faults also hit checkpoints, segment rolls and notifications.
+        # Wait for a random time, so that faults also hit checkpoints, segment rolls and elections.
         time.sleep(self.random.random())
         return found
 
     def kill(self, topic: str, role: str) -> None:
-        """Send SIGKILL to the victims."""
+        """Send SIGKILL to the brokers that have this role."""
         victims = self.victims(topic, role)
         if role == WITH_ZOOKEEPER:
             self.cluster.zookeeper.kill()
@@ -123,14 +125,14 @@ class Chaos:
             self.cluster.start_all()
 
     def cut(self, topic: str, role: str) -> None:
-        """Cut the power of the victims' machines."""
+        """Cut the power of the machines of the brokers that have this role."""
         victims = self.victims(topic, role)
         self.cluster.cut_power(victims, self.random)
         if role == "all":
             self.cluster.start_all()
 
     def pause(self, topic: str, role: str) -> None:
-        """Send SIGSTOP, and SIGCONT after a while."""
+        """Send SIGSTOP to the brokers that have this role, and SIGCONT after a while."""
         victims = self.victims(topic, role)
         for broker in victims:
             broker.pause()
@@ -140,7 +142,7 @@ class Chaos:
 
 
 def gap_figures(gaps_ms: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the longest time without an acknowledgement in any partition, by fault."""
+    """Return count, median and maximum of the gaps between acknowledgements, by kind of fault."""
     return {
         name: {
             "faults": len(gaps),
@@ -154,7 +156,7 @@ def gap_figures(gaps_ms: dict[str, list[float]]) -> dict[str, Any]:
 def kills_and_cuts(
     cluster: Replicated, random: Random, kills: int, cuts: int, pauses: int
 ) -> dict[str, Any]:
-    """Run kills, then permitted power cuts, then pauses, and return their cost.
+    """Run kills, then power cuts if this machine permits them, then pauses; return the results.
 
     Raises AssertionError for an anomaly.
     """
@@ -177,7 +179,7 @@ def kills_and_cuts(
 
 
 def isolations(cluster: Replicated, wires: Network, random: Random, count: int) -> dict[str, Any]:
-    """Isolate brokers from the network one at a time until the cluster has reacted.
+    """Isolate one broker after the other, each until the cluster has replaced it.
 
     Raises AssertionError for an anomaly.
     """

@@ -1,6 +1,6 @@
-"""A member of a Kafka group over a plain connection, one call at a time.
+"""A member of a Kafka group that sends one request at a time over a plain connection.
 
-The group has the topic's name. A hanging broker reads the sent requests when it resumes.
+The group has the topic's name. A suspended broker reads the sent requests when it resumes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker_lite.errors import MemberIdRequiredError, error_for
 from broker_lite.wire.consumer_protocol import encode_subscription
 
 SESSION_MS = 30_000
-"""Session timeout in milliseconds; long enough that no member expires in a test."""
+"""Session timeout in milliseconds, so long that no member expires during a test."""
 REBALANCE_MS = 5_000
 """Rebalance timeout in milliseconds: how long the coordinator waits for a member to rejoin."""
 
@@ -28,7 +28,7 @@ def member_of(cluster: Replicated, topic: str) -> GroupMember:
 
 
 class GroupMember:
-    """A group member that has not joined yet; the caller closes it."""
+    """A group member; it has not joined at first. The caller must close it."""
 
     def __init__(self, cluster: Replicated, topic: str) -> None:
         self.member_id, self.generation, self.coordinator = "", -1, -1
@@ -41,7 +41,7 @@ class GroupMember:
             self._connection.close()
 
     def move_from(self, broker_id: int) -> None:
-        """Ask the other brokers until they name another coordinator; ask this one no more."""
+        """Wait until the other brokers name another coordinator than this broker; connect to it."""
         self._left = broker_id
         deadline = time.monotonic() + WAIT_S
         while self._find() == broker_id:
@@ -49,9 +49,10 @@ class GroupMember:
             time.sleep(POLL_S)
 
     def join(self, member_id: str = "") -> int:
-        """Join the group, receive all partitions and return the error of the last call.
+        """Join the group and take all partitions; return the error code of the last request.
 
-        An error that may pass is retried; with a member id any other error is the result."""
+        Retriable errors are retried. With a ``member_id``, any other error is returned.
+        """
         if self._connection is None:
             self._find()
         self.member_id = member_id
@@ -73,7 +74,7 @@ class GroupMember:
             else:
                 assert time.monotonic() < deadline, answer
                 time.sleep(POLL_S)
-                # The member id may belong to a former coordinator.
+                # The coordinator may not know a member id of the former coordinator.
                 self.member_id = member_id
                 self._find()
         if answer.error_code == 0:
@@ -85,7 +86,7 @@ class GroupMember:
         return int(answer.error_code)
 
     def commit(self, offset: int) -> int:
-        """Commit the offset of partition 0 and return its error."""
+        """Commit the offset of partition 0; return the error code of the response."""
         self.send_commit(offset)
         return self.committed()
 
@@ -95,7 +96,7 @@ class GroupMember:
         self._connected.send(request.encode(header=True, framed=True))
 
     def committed(self) -> int:
-        """Return the error in the response to ``send_commit``."""
+        """Return the error code in the response to ``send_commit``."""
         answer = consumer.OffsetCommitResponse.decode(
             bytes(self._connected.receive()), version=7, header=True
         )
@@ -127,7 +128,7 @@ class GroupMember:
         return self._connected.call_library(request, getattr(consumer, f"{api}Response"))
 
     def _find(self) -> int:
-        """Find the coordinator and connect to it, unless it is the broker that was left."""
+        """Find and connect to the coordinator, unless it is the broker of ``move_from``."""
         asked = next(broker for broker in self._cluster.brokers.values() if broker.id != self._left)
         with PlainConnection(asked.endpoint) as connection:
             answer = connection.call_library(

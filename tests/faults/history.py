@@ -1,6 +1,6 @@
-"""A workload that records what it sent and read, for clusters under faults.
+"""A workload for clusters under faults that records all records that it sent and read.
 
-``Workload`` writes unique values through idempotent producers with acks=all, and reads everything
+``Workload`` writes unique values through idempotent producers with acks=all, and reads all records
 at the same time. ``History`` stores the acknowledged and the read records. ``anomalies`` compares
 both with the logs after the faults. No acknowledged record may be lost, duplicated or out of order.
 Every record that a reader returned must still be at its offset. Every reader must reach the end of
@@ -22,9 +22,9 @@ from broker_lite.errors import LogbusError, RetriableError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 SHOWN = 5
-"""Maximum anomalies of one kind in a message."""
+"""Maximum number of anomalies of one kind in a message."""
 UNANSWERED_MAX = 2000
-"""Maximum unacknowledged records of a writer; limits the load on a recovering cluster."""
+"""Maximum unacknowledged records of a writer, which limits the load on a recovering cluster."""
 READERS = ("r0", "r1")
 WAIT_S = 60.0
 
@@ -44,12 +44,12 @@ class Sent:
 
 
 class History:
-    """The sent, acknowledged and read records of one topic. Thread-safe."""
+    """The sent, acknowledged and read records of one topic. Threads may share a history."""
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
         self.read: dict[int, dict[int, bytes]] = {}
-        """Values that any reader saw: partition to offset to value."""
+        """Values that any reader returned, by partition and offset."""
         self.found: list[str] = []
         """Anomalies detected while the workload runs."""
         self._ends: dict[int, int] = {}
@@ -157,21 +157,21 @@ def shortened(found: Iterable[str]) -> str:
 
 @dataclass
 class _Gap:
-    """The time of a partition's last acknowledgement, and its longest gap without one."""
+    """A partition's last acknowledgement, and its longest time without acknowledgement."""
 
     last_s: float
     longest_s: float = 0.0
     fresh: int = 0
-    """Acknowledgements of records that were sent after the wait began."""
+    """Number of acknowledgements of records that were sent after a wait began."""
 
 
 @dataclass
 class Workload:
     """Writers and readers of one topic, from ``start`` to ``finish``; a context manager.
 
-    There is one writer for each partition, and one that writes to all. ``rate`` is the records a
-    second of each writer. ``failures_allowed`` lets a producer report errors; otherwise the first
-    error is an anomaly.
+    There is one writer for each partition, and one writer to all partitions. Each writer sends
+    ``rate`` records a second. Unless ``failures_allowed`` is set, an error of a producer is an
+    anomaly.
     """
 
     bootstrap_servers: str
@@ -209,20 +209,20 @@ class Workload:
         self.stop()
 
     def stop(self) -> None:
-        """Stop sending, wait for outstanding acknowledgements and stop the readers."""
+        """Stop sending, wait for all pending acknowledgements, then stop the readers."""
         self._over.set()
         self._all_read.set()
         self._join(len(self._threads))
 
     def _join(self, count: int) -> None:
-        """Wait for the first ``count`` threads."""
+        """Wait until the first ``count`` threads have ended."""
         for thread in self._threads[:count]:
             thread.join(2 * WAIT_S)
             assert not thread.is_alive(), f"{thread.name} hangs"
         del self._threads[:count]
 
     def mark(self) -> None:
-        """Restart the measurement of gaps and progress."""
+        """Restart the measurement of times without acknowledgement."""
         now = time.monotonic()
         with self._progress:
             self._gaps = {n: _Gap(now) for n in range(self.partitions)}
@@ -257,7 +257,7 @@ class Workload:
         return self.longest_gap_s()
 
     def finish(self) -> History:
-        """Stop, read the topic again and compare it with the history.
+        """Stop the workload, read the topic again, and compare it with the history.
 
         Raises AssertionError for an anomaly.
         """

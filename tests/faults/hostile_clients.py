@@ -1,12 +1,14 @@
-"""Clients that use up a broker's memory: unfinished requests, unread responses, compression bombs.
+"""Clients that try to use up a broker's memory.
 
     PYTHONPATH=tests python -m faults.hostile_clients unfinished --connections 4000
     PYTHONPATH=tests python -m faults.hostile_clients unread
     PYTHONPATH=tests python -m faults.hostile_clients inflated --connections 8
     PYTHONPATH=tests python -m faults.hostile_clients columns --connections 8
 
-Each starts a broker, attacks it, and prints one JSON object: the broker's resident memory before,
-at its peak and after the clients are gone, and how long ApiVersions took during the attack.
+They send unfinished requests, read no responses, or send small batches that decompress to much
+data. Each command starts a broker, attacks it, and prints one JSON object: the broker's resident
+memory before the attack, at its peak and after the clients are gone, and the duration of
+ApiVersions requests during the attack.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ from broker_lite.wire.calls.cluster import ApiVersionsRequest
 
 MIB = 1 << 20
 ROWS = 9000
-"""Bytes of values in a batch of columns."""
+"""Number of rows in a batch of columns."""
 AFTER_S = 5.0
-"""Seconds after its clients are gone in which a broker must release their memory."""
+"""Seconds in which a broker must release the memory of clients that are gone."""
 
 
 class Watch:
-    """Sample a broker's resident memory and time ApiVersions on one connection."""
+    """Samples a broker's resident memory and measures ApiVersions requests on one connection."""
 
     def __init__(self, address: str, pid: int) -> None:
         self._address, self._pid = address, pid
@@ -103,7 +105,7 @@ def descriptors(pid: int) -> int:
 
 
 def unfinished_request(declared_bytes: int, sent_bytes: int) -> bytes:
-    """Return the beginning of a produce request: its length, its header and then zeros."""
+    """Return the first ``sent_bytes`` of a produce request: its length, its header, zeros."""
     body = struct.pack(">hhih", 0, 9, 1, -1)
     return struct.pack(">i", declared_bytes) + body.ljust(sent_bytes, b"\0")[:sent_bytes]
 
@@ -130,7 +132,7 @@ def unfinished(
 
 
 def unread_fetches(place: Place, requests: int) -> socket.socket:
-    """Open a connection that requests columns as rows ``count`` times and reads no response."""
+    """Open a connection that requests columns as rows ``requests`` times and reads no response."""
     host, _, port = place.address.rpartition(":")
     sock = socket.create_connection((host, int(port)), 30)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -149,15 +151,17 @@ def fill_with_columns(place: Place, batches: int) -> None:
 
 
 def inflated_batch(value_bytes: int = 500 * MIB) -> bytes:
-    """Return a small batch of rows that decompresses to ``value_bytes``. Its header has no maximum
-    timestamp."""
+    """Return a small batch of rows that decompresses to ``value_bytes``.
+
+    Its header has no maximum timestamp.
+    """
     batch = bytearray(rows_batch([bytes(value_bytes)], codec=fmt.CODEC_ZSTD))
     set_max_timestamp(batch, read_header(batch), -1)
     return bytes(batch)
 
 
 def inflated_columns(value_bytes: int = 60 * MIB) -> bytes:
-    """Return a small batch of columns that decompresses to much more."""
+    """Return a small batch of columns that decompresses to ``value_bytes``."""
     columns = arrow.Columns(1, None, pa.array([bytes(value_bytes)], pa.binary()))
     return bytes(arrow.encode(columns, timestamp_ms=1000, compression="zstd"))
 

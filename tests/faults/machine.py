@@ -1,9 +1,8 @@
-"""Faults of a machine: disks that lose power or fill up, networks that are cut, failing system
-calls.
+"""Inject faults of a machine: power cuts, full disks, cut networks, failing system calls.
 
-``why_no_…`` returns why a fault that needs a privilege is not available. Mounts are in a mount
-namespace of the test's own thread, and networks in namespaces held by child processes. So the
-kernel removes all of them with the last process, however it ends.
+A function ``why_no_…`` returns why a fault that needs a privilege is not available. Mounts are in a
+mount namespace of the test's thread, and networks are in namespaces of child processes. The kernel
+therefore removes them with the last process, even if a test is killed.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from broker_lite.local.guard import Guard
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 DROP_EVERYTHING, KEEP_JOURNAL = 2, 1
-"""Modes of a power cut: lose all unsynced data, or lose only the data that the journal does not
-protect."""
+"""Modes of a power cut: lose all unsynced data, or only data outside the journal."""
 
 CLONE_FS, CLONE_NEWNS, CLONE_NEWNET = 0x00000200, 0x00020000, 0x40000000
 SYNC_FILE_RANGE_ALL = 7
@@ -64,7 +62,7 @@ def _call(name: str, *arguments: int) -> None:
 
 @contextlib.contextmanager
 def _in_namespace(path: str, kind: int) -> Iterator[None]:
-    """Move this thread, and what it starts, to another namespace."""
+    """Move this thread, and the threads and processes that it starts, to another namespace."""
     own = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/{Path(path).name}", os.O_RDONLY)
     try:
         target = os.open(path, os.O_RDONLY)
@@ -82,7 +80,7 @@ def _in_namespace(path: str, kind: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def private_mounts() -> Iterator[None]:
-    """Give this thread mounts that only it and its children see, and that end with them."""
+    """Give this thread a mount namespace, which ends with the thread and its children."""
     own = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/mnt", os.O_RDONLY)
     folder = Path.cwd()
     try:
@@ -91,8 +89,8 @@ def private_mounts() -> Iterator[None]:
             run("mount", "--make-rprivate", "/")
             yield
         finally:
-            # Threads that started in the meantime share this thread's folder. It can return to its
-            # namespace only without them.
+            # Threads that started meanwhile share this thread's working folder. The kernel lets the
+            # thread return to its namespace only if it shares the folder with no thread.
             _call("unshare", CLONE_FS)
             _call("setns", own, CLONE_NEWNS)
             os.chdir(folder)
@@ -114,7 +112,7 @@ class LoopDisk:
         self.mount()
 
     def mount(self) -> None:
-        """Mount the file system, as a restarted machine does."""
+        """Mount the file system, as after a restart of the machine."""
         run("mount", "-o", "loop", self._image, self.place)
 
     def unmount(self) -> None:
@@ -132,12 +130,11 @@ class LoopDisk:
                     step //= 2
 
     def free(self) -> None:
-        """Free the space again."""
+        """Free the space that ``fill`` used."""
         self._ballast.unlink()
 
     def cut(self, random: Random) -> None:
-        """Cut the power. Either all unsynced data is lost, or only the data that the journal does
-        not protect."""
+        """Cut the power: at random, lose all unsynced data, or only data outside the journal."""
         flag = random.choice((DROP_EVERYTHING, KEEP_JOURNAL))
         if random.random() < 0.5:
             self._write_some_pages(random)
@@ -161,7 +158,7 @@ class LoopDisk:
 
 @functools.cache
 def why_no_disks() -> str:
-    """Return why file systems cannot be mounted and cut here; empty if they can."""
+    """Return why this process cannot mount file systems; an empty text if it can."""
 
     def attempt() -> None:
         folder = Path(tempfile.mkdtemp())
@@ -181,8 +178,8 @@ def why_no_disks() -> str:
 class Network:
     """Hosts in their own network namespaces on one bridge, whose links can be cut.
 
-    Host 0 is the hub, where clients and ZooKeeper run. ``coordination`` is its second address, so
-    that a broker can lose ZooKeeper and keep its clients.
+    Host 0 is the hub, on which clients and ZooKeeper run. ``coordination`` is ZooKeeper's own
+    address, so that a broker can lose ZooKeeper but keep its clients.
     """
 
     coordination = "10.77.0.100"
@@ -239,23 +236,23 @@ class Network:
         self.on(host, "ip", "neighbour", "replace", address, *wrong)
 
     def hear(self, host: int, address: str) -> None:
-        """Undo ``silence``."""
+        """Deliver these packets again, after ``silence``."""
         self.on(host, "ip", "neighbour", "delete", address, "dev", "wire")
 
     def cut(self, one: int, other: int) -> None:
-        """Cut the link between two hosts; both still reach the others."""
+        """Cut the link between two hosts; both still reach the other hosts."""
         self.silence(one, self.address(other))
         self.silence(other, self.address(one))
 
     def mend(self, one: int, other: int) -> None:
-        """Undo ``cut``."""
+        """Restore the link that ``cut`` has cut."""
         self.hear(one, self.address(other))
         self.hear(other, self.address(one))
 
 
 @functools.cache
 def why_no_networks() -> str:
-    """Return why networks cannot be made and cut here; empty if they can."""
+    """Return why this process cannot create networks; an empty text if it can."""
 
     def attempt() -> None:
         folder = Path(tempfile.mkdtemp())
@@ -275,8 +272,10 @@ def why_no_networks() -> str:
 
 @contextlib.contextmanager
 def failing(pid: int, call: str, how: str, log: Path) -> Iterator[None]:
-    """Make the system calls ``call`` of a process fail as strace's ``inject`` says, e.g.
-    error=EIO."""
+    """Make the system call ``call`` of a process fail while the block runs.
+
+    ``how`` is an argument of strace's ``inject``, for example error=EIO.
+    """
     command = ["strace", "-f", "-p", str(pid), "-e", f"trace={call}", "-e", f"inject={call}:{how}"]
     with log.open("ab") as output:
         tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output)
@@ -288,14 +287,14 @@ def failing(pid: int, call: str, how: str, log: Path) -> Iterator[None]:
             time.sleep(0.01)
         yield
     finally:
-        # When strace ends the process continues normally.
+        # When strace ends, the process continues without the fault.
         tracer.terminate()
         tracer.wait()
 
 
 @functools.cache
 def why_no_strace() -> str:
-    """Return why system calls cannot be made to fail here; empty if they can."""
+    """Return why strace cannot run here; an empty text if it can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
 

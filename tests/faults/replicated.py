@@ -1,7 +1,7 @@
-"""Brokers with replicated topics: their leaders and ISRs, and waiting for either.
+"""A cluster with replicated topics, for tests that inject faults.
 
-``Replicated`` wraps a ``LocalCluster`` or brokers started one by one. All requests and waits use an
-ordinary client.
+``Replicated`` wraps a ``LocalCluster`` or brokers that were started one by one. It finds leaders
+and ISRs, and waits for their changes, through an ordinary client.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NUMBERS = itertools.count()
 
 
 class Replicated:
-    """The running brokers of a cluster, by number; close it after use."""
+    """The brokers of a cluster, by number. The caller must close it."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Replicated:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return the addresses of all brokers, stopped ones too."""
+        """Return the addresses of all brokers, including stopped brokers."""
         return ",".join(broker.endpoint for broker in self.brokers.values())
 
     def close(self) -> None:
@@ -75,10 +75,10 @@ class Replicated:
         return Workload(self.bootstrap_servers, topic, partitions, **options)  # type: ignore[arg-type]
 
     def finish(self, work: Workload) -> History:
-        """Check the topic after the faults.
+        """Check the topic after the faults; return its history.
 
-        Waits until all replicas are in sync and the workload has continued, then compares the logs
-        with the history and the replicas byte for byte. Raises AssertionError for a difference.
+        Wait until all replicas are in sync and the workload continues. Then compare the logs with
+        the history, and the replicas byte for byte. Raises AssertionError for a difference.
         """
         self.wait_in_sync(work.topic)
         work.wait_acked()
@@ -93,7 +93,7 @@ class Replicated:
         return history
 
     def leader(self, topic: str, partition: int = 0) -> LocalBroker:
-        """Return the leader of a partition; wait while it has none."""
+        """Return the leader of a partition; wait while the partition has no leader."""
         view = self.wait(lambda view: view.topics[topic].partitions[partition].leader >= 0, topic)
         return self.brokers[view.topics[topic].partitions[partition].leader]
 
@@ -117,7 +117,7 @@ class Replicated:
         broker: LocalBroker,
         at: LocalBroker | None = None,
     ) -> None:
-        """Wait until a broker is in no ISR of the topic."""
+        """Wait until a broker is in no ISR of the topic; ``at`` limits the wait to its metadata."""
         self.wait(
             lambda view: all(broker.id not in row.isr for row in view.topics[topic].partitions),
             topic,
@@ -131,8 +131,10 @@ class Replicated:
         timeout_s: float = WAIT_S,
         at: LocalBroker | None = None,
     ) -> ClusterView:
-        """Wait until the metadata of every running broker, or of ``at`` alone, satisfies
-        ``condition``."""
+        """Wait until ``condition`` accepts the metadata of every running broker, or of ``at``.
+
+        Return the metadata of the first of these brokers.
+        """
         deadline = time.monotonic() + timeout_s
         seen: object = None
         while time.monotonic() < deadline:
@@ -153,7 +155,7 @@ class Replicated:
         return [row.partition for row in rows if row.leader == broker.id]
 
     def start_all(self) -> None:
-        """Start stopped brokers, resume paused ones, and wait until every broker is live."""
+        """Start stopped brokers, resume paused brokers, and wait until every broker is live."""
         self.zookeeper.start()
         for broker in self.brokers.values():
             broker.resume()
@@ -162,14 +164,14 @@ class Replicated:
             broker.start(wait=False)
         for broker in down:
             broker.wait_ready()
-        # A resumed broker whose session has expired registers again.
+        # A resumed broker registers again if its session has expired.
         self.wait(lambda view: len(view.brokers) == len(self.brokers))
 
     def cut_power(self, brokers: Sequence[LocalBroker], random: Random) -> None:
-        """Cut the power of these brokers' machines at once; their disks come back."""
+        """Cut the power of these brokers' machines together; then mount their disks again."""
         at_once = random.random() < 0.7
         for broker in brokers:
-            # Otherwise the process would continue for a short time without its disk.
+            # Suspend the process, which would otherwise continue without its disk for a while.
             if at_once:
                 broker.pause()
         for broker in brokers:
@@ -181,7 +183,7 @@ class Replicated:
 
 
 def view_at(broker: LocalBroker, topics: Sequence[str]) -> ClusterView:
-    """Return the metadata that one broker answers."""
+    """Return the metadata of these topics from one broker."""
     (endpoint,) = parse_endpoints(broker.endpoint)
     deadline_ms = monotonic_ms() + 5000
     connection = PooledConnection(endpoint, "faults", 5.0, security_of_environment())
@@ -197,7 +199,7 @@ def _knows(view: ClusterView, topics: Sequence[str]) -> bool:
 
 
 def is_in_sync(view: ClusterView, topic: str) -> bool:
-    """Return whether every partition has a leader and all its replicas in sync."""
+    """Return whether every partition has a leader and all of its replicas are in sync."""
     return all(
         row.error is None and row.leader >= 0 and set(row.isr) == set(row.replicas)
         for row in view.topics[topic].partitions
@@ -205,7 +207,7 @@ def is_in_sync(view: ClusterView, topic: str) -> bool:
 
 
 def content(directory: Path) -> bytes:
-    """Return a replica's whole log, all segments joined."""
+    """Return the bytes of a replica's whole log: all segments in order."""
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
 
@@ -213,8 +215,8 @@ def content(directory: Path) -> bytes:
 def on_disks(directory: Path, *, secure: bool = False, **settings: str) -> Iterator[Replicated]:
     """Start three brokers, each with its own disk that can lose power or fill up.
 
-    Where that is not permitted they get plain directories, and ``disks`` is empty. With ``secure``
-    clients of this process log in over TLS as user admin.
+    If this machine does not permit such disks, the brokers get plain directories, and ``disks`` is
+    empty. With ``secure``, clients of this process log in over TLS as the user admin.
     """
     config = {key.replace("_", "."): value for key, value in settings.items()}
     directory.mkdir(parents=True, exist_ok=True)
@@ -238,7 +240,7 @@ def on_disks(directory: Path, *, secure: bool = False, **settings: str) -> Itera
 
 
 class _HubZooKeeper(EmbeddedZooKeeper):
-    """A ZooKeeper that other hosts of the network reach."""
+    """A ZooKeeper on the hub that the other hosts of the network reach."""
 
     @property
     def address(self) -> str:
@@ -253,8 +255,7 @@ class _HubZooKeeper(EmbeddedZooKeeper):
 
 @contextlib.contextmanager
 def on_network(directory: Path, **settings: str) -> Iterator[tuple[Replicated, Network]]:
-    """Start three brokers at hosts 1, 2 and 3 of a network; this thread and ZooKeeper are at its
-    hub."""
+    """Start three brokers on hosts 1, 2 and 3 of a network; this thread is on its hub."""
     config = {key.replace("_", "."): value for key, value in settings.items()}
     with contextlib.ExitStack() as stack:
         guard = Guard()

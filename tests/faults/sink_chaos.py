@@ -2,11 +2,11 @@
 
     make chaos KILLS=0 CUTS=0 SINK_KILLS=50
 
-The driver is a process with its own Spark and two executors; after each death it starts again with
-the same checkpoint. A writer adds numbers to the source the whole time. The leader of an output,
-the coordinator of the sink, an executor, the driver and all brokers are killed in turn with
-SIGKILL. The next kill waits until the output has grown. A read_committed reader follows the output,
-and at the end must have seen each number once.
+The driver is a process with its own Spark and two executors; after each death it restarts with the
+same checkpoint. A writer adds numbers to the source topic all the time. SIGKILL hits in turn the
+leader of an output partition, the coordinator of the sink, an executor, the driver and all brokers.
+The next kill waits until the output topic has grown. A read_committed reader reads the output
+topic; at the end it must have read each number once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ from broker_lite.wire.calls.groups import KEY_TYPE_TRANSACTION
 SOURCE, OUTPUT = "numbers", "copies"
 PARTITIONS = 2
 PATIENCE_S, LOOK_S = 300.0, 0.05
-"""Seconds until the output must have grown; a driver and two executors may have to start."""
+"""Seconds in which the output must grow after a kill, and seconds between two looks at it.
+
+A driver and two executors may have to start in this time.
+"""
 PAUSE_S = 3.0
 """Maximum seconds between a restart and the next kill."""
 KINDS = ("output leader", "coordinator", "executor", "driver", "all brokers")
@@ -82,7 +85,7 @@ while True:
 
 
 class Driver:
-    """The process of the query; ``start`` restarts it."""
+    """The driver process of the query; ``start`` starts it again after a kill."""
 
     def __init__(self, servers: str, folder: Path) -> None:
         self.command = [sys.executable, "-c", DRIVER, servers, str(folder / "checkpoint")]
@@ -132,7 +135,7 @@ def _wait(call: Callable[[], Any], what: str) -> None:
 
 
 def _runs(pid: int, name: str) -> bool:
-    """Return whether a process has this argument."""
+    """Return whether a process has this argument on its command line."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return name in arguments(pid)
     return False
@@ -144,7 +147,7 @@ def _kill(pid: int) -> None:
 
 
 class Writer(threading.Thread):
-    """Write the numbers 0, 1, 2 … to the source until stopped."""
+    """A thread that writes the numbers 0, 1, 2 … to the source topic until stopped."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(daemon=True)
@@ -162,7 +165,7 @@ class Writer(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """Count the numbers that read_committed returns."""
+    """A thread that counts the numbers that a read_committed consumer returns."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(daemon=True)
@@ -181,14 +184,14 @@ class Reader(threading.Thread):
 
 
 class SinkChaos:
-    """The cluster, the driver, and the kills, one after the other."""
+    """Kills processes of a cluster and a query, one kind after the other."""
 
     def __init__(self, cluster: LocalCluster, bus: Bus, driver: Driver, chance: random.Random):
         self.cluster, self.bus, self.driver, self.random = cluster, bus, driver, chance
         self.kills: Counter[str] = Counter()
 
     def run(self, kills: int, reader: Reader) -> None:
-        """Kill ``count`` times in each way. Ctrl-C ends the run and checks the records so far."""
+        """Make ``kills`` kills of each kind. Ctrl-C ends the run and checks the records so far."""
         while min(self.kills[kind] for kind in KINDS) < kills:
             for kind in KINDS:
                 time.sleep(self.random.random() * PAUSE_S)
@@ -198,7 +201,7 @@ class SinkChaos:
                 print(f"{dict(self.kills)} {before}", file=sys.stderr, flush=True)
 
     def start_all(self) -> None:
-        """Start everything that an interrupted kill has left stopped."""
+        """Start the processes that an interrupted kill left stopped."""
         for broker in self.cluster.brokers:
             broker.start()
         if self.driver.process is None or self.driver.process.poll() is not None:
@@ -243,7 +246,7 @@ class SinkChaos:
 
 
 def run(folder: Path, chance: random.Random, kills: int) -> dict[str, Any]:
-    """Kill ``count`` times in each way; raise AssertionError for a lost or duplicated number."""
+    """Make ``kills`` kills of each kind; raise AssertionError for a lost or duplicated number."""
     began = time.monotonic()
     config = {"zookeeper.session.timeout.ms": "2000"}
     with (

@@ -1,8 +1,8 @@
-"""A broker process with a state log on the topic "state", driven by lines on stdin.
+"""A broker process with a state log on the topic "state"; lines on stdin control it.
 
-``append KEY VALUE`` answers ``ok KEY VALUE`` or ``error KEY VALUE NAME``; ``dump`` answers
-``state`` and all keys as JSON. A load prints ``loaded EPOCH``. Arguments: broker id, data folder,
-ZooKeeper.
+``append KEY VALUE`` prints ``ok KEY VALUE`` or ``error KEY VALUE NAME``. ``dump`` prints ``state``
+and all keys as JSON. When the broker has loaded the state, it prints ``loaded EPOCH``. The
+arguments are the broker id, the data folder and the address of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.coordinators.state_log import StateLog
 
 keyed_state.COPY_BYTES_MIN = 20_000
-"""Small, so that some kills happen during a copy."""
+"""Copies of the state begin at this small size, so that some kills happen during a copy."""
 
 
 class StateBroker(Broker):
-    """A broker whose state log's owner prints each change."""
+    """A broker with a state log that prints each change of the state."""
 
     values: Mapping[bytes, bytes]
     state_log: StateLog

@@ -1,4 +1,4 @@
-"""Faults of a broker and its machine: kill -9, a full disk, damage, wrong directories."""
+"""Test faults of a broker and its machine: kill -9, a full disk, damage, wrong directories."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def segment_files(broker: LocalBroker) -> list[Path]:
 
 
 class Writer(threading.Thread):
-    """Produce numbered batches on one connection until the broker is gone."""
+    """A thread that produces numbered batches on one connection until the broker is gone."""
 
     def __init__(self, place: Place, name: bytes) -> None:
         super().__init__(daemon=True)
@@ -112,7 +112,7 @@ def test_sigkill_while_producing_loses_no_acknowledged_record(make_cluster: Make
     assert "an unclean stop" in Path(broker.log).read_text()
 
 
-def test_graceful_shutdown_is_clean_and_answers_waiting_fetches(make_cluster: Make) -> None:
+def test_sigterm_answers_waiting_fetches_and_shuts_down_cleanly(make_cluster: Make) -> None:
     running = make_cluster(1)
     broker = running.brokers[0]
     assert "unclean" not in Path(broker.log).read_text()
@@ -142,7 +142,7 @@ def test_full_disk_refuses_produce_until_space_is_available(make_cluster: Make) 
                 send_batch(leader, place, rows_batch([b"%d" % n, bytes(100_000)])).error_code == 0
             )
             kept += [b"%d" % n, bytes(100_000)]
-        # RLIMIT_FSIZE: the kernel cuts writes beyond it short, as on a full disk.
+        # With this RLIMIT_FSIZE the kernel refuses to write past 450 kB, as on a full disk.
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (450_000, unlimited[1]))
         for _ in range(3):
             refused = send_batch(leader, place, rows_batch([b"lost", bytes(100_000)]))
@@ -202,12 +202,14 @@ def test_damaged_batch_is_reported_and_never_delivered(make_cluster: Make) -> No
         assert values(read(leader, place, 4).records) == [b"2" * 50] * 2
 
 
-def test_data_plane_survives_zookeeper_outage(make_cluster: Make, tmp_path: Path) -> None:
-    """Produce and fetch go on without ZooKeeper, with followers too.
+def test_brokers_produce_fetch_and_replicate_during_a_zookeeper_outage(
+    make_cluster: Make, tmp_path: Path
+) -> None:
+    """Producing, fetching and replication continue without ZooKeeper.
 
     * Requests that need ZooKeeper fail with a retriable error and work afterwards.
     * A hanging in-sync replica holds back acks=all, because the leader cannot shrink the ISR.
-    * A group's commit is neither lost nor falsely acknowledged.
+    * An offset commit of a group is either stored or not acknowledged.
     * A broker that starts without ZooKeeper waits 15 s, names the cause and exits.
     """
     running = make_cluster(2, own_zookeeper=True)
@@ -259,7 +261,7 @@ def test_data_plane_survives_zookeeper_outage(make_cluster: Make, tmp_path: Path
         assert code == 1
         assert "[LOGBUS_COORDINATION_UNAVAILABLE]" in said and server.address in said
         server.start()
-        # The commit waited for ZooKeeper, or failed with a retriable error and works now.
+        # The commit waited for ZooKeeper, or failed with a retriable error and succeeds now.
         try:
             waiting.result(60)
         except errors.RetriableError:
@@ -282,7 +284,7 @@ def test_data_plane_survives_zookeeper_outage(make_cluster: Make, tmp_path: Path
     assert all(broker.is_running for broker in running.brokers)
 
 
-# Starts that must be refused.
+# In the next tests, brokers must refuse to start.
 
 
 def run_broker(tmp_path: Path, running: LocalCluster, **settings: str) -> tuple[int, str]:

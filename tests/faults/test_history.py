@@ -1,4 +1,4 @@
-"""The history detects and names each planted kind of anomaly."""
+"""Check that the history detects and names each planted kind of anomaly."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_log_contents_are_checked_against_the_history(rows: Rows, found: set[str
     assert kinds(made, rows) == found
 
 
-def test_acknowledgement_order_violation_is_found() -> None:
+def test_records_acknowledged_out_of_order_are_detected() -> None:
     made = History()
     first, second = made.send("w", 0, b"a"), made.send("w", 0, b"b")
     made.acked(first, 1)
@@ -55,14 +55,14 @@ def test_acknowledgement_order_violation_is_found() -> None:
     assert kinds(made, [(0, b"b"), (1, b"a")]) == {"reordered"}
 
 
-def test_offset_below_earlier_acknowledgement_is_found() -> None:
+def test_record_below_an_earlier_acknowledged_end_is_detected() -> None:
     made, _ = history([b"a", b"b"])
     late = made.send("v", 0, b"c")
     made.acked(late, 1)
     assert "stale" in kinds(made, [(0, b"a"), (1, b"b"), (2, b"c")])
 
 
-def test_record_read_and_then_lost_is_found() -> None:
+def test_record_that_was_read_and_then_lost_is_detected() -> None:
     made, _ = history([b"a"])
     made.send("w", 0, b"b")
     made.saw("r", 0, 0, 0, b"a")

@@ -1,4 +1,4 @@
-"""Clients that would exhaust a broker's memory: its memory stays bounded."""
+"""Check that hostile clients cannot exhaust a broker's memory."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from broker_lite.wire.calls.cluster import ApiVersionsRequest
 
 Make = Callable[..., LocalCluster]
 CONNECTIONS = 30
-"""Few connections, so that a broker which fails here leaves the machine some memory.
+"""Number of connections: few, so that even a broker that fails leaves the machine some memory.
 
-``hostile_clients`` measures thousands.
+The program ``hostile_clients`` opens thousands.
 """
 
 
 @pytest.fixture
 def broker(make_cluster: Make) -> tuple[str, int]:
-    """Address and process of a broker that only this test uses."""
+    """Start a broker for one test; return its address and its pid."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None
@@ -53,8 +53,7 @@ def broker(make_cluster: Make) -> tuple[str, int]:
 
 
 def test_responses_of_a_client_that_does_not_read_are_not_built(make_cluster: Make) -> None:
-    """Columns requested as rows, in responses of up to 24 MB: 64 fetches on each of 4
-    connections."""
+    """Each of 4 connections fetches columns as rows 64 times; a response has up to 24 MB."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None
@@ -73,7 +72,7 @@ def test_responses_of_a_client_that_does_not_read_are_not_built(make_cluster: Ma
 
 
 def test_small_batches_that_decompress_to_500_mb_are_refused(make_cluster: Make) -> None:
-    """The batches lack a maximum timestamp, so the broker must read it from their records."""
+    """Without a maximum timestamp in the header, the broker must decompress the records."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None
@@ -90,7 +89,7 @@ def test_small_batches_that_decompress_to_500_mb_are_refused(make_cluster: Make)
 def test_small_columns_that_decompress_to_60_mb_are_transcoded_one_at_a_time(
     make_cluster: Make,
 ) -> None:
-    """Batches of 2 KB of columns, fetched as rows by clients that do not read the responses."""
+    """Clients fetch batches of 2 KB of columns as rows, and do not read the responses."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None
@@ -113,7 +112,7 @@ def test_small_columns_that_decompress_to_60_mb_are_transcoded_one_at_a_time(
 
 
 def test_declared_request_lengths_allocate_no_memory(broker: tuple[str, int]) -> None:
-    """30 requests declare 64 MiB each and send 14 bytes."""
+    """Each of 30 requests declares 64 MiB and sends 14 bytes."""
     address, pid = broker
     before, files = resident_bytes(pid), descriptors(pid)
     with PlainConnection(address) as bystander:
@@ -128,8 +127,7 @@ def test_declared_request_lengths_allocate_no_memory(broker: tuple[str, int]) ->
 def test_unfinished_requests_release_memory_when_clients_disconnect(
     broker: tuple[str, int],
 ) -> None:
-    """192 MB arrive, more than the limit of unfinished requests: the broker stops reading some
-    connections."""
+    """The requests exceed the memory for unfinished requests, so the broker reads only some."""
     address, pid = broker
     files = descriptors(pid)
     with unfinished(address, 384, declared_bytes=MIB, sent_bytes=512 << 10):

@@ -1,4 +1,4 @@
-"""Malformed bytes: the broker closes the connection with a reason and serves the others."""
+"""Send malformed bytes: the broker must log why it closes the connection, and serve others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def broker(cluster: LocalCluster, place: Place) -> LocalBroker:
 
 @pytest.fixture(autouse=True)
 def goes_on(broker: LocalBroker, place: Place) -> Iterator[None]:
-    """Check before and after a test that the same broker process answers another connection."""
+    """Before and after a test, check that the same broker process answers another connection."""
     pid = broker.pid
     with PlainConnection(place.address) as bystander:
         assert send_batch(bystander, place, rows_batch([b"before"])).error_code == 0
@@ -86,7 +86,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_malformed_frame_is_refused(place: Place, broker: LocalBroker, name: str) -> None:
-    # Use a separate address, because a broker logs closed connections of an address once a minute.
+    # Use a source address of its own: a broker logs one closed connection of an address a minute.
     source = f"127.0.1.{1 + list(CASES).index(name)}"
     assert_ended(place, CASES[name], source)
     assert f" {source}:" in Path(broker.log).read_text()
@@ -96,12 +96,12 @@ def test_many_malformed_frames_do_not_flood_the_log(place: Place, broker: LocalB
     source = "127.0.2.1"
     for _ in range(200):
         assert_ended(place, CASES["huge"], source)
-    # One line, or two if a minute ends during the test.
+    # The broker logs one line a minute, so two lines if a minute ends during the test.
     assert 1 <= Path(broker.log).read_text().count(f" {source}:") <= 2
 
 
 def test_records_longer_than_their_frame_are_refused(place: Place) -> None:
-    """Wrong lengths inside a produce and a fetch request."""
+    """Send a produce and a fetch request with a wrong length inside."""
     whole = bytearray(produce_request(place, rows_batch([b"value"]), version=7))
     batch = rows_batch([b"value"])
     at = bytes(whole).index(batch) - 4
@@ -111,7 +111,7 @@ def test_records_longer_than_their_frame_are_refused(place: Place) -> None:
 
 
 def test_truncated_requests_do_not_crash_the_broker(place: Place) -> None:
-    """Send frames whose length is smaller than their message needs."""
+    """Send the beginnings of requests as whole frames, in steps of 7 bytes."""
     for request in (
         produce_request(place, rows_batch([b"value"])),
         produce_request(place, rows_batch([b"value"]), version=8),
@@ -122,10 +122,10 @@ def test_truncated_requests_do_not_crash_the_broker(place: Place) -> None:
             assert_ended(place, struct.pack(">i", size) + request[4 : 4 + size])
 
 
-def test_random_damage_neither_crashes_nor_corrupts_records(
+def test_randomly_damaged_requests_neither_crash_the_broker_nor_corrupt_records(
     place: Place, broker: LocalBroker
 ) -> None:
-    """Any response or a close is allowed, but no crash and no wrong record."""
+    """The broker may answer or close the connection, but not crash or return a wrong record."""
     rng = random.Random(SEED)
     requests = [
         produce_request(place, rows_batch([b"value"] * 3)),
@@ -150,7 +150,7 @@ def test_random_damage_neither_crashes_nor_corrupts_records(
 
 
 def test_connection_with_an_incomplete_frame_is_closed(make_cluster: object) -> None:
-    """Close an idle connection too."""
+    """The broker must close idle connections too."""
     running = make_cluster(  # type: ignore[operator]
         1, config={"socket.request.timeout.ms": "1000", "connections.max.idle.ms": "1000"}
     )
@@ -185,7 +185,7 @@ def test_connections_above_the_limit_are_refused(make_cluster: object) -> None:
 
 
 def test_broker_stops_reading_when_produced_bytes_exceed_memory(make_cluster: object) -> None:
-    """The broker stops reading until memory is free; every batch is in the log in the end."""
+    """The broker reads again when memory is free, so that all batches are in the log at the end."""
     running = make_cluster(1, config={"queued.max.bytes": str(1 << 20)})  # type: ignore[operator]
     place = make_topic(running, "much")
     batch = rows_batch([bytes(600_000)])

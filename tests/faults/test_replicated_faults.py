@@ -1,4 +1,4 @@
-"""Replicated topics when real processes, disks and networks fail.
+"""Test replicated topics while real processes, disks and networks fail.
 
 A workload writes and reads during each fault. No acknowledged record may be lost, duplicated or out
 of order, no reader may get uncommitted records, and no producer may report an error. ``make chaos``
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replicated-faults")]
 SESSION_MS = "2000"
 LAG_MS = "2000"
 PAST_SESSION = 1000
-"""Number of acknowledgements of a partition that take longer than a session lasts."""
+"""Acknowledgements to wait for, so many that they take longer than a session timeout."""
 
 needs_disks = pytest.mark.skipif(
     bool(machine.why_no_disks()), reason=f"no disks: {machine.why_no_disks()}"
@@ -68,7 +68,7 @@ def others(cluster: Replicated, *brokers: LocalBroker) -> list[LocalBroker]:
 
 
 def change_a_setting(broker: LocalBroker, topic: str) -> None:
-    """Change a setting through any broker; retry retriable errors."""
+    """Change a topic's setting through a broker; retry retriable errors."""
     row = AlterConfigsResource(2, topic, (AlterableConfig("retention.ms", 0, "900000"),))
     codes = []
     deadline = time.monotonic() + WAIT_S
@@ -111,7 +111,7 @@ def test_sigkill_of_all_brokers_loses_no_acknowledged_record(
 def test_hanging_controller_is_replaced_and_rejoins_as_broker(
     cluster: Replicated, topic: str
 ) -> None:
-    """The controller also leads partitions. When it resumes it must act as an ordinary broker."""
+    """The controller also leads partitions. After it resumes, it must act as an ordinary broker."""
     with cluster.workload(topic) as work:
         work.wait_acked()
         hung = cluster.controller()
@@ -126,10 +126,10 @@ def test_hanging_controller_is_replaced_and_rejoins_as_broker(
 def test_coordinator_hanging_past_its_session_commits_no_offset(
     cluster: Replicated, topic: str
 ) -> None:
-    """A commit waits in the socket of a stopped coordinator.
+    """A commit waits in the socket of a suspended coordinator.
 
-    Another broker takes the group over, and its member commits there. The resumed former
-    coordinator must not write the old commit.
+    Another broker takes the group over, and the member commits there. When the former coordinator
+    resumes, it must not write the old commit.
     """
     hung = member_of(cluster, topic)
     hung.join()
@@ -149,7 +149,7 @@ def test_coordinator_hanging_past_its_session_commits_no_offset(
     assert hung.committed() in (NotCoordinatorError.code, CoordinatorNotAvailableError.code)
     found = cluster.admin.committed(topic)
     assert {tp: row.offset for tp, row in found.items()} == {TopicPartition(topic, 0): 9}
-    # Registered again, it becomes the coordinator again and continues the generations.
+    # The resumed broker registers again, becomes the coordinator and continues the generations.
     last = member_of(cluster, topic)
     last.join()
     assert last.generation > heir.generation
@@ -162,10 +162,10 @@ def test_coordinator_hanging_past_its_session_commits_no_offset(
 def test_stale_replicas_do_not_lead_before_the_up_to_date_one_returns(
     cluster: Replicated, topic: str
 ) -> None:
-    """Two brokers are out of sync when the third one, with all acknowledged records, hangs.
+    """The broker with all acknowledged records hangs while two brokers are out of sync.
 
-    The first hangs and falls behind, the second loses power. Both come back and must wait for the
-    third.
+    Before, the first broker hung and fell behind, and the second lost power. Both return, but must
+    not lead until the third broker returns.
     """
     with cluster.workload(topic) as work:
         work.wait_acked()
@@ -193,7 +193,7 @@ def test_stale_replicas_do_not_lead_before_the_up_to_date_one_returns(
 def test_leader_death_during_zookeeper_outage_is_resolved_afterwards(
     cluster: Replicated, topic: str
 ) -> None:
-    """Leaders go on without ZooKeeper for longer than a session, and one of them dies."""
+    """Leaders serve for longer than a session timeout without ZooKeeper; one leader dies."""
     with cluster.workload(topic) as work:
         work.wait_acked()
         cluster.zookeeper.kill()
@@ -221,8 +221,7 @@ def test_power_loss_of_all_brokers_loses_no_acknowledged_record(
 def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
     cluster: Replicated, topic: str
 ) -> None:
-    """The broker leaves the ISRs at once, also after a start on the full disk, until space is
-    free."""
+    """The broker leaves the ISRs at once and stays out until it has space, even after a restart."""
     single = f"{topic}-single"
     with cluster.workload(topic) as work:
         work.wait_acked()
@@ -239,7 +238,7 @@ def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
             victim.kill()
             victim.start()
             work.wait_acked()
-            # A partition without another replica can still be read.
+            # Consumers can still read a partition that has no other replica.
             assert read_log(cluster.bootstrap_servers, single)[number] == [(0, b"before")]
             assert cluster.led_by(topic, victim) == []
         finally:
@@ -251,8 +250,7 @@ def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
 def test_fsync_error_stops_the_replica_but_not_the_partition(
     cluster: Replicated, topic: str, tmp_path: Path
 ) -> None:
-    """Records written before a failed fsync are never acknowledged, even if the next one
-    succeeds."""
+    """Records before a failed fsync must not be acknowledged, even if the next fsync succeeds."""
     with cluster.workload(topic) as work:
         work.wait_acked()
         victim = cluster.leader(topic)
@@ -291,7 +289,7 @@ def network(
 
 
 def test_controller_cut_off_from_all_peers_is_replaced(network: tuple[Replicated, Network]) -> None:
-    """The controller also leads a partition."""
+    """The controller also leads a partition, so clients must find its new leader."""
     cluster, wires = network
     topic = cluster.make_topic()
     with cluster.workload(topic) as work:
@@ -327,10 +325,10 @@ def test_leader_cut_off_from_zookeeper_loses_no_acknowledged_record(
 def test_two_brokers_cut_off_from_each_other_lose_no_acknowledged_record(
     network: tuple[Replicated, Network], ways: str
 ) -> None:
-    """Two brokers follow each other's partitions and both reach ZooKeeper.
+    """Each of the two brokers follows the other's partitions, and both reach ZooKeeper.
 
-    Only the follower that falls behind leaves the ISR. If one direction is cut, fetches to the
-    first leader arrive but its responses are lost; no fetch reaches the second leader.
+    A follower that falls behind must leave the ISR. If only one direction is cut, one leader gets
+    fetches but its responses are lost; the other leader gets no fetch.
     """
     cluster, wires = network
     topic = cluster.make_topic()

@@ -1,4 +1,4 @@
-"""The state log on real brokers whose leaders are killed."""
+"""Test the state log on real brokers while its leaders are killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHROOTS = itertools.count()
 
 
 class StateProcess:
-    """A broker process and the lines that it printed."""
+    """A process of ``state_broker`` and the lines that it printed."""
 
     def __init__(self, number: int, folder: Path, zookeeper: str) -> None:
         self.acked: dict[str, int] = {}
@@ -71,7 +71,7 @@ class StateProcess:
 
 
 class States:
-    """Three brokers, and topic "state" with one partition on all of them."""
+    """Three brokers and the topic "state" with one partition, replicated to all three."""
 
     def __init__(self, folder: Path, zookeeper: str) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ class States:
         return StateProcess(number, self.folder / str(number), self.zookeeper)
 
     def appended(self, leader: int, count: int) -> None:
-        """Append to 20 keys until ``count`` more values are acknowledged; more are in flight."""
+        """Append to 20 keys until ``count`` more values are acknowledged; keep others in flight."""
         process, last = self.at[leader], self.sent + count
         while self.sent < last + 20:
             process.say(f"append k{self.sent % 20} {self.sent}")

@@ -1,4 +1,4 @@
-"""A storage process on a real disk that is killed with -9 or runs out of space."""
+"""Test a storage process on a real disk: SIGKILL, and a full disk."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def opened(directory: Path) -> tuple[LogManager, Log]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_flushed_records_survive_sigkill_while_writing(tmp_path: Path, seed: int) -> None:
-    """Every record reported as flushed is there, and the lock is free at once."""
+    """The next process must find every record that was reported as flushed, and get the lock."""
     random, promised = Random(seed), 0
     for start in range(1, 4):
         process = run(WRITER, tmp_path)

@@ -1,8 +1,8 @@
-"""A Spark program with Spark's own Kafka connector, run against logbus; prints one JSON line for
-each step.
+"""A Spark program that uses Spark's own Kafka connector on logbus.
 
-``python job.py HOST:PORT,… PREFIX FOLDER JAR…`` with topics ``PREFIX-rows``, ``-columns`` and
-``-copy`` of two partitions each.
+Run ``python job.py HOST:PORT,… PREFIX FOLDER JAR…``. The topics ``PREFIX-rows``,
+``PREFIX-columns`` and ``PREFIX-copy`` must exist with two partitions each. The program prints one
+JSON line for each step.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ class Job:
         )
 
     def copy(self) -> int:
-        """Copy a topic with a streaming query, from the end of its last run; return the copied
-        rows."""
+        """Copy a topic with a streaming query that resumes where its last run ended.
+
+        Return the number of copied rows.
+        """
         source = self.spark.readStream.format(KAFKA).option("subscribe", f"{self.prefix}-rows")
         source = source.option("kafka.bootstrap.servers", self.servers)
         source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "150")
@@ -70,8 +72,10 @@ def told(step: str, answer: Any) -> None:
 
 
 def different(one: DataFrame, other: DataFrame) -> int:
-    """Return how many rows are in only one of two frames; equal offsets, values and times make
-    equal rows."""
+    """Return the number of rows that only one of two frames has.
+
+    Two rows are equal if their offsets, values and timestamps are equal.
+    """
     columns = ["key", "value", "partition", "offset", "timestamp", "timestampType", "headers"]
     left, right = one.select(columns), other.select(columns)
     return int(left.exceptAll(right).count() + right.exceptAll(left).count())

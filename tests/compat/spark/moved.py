@@ -1,8 +1,8 @@
-"""Two queries over one topic until its end, with Spark's Kafka connector or logbus's source.
+"""Run two queries over all of one topic, with Spark's Kafka connector or logbus's source.
 
-``python moved.py FORMAT HOST:PORT TOPIC FOLDER CHECKPOINTS JAR…``: one query writes the values to
-files below FOLDER, the other counts the occurrences of each key. Prints one JSON object with the
-counts.
+Run ``python moved.py FORMAT HOST:PORT TOPIC FOLDER CHECKPOINTS JAR…``. One query writes the values
+to files below FOLDER, the other counts the occurrences of each key. The program prints the counts
+as one JSON object.
 """
 
 from __future__ import annotations
