@@ -1,1 +1,1 @@
-"""Classes that tests of several folders use."""
+"""Classes and functions that tests of several folders use."""

@@ -1,8 +1,8 @@
-"""The permissions that every served API needs, and its answer to a denial.
+"""The permissions that each served API needs, and its response when they are denied.
 
 The table is written by hand from the "Protocol" table of Kafka's documentation on authorization,
-not derived from the broker's own table ``access.ROWS``. ``test_access_matrix`` compares it with the
-responses of the handlers, and fails for an API without a case.
+not derived from the broker's own table ``access.ROWS``. ``test_access_matrix`` compares this table
+with the responses of the handlers, and fails for an API without a case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOPIC, GROUP = ResourceKind.TOPIC, ResourceKind.GROUP
 CLUSTER, TXN = ResourceKind.CLUSTER, ResourceKind.TRANSACTIONAL_ID
 OP = Operation
 CODES = {TOPIC: 29, GROUP: 30, CLUSTER: 31, TXN: 53}
-"""Kafka's authorization errors by the kind of resource."""
+"""The code of Kafka's authorization error for each kind of resource."""
 
 Permission = tuple[ResourceKind, Operation]
 
@@ -29,8 +29,8 @@ Permission = tuple[ResourceKind, Operation]
 class Case:
     """One kind of request of an API and the permissions that it needs.
 
-    The request needs all permissions in ``needs``, or one of the permissions in ``instead``.
-    ``hides``: the response to a denied request omits the resource, instead of reporting an error.
+    The request needs all permissions in ``needs``, or one of the permissions in ``instead``. If
+    ``hides`` is set, the response to a denied request omits the resource without an error.
     """
 
     key: ApiKey
@@ -42,7 +42,7 @@ class Case:
     first: int = 0
     last: int = 99
     of_brokers: bool = False
-    """Whether only brokers may send the request, whatever the ACLs say."""
+    """Whether only brokers may send the request; ACLs cannot allow it to clients."""
 
     @property
     def versions(self) -> range:

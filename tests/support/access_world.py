@@ -1,7 +1,7 @@
-"""One broker in virtual time behind an authorizer: real dispatch, handlers, replicas and registry.
+"""One broker with an authorizer in virtual time, with real handlers, replicas and registry.
 
 The broker has a topic with a record, a group with an offset, a transactional id, a user and an ACL.
-These contain canaries: texts that no response to an unauthorized client may contain.
+Each of them contains canaries: texts that no response to an unauthorized client may contain.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BROKERS = ListenerConfig(
 ADMIN, CLIENT = "User:admin", "User:bob"
 ANSWER_S = 60.0
 SETTLED_S = 30.0
-"""Virtual seconds after which the broker writes nothing more without a request."""
+"""Virtual seconds after which an idle broker has finished all its writes."""
 NAMES = {TOPIC: "t-hidden", GROUP: "g-hidden", TRANSACTIONAL_ID: "x-hidden", USER: "u-hidden"}
 ABSENT = {TOPIC: "t-absent", GROUP: "g-absent", TRANSACTIONAL_ID: "x-absent", USER: "u-absent",
           TOPIC_ID: "AAAAAAAAAAAAAAAAAAAAAQ"}  # fmt: skip
@@ -72,7 +72,7 @@ def grants(
 
 
 def merged(*parts: Acls) -> Acls:
-    """Return the union of several sets of ACLs."""
+    """Return one set of ACLs with the ACLs of all ``parts``."""
     found: Acls = {}
     for part in parts:
         for pattern, entries in part.items():
@@ -81,7 +81,7 @@ def merged(*parts: Acls) -> Acls:
 
 
 class Reply:
-    """The slot of one response in a connection."""
+    """Receives the response to one request."""
 
     arrived_ms = 0
     is_open = True
@@ -119,9 +119,9 @@ class Reply:
         self._end()
 
     def refuse(self, reason: str) -> None:
-        """Close the connection, and drop responses of the same loop turn.
+        """Close the connection, and drop its responses of the same turn of the loop.
 
-        ``ClientConnection`` drops them, too, because it sends responses only in the next turn.
+        ``ClientConnection`` drops them too, because it sends responses only in the next turn.
         """
         self.refusal, self.frame = reason, b""
         self._end()
@@ -132,10 +132,7 @@ class Reply:
 
 
 class AccessWorld:
-    """One broker with an authorizer, in virtual time.
-
-    ``answer`` sends one request; ``digest`` returns all state that a request could change.
-    """
+    """One broker with an authorizer, in virtual time."""
 
     def __init__(self) -> None:
         self.authorizer = Authorizer(BrokerConfig(authorizer="enforce", super_users=ADMIN), BROKERS)
@@ -193,7 +190,7 @@ class AccessWorld:
         assert api_frames.error_codes(answer) <= {0}, (key, answer)
 
     def grant(self, acls: Acls) -> None:
-        """Replace all ACLs by these."""
+        """Replace all ACLs by ``acls``."""
         self.authorizer.apply(MetadataSnapshot(acls=acls))
 
     async def send(
@@ -215,7 +212,7 @@ class AccessWorld:
         names: Mapping[str, str] | None = None,
         listener: str = "PLAINTEXT",
     ) -> tuple[Reply, set[int]]:
-        """Return the reply to one request and every error code in it."""
+        """Send one request; return its reply and every error code in the response."""
         frame = request_frame(key, version, names or self.names, fields)
         reply = await self.send(frame, principal, listener)
         if not reply.frame:
@@ -223,7 +220,7 @@ class AccessWorld:
         return reply, api_frames.error_codes(api_frames.answer_of(key, version, reply.frame))
 
     def canaries(self, case: Case, version: int) -> Iterable[bytes]:
-        """Yield the canaries that the request itself does not contain."""
+        """Yield the canaries that the request of this case does not contain."""
         frame = request_frame(case.key, version, self.names, case.fields)
         topic_id = topic_id_bytes(self.names[TOPIC_ID])
         for canary in (*(name.encode() for name in NAMES.values()), topic_id, *CONTENTS):
@@ -231,7 +228,7 @@ class AccessWorld:
                 yield canary
 
     def digest(self) -> tuple[object, ...]:
-        """Return all znodes and the bounds of all logs."""
+        """Return all state that a request could change: all znodes and the bounds of all logs."""
         znodes = {path: node.data for path, node in self.cluster.zk._nodes.items()}
         logs: Any = self.parts.logs
         bounds = {key: (log.log_start_offset, log.log_end_offset) for key, log in logs.logs.items()}

@@ -1,7 +1,8 @@
-"""One request frame for any served API in any version, whose resources the caller names.
+"""Encode a request frame of any served API in any version, with resources that the caller names.
 
-The fields of Kafka's APIs are filled from kafka-python's message tables. A new version or API needs
-code here only if it has a field with a new name. logbus's own APIs are encoded by its own calls.
+Requests of Kafka's APIs are built from kafka-python's message tables. A new version or API needs
+code here only if it has a field with a new name. Requests of logbus's own APIs are encoded by
+logbus.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ LIBRARY: Mapping[int, Any] = {
     ApiKey.PRODUCE: producer.ProduceRequest,
     ApiKey.FETCH: consumer.FetchRequest,
 }
-"""Request classes by API."""
+"""kafka-python's request class of each API."""
 
 TOPIC, TOPIC_ID, GROUP, TRANSACTIONAL_ID, USER = "topic", "topic_id", "group", "txn", "user"
-"""Keys of the resources that a caller names."""
+"""Kinds of resources that a caller names in a request."""
 
 _RESOURCE_FIELDS = {
     "topics.name": TOPIC, "topic_data.name": TOPIC, "v3_and_below_topics.name": TOPIC,
@@ -68,7 +69,7 @@ _VALUES: Mapping[str, Any] = {
     "include_authorized_operations": True, "election_type": 0, "users": [],
     "client_software_name": "tests", "client_software_version": "1",
 }  # fmt: skip
-"""Field values without which a broker would not answer a request; other fields are zero or null."""
+"""Values of fields that a request needs; all other fields are zero or null."""
 
 
 def batch(value: bytes = b"v", **fields: Any) -> bytes:
@@ -81,7 +82,7 @@ def request_frame(
 ) -> bytes:
     """Return the frame, without its length, of a request about the resources ``names``.
 
-    ``fields`` sets fields by name, or by ``parent.name`` for those of an array's elements.
+    ``fields`` sets fields by name. ``parent.name`` names a field of an array's elements.
     """
     if key in _OWN:
         call: Call[Any] = _OWN[key](names)
@@ -147,11 +148,11 @@ _OWN: Mapping[int, Any] = {
     ApiKey.END_BATCH: lambda names: EndBatchRequest(names[TRANSACTIONAL_ID], "run", 1, False),
     ApiKey.KEEP_BATCH: lambda names: KeepBatchRequest(names[TRANSACTIONAL_ID], "run", 1),
 }
-"""logbus's own calls, and the calls of Kafka that kafka-python's tables lack."""
+"""logbus's own APIs, and APIs of Kafka that kafka-python lacks."""
 
 
 def answer_of(key: int, version: int, frame: bytes) -> Any:
-    """Return a response frame, with its length, as dictionaries and lists."""
+    """Decode a response frame, which begins with its length, to dictionaries and lists."""
     if key in _OWN:
         made: Any = _OWN[key](dict.fromkeys((TOPIC, TOPIC_ID, GROUP, "txn", "user"), "A" * 22))
         return plain(decode_call(made, memoryview(frame)[4:]))
@@ -163,7 +164,7 @@ def answer_of(key: int, version: int, frame: bytes) -> Any:
 
 
 def plain(item: Any) -> Any:
-    """Return a value of named tuples as dictionaries and lists."""
+    """Convert nested named tuples to dictionaries and lists."""
     if hasattr(item, "_asdict"):
         return {name: plain(value) for name, value in item._asdict().items()}
     if isinstance(item, tuple | list):
@@ -172,7 +173,7 @@ def plain(item: Any) -> Any:
 
 
 def error_codes(item: Any) -> set[int]:
-    """Return every error code anywhere in a response."""
+    """Return all error codes in a response, at any depth."""
     found: set[int] = set()
     if isinstance(item, dict):
         for name, value in item.items():

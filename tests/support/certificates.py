@@ -1,4 +1,4 @@
-"""Certificates and TLS contexts for tests."""
+"""Create certificates and TLS contexts for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import trustme
 
 
 class PemFiles(NamedTuple):
-    """Paths of a CA, and of a certificate chain with its private key in one file."""
+    """Paths of a CA certificate, and of a file with a certificate chain and its private key."""
 
     ca: str
     certificate: str
@@ -30,8 +30,10 @@ def write_pem(
     expired: bool = False,
     days: int | None = None,
 ) -> PemFiles:
-    """Write a CA and a certificate that it signed for ``hosts`` (default: 127.0.0.1), valid for
-    ``days``."""
+    """Write a CA and a certificate that it signed for ``hosts``, by default 127.0.0.1.
+
+    The certificate is valid for ``days``.
+    """
     ca = ca or authority()
     folder.mkdir(parents=True, exist_ok=True)
     ends = datetime.datetime(2020, 1, 2, tzinfo=datetime.UTC) if expired else None

@@ -1,4 +1,4 @@
-"""Third-party clients that run as programs: their sources, names, versions and printed answers."""
+"""Third-party clients that run as programs: their sources, versions, and printed results."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ GO_MODULES = {
     "sarama": GO / "sarama" / "go.mod",
     "old sarama": GO / "sarama" / "old.mod",
 }
-"""The go.mod of each Go client; its code is in the same folder."""
+"""The go.mod of each Go client. The client's code is in the same folder."""
 
 OLD_KAFKA = "3.1.2"
-"""The oldest Kafka that a mirror copies from."""
+"""The oldest Kafka version from which a mirror copies."""
 
 LIBRDKAFKA, LIBRDKAFKA_VERSION = "@confluentinc/kafka-javascript@1.10.1", "2.15.1"
 """An npm package that contains librdkafka's source and tests, and the version of librdkafka."""
@@ -39,25 +39,27 @@ SPARK_CONNECTOR = (
     "org.apache.commons:commons-pool2:2.12.0",
     "org.apache.kafka:kafka-clients:3.9.1",
 )
-"""The newest released versions; 4.2.0 runs on Spark 4.3."""
+"""The newest released versions of these packages; version 4.2.0 runs on Spark 4.3."""
 
 Note = Callable[[str, str, str], None]
-"""A function that records a client's name, its request and the answer."""
+"""A function that adds a row to the table: a client's name, its request, the result."""
 
 OwnNote = Callable[[str, str], None]
-"""A function that records a request and its answer for the test's only client."""
+"""A function that adds a row for the test's only client: its request and the result."""
 
 STEP_SECONDS = 120
-"""Seconds without output after which a program is killed. The total run time has no limit, because
-a busy machine slows every step."""
+"""Seconds without output after which a program is killed.
+
+The total run time has no limit, because a busy machine slows every step.
+"""
 DUMP_SECONDS = 5
 SAID_CHARACTERS = 5000
 
 
 class Steps:
-    """The answers that a test program around a third-party client printed.
+    """The results that a program with a third-party client printed.
 
-    The program prints one JSON line for each step: ``name``, and either ``answer`` or ``error``.
+    The program prints a JSON line for each step, with ``name`` and either ``answer`` or ``error``.
     """
 
     def __init__(self, command: Sequence[str], folder: Path | None = None) -> None:
@@ -77,7 +79,7 @@ class Steps:
                     self._rows[row["step"]] = row
                 code = process.wait(STEP_SECONDS)
             except Empty:
-                # On SIGQUIT, Go and Java programs print the stack of each thread.
+                # Go and Java programs print the stacks of all threads on SIGQUIT.
                 process.send_signal(signal.SIGQUIT)
                 reader.join(DUMP_SECONDS)
                 code = None
@@ -96,25 +98,25 @@ class Steps:
         return name in self._rows
 
     def all(self) -> list[dict[str, Any]]:
-        """Return every row that the program printed."""
+        """Return all lines that the program printed, decoded."""
         return list(self._rows.values())
 
     def answer(self, name: str) -> Any:
-        """Return the answer of a step; fail if the step had an error."""
+        """Return the result of a step; fail if the step had an error."""
         assert "error" not in self._rows[name], self._rows[name]
         return self._rows[name]["answer"]
 
     def answers(self, *names: str) -> list[Any]:
-        """Return the answers of several steps; fail if one had an error."""
+        """Return the results of several steps; fail if a step had an error."""
         return [self.answer(name) for name in names]
 
     def error(self, name: str) -> str:
-        """Return the error of a refused step."""
+        """Return the error of a step that had to fail."""
         return str(self._rows[name]["error"])
 
 
 def _take(process: subprocess.Popen[str], lines: SimpleQueue[str]) -> None:
-    """Put every output line of a program, then an empty line, into the queue. Runs in a thread."""
+    """Put all output lines of a program into the queue, then an empty line. Runs in a thread."""
     assert process.stdout is not None
     for line in process.stdout:
         lines.put(line)
@@ -125,7 +127,7 @@ GO_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def assert_go_reads_what_it_wrote(steps: Steps) -> None:
-    """Check a Go client's two records with each codec, read from the start and after a seek."""
+    """Check that a Go client read its two records of each codec, at first and after a seek."""
     expected, at_ms = [], 1_700_000_000_000
     for n, codec in enumerate(GO_CODECS):
         assert steps.answer(f"produce {codec}") == [2 * n, 2 * n + 1]
@@ -135,7 +137,7 @@ def assert_go_reads_what_it_wrote(steps: Steps) -> None:
 
 
 def go_command() -> str:
-    """Return the path of Go, which its own installer does not put on the path."""
+    """Return the path of Go, whose installer does not add it to PATH."""
     return shutil.which("go") or shutil.which("go", path="/usr/local/go/bin") or "go"
 
 
@@ -146,7 +148,7 @@ def kcat_program() -> str | None:
 
 @cache
 def names() -> dict[str, str]:
-    """Return each client's display name with its version. A missing client has no version."""
+    """Return the display name of each client, with its version if the client is installed."""
     tools, platform = (
         re.findall(r"<kafka.version>(.+)</kafka.version>", (JAVA / name).read_text())[0]
         for name in ("pom.xml", "platform.xml")

@@ -1,7 +1,7 @@
-"""Adapters for third-party Python clients that write rows to partition 0 and read them.
+"""Adapters with which tests write and read rows of partition 0 through third-party clients.
 
-``program_rows`` has adapters for clients that are programs. ``writable`` omits rows that a client
-cannot write; ``seen`` returns the part of a stored row that a client can show.
+This module has the adapters of Python clients; ``program_rows`` has those of clients that are
+programs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Header = tuple[str, bytes | None]
 
 
 class Row(NamedTuple):
-    """A record. ``timestamp_ms`` is None if a client can neither set nor show it."""
+    """A record. ``timestamp_ms`` is None if the client cannot set or return timestamps."""
 
     key: bytes | None
     value: bytes | None
@@ -44,8 +44,11 @@ ROWS = SPECIAL + [Row(b"k%d" % n, b"row %d" % n, (), T0 + 10 + n) for n in range
 
 
 class RowClient(ABC):
-    """An adapter of one client. ``codecs``: its compression codecs; ``name``: its key in the names
-    of clients."""
+    """The adapter of one client.
+
+    ``codecs`` are the compression codecs that the client supports. ``name`` is its key in the
+    table of client names.
+    """
 
     name: str
     codecs: tuple[str, ...] = CODECS
@@ -54,16 +57,16 @@ class RowClient(ABC):
         self.servers = servers
 
     def writable(self, rows: list[Row]) -> list[Row]:
-        """Return the rows that the client can write."""
+        """Return those of the rows that the client can write."""
         return rows
 
     def seen(self, row: Row) -> Row:
-        """Return a stored row as the client shows it."""
+        """Return a stored row as the client returns it to its user."""
         return row
 
     @abstractmethod
     def write(self, topic: str, rows: list[Row], codec: str) -> None:
-        """Write rows and return when all are acknowledged."""
+        """Write rows; return when all are acknowledged."""
 
     @abstractmethod
     def read(self, topic: str, start: int, count: int) -> list[Row]:
@@ -105,7 +108,7 @@ class Librdkafka(RowClient):
 
 
 class KafkaPython(RowClient):
-    """kafka-python. It refuses records without key and value (like aiokafka), and null headers."""
+    """kafka-python. It refuses null headers, and, like aiokafka, records without key and value."""
 
     name = "kafka-python"
     codecs = tuple(

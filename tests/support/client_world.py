@@ -1,6 +1,6 @@
 """A client shell without network and real time: the test moves the clock and answers requests.
 
-The world encodes and decodes requests and answers, so that tests cover the codecs, too.
+Requests and responses are encoded and decoded, so that tests cover the codecs too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def view(
     leader_epoch: int = 5,
     isr: tuple[int, ...] = (1,),
 ) -> ClusterView:
-    """Return metadata of two brokers and topic ``t``, whose partitions ``leaders`` lead in turn."""
+    """Return metadata of two brokers and topic ``t``; ``leaders`` lead its partitions in turn."""
     rows = tuple(
         PartitionMetadata(each, leaders[each % len(leaders)], leader_epoch, (1, 2), isr)
         for each in range(partitions)
@@ -72,7 +72,7 @@ class Asked:
         self.on_answer(error)
 
     def produced(self, **rows: Any) -> None:
-        """Answer a produce request. ``p0=(error code, base offset)`` answers for partition 0."""
+        """Answer a produce request. ``p0=(error code, base offset)`` is partition 0's result."""
         assert self.api_key == ApiKey.PRODUCE
         answers = [
             produce.ProducedPartition(int(name[1:]), error, base)
@@ -93,7 +93,7 @@ class Asked:
 
 
 class World:
-    """The client shell. ``run`` advances time; ``asked`` holds the unanswered requests."""
+    """A client shell. ``run`` advances the time; ``asked`` holds the unanswered requests."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""Every command of the command line, with those of the programs that it runs."""
+"""List all ``logbus`` commands, including the commands of programs that ``logbus`` runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import click
 
 PROGRAMS = ("demo", "checkpoint")
-"""Commands that run a program with its own options."""
+"""Commands of ``logbus`` that run a program with its own options."""
 
 
 def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield the path and the command of every command and every group that is not hidden."""
+    """Yield each visible command and group of commands with its path."""
     if path:
         yield path, command
     if isinstance(command, click.Group):
@@ -25,7 +25,7 @@ def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ..
 
 
 def program(name: str) -> click.Command | None:
-    """Return the command of a program."""
+    """Return the click command of a program, or None if ``name`` is no program."""
     if name not in PROGRAMS:
         return None
     main = importlib.import_module(f"pyspark_logbus.{name}.__main__").main

@@ -18,7 +18,7 @@ START_S, ANSWER_S = 30.0, 60.0
 
 
 class Answer(NamedTuple):
-    """A response. Header names are lower case; the last value of a repeated header counts."""
+    """A response. Header names are in lower case; of a repeated header, the last value is kept."""
 
     status: int
     headers: Mapping[str, str]
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
 
 
 class RunningConsole:
-    """One console process. ``cookie`` is sent with each request once the console has set it."""
+    """One console process. After the console has set ``cookie``, each request sends it."""
 
     _tls: ssl.SSLContext | None = None
 
@@ -43,13 +43,13 @@ class RunningConsole:
     ) -> None:
         """Start the console.
 
-        ``before`` is a command that runs the console's command, such as prlimit. ``trusted`` is the
-        CA of a console with TLS.
+        ``before`` is the beginning of a command that runs the console, such as prlimit. ``trusted``
+        is the path of the CA of a console with TLS.
         """
         if trusted:
             self._tls = ssl.create_default_context(cafile=trusted)
         command = [*before, sys.executable, "-P", "-m", "broker_lite", "console", "--port", "0"]
-        # Most tests wait for the console's next sample.
+        # Sample often, because most tests wait for the console's next sample.
         command += ["--interval", "0.5"]
         self._process = subprocess.Popen(
             [*command, "-b", servers, *options], stderr=subprocess.PIPE
@@ -69,7 +69,7 @@ class RunningConsole:
 
     @property
     def address(self) -> str:
-        """Return host and port."""
+        """Return the console's host and port."""
         return urlsplit(self.url).netloc
 
     def get(self, path: str, **headers: str) -> Answer:
@@ -82,7 +82,7 @@ class RunningConsole:
         return answer.json
 
     def post(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
-        """Send a form as the console's pages do."""
+        """Send a form as a page of the console does."""
         given = {
             "Origin": self.url.rstrip("/"),
             "Content-Type": "application/x-www-form-urlencoded",

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that closes its connections on request; clients may connect again."""
+"""A TCP proxy on loopback that closes all its connections when a test calls ``cut``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ CHUNK = 1 << 16
 
 
 class CuttingProxy:
-    """Relay bytes between clients and ``target``; a context manager.
+    """Relays bytes between clients and ``target``; a context manager.
 
-    ``target`` is a host:port, set before the first client connects. ``address`` is the proxy's own
-    host:port.
+    The test sets ``target`` to a host:port before the first client connects. ``address`` is the
+    host:port of the proxy.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class CuttingProxy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # shutdown() wakes a thread in accept(), close() does not.
+        # Call shutdown(), because close() does not wake a thread in accept().
         self._listener.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
         self._listener.close()

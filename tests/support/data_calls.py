@@ -1,4 +1,4 @@
-"""Produce, fetch and the offset calls over a plain connection, for tests of the data plane."""
+"""Send produce, fetch and offset requests over a plain connection, for tests of their responses."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from support.plain_connection import PlainConnection
 _NUMBERS = itertools.count(1000)
 
 RAW = (1, fetch.FLAG_CHECKS_CRC)
-"""Fetch capabilities of logbus' clients: they decode columns and check CRCs."""
+"""Fetch capabilities of logbus clients: they decode columns and check CRCs."""
 ROWS_ONLY = (0, 0)
-"""Fetch capabilities of other Kafka clients: rows only, no CRC checks."""
+"""Fetch capabilities of other Kafka clients: they decode rows only, and check no CRCs."""
 
 
 class Place(NamedTuple):
@@ -54,7 +54,7 @@ def make_topic(
 
 
 def find_topic(cluster: LocalCluster, name: str) -> Place:
-    """Wait until the leader of every partition serves, and return the topic's place."""
+    """Wait until the leaders of all partitions serve; return the topic and its leader."""
     with Admin(cluster.bootstrap_servers) as admin:
         while True:
             view = admin.cluster([name])
@@ -106,7 +106,7 @@ def produce_request(
 def send_batch(
     connection: PlainConnection, place: Place, batch: bytes, *, version: int = 13, **options: int
 ) -> produce.ProducedPartition:
-    """Produce one batch and return the answer for its partition."""
+    """Produce one batch; return the result of its partition."""
     connection.send(produce_request(place, batch, version=version, **options))
     response = produce.decode_response(connection.receive(), version)
     return response.topics[0].partitions[0]
@@ -149,14 +149,13 @@ def fetch_request(
 def read(
     connection: PlainConnection, place: Place, offset: int, *, version: int = 17, **options: object
 ) -> fetch.FetchedPartition:
-    """Fetch from one partition and return the answer for it."""
+    """Fetch from one partition; return the result of this partition."""
     connection.send(fetch_request(place, offset, version=version, **options))  # type: ignore[arg-type]
     return fetch.decode_response(connection.receive(), version).topics[0].partitions[0]
 
 
 def batches(records: memoryview) -> list[tuple[memoryview, BatchHeader]]:
-    """Return the complete batches of fetched bytes with their headers, after a check of their
-    CRCs."""
+    """Return the complete batches in fetched bytes with their headers; check their CRCs."""
     found = []
     for position, header in iter_headers(records):
         one = records[position : position + header.size_bytes]

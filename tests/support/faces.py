@@ -1,7 +1,7 @@
-"""The blocking and the asyncio client behind one interface, so that a test runs with both.
+"""The blocking and the asyncio client behind one interface, so that one test runs with both.
 
-A test calls the client as a blocking program does. ``LoopFace`` runs each call on an event loop of
-another thread and waits for the result, so heartbeats and fetches continue between calls.
+A test calls the client as a blocking program does. ``LoopFace`` runs each call on an event loop in
+another thread and waits for the result. Heartbeats and fetches therefore continue between calls.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class BlockingFace:
         return function(*arguments)
 
     def close(self) -> None:
-        """Do nothing; there is no loop to stop."""
+        """Do nothing, because the blocking client has no event loop to stop."""
 
 
 class Driven:
-    """An asyncio bus or consumer with the methods of the blocking one."""
+    """An asyncio bus or consumer with the methods of the blocking bus or consumer."""
 
     def __init__(self, face: LoopFace, target: Any) -> None:
         self._face, self._target = face, target
@@ -76,7 +76,7 @@ class LoopFace:
         """Run a function or coroutine on the loop and return its result.
 
         If the caller is handling an exception, the loop's thread handles the same exception while
-        it runs the function: a client's ``close`` in a ``finally`` block depends on it.
+        it runs the function. ``close`` in a ``finally`` block looks for this exception.
         """
         handled = sys.exc_info()[1]
 

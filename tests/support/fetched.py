@@ -1,4 +1,4 @@
-"""Downloads by package managers for tests of third-party clients; a failure skips the test."""
+"""Download third-party clients with package managers; skip the tests if a download fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FETCH_SECONDS = 240
 
 
 def fetched(command: list[str], folder: Path, what: str) -> None:
-    """Run a package manager with the user's configuration; skip the tests if it fails."""
+    """Run a package manager with the user's configuration; skip the test if the command fails."""
     program = shutil.which(command[0])
     if program is None:
         pytest.skip(f"{command[0]} is not installed, and {what} come by it")

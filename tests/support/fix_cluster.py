@@ -1,4 +1,4 @@
-"""Fixtures of a real cluster: one for each test worker, removed at the end."""
+"""Fixtures of a real cluster. Each test worker has one cluster, which is removed at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """The worker's cluster of three brokers and ZooKeeper. A test that kills a process restarts it.
+    """The worker's cluster of three brokers and ZooKeeper. A test must restart what it kills.
 
     The minimum session timeout and the initial rebalance delay are shorter than the defaults, so
     that tests of groups wait less.
@@ -38,10 +38,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def make_cluster(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., LocalCluster]]:
-    """Return a function that starts a separate cluster for the test, with LocalCluster's arguments.
+    """Return a function that starts another cluster for the test, with LocalCluster's arguments.
 
-    The cluster uses the worker's ZooKeeper with its own chroot. With ``own_zookeeper`` it starts
-    its own ZooKeeper, which the test may stop.
+    The cluster has its own chroot in the worker's ZooKeeper. With ``own_zookeeper`` it has its own
+    ZooKeeper, which the test may stop.
     """
     started: list[LocalCluster] = []
 
@@ -60,7 +60,7 @@ def make_cluster(
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """The worker's ZooKeeper without brokers. Each test uses a chroot of its own."""
+    """The worker's ZooKeeper without brokers. Each test uses its own chroot."""
     with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
         yield running
 
@@ -74,7 +74,7 @@ def bus(cluster: LocalCluster) -> Iterator[Bus]:
 
 @pytest.fixture(params=FACES, ids=lambda each: each.name)
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """The blocking client, and the asyncio client with the same methods."""
+    """The blocking client or the asyncio client; a test runs with each."""
     made = request.param()
     yield made
     made.close()
@@ -82,7 +82,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 
 @pytest.fixture
 def face_bus(face: Face, cluster: LocalCluster) -> Iterator[Any]:
-    """A bus of each face that is connected to the worker's cluster."""
+    """A bus of ``face`` that is connected to the worker's cluster."""
     with face.connect(cluster.bootstrap_servers) as connected:
         yield connected
 

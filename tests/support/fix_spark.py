@@ -1,4 +1,7 @@
-"""The worker's Spark session, which pytest-spark starts with the options of setup.cfg."""
+"""Fixtures of the worker's Spark session.
+
+pytest-spark starts the session with the options of setup.cfg.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def warehouse() -> Iterator[str]:
-    """A temporary warehouse folder. setup.cfg could only name a permanent one."""
+    """A temporary warehouse folder. setup.cfg could only name a permanent folder."""
     with tempfile.TemporaryDirectory(prefix="logbus-warehouse-") as folder:
         SparkConfigBuilder.get().set("spark.sql.warehouse.dir", folder)
         yield folder
@@ -23,6 +26,6 @@ def warehouse() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(warehouse: str, request: pytest.FixtureRequest) -> SparkSession:
-    """The Spark session. It stops before its warehouse folder is removed."""
+    """The worker's Spark session. It stops before its warehouse folder is removed."""
     session: SparkSession = request.getfixturevalue("spark_session")
     return session

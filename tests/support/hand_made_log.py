@@ -1,7 +1,8 @@
 """A handwritten log with transactions and compacted batches.
 
-It has row and column batches, dense and with offset gaps; empty batches as Kafka's cleaner leaves
-them; control batches; and committed and aborted transactions, some of the same producer.
+The log has row batches and column batches, without and with offset gaps. It has empty batches, as
+Kafka's log cleaner leaves them, and control batches. Its transactions are committed or aborted, and
+some have the same producer.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def rows(
 
 
 def columns(offsets: Sequence[int], end: int = 0, *, pid: int = -1, size: int = 0) -> bytes:
-    """Return the same as ``rows``, as a column batch."""
+    """Return a column batch with the records that ``rows`` returns as a row batch."""
     base, deltas = offsets[0], np.array([at - offsets[0] for at in offsets], np.int32)
     is_dense = int(deltas[-1]) == len(offsets) - 1
     made = arrow.encode(
@@ -88,7 +89,7 @@ def marker(offset: int, pid: int, kind: bytes) -> bytes:
 
 
 def empty(base: int, end: int) -> bytes:
-    """Return an empty batch, as compaction leaves it."""
+    """Return a batch without records, as compaction leaves it."""
     header = read_header(encode_rows([Row(base, TIME_MS, None, None)]))
     buffer = bytearray(fmt.HEADER_BYTES)
     fmt.HEADER.pack_into(buffer, 0, *header._replace(length=fmt.HEADER_BYTES - 12))
@@ -100,7 +101,7 @@ _MARKERS = {
     AbortedTransaction(3, 29): 34,
     AbortedTransaction(5, 45): 46,
 }
-"""Each aborted transaction, and the offset of its abort marker."""
+"""The aborted transactions, and the offset of each transaction's abort marker."""
 ABORTED = list(_MARKERS)
 
 
@@ -110,7 +111,7 @@ def aborted_from(offset: int) -> list[AbortedTransaction]:
 
 
 COMMITTED = [0, 1, 2, 3, 6, 13, 14, 16, 17, 24, 25, 32, 33, 40, 43, 47]
-"""Offsets that a consumer with read_committed receives."""
+"""The offsets of the records that a read_committed consumer returns."""
 UNCOMMITTED = sorted([*COMMITTED, 11, 12, 18, 29, 30, 31, 45])
 END = 53
 
@@ -122,7 +123,7 @@ def contiguous(size: int = 0) -> list[bytes]:
     """
     return [
         rows([0, 1, 2], size=size),
-        rows([3, 6], 11, size=size),  # Compaction left two records of offsets 3 to 10.
+        rows([3, 6], 11, size=size),  # Of offsets 3 to 10, compaction left two records.
         rows([11, 12], pid=1, size=size),  # These records belong to an aborted transaction.
         columns([13, 14], pid=2, size=size),
         marker(15, 2, COMMIT),
@@ -142,7 +143,7 @@ def contiguous(size: int = 0) -> list[bytes]:
         columns([33], size=size),
         marker(34, 3, ABORT),
         empty(35, 40),
-        columns([40, 43], 45, size=size),  # Compaction left two records of offsets 40 to 44.
+        columns([40, 43], 45, size=size),  # Of offsets 40 to 44, compaction left two records.
         columns([45], 46, pid=5, size=size),  # This record belongs to an aborted transaction.
         marker(46, 5, ABORT),
         rows([47], 50, size=size),
@@ -152,5 +153,5 @@ def contiguous(size: int = 0) -> list[bytes]:
 
 
 def with_gaps(size: int = 0) -> list[bytes]:
-    """Return the same log without its empty batches, as Kafka's compaction leaves it."""
+    """Return the log without its empty batches, as Kafka's compaction leaves it."""
     return [each for each in contiguous(size) if read_header(each).record_count]

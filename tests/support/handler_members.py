@@ -11,7 +11,7 @@ from broker_lite.errors import MemberIdRequiredError
 from support.handler_world import World, struct
 
 SUBSCRIPTION = bytes_of.pack(">hih1si", 0, 1, 1, b"t", 0)
-"""A consumer's subscription, version 0, to topic t."""
+"""A consumer's encoded subscription to topic t, in version 0."""
 
 
 class Member:
@@ -24,7 +24,7 @@ class Member:
         self.answer: Any = None
 
     async def join(self, version: int = 9, **fields: Any) -> int:
-        """Join, a second time if the first answer assigns a member id; return the error code."""
+        """Join, and again if the first response only assigns a member id; return the error code."""
         rows = [
             struct("JoinGroup", "JoinGroupRequestProtocol", name=name, metadata=SUBSCRIPTION)
             for name in fields.get("protocols", ["range"])
@@ -45,7 +45,7 @@ class Member:
         return int(answer.error_code)
 
     async def sync(self, version: int = 5, **work: bytes) -> Any:
-        """Send SyncGroup with these assignments, by member id; return the answer."""
+        """Send SyncGroup with assignments by member id; return the response."""
         rows = [
             struct("SyncGroup", "SyncGroupRequestAssignment", member_id=name, assignment=part)
             for name, part in work.items()
@@ -75,14 +75,14 @@ class Member:
         return [answer.error_code, *(row.error_code for row in answer.members or ())]
 
     async def described(self) -> tuple[str, int]:
-        """Return the group's state and member count by DescribeGroups."""
+        """Return the group's state and its number of members, from DescribeGroups."""
         answer = await self.world.ask("DescribeGroups", 6, broker=self.broker, groups=[self.group])
         (row,) = answer.groups
         assert row.error_code == 0
         return row.group_state, len(row.members)
 
     async def listed(self) -> list[str]:
-        """Return the group's state by ListGroups, as a list with at most one entry."""
+        """Return the group's state from ListGroups in a list, which is empty without the group."""
         answer = await self.world.ask("ListGroups", 5, broker=self.broker)
         return [row.group_state for row in answer.groups if row.group_id == self.group]
 

@@ -1,7 +1,7 @@
 """Request handlers with real registries and controllers on a simulated ZooKeeper, in virtual time.
 
-kafka-python's classes encode the requests and decode the responses, and requests pass through the
-broker's dispatch tables. tests/cluster tests handlers that need files with real brokers.
+kafka-python's classes encode the requests and decode the responses. Requests pass through the
+broker's dispatch tables. tests/cluster tests the handlers that need files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MODULES = {18: "api_versions", 33: "replace_configs", 44: "alter_configs"}
 
 
 class Calls:
-    """Sends requests to other brokers as a broker does, frame by frame."""
+    """The ``BrokerCalls`` of a broker: passes encoded requests to the other brokers' handlers."""
 
     def __init__(self, brokers: dict[int, BrokerContext]) -> None:
         self.brokers = brokers
@@ -102,8 +102,7 @@ class World:
         return self
 
     def _settled(self, parts: BrokerContext, count: int) -> bool:
-        """Return whether a broker knows all others and the controller has finalized the
-        features."""
+        """Return whether a broker knows all other brokers and the finalized features."""
         snapshot = parts.registry.snapshot
         return len(snapshot.brokers) == count and bool(snapshot.features)
 
@@ -129,7 +128,7 @@ class World:
 async def ask(
     parts: BrokerContext, name: str, version: int, *, software: str = "", **fields: Any
 ) -> Any:
-    """Pass a request of a client through the broker's tables and its handler."""
+    """Pass a client's request through the broker's dispatch tables and its handler."""
     request = kind(f"{name}Request")(version=version, **fields)
     request.with_header(correlation_id=3, client_id="c")
     frame = memoryview(request.encode(header=True, framed=True))[4:]
@@ -149,7 +148,7 @@ def kind(name: str) -> Any:
 
 
 def struct(api: str, path: str, **fields: Any) -> Any:
-    """Return a nested structure of a request, by the path of its class in the request class."""
+    """Return a nested structure of a request; ``path`` is its class within the request class."""
     found = kind(f"{api}Request")
     for part in path.split("."):
         found = getattr(found, part)
@@ -159,8 +158,8 @@ def struct(api: str, path: str, **fields: Any) -> Any:
 def received(frame: memoryview, clock: Clock | None = None) -> RequestContext:
     """Return the context of a request frame from a client on this machine.
 
-    The request arrives now, by ``clock``, or else when virtual time begins. In real time that
-    begin is long ago: the request's deadline would have passed when it arrives.
+    The request arrives at the present time of ``clock``, or without it when virtual time begins.
+    A test in real time must pass ``clock``, or the request arrives after its deadline.
     """
     arrived_ms = 0 if clock is None else clock.monotonic_ms()
     return RequestContext.read(frame, Session(1, "127.0.0.1:40000"), arrived_ms)

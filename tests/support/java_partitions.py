@@ -1,4 +1,4 @@
-"""The partition of a key in Kafka's Java clients: the reference for ``partitions_for``."""
+"""Compute a key's partition as Kafka's Java clients do: the reference for ``partitions_for``."""
 
 from __future__ import annotations
 

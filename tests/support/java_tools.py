@@ -1,4 +1,4 @@
-"""Apache Kafka's own command line tools, each run in a JVM as by its shell script."""
+"""Run Apache Kafka's own command line tools, each in a JVM as its shell script does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAIT_SECONDS = 30
 
 
 class Tools:
-    """The tools for one cluster. ``command_config`` is the file with a login."""
+    """Kafka's tools for one cluster. ``command_config`` is a settings file with a login."""
 
     def __init__(self, class_path: str, servers: str, command_config: str = "") -> None:
         log = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}"
@@ -45,8 +45,8 @@ class Tools:
     ) -> str:
         """Run a tool; return its stdout and stderr.
 
-        ``code`` is the expected exit code. The option with the servers comes last, except for tools
-        in SERVERS_FIRST.
+        ``code`` is the expected exit code, ``says`` an expected part of the output. The option with
+        the servers comes last, except for tools in SERVERS_FIRST.
         """
         servers = ("--bootstrap-server", self._servers)
         arguments = (*arguments, *self._login)
@@ -81,21 +81,26 @@ class Tools:
                 process.kill()
 
     def produce(self, topic: str, lines: str, *arguments: str) -> None:
-        """Produce records from ``key:value`` lines."""
+        """Produce the records of ``key:value`` lines with Kafka's console producer."""
         keyed = ("parse.key=true", "key.separator=:")
         options = [word for option in keyed for word in ("--reader-property", option)]
         self(PRODUCER, "--topic", topic, *options, *arguments, stdin=lines)
 
     def consume(self, topic: str, count: int, *printed: str) -> list[str]:
-        """Return the lines of ``count`` records of partition 0 from its start."""
+        """Return the lines that Kafka's console consumer prints for the first ``count`` records.
+
+        It reads partition 0.
+        """
         options = [w for name in printed for w in ("--formatter-property", f"print.{name}=true")]
         where = ("--topic", topic, "--partition", "0", "--offset", "earliest")
         said = self(CONSUMER, *where, "--max-messages", str(count), *options)
         return said.splitlines()[:count]
 
     def eventually(self, says: str, tool: str, *arguments: str) -> str:
-        """Run a tool until its output contains ``says``. As in Kafka, other brokers learn of a
-        change later than the controller."""
+        """Run a tool until its output contains ``says``; return the output.
+
+        Other brokers learn of a change later than the controller.
+        """
         deadline = time.monotonic() + WAIT_SECONDS
         while says not in (said := self(tool, *arguments)):
             assert time.monotonic() < deadline, said

@@ -1,4 +1,4 @@
-"""The segment files of a cluster on this machine, and the batches in their bytes."""
+"""Find the segment files of a cluster on this machine, and the batches in them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 def segments_of(directory: Path, topic_id: str) -> list[Path]:
     """Return the segment files of the topic's partition 0 on every broker of a cluster.
 
-    This walks without ``rglob``, which fails if a broker removes a deleted log meanwhile.
+    The search avoids ``rglob``, which fails if a broker removes a deleted log meanwhile.
     """
     return sorted(directory.glob(f"broker-*/data/{topic_id}-0/*.log"))

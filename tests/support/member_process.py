@@ -1,7 +1,7 @@
-"""Members of a Kafka group that are processes of third-party clients, which print their records.
+"""Run third-party clients as processes that are members of a Kafka group and print their records.
 
-Tests read the assignment with DescribeGroups, because the clients' messages differ. A thread reads
-each process's output. A process that is still running at the end of a test is killed.
+A thread reads the output of each process. Tests read assignments from DescribeGroups, because the
+clients print them differently. A process that still runs at the end of a test is killed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import confluent_kafka.admin as confluent_admin
 
 WAIT_S = 120.0
 RECORD = re.compile(r"^(\d+) (\d+)$")
-"""Matches partition and offset as most of the programs print them."""
+"""Matches a line with partition and offset, as most of the programs print records."""
 
 
 def eventually(condition: Callable[[], object], said: Callable[[], object] = str) -> None:
-    """Wait until ``condition`` holds. The failure message contains the result of ``said``."""
+    """Wait until ``condition`` holds. The failure message has the result of ``said``."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, said()
@@ -31,7 +31,7 @@ def eventually(condition: Callable[[], object], said: Callable[[], object] = str
 
 
 class Member:
-    """A running member. ``read`` holds the (partition, offset) pairs that it printed."""
+    """A member's process. ``read`` holds the (partition, offset) pairs that it printed."""
 
     def __init__(self, command: list[str], record: re.Pattern[str], folder: Path) -> None:
         self.read: list[tuple[int, int]] = []
@@ -66,34 +66,36 @@ class Member:
                     self.read.append((int(found[1]), int(found[2])))
 
     def kill(self) -> None:
-        """Kill the process (SIGKILL), without a commit and without leaving the group."""
+        """Send SIGKILL: the client neither commits nor leaves the group."""
         self._process.kill()
         self._process.wait(WAIT_S)
         self._reader.join(WAIT_S)
 
     def leave(self) -> None:
-        """Stop the process with SIGTERM; the client commits and leaves the group."""
+        """Send SIGTERM: the client commits and leaves the group."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(WAIT_S)
         self._reader.join(WAIT_S)
 
 
 class Group:
-    """A group as DescribeGroups reports it."""
+    """A group, described by DescribeGroups."""
 
     def __init__(self, servers: str, name: str) -> None:
         self._admin = confluent_admin.AdminClient({"bootstrap.servers": servers})
         self._name = name
 
     def shares(self) -> list[int]:
-        """Return the members' partition counts in ascending order; empty if the group is not
-        stable."""
+        """Return the number of partitions of each member, in ascending order.
+
+        The list is empty if the group is not stable.
+        """
         found = self._admin.describe_consumer_groups([self._name])[self._name].result(WAIT_S)
         if found.state.name != "STABLE":
             return []
         return sorted(len(row.assignment.topic_partitions) for row in found.members)
 
     def state(self) -> str:
-        """Return the group's state by Kafka's name: STABLE, EMPTY, …"""
+        """Return Kafka's name of the group's state, such as STABLE or EMPTY."""
         found = self._admin.describe_consumer_groups([self._name])[self._name].result(WAIT_S)
         return str(found.state.name)

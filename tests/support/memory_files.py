@@ -1,13 +1,12 @@
 """A file system in memory that loses unsynced data in a crash.
 
-- ``crash`` leaves a state that a disk may be in after a power cut. Each unsynced page (4 KiB) is
-  kept, lost, or torn at a multiple of 512 bytes. Each file size, create, rename and unlink that was
-  not synced is kept or lost by itself.
-- ``kill`` ends the process only, and keeps the page cache.
+- ``crash`` simulates a power cut. Each unsynced page (4 KiB) is kept, lost, or torn at a multiple
+  of 512 bytes. Each unsynced file size, create, rename and unlink is kept or lost independently.
+- ``kill`` ends only the process, and keeps the page cache.
 - A failed ``datasync`` marks pages clean without writing them, as Linux does.
 - ``fail_next``, ``capacity_bytes`` and ``stop_at`` inject faults.
 
-Single-threaded; all randomness comes from the caller's Random.
+The class is for one thread. All randomness comes from the caller's Random.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ SECTOR_BYTES = 512
 
 
 class PowerCut(Exception):
-    """The operation ``stop_at`` was reached; every operation fails until ``crash`` or ``kill``."""
+    """Raised by operation ``stop_at`` and all later operations, until ``crash`` or ``kill``."""
 
 
 class _Inode:
-    """The bytes of a file in the page cache, and the version on disk of each page that differs."""
+    """The bytes of a file in the page cache, and the disk's version of each unsynced page."""
 
     __slots__ = ("data", "durable_bytes", "lost", "modified_ms", "undo")
 
@@ -55,7 +54,7 @@ class _Inode:
         self.undo.clear()
 
     def forget_cached(self, position: int) -> None:
-        """Read clean pages from the disk again, including those that a failed sync lost."""
+        """Replace the cached clean pages by the disk's version: a failed sync lost some of them."""
         for page in [p for p in self.lost if (p + 1) * PAGE_BYTES > position]:
             self._put(page, self.lost.pop(page))
 
@@ -93,9 +92,7 @@ class _Inode:
 
 
 class _Dir:
-    """A directory: its names as a process sees them, its names on disk, and the unsynced
-    changes.
-    """
+    """A directory: its names in the page cache, its names on disk, and the unsynced changes."""
 
     __slots__ = ("durable", "names", "pending")
 
@@ -103,7 +100,7 @@ class _Dir:
         self.names: dict[str, _Inode | _Dir] = {}
         self.durable: dict[str, _Inode | _Dir] = {}
         self.pending: list[tuple[str, str, _Inode | _Dir]] = []
-        """Unsynced changes as (removed name or "", added name or "", the file or directory)."""
+        """Unsynced changes: removed name or "", added name or "", and the file or directory."""
 
     def change(self, removed: str, added: str, node: _Inode | _Dir) -> None:
         _apply(self.names, removed, added, node)
@@ -131,7 +128,7 @@ def _apply(names: dict[str, _Inode | _Dir], removed: str, added: str, node: _Ino
 
 
 class MemFile:
-    """An open file of a MemFiles; unusable after ``crash`` or ``kill``."""
+    """An open file of a MemFiles. It is unusable after ``crash`` or ``kill``."""
 
     __slots__ = ("_files", "_generation", "_inode", "_writable", "path", "size")
 
@@ -208,8 +205,10 @@ class _MemLock:
 
 
 class MemFiles:
-    """The file system in memory that the module describes. ``operations`` counts the operations
-    that change it."""
+    """The file system in memory that the module describes.
+
+    ``operations`` counts the operations that change the file system.
+    """
 
     def __init__(
         self, *, now_ms: Callable[[], int] = lambda: 0, capacity_bytes: int | None = None
@@ -218,23 +217,23 @@ class MemFiles:
         self.capacity_bytes = capacity_bytes
         self.operations = 0
         self.stop_at: int | None = None
-        """Number of the operation at which the power is cut; None for no cut."""
+        """The number of the operation at which the power is cut; None for no power cut."""
         self.generation = 0
         self.locked: set[str] = set()
         self._root = _Dir()
         self._faults: list[tuple[str, str, int, int]] = []
         self._is_cut = False
 
-    # -- faults --------------------------------------------------------------------------------
+    # The methods below inject faults.
 
     def fail_next(
         self, operation: str, error: int, *, path: str = "", after_bytes: int = 0, times: int = 1
     ) -> None:
-        """Make the next ``times`` runs of ``operation`` on a path containing ``path`` fail with an
-        errno.
+        """Make the next ``times`` runs of an operation fail with the errno ``error``.
 
-        Operations: create write truncate datasync rename remove make_dir remove_dir sync_dir. A
-        failing write first puts ``after_bytes`` of its bytes into the file.
+        Only paths that contain ``path`` are affected. ``operation`` is create, write, truncate,
+        datasync, rename, remove, make_dir, remove_dir or sync_dir. A failing write first writes
+        ``after_bytes`` of its bytes.
         """
         self._faults.extend([(operation, path, error, after_bytes)] * times)
 
@@ -246,13 +245,13 @@ class MemFiles:
         self._faults.clear()
 
     def before(self, operation: str, path: str) -> None:
-        """Count an operation, and raise the fault injected for it."""
+        """Count an operation, and raise the fault that was injected for it."""
         fault = self._take_fault(operation, path)
         if fault is not None:
             raise OSError(fault[2], os.strerror(fault[2]), path)
 
     def before_write(self, path: str, length: int) -> tuple[int, OSError | None]:
-        """Return how many bytes of a write fit, and the error that ends it if not all do."""
+        """Return how many bytes of a write succeed, and the error after them if there is one."""
         fault = self._take_fault("write", path)
         if fault is not None:
             return min(fault[3], length), OSError(fault[2], os.strerror(fault[2]), path)
@@ -273,12 +272,12 @@ class MemFiles:
         return None
 
     def crash(self, random: Random) -> None:
-        """Cut the power and restart: open files are unusable, and unsynced changes may be lost."""
+        """Cut the power: open files become unusable, and unsynced changes may be lost."""
         self._root.crash(random)
         self.kill()
 
     def kill(self) -> None:
-        """End the process; its writes remain in the page cache."""
+        """End the process: open files become unusable, but its writes stay in the page cache."""
         self.generation += 1
         self.locked.clear()
         self.stop_at = None
@@ -286,7 +285,7 @@ class MemFiles:
 
     @property
     def is_cut(self) -> bool:
-        """Whether ``stop_at`` was reached: every operation fails until ``crash`` or ``kill``."""
+        """Return whether the power was cut at ``stop_at``."""
         return self._is_cut
 
     def _used(self, node: _Inode | _Dir) -> int:
@@ -294,7 +293,7 @@ class MemFiles:
             return len(node.data)
         return sum(map(self._used, node.names.values()))
 
-    # -- the port ------------------------------------------------------------------------------
+    # The methods below implement the interface Files.
 
     def create(self, path: str) -> MemFile:
         self.before("create", path)

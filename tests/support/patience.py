@@ -1,6 +1,6 @@
-"""Polls for a condition in other processes, such as brokers and Spark, which send no event.
+"""Poll for a condition of other processes, such as brokers and Spark, which send no events.
 
-A passing test waits only until the condition holds; a failing test waits until the limit.
+A passing test waits only until the condition holds. A failing test waits until the limit.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE_S = 60.0
-"""Seconds until a wait fails: far more than an idle machine needs, for tests on a busy one."""
+"""Seconds after which a wait fails. An idle machine needs far less than a busy one."""
 LOOK_S = 0.01
 
 
 def until(call: Callable[[], Any], good: Callable[[Any], Any] = bool, *, what: str = "") -> Any:
-    """Call ``call`` until ``good`` accepts its result, and return the result.
+    """Call ``call`` until ``good`` accepts its result; return the result.
 
     ``what`` describes the condition in the failure message.
     """

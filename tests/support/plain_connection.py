@@ -1,4 +1,4 @@
-"""A blocking connection for tests that examine responses: one request, one response."""
+"""A blocking connection with which tests send single requests and examine the responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 
 
 class PlainConnection:
-    """A blocking connection for one thread. Raises EOFError when the broker closes it."""
+    """A blocking connection for one thread. Methods raise EOFError when the broker closes it."""
 
     def __init__(self, address: str, timeout_s: float = 30.0, *, source: str = "") -> None:
         host, _, port = address.rpartition(":")
@@ -29,7 +29,7 @@ class PlainConnection:
         return self._socket.fileno()
 
     def send(self, data: bytes) -> None:
-        """Send bytes unchanged."""
+        """Send bytes as they are."""
         self._socket.sendall(data)
 
     def receive(self) -> memoryview:
@@ -44,7 +44,7 @@ class PlainConnection:
                 return frame
 
     def call(self, request: Call[Answer], client_id: str | None = "tests") -> Answer:
-        """Send a request of logbus' client and return its answer."""
+        """Send a request of the logbus client; return the response."""
         number = next(self._numbers)
         self.send(encode_call(request, number, client_id))
         frame = self.receive()
@@ -52,7 +52,7 @@ class PlainConnection:
         return decode_call(request, frame)
 
     def call_library(self, request: Any, response_kind: Any) -> Any:
-        """Send a request of kafka-python, with its version set, and return the response."""
+        """Send a request object of kafka-python, which has its version set; return the response."""
         number = next(self._numbers)
         request.with_header(correlation_id=number, client_id="tests")
         self.send(request.encode(header=True, framed=True))
@@ -73,7 +73,7 @@ class PlainConnection:
 
 
 def until_known(bootstrap_servers: str, topic: str, topic_id: str) -> None:
-    """Wait until each of these brokers returns this id for the topic."""
+    """Wait until each of these brokers knows the topic by this topic id."""
     deadline = time.monotonic() + PATIENCE_S
     for address in bootstrap_servers.split(","):
         with PlainConnection(address) as connection:

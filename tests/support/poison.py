@@ -1,4 +1,4 @@
-"""Batches of a faulty producer: their CRC is correct, but their records cannot be decoded."""
+"""Make batches of a faulty producer: the CRC is correct, but the records cannot be decoded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from broker_lite.record import arrow
 
 
 def backwards(rows: int = 3, compression: arrow.Compression = "none") -> bytes:
-    """Return a column batch in which the offsets of the values in the value column do not ascend.
-    If the batch is compressed, a broker does not notice, and only readers do."""
+    """Return a column batch whose positions within the value column do not ascend.
+
+    If the batch is compressed, the broker does not notice the fault, but readers do.
+    """
     offsets = np.arange(rows + 1, dtype=np.int32) * 4
     offsets[rows // 2] = offsets[-1]
     return _columns(rows, offsets, compression)

@@ -1,5 +1,7 @@
-"""Adapters of ``client_rows`` for clients that are programs: kcat, Go clients, kafkajs and Kafka's
-console producer and consumer."""
+"""Adapters of ``client_rows`` for clients that are programs.
+
+These are kcat, Go clients, clients for Node, and Kafka's console producer and consumer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from support.client_rows import CODECS, WAIT_S, Header, Row, RowClient
 
 
 def run(command: list[str], stdin: bytes = b"", folder: Path | None = None) -> bytes:
-    """Run a program and return its stdout; fail unless its exit code is 0."""
+    """Run a program; return its stdout. Fail unless its exit code is 0."""
     done = subprocess.run(
         command, input=stdin, capture_output=True, check=False, timeout=WAIT_S, cwd=folder
     )
@@ -25,7 +27,7 @@ def run(command: list[str], stdin: bytes = b"", folder: Path | None = None) -> b
 
 
 def is_text(row: Row) -> bool:
-    """Return whether a text line can hold a row: non-empty ASCII parts, no null headers."""
+    """Return whether a line of text can hold a row: non-empty ASCII parts, no null headers."""
     parts = [row.key, row.value, *(value for _, value in row.headers)]
     given = [part for part in parts if part is not None]
     is_whole = all(value is not None for _, value in row.headers)
@@ -33,8 +35,10 @@ def is_text(row: Row) -> bool:
 
 
 class Kcat(RowClient):
-    """kcat, which reads keys and values as lines. All lines of a run have the same headers, and
-    kcat sets the timestamps."""
+    """kcat, which reads keys and values as lines.
+
+    All lines of a run have the same headers, and kcat sets the timestamps.
+    """
 
     name = "kcat"
 
@@ -46,8 +50,10 @@ class Kcat(RowClient):
         return [row._replace(timestamp_ms=None) for row in rows if is_text(row)]
 
     def seen(self, row: Row) -> Row:
-        """Return a row as kcat prints it: null headers as NULL, binary ones up to their first
-        zero."""
+        """Return a row as kcat prints it.
+
+        kcat prints a null header as NULL, and a binary header up to its first zero byte.
+        """
         headers = tuple(
             (name, b"NULL" if value is None else value.split(b"\0")[0])
             for name, value in row.headers
@@ -66,7 +72,7 @@ class Kcat(RowClient):
         out = run([*self._kcat, *tp, "-f", "%K %S %T %h\n%k%s\n"])
         rows, at = [], 0
         while at < len(out):
-            # A header may contain any byte except a newline.
+            # The printed headers end at a newline; they contain no other newline.
             end = out.index(b"\n", at)
             key, value, time, headers = out[at:end].split(b" ", 3)
             at = end + 1
@@ -81,10 +87,10 @@ class Kcat(RowClient):
 
 
 class Lines(RowClient):
-    """A test program around a client library, with rows as lines of JSON and bytes in base64.
+    """A test program with a client library. Rows are lines of JSON, with bytes in base64.
 
-    ``write SERVERS TOPIC CODEC`` reads rows from stdin, and ``read SERVERS TOPIC START COUNT``
-    prints rows.
+    The program reads rows from stdin with ``write SERVERS TOPIC CODEC``, and prints rows with
+    ``read SERVERS TOPIC START COUNT``.
     """
 
     command: list[str]
@@ -120,7 +126,7 @@ class Lines(RowClient):
 
 
 class GoProgram(Lines):
-    """The test program in go/ around the Go client ``name``."""
+    """The test program in go/ with the Go client ``name``."""
 
     def __init__(self, servers: str, name: str, program: str) -> None:
         super().__init__(servers)
@@ -128,7 +134,7 @@ class GoProgram(Lines):
 
 
 class Kafkajs(Lines):
-    """kafkajs, whose headers are a map: equal names are grouped, and no value is null."""
+    """kafkajs. Its headers are a map, so equal names are grouped, and no value is null."""
 
     name = "kafkajs"
 
@@ -141,7 +147,7 @@ class Kafkajs(Lines):
 
 
 class Platformatic(Lines):
-    """platformatic, a newer client for Node. zstd requires Node 22.15."""
+    """platformatic, a newer client for Node. Its codec zstd requires Node 22.15."""
 
     name = "platformatic"
 
@@ -153,7 +159,7 @@ class Platformatic(Lines):
 
 
 class Console(RowClient):
-    """Kafka's console producer and consumer. The producer sets the timestamps."""
+    """Kafka's console producer, which sets the timestamps, and Kafka's console consumer."""
 
     name = "java"
 
@@ -206,7 +212,7 @@ def nullable(data: bytes) -> bytes | None:
 
 
 def pairs(data: bytes, separator: bytes) -> tuple[Header, ...]:
-    """Parse headers in the consoles' format: name, separator, value; separated by commas."""
+    """Parse headers as the consoles print them: name, separator, value; commas between headers."""
     if not data:
         return ()
     split = [part.split(separator, 1) for part in re.split(b",", data)]

@@ -1,4 +1,4 @@
-"""Alerts over scraped values, evaluated by Debian's ``promtool``."""
+"""Evaluate alerts over scraped values with ``promtool`` of Debian's Prometheus package."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker_lite.cli.alerts import rules
 
 MINUTES = 40
-"""Minutes for which the scraped values repeat, which is longer than any alert's ``for``."""
+"""Minutes for which the scraped values repeat: longer than the ``for`` of every alert."""
 
 
 class Series(NamedTuple):
-    """A series by name and labels."""
+    """A time series, identified by its name and labels."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
@@ -30,7 +30,7 @@ Scrape = Mapping[Series, float]
 
 
 def parsed(text: str, **target: str) -> dict[Series, float]:
-    """Return the samples of a page of /metrics. ``target``: labels that Prometheus adds."""
+    """Parse the samples of a /metrics page; add the labels ``target``, as Prometheus does."""
     return {
         Series(sample.name, tuple(sorted((sample.labels | target).items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -42,7 +42,8 @@ def parsed(text: str, **target: str) -> dict[Series, float]:
 def firing(scrape: Scrape, folder: Path, *, each_minute: Scrape | None = None) -> set[str]:
     """Return the alerts that fire when the values of ``scrape`` continue for ``MINUTES``.
 
-    Each value grows by its amount in ``each_minute`` every minute. Skips the test without promtool.
+    ``each_minute`` holds the amounts by which values grow every minute. The function skips the test
+    if promtool is not installed.
     """
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -57,7 +58,7 @@ def firing(scrape: Scrape, folder: Path, *, each_minute: Scrape | None = None) -
         for series, value in scrape.items()
     ]
     names = 'count by (alertname) (ALERTS{alertstate="firing"})'
-    # promtool prints the samples that it found only in its report of an unexpected sample.
+    # Expect a wrong sample: promtool prints the samples that it found only in its error report.
     asked = {"expr": names, "eval_time": f"{MINUTES}m", "exp_samples": [{"labels": "", "value": 0}]}
     document = {
         "rule_files": ["rules.yml"],

@@ -1,9 +1,9 @@
-"""A randomised model check of three replicas' state machines. A seed determines a run.
+"""Check the state machines of three replicas with random steps. A seed determines a run.
 
-Faults: lost, duplicated and reordered messages; crashes that keep the flushed records and a random
-part of the others; expired sessions of live processes; delayed metadata; abandoned writes of the
-state znode that arrive later; corruption of flushed records. Each step checks the invariants of
-replication/README.md against all records that were ever committed.
+The faults are lost, duplicated and reordered messages; crashes that keep the flushed records and a
+random part of the others; expired sessions of live processes; delayed metadata; abandoned writes of
+the state znode that arrive later; and corruption of flushed records. Each step checks the
+invariants of replication/README.md against all records that were ever committed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from support.memory_files import MemFiles
 KEY = PartitionKey("T", 0)
 RECORDS_PER_FETCH = 4
 Record = tuple[int, int] | None
-"""(leader epoch, value), or None for a corrupt record. Each batch has one record."""
+"""A record as (leader epoch, value), or None if it is corrupt. Each batch has one record."""
 
 
 class ModelDisk:
@@ -113,12 +113,14 @@ class Node:
 
 
 class Broken(AssertionError):
-    """A violated invariant."""
+    """Raised when an invariant is violated."""
 
 
 class World:
-    """Three nodes with their network and metadata. ``run`` takes random steps; ``heal`` then stops
-    the faults and checks that the replicas converge."""
+    """Three nodes with their network and metadata.
+
+    ``run`` takes random steps. ``heal`` stops the faults and checks that the replicas converge.
+    """
 
     def __init__(self, seed: int, *, damage: bool = True) -> None:
         self.rng = rng = Random(seed)
@@ -142,7 +144,7 @@ class World:
             node.start(rng)
             self.register(node)
 
-    # Random actions.
+    # The methods below choose random actions.
 
     def run(self, steps: int) -> None:
         actions: list[tuple[Callable[[], None], int]] = [
@@ -211,7 +213,7 @@ class World:
         if appended.next_offset > len(self.committed):
             raise Broken(f"acknowledged beyond what is committed: {appended}")
 
-    # The disk.
+    # The methods below simulate disks.
 
     def work_on_disk(self) -> None:
         busy = [node for node in self.running() if node.queue]
@@ -283,7 +285,7 @@ class World:
                 return
 
     def delete_records(self) -> None:
-        """Advance a leader's log start offset by retention, up to its high watermark."""
+        """Advance a leader's log start offset, at most to its high watermark, as retention does."""
         for node in self.running():
             machine = node.machine
             if machine is not None and machine.is_leader and not node.queue:
@@ -311,7 +313,7 @@ class World:
             if at is not None and at < node.disk.flushed:
                 self.deliver(node, ev.CorruptionFound(at))
 
-    # The network.
+    # The methods below simulate the network.
 
     def send_fetch(self, node: Node) -> None:
         if node.asked is not None:
@@ -349,7 +351,7 @@ class World:
         leader = self.nodes[asked.leader - 1]
         if leader.machine is None:
             return
-        # A leader may not know yet that the registration has ended.
+        # The leader may not know yet that the follower's registration has ended.
         if broker_epoch != self.registered.get(node.replica.broker_id) and (
             not self.is_lossy or self.rng.random() < 0.5
         ):
@@ -370,7 +372,7 @@ class World:
         )
         answer, records = self.answer, list(self.readable(disk, asked.fetch_offset, end))
         if answer == fx.AnswerFollower() and not records and asked.fetch_offset < end:
-            # The next record is corrupt: the leader returns an error, and the follower retries.
+            # The next record is corrupt: a leader returns an error, and the follower retries.
             return
         content = (asked, answer, records, leader.machine.high_watermark, disk.start)
         self.net.append(("answer", node, incarnation, content))
@@ -398,12 +400,12 @@ class World:
         if isinstance(answer.error, OffsetOutOfRangeError):
             return ev.FetchOutOfRange(epoch, offset, start)
         if answer.error is not None:
-            # The shell retries. The model uses an answer that matches no fetch.
+            # The follower must retry: return a response that matches none of its fetches.
             return ev.Fetched(-1, -1, None, 0, 0)
         payload = (offset, records) if records else None
         return ev.Fetched(epoch, offset, payload, high_watermark, start)
 
-    # Clients, time, ZooKeeper.
+    # The methods below simulate clients, time and ZooKeeper.
 
     def produce(self) -> None:
         for node in self.running():
@@ -417,14 +419,14 @@ class World:
             self.deliver(node, ev.Tick())
 
     def register(self, node: Node) -> None:
-        # A new session sees at least all writes before it.
+        # A new session knows at least all writes that were applied before it.
         node.seen = max(node.seen, len(self.states) - 2)
         self.epoch_counter += 1
         self.registered[node.replica.broker_id] = self.epoch_counter
         node.broker_epochs |= {self.epoch_counter}
 
     def end_session(self) -> None:
-        """End a node's registration while its process runs, or register it again."""
+        """End the registration of a running node, or register the node again."""
         node = self.rng.choice(self.nodes)
         if self.registered.pop(node.replica.broker_id, None) is None and node.machine is not None:
             self.register(node)
@@ -452,7 +454,7 @@ class World:
         node, incarnation, state, given_up = self.writes[at]
         lives = node.machine is not None and node.incarnation == incarnation
         if self.is_lossy and not given_up and self.rng.random() < 0.1:
-            # The broker has abandoned the write, but it is still in flight.
+            # The broker has abandoned the write, but the write is still in flight.
             self.writes[at] = (node, incarnation, state, True)
             if lives:
                 self.deliver(node, ev.IsrRefused(state))
@@ -492,7 +494,7 @@ class World:
         elif leads and members != state.isr:
             self.write(dataclasses.replace(state, isr=members))
 
-    # Invariants.
+    # The methods below check invariants.
 
     def commit(self, node: Node, offset: int) -> None:
         assert node.machine is not None
@@ -525,8 +527,10 @@ class World:
                     self.check_same(node, disk.end, len(self.committed), "leading")
 
     def check_same(self, node: Node, have: int, need: int, what: str) -> None:
-        """Check that ``node`` has all committed records below ``need``, except those deleted by
-        retention."""
+        """Check that ``node`` has all committed records below ``need``.
+
+        Records that retention deleted are exempt.
+        """
         if have < need:
             raise Broken(f"{node.replica} is {what}, but its log ends at {have}, before {need}")
         raising = (e.offset for e in node.queue if isinstance(e, fx.RaiseStart))
@@ -567,8 +571,8 @@ class World:
     def check_rest(self) -> None:
         state = self.states[-1]
         if any(node.disk.damage() is not None for node in self.nodes):
-            # The only in-sync replica is corrupt: it stays, and followers stop before the
-            # corruption.
+            # The only in-sync replica is corrupt: it stays in the ISR, and followers stop
+            # before the corrupt record.
             if len(state.isr) != 1:
                 raise Broken(f"damage is not repaired, with {state.isr} in sync")
             return

@@ -1,7 +1,7 @@
-"""Replica managers of several brokers in one event loop, for tests of the replicas' shell.
+"""Run replica managers of several brokers in one event loop.
 
-Logs are in memory and disk threads are real. The test writes the metadata, and fetches are passed
-by direct calls.
+Logs are in memory, but disk threads are real. The test writes the metadata. Brokers pass fetches to
+each other by direct calls.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TOPIC_ID = "abcdefghijklmnopqrstuQ"
 
 
 class Node:
-    """A broker: the cluster and network ports of its replica manager."""
+    """A broker: its replica manager, and that manager's interfaces to cluster and network."""
 
     def __init__(self, world: World, broker_id: int, files: MemFiles, **settings: Any) -> None:
         self.world = world
@@ -80,10 +80,10 @@ class Node:
         return [self.world.write(change) for change in changes]
 
     async def drain(self) -> None:
-        """Do nothing: the test acts as the controller."""
+        """Do nothing, because the test acts as the controller."""
 
     async def set_full(self, is_full: bool) -> None:
-        """Do nothing: the test acts as the controller."""
+        """Do nothing, because the test acts as the controller."""
 
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
         self.world.requests.append((self.id.broker_id, leader.broker_id, request))
@@ -126,7 +126,7 @@ class Node:
         return done
 
     def stored(self, partition: int = 0) -> list[tuple[int, int, int]]:
-        """Return (base offset, next offset, leader epoch) of every batch in the log."""
+        """Return the base offset, next offset and leader epoch of every batch in the log."""
         log = self.replica(partition).log
         offset, found = log.log_start_offset, []
         while offset < log.log_end_offset:
@@ -136,7 +136,7 @@ class Node:
         return [(h.base_offset, h.next_offset, h.leader_epoch) for h in found]
 
     def cut_off(self) -> None:
-        """Cut the broker off: it receives no more fetches, and does not answer waiting ones."""
+        """Cut the broker off: it receives no fetches, and does not answer fetches that wait."""
         self.reached = False
         for waiting in list(self.manager.follower_fetches.waiting.values()):
             waiting.end_wait()
@@ -165,7 +165,7 @@ def _received(topics: list[wire.TopicAnswer]) -> list[wire.FetchedTopic]:
 
 
 def part_bytes(part: wire.Part) -> bytes:
-    """Return the bytes that a connection would send for one partition of a fetch response."""
+    """Return the bytes that a connection sends for one partition of a fetch response."""
     if isinstance(part, wire.FileRange):
         file: Any = part.file
         return bytes(file.pread(part.position, part.length))
@@ -186,7 +186,7 @@ class World:
         self.config: dict[str, str] = {}
         self.broker_configs: dict[int, dict[str, str]] = {}
         self.assigned: dict[int, tuple[int, ...]] = {}
-        """Replicas of partitions that are not on every broker."""
+        """The replicas of each partition that does not have a replica on every broker."""
         self.nodes: dict[int, Node] = {}
         self.replicas = tuple(range(1, brokers + 1))
         for number in self.replicas:
@@ -213,8 +213,10 @@ class World:
             node.manager.apply(self.snapshot)
 
     def write(self, change: StateChange) -> LeaderAndIsr | None:
-        """Apply a leader's ISR change; other brokers learn of it a little later. Return None if the
-        version is stale."""
+        """Apply a leader's ISR change; other brokers learn of it a little later.
+
+        Return the new state, or None if the change has an old version.
+        """
         if change.state.version != self.states[change.partition].version:
             return None
         state = dataclasses.replace(change.state, version=change.state.version + 1)
@@ -223,7 +225,7 @@ class World:
         return state
 
     def elect(self, number: int, partition: int = 0, isr: Sequence[int] | None = None) -> None:
-        """Elect a new leader in a new epoch, like the controller."""
+        """Elect a new leader in a new leader epoch, as the controller does."""
         state = self.states[partition]
         self.states[partition] = dataclasses.replace(
             state,
@@ -250,7 +252,7 @@ class World:
         return node
 
     def take_out(self, number: int, partition: int = 0) -> None:
-        """Remove a dead broker from the ISR, like the controller."""
+        """Remove a dead broker from the ISR, as the controller does."""
         state = self.states[partition]
         left = tuple(replica for replica in state.isr if replica.broker_id != number)
         self.states[partition] = dataclasses.replace(state, isr=left, version=state.version + 1)
@@ -285,7 +287,7 @@ class World:
             await asyncio.sleep(0.001)
 
     async def agree(self, partition: int = 0) -> list[tuple[int, int, int]]:
-        """Wait until all logs are equal; return their batches."""
+        """Wait until the logs of all brokers are equal; return their batches."""
         leader = self.states[partition].leader
 
         def same() -> bool:

@@ -1,5 +1,4 @@
-"""A producer load whose acknowledged records are checked, and the state of a topic's replicas as
-clients and files show it."""
+"""Watch a topic's replicas through clients and files, and load the topic with checked records."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from support.patience import PATIENCE_S, until
 
 
 class Watched:
-    """A topic of a cluster: its leaders, its ISRs and the files of its replicas."""
+    """A topic, with access to its leaders, its ISRs and the files of its replicas."""
 
     def __init__(self, cluster: LocalCluster, bus: Bus, topic: str) -> None:
         self.cluster = cluster
@@ -24,7 +23,7 @@ class Watched:
         self.topic = topic
 
     def state(self, partition: int = 0) -> tuple[int, int, set[int]]:
-        """Return leader, leader epoch and ISR of a partition, from any broker's metadata."""
+        """Return leader, leader epoch and ISR of a partition from a broker's metadata."""
         row = self.bus.admin.cluster([self.topic]).topics[self.topic].partitions[partition]
         return row.leader, row.leader_epoch, set(row.isr)
 
@@ -68,8 +67,7 @@ class Watched:
         return self.bytes_on(self.cluster.brokers[0], partition)
 
     def values(self, partition: int = 0) -> list[bytes | None]:
-        """Read all records of a partition and check that offsets have no gaps; return the
-        values."""
+        """Read all records of a partition; check that offsets have no gaps; return the values."""
         found: list[bytes | None] = []
         end = self.end(partition)
         with self.bus.consumer(self.topic, partitions=[partition], start="earliest") as consumer:

@@ -1,6 +1,6 @@
-"""Make this process's producers write row batches, which Apache Kafka stores too.
+"""Make the producers of this process write row batches.
 
-Only logbus stores batches of columns.
+Apache Kafka stores row batches too; only logbus stores column batches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Producers that send while a test changes the cluster; a failed send fails the test."""
+"""Send records while a test changes the cluster, and record every failed send."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ BATCH = 10
 
 
 class Load:
-    """Send values to ``topic`` with acks=all with a separate producer, batch after batch.
+    """A thread that sends values to ``topic`` with its own producer and acks=all, in batches.
 
     If ``copies`` names a topic, the load also writes the first value of each batch to that topic,
-    in a transaction of id ``name``. ``sent`` has the acknowledged values, ``failures`` the errors
-    that ended the load.
+    in a transaction with the transactional id ``name``. ``sent`` holds the acknowledged values,
+    ``failures`` the errors that ended the load.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Load:
         self._thread.join()
 
     def goes_on(self, batches: int = 3) -> None:
-        """Wait until more batches are acknowledged."""
+        """Wait until ``batches`` more batches are acknowledged."""
         before = len(self.sent)
         until(lambda: self.failures or len(self.sent) >= before + batches * BATCH)
         assert not self.failures, self.failures
@@ -67,7 +67,7 @@ class Load:
 
 
 def read_values(bus: Bus, topic: str, count: int) -> list[bytes]:
-    """Return the values of a topic, sorted, once there are at least ``count``."""
+    """Wait until a topic has at least ``count`` values; return all its values, sorted."""
     found: list[bytes] = []
     with bus.consumer(topic, start="earliest") as consumer:
 

@@ -1,9 +1,9 @@
-"""Writes an archive of Spark's loaded classes (JEP 350), with which the tests start Spark faster.
+"""Write an archive of Spark's loaded classes (JEP 350), with which tests start Spark faster.
 
 ``python tests/support/spark_classes.py FILE`` runs one query, and writes 155 MB when the JVM exits.
-About forty processes of the tests start Spark. Without the archive, each would load and verify
-10,000 classes, which takes ten seconds of processor time. ``make test`` writes the archive once for
-each virtual environment.
+About forty processes of the tests start Spark. Without the archive, each process would load and
+verify 10,000 classes, which takes ten seconds of processor time. ``make test`` writes the archive
+once for each virtual environment.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import sys
 from pathlib import Path
 
 OPTIONS = (
-    # The optimising compiler would take half of the processor time of these short-lived JVMs.
+    # Disable the optimising compiler, which would take half of a short-lived JVM's processor time.
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-    # Verifying the classes of Spark's jars would take a quarter of the start.
+    # Skip verifying the classes of Spark's jars, which would take a quarter of the start time.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
-    # A JVM with another class path ignores the archive; do not let it print a warning.
+    # Print no warning in a JVM with another class path, which ignores the archive.
     "-Xlog:disable"
 )
 ARCHIVE = Path(sys.prefix, ".spark-classes.jsa")
 
 
 def jvm_options() -> str:
-    """Return the options of a test's Spark JVM, which use the archive if it exists."""
+    """Return the JVM options of Spark in tests. They use the archive if it exists."""
     return f"{OPTIONS} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.is_file() else OPTIONS
 
 
 def write(path: Path) -> None:
-    """Run a query in a JVM that writes the classes it has loaded to ``path`` when it exits."""
+    """Run a query in a JVM that writes its loaded classes to ``path`` when it exits."""
     unfinished = path.with_suffix(".new")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{OPTIONS} -XX:ArchiveClassesAtExit={unfinished}"
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""Helpers for tests of the source's planner with real brokers, without Spark."""
+"""Run the source's planner on real brokers as Spark does, but without Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Range = tuple[int, int, int]
 
 
 def make_planner(bus: Bus, **given: str) -> StreamPlanner:
-    """Return a streaming source's planner with short refresh intervals. The caller stops it."""
+    """Return a planner of a streaming source with short refresh intervals; the caller stops it."""
     given.setdefault("metadata.max.age.ms", "100")
     given.setdefault("fetchOffset.retryIntervalMs", "50")
     found = options.read_options(options.parse(given), bus.bootstrap_servers, streaming=True)
@@ -34,7 +34,7 @@ def make_planner(bus: Bus, **given: str) -> StreamPlanner:
 
 
 def new_topic(bus: Bus, *counts: int, name: str | None = None, **config: object) -> str:
-    """Create a topic with ``counts[p]`` records in partition p: values 0, 1, … Return its name."""
+    """Create a topic with ``counts[p]`` records 0, 1, … in each partition p; return its name."""
     name = name or f"plan-{os.getpid()}-{next(_NUMBERS)}"
     bus.create_topic(name, partitions=len(counts), config=config)
     fill(bus, name, *counts)
@@ -42,7 +42,10 @@ def new_topic(bus: Bus, *counts: int, name: str | None = None, **config: object)
 
 
 def fill(bus: Bus, topic: str, *counts: int, start_ms: int | None = None) -> None:
-    """Append ``counts[p]`` records to partition p, with timestamps 1 ms apart from ``start_ms``."""
+    """Append ``counts[p]`` records to each partition p.
+
+    Timestamps begin at ``start_ms`` and are 1 ms apart.
+    """
     with bus.producer() as producer:
         for partition, count in enumerate(counts):
             for number in range(count):
@@ -52,18 +55,18 @@ def fill(bus: Bus, topic: str, *counts: int, start_ms: int | None = None) -> Non
 
 
 def batch(bus: Bus, **given: str) -> list[Range]:
-    """Return the (partition, start, end) ranges of a batch query."""
+    """Plan a batch query; return its ranges as (partition, start offset, end offset)."""
     found = options.read_options(options.parse(given), bus.bootstrap_servers, streaming=False)
     return [(r.partition, r.start, r.end) for task in plan_batch(found) for r in task]
 
 
 def begin_query(planner: StreamPlanner) -> Document:
-    """Make the calls with which Spark starts a query without a checkpoint."""
+    """Make the calls by which Spark starts a new query; return the first batch's end offset."""
     return planner.latest_offset(planner.initial_offset(), unlimited=False)
 
 
 def step(planner: StreamPlanner, at: Document, *, unlimited: bool = False) -> Document:
-    """Wait for new records and return the end offset of the next batch."""
+    """Wait until the planner sees new records; return the end offset of the next batch."""
     end: Document = until(
         lambda: planner.latest_offset(at, unlimited=unlimited), lambda end: end != at
     )
@@ -71,13 +74,13 @@ def step(planner: StreamPlanner, at: Document, *, unlimited: bool = False) -> Do
 
 
 def ends(document: Document, topic: str) -> list[int]:
-    """Return the offsets of a topic in an offset document, in order of partition."""
+    """Return the offsets of a topic's partitions in an offset document, in order."""
     offsets = document["topics"][topic]["offsets"]
     return [offsets[number] for number in sorted(offsets, key=int)]
 
 
 def rows(planner: StreamPlanner, begin: Document, end: Document) -> list[Range]:
-    """Return the (partition, start, end) ranges of a micro-batch, sorted."""
+    """Return the ranges of a micro-batch as sorted (partition, start offset, end offset)."""
     return sorted(
         (r.partition, r.start, r.end) for task in planner.ranges(begin, end) for r in task
     )
@@ -95,7 +98,7 @@ def values_of(
 
 
 def fails(call: Callable[[], Any], error: type[Exception]) -> str:
-    """Call until the error is raised, and return its message."""
+    """Repeat the call until it raises the error; return the error's message."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         try:

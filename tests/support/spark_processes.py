@@ -1,4 +1,4 @@
-"""Spark's Python processes and their connections, read from /proc (Linux only)."""
+"""Find Spark's Python processes and their connections in /proc (Linux only)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from support.spark_classes import jvm_options
 
 ESTABLISHED = "01"
 QUICK_JVM = {"JDK_JAVA_OPTIONS": jvm_options()}
-"""The environment of a Spark process whose executors are JVMs of their own."""
+"""Environment variables for a Spark process whose executors are separate JVMs."""
 
 
 def children(parent: int) -> list[int]:
     """Return the pids of a process's children."""
     found: list[int] = []
     for task in Path(f"/proc/{parent}/task").iterdir():
-        # The thread has ended since it was listed.
+        # Ignore a thread that has ended since it was listed.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += map(int, (task / "children").read_text().split())
     return found
 
 
 def python_workers(spark: Any) -> list[int]:
-    """Return the pids of the workers that run tasks: children of the JVM's worker daemon."""
+    """Return the pids of the Python workers that run tasks: children of Spark's worker daemon."""
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     daemons = [pid for pid in children(jvm) if arguments(pid)[-1] == "pyspark.worker"]
     return [worker for daemon in daemons for worker in children(daemon)]

@@ -1,4 +1,4 @@
-"""Helpers for Spark tests: reads, writes and queries on the worker's cluster."""
+"""Run reads, writes and streaming queries of Spark on the worker's cluster."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def records(bus: Any, *topics: str) -> list[Any]:
         if not ends:
             continue
         with bus.consumer(topic, start="earliest") as consumer:
-            # Compare positions instead of counts, because transaction markers have offsets, too.
+            # Compare positions instead of counts, because transaction markers have offsets too.
             while any((consumer.position(place) or 0) < end for place, end in ends.items()):
                 found += consumer.poll(0.2)
     return sorted(found, key=lambda r: (r.topic, r.partition, r.offset))
 
 
 class Queries:
-    """Spark with a cluster: DataFrames, streaming queries and their output."""
+    """Creates DataFrames and streaming queries on a cluster, and reads their output."""
 
     def __init__(self, spark: Any, bus: Any, folder: Path) -> None:
         self.spark = spark
@@ -42,7 +42,7 @@ class Queries:
     def topic(
         self, *counts: int, name: str | None = None, replicas: int = -1, **config: object
     ) -> str:
-        """Create a topic with ``counts[p]`` records in partition p: "0", "1", … Return its name."""
+        """Create a topic with ``counts[p]`` records 0, 1, … in partition p; return its name."""
         name = name or f"s-{os.getpid()}-{next(_NUMBERS)}"
         self.bus.create_topic(
             name, partitions=len(counts), replication_factor=replicas, config=config
@@ -72,7 +72,7 @@ class Queries:
         return (reader.schema(schema) if schema else reader).load()
 
     def values(self, topic: str) -> list[str]:
-        """Return a topic's values, sorted. Reads without Spark, because tests poll it."""
+        """Return a topic's values, sorted; read them without Spark, because tests poll often."""
         return sorted(record.value.decode() for record in records(self.bus, topic))
 
     def write(self, frame: Any, **given: Any) -> None:
@@ -105,7 +105,7 @@ class Queries:
             query.stop()
 
     def committed(self, group: str) -> dict[str, int]:
-        """Return a group's committed offsets, by partition name (topic-partition)."""
+        """Return the committed offsets of a group, by partition name such as topic-0."""
         return {str(tp): row.offset for tp, row in self.bus.admin.committed(group).items()}
 
 
@@ -120,9 +120,9 @@ def offsets(query: Any, source: int = 0) -> list[dict[str, Any]]:
 
 
 def damage_second_of_three(bus: Any, cluster: Any, topic: str) -> range:
-    """Write three batches of ten records to partition 0 and flip a byte of the second on disk.
+    """Write three batches of ten records to partition 0; flip a byte of the second batch on disk.
 
-    Return the offsets of the corrupt batch.
+    Return the offsets of the damaged batch.
     """
     with bus.producer() as producer:
         for number in range(3):

@@ -1,7 +1,7 @@
-"""Random changes of topics under a running query: creation, growth, trimming, deletion, records.
+"""Change topics at random under a running query: create, extend, trim, delete, send records.
 
 ``Life`` makes the changes and records the expected result. A query from the earliest offset must
-return every remaining record once. It may also return deleted records, but none twice. A seed
+return every remaining record once. It may also return deleted records, but no record twice. A seed
 determines the changes, but not how far the query is at each change.
 """
 
@@ -31,7 +31,7 @@ class Life:
     def __init__(self, bus: Bus, prefix: str, seed: int) -> None:
         self.random = random.Random(seed)
         self.told: list[str] = []
-        """Descriptions of the changes, newest last."""
+        """Descriptions of the changes in their order."""
         self._bus = bus
         self.prefix = prefix
         self._made = 0
@@ -48,7 +48,7 @@ class Life:
         ]
 
     def act(self) -> None:
-        """Make one random change. Most changes send records."""
+        """Make one random change; most changes send records."""
         actions, weights = zip(*self._actions, strict=True)
         [action] = self.random.choices(actions, weights)
         self.told.append(action())
@@ -127,7 +127,7 @@ class Life:
 
 
 class Seen:
-    """A function for ``foreachBatch`` that collects each batch's values, with random delays.
+    """A function for ``foreachBatch`` that collects the values of each batch after a random delay.
 
     A repeated batch replaces its former values.
     """
@@ -138,13 +138,13 @@ class Seen:
         self._lock = threading.Lock()
 
     def __call__(self, frame: Any, batch: int) -> None:
-        # The batch is planned but not read yet. Its tasks miss the records that are deleted now.
+        # Spark has planned the batch but not read it, so records may be deleted in between.
         threading.Event().wait(self._random.choice((0, 0, 0.02, 0.1)))
         values = [bytes(row.value).decode() for row in frame.select("value").collect()]
         with self._lock:
             self._batches[batch] = values
 
     def values(self) -> Counter[str]:
-        """Return every received value with the number of times."""
+        """Return how often each value was received."""
         with self._lock:
             return Counter(value for values in self._batches.values() for value in values)

@@ -1,4 +1,4 @@
-"""Helpers for storage tests: make batches; write, damage and reopen logs."""
+"""Make batches; write, damage and reopen logs, for tests of storage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = PartitionKey("topicAAAAAAAAAAAAAAAAA", 3)
 DATA = "/data"
 FOLDER = f"{DATA}/{KEY.topic_id}-{KEY.partition}"
 RWF_DONTCACHE = 0x80
-"""Flag of pwritev2 (Linux 6.14) for which Python has no constant."""
+"""A flag of pwritev2 since Linux 6.14; Python has no constant for it."""
 SMALL = TopicConfig(
     segment_bytes=4096, max_message_bytes=4096, index_interval_bytes=256, file_delete_delay_ms=10
 )
@@ -32,8 +32,7 @@ def batch(
     attributes: int = 0,
     fill: int = 0x55,
 ) -> bytearray:
-    """Return a batch of ``size`` bytes as a client sends it, with a valid CRC, but with a body that
-    cannot be decoded."""
+    """Return a batch of ``size`` bytes with a valid CRC and a body that cannot be decoded."""
     header = (0, size - 12, -1, fmt.MAGIC_ROWS, 0, attributes, rows - 1, timestamp, timestamp)
     data = bytearray(fmt.HEADER.pack(*header, *producer, rows))
     data += bytes([fill]) * (size - len(data))
@@ -49,7 +48,7 @@ def append(
 
 
 def stored(log: Log) -> list[BatchHeader]:
-    """Read a log from start to end, check each batch, and return the headers."""
+    """Read a log from start to end, check each batch, and return the batch headers."""
     found, offset = [], log.log_start_offset
     while offset < log.log_end_offset:
         piece = log.reader.read(offset, 1 << 20, log.log_end_offset)
@@ -107,7 +106,7 @@ class Disk:
         self.files.capacity_bytes = total - free + usable
 
     def kill(self) -> None:
-        """Kill the process. The page cache survives."""
+        """Kill the process; the page cache survives."""
         self.files.kill()
 
     def reopen_all(self) -> None:
@@ -122,7 +121,7 @@ class Disk:
         self.start()
         return self.log
 
-    # -- damage to a stopped broker's files ---------------------------------------------------
+    # The methods below damage the files of a stopped broker.
 
     def names(self, suffix: str = "") -> list[str]:
         return [name for name in self.files.list_dir(FOLDER) if name.endswith(suffix)]

@@ -1,4 +1,4 @@
-"""A file of batches, and reads of its ranges as a local consumer makes them."""
+"""Write a file of batches, and read its ranges as a consumer on the same machine does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = [1, 3000, 40, 70_000, 5, 5, 5, 200_000, 1, 900, 64_000, 64_000, 2]
 
 
 def write(path: Path, values: list[bytes], base: int = 0, epoch: int = 3) -> StoredRange:
-    """Write batches of one value each, rows and columns alternately; return their file range."""
+    """Write a batch for each value, in turn as rows and as columns; return their file range."""
     with path.open("wb") as file:
         for n, value in enumerate(values):
             batch = memoryview(bytearray((rows_batch, columns_batch)[n % 2]([value])))
@@ -28,7 +28,7 @@ def write(path: Path, values: list[bytes], base: int = 0, epoch: int = 3) -> Sto
 
 
 def opened(stored: StoredRange, offset: int = 0, *, reads_once: bool = False) -> LocalRange:
-    """Return a range of leader epoch 3 whose first batch begins at ``offset``."""
+    """Open a file range in leader epoch 3 whose first batch begins at ``offset``."""
     walker = BatchWalker(WalkPolicy(leader_epoch=3), offset, epoch=0, at_boundary=True)
     return LocalRange(stored, walker, WHERE, reads_once=reads_once)
 

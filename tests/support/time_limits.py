@@ -1,7 +1,7 @@
-"""A pytest plugin that applies a test's time limit to its teardown, too.
+"""A pytest plugin that applies a test's time limit to its teardown too.
 
-pytest-timeout raises once in a test, and stops its timer when the test fails. A fixture that then
-waits for ever, such as for a query that does not stop, would block the whole run.
+pytest-timeout raises an error once in a test, and stops its timer when the test fails. A fixture
+that then waits for ever, for example for a query that does not stop, would block the whole run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 _SETTINGS = pytest.StashKey[Any]()
 _REPEAT_S = 30.0
-"""Seconds after which an expired limit raises again, because a ``finally`` block may hang, too."""
+"""Seconds after which an expired limit raises again: a ``finally`` block may hang too."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -28,7 +28,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Iterator[None]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Give the teardown the time limit of its test."""
+    """Apply the time limit of a test to its teardown."""
     settings = item.stash.get(_SETTINGS, None)
     if settings is not None:
         item.ihook.pytest_timeout_set_timer(item=item, settings=settings)

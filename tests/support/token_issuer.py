@@ -1,4 +1,4 @@
-"""An issuer of access tokens for tests: key sets, tokens, and an HTTPS server for both."""
+"""An issuer of OAuth access tokens for tests, with an HTTPS server for keys and tokens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from support.certificates import write_pem
 
 ISSUER, AUDIENCE = "https://issuer.example", "logbus"
 CREDENTIALS = "Basic Y2Fyb2w6b2YrY2Fyb2w="
-"""The client id carol with the secret 'of carol', as form-encoded texts."""
+"""The HTTP Basic credentials of client id carol with the secret 'of carol'."""
 
 
 class Issuer:
-    """One issuer with one key.
+    """An issuer of tokens with one key.
 
-    ``lifetime_s`` is the lifetime in seconds of the tokens from ``serve``.
+    ``lifetime_s`` is the lifetime, in seconds, of the tokens that ``serve`` issues.
     """
 
     def __init__(self, key_id: str = "first", lifetime_s: float = 600) -> None:
@@ -34,17 +34,19 @@ class Issuer:
         self.lifetime_s = lifetime_s
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.asked: list[str] = []
-        """Paths that clients and brokers requested."""
+        """The paths that clients and brokers requested."""
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
-        """Status, headers and body of further paths."""
+        """The status, headers and body that ``serve`` returns for further paths."""
 
     def key_set(self) -> bytes:
         row = ECAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return json.dumps({"keys": [{**row, "kid": self.key_id, "use": "sig"}]}).encode()
 
     def token(self, user: str = "carol", **claims: Any) -> str:
-        """Return a token. ``headers`` replaces the token's header; a claim whose value is None is
-        omitted."""
+        """Return a signed token for a user.
+
+        ``headers`` replaces the token's header. Claims with the value None are omitted.
+        """
         headers = claims.pop("headers", {"kid": self.key_id})
         now = time.time()
         given = {"iss": ISSUER, "aud": AUDIENCE, "sub": user, "iat": now - 1, "exp": now + 600}
@@ -54,7 +56,7 @@ class Issuer:
 
 @contextmanager
 def serve(issuer: Issuer, folder: Path) -> Iterator[str]:
-    """Serve ``/keys`` and ``/token`` of an issuer; yield the URL of the server."""
+    """Serve the paths ``/keys`` and ``/token`` of an issuer; yield the server's URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

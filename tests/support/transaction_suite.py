@@ -67,12 +67,12 @@ def topic(servers: str) -> str:
 
 
 def batches() -> str:
-    """Set how this process's producers write: Apache Kafka stores only row batches."""
+    """Return the format in which producers of this process write: Kafka stores only rows."""
     return "columns" if arrow.encode is row_batches.encode_columns else "rows"
 
 
 def visible(servers: str, topic: str) -> list[str]:
-    """Return the values that librdkafka reads with read_committed up to the end."""
+    """Return all values that librdkafka reads with read_committed, sorted."""
     reader = ck.Consumer(
         {
             "bootstrap.servers": servers,
@@ -105,7 +105,7 @@ def committed(servers: str, group: str, topic: str) -> dict[int, int]:
     return found
 
 
-def test_committed_transactions_are_visible_and_aborted_ones_are_not(
+def test_records_of_committed_transactions_are_visible_and_of_aborted_ones_not(
     bus: Bus, servers: str, topic: str
 ) -> None:
     with pytest.raises(ZeroDivisionError), bus.transaction("x-" + topic) as txn:
@@ -123,7 +123,7 @@ def test_committed_transactions_are_visible_and_aborted_ones_are_not(
 
 
 def test_transactions_in_quick_succession_commit(bus: Bus, servers: str, topic: str) -> None:
-    """The markers of one transaction may arrive after the first batches of the next."""
+    """Markers of a transaction may arrive after the first batches of the next transaction."""
     for turn in range(20):
         with bus.transaction("x-" + topic) as txn:
             for each in range(4):
@@ -206,9 +206,9 @@ def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
 def test_a_transaction_that_outlives_its_timeout_can_begin_again(
     bus: Bus, servers: str, topic: str
 ) -> None:
-    """Kafka's coordinator checks for timed-out transactions every 10 s.
+    """The coordinator aborts the transaction; Kafka's coordinator looks for it every 10 s.
 
-    The epoch bump of its abort may fence the producer; then only a new producer can continue.
+    The abort may bump the epoch and so fence the producer. Then only a new producer can continue.
     """
     producer = bus.producer(transactional_id="x-" + topic, transaction_timeout_ms=1_000)
     producer.begin()
@@ -220,7 +220,7 @@ def test_a_transaction_that_outlives_its_timeout_can_begin_again(
     low_high: list[Any] = []
     for _ in range(300):
         low_high = [reader.get_watermark_offsets(ck.TopicPartition(topic, each)) for each in (0, 1)]
-        if sum(high for _, high in low_high) == 2:  # The partition has the record and its marker.
+        if sum(high for _, high in low_high) == 2:  # The record and the abort marker are there.
             break
         reader.poll(0.1)
     reader.close()
@@ -236,7 +236,7 @@ def test_a_transaction_that_outlives_its_timeout_can_begin_again(
     assert visible(servers, topic) == ["second"]
 
 
-def test_a_timeout_above_the_brokers_is_refused(bus: Bus) -> None:
+def test_transaction_timeout_above_the_brokers_maximum_is_refused(bus: Bus) -> None:
     with (
         pytest.raises(
             InvalidTransactionTimeoutError, match="lower the producer's setting, or raise"
@@ -246,7 +246,7 @@ def test_a_timeout_above_the_brokers_is_refused(bus: Bus) -> None:
         pass
 
 
-def test_offsets_of_a_group_that_has_moved_on_are_refused(
+def test_offsets_of_an_outdated_group_member_are_refused(
     bus: Bus, servers: str, topic: str
 ) -> None:
     group = "g-" + topic
@@ -272,7 +272,7 @@ def test_offsets_of_a_group_that_has_moved_on_are_refused(
 
 
 class Stale(NamedTuple):
-    """A consumer whose generation is outdated."""
+    """Stands for a consumer whose member id or generation is outdated."""
 
     config: ConsumerConfig
     offsets: MemberOffsets
@@ -303,8 +303,7 @@ def test_asyncio_commits_aborts_and_sends_offsets(servers: str, topic: str) -> N
 def test_asyncio_commits_no_transaction_that_lacks_a_refused_record(
     servers: str, topic: str
 ) -> None:
-    """If the commit succeeded, a caller that awaits only the commit would not notice that the
-    record is lost."""
+    """A caller that awaits only the commit must learn that a record was refused."""
 
     async def run() -> None:
         async with await aconnect(servers, max_request_bytes=1 << 20) as bus:
@@ -325,8 +324,7 @@ def test_asyncio_commits_no_transaction_that_lacks_a_refused_record(
 def test_asyncio_sends_no_record_of_an_aborted_transaction_in_the_next(
     servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that waits for buffer space while its transaction aborts must not join the next
-    one."""
+    """A record waits for buffer space while its transaction aborts."""
     watch_space = AsyncProducer._watch_space
 
     def watch_late(producer: AsyncProducer) -> None:

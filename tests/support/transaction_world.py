@@ -1,6 +1,6 @@
-"""Transaction coordinators over replica managers with real disk threads.
+"""Run transaction coordinators on replica managers with real disk threads and logs.
 
-Each test sets the responses of the brokers that receive markers; all records are in real logs.
+A test sets the responses of the brokers that receive markers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OUT_0, OUT_1 = PartitionKey(OUT, 0), PartitionKey(OUT, 1)
 
 
 class TransactionCluster:
-    """The metadata, the producer ids and the marker receivers of all coordinators."""
+    """Gives coordinators their metadata and producer ids, and answers their markers."""
 
     def __init__(self, world: World, **settings: Any) -> None:
         self.world = world
@@ -53,7 +53,7 @@ class TransactionCluster:
         self.features = {"transaction.version": 2}
         self.has_out = True
         self.is_out_deleted: bool | None = True
-        """Whether ZooKeeper confirms that the topic is deleted; None: ZooKeeper does not answer."""
+        """Whether ZooKeeper says that the topic is deleted; None if ZooKeeper does not answer."""
         self.received: list[tuple[int, TransactionMarker]] = []
         self.ended: list[EndGroupOffsetsRequest] = []
         self.code: Callable[[int], int] = lambda partition: 0

@@ -1,7 +1,7 @@
-"""A browser for tests: Chromium, driven by chromedriver over the W3C WebDriver protocol.
+"""Control Chromium for tests through chromedriver and the W3C WebDriver protocol.
 
 The profile is new and empty, and the browser calls no host by itself. ``require_browser`` skips a
-test if either program is missing.
+test if Chromium or chromedriver is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-"""The protocol's key of an element's id."""
+"""The key under which the protocol returns the id of an element."""
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -47,7 +47,7 @@ def require_browser() -> tuple[str, str]:
 
 
 class Browser:
-    """One browser with one window."""
+    """A browser with one window."""
 
     def __init__(self, profile: Path) -> None:
         browser, driver = require_browser()
@@ -115,7 +115,7 @@ class Browser:
         return self._send("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
 
     def open(self, url: str) -> None:
-        """Load a page and wait for its load event."""
+        """Load a page; wait for its load event."""
         self._send("POST", "/url", {"url": url})
 
     @property
@@ -127,8 +127,7 @@ class Browser:
         return str(self._send("GET", "/title"))
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Run a script and return its result; DevTools runs it, so no policy of the page
-        applies."""
+        """Run a script outside the page's Content-Security-Policy; return its result."""
         return self._send("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def text(self, selector: str) -> str:
@@ -149,7 +148,7 @@ class Browser:
         self._send("POST", f"/element/{element}/value", {"text": text})
 
     def press(self, keys: str) -> None:
-        """Press keys in the focused element."""
+        """Type keys into the focused element."""
         focused = self._send("GET", "/element/active")[ELEMENT]
         self._send("POST", f"/element/{focused}/value", {"text": keys})
 
@@ -158,8 +157,7 @@ class Browser:
         return str(self._send("POST", "/element", using)[ELEMENT])
 
     def complaints(self) -> list[str]:
-        """Return the page's script errors and violations of its Content-Security-Policy since the
-        last call."""
+        """Return the script errors and violations of the page's policy since the last call."""
         rows = self._send("POST", "/se/log", {"type": "browser"})
         return [row["message"] for row in rows if row["level"] in ("SEVERE", "WARNING")]
 
@@ -176,7 +174,7 @@ class Browser:
         )
 
     def allow_scripts(self, allowed: bool) -> None:
-        """Turn the scripts of pages on or off, from the next page on."""
+        """Enable or disable scripts, from the next page on."""
         self.command("Emulation.setScriptExecutionDisabled", value=not allowed)
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:

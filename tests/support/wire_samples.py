@@ -1,4 +1,4 @@
-"""Random messages of kafka-python's protocol classes, as references for the codecs."""
+"""Build random messages with kafka-python's protocol classes, as references for the codecs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def text(rng: random.Random) -> str:
 
 
 def _element(field: Any, version: int, rng: random.Random) -> Any:
-    """Return a value for an array's element, which is never null."""
+    """Return a random value for an element of an array, which is never null."""
     while (found := value(field, version, rng)) is None:
         pass
     return found
 
 
 def value(field: Any, version: int, rng: random.Random) -> Any:
-    """Return a random value for a field in one version; sometimes null if that is allowed."""
+    """Return a random value of a field in a version; sometimes null if the field allows it."""
     if field.nullable_for_version_q(version) and rng.random() < 0.2:
         return None
     if field.is_struct_array():
@@ -52,7 +52,7 @@ def value(field: Any, version: int, rng: random.Random) -> Any:
 
 
 def fill(kind: Any, table: Any, version: int, rng: random.Random) -> Any:
-    """Return an object of ``kind`` with every field of this version set."""
+    """Return an object of ``kind`` with random values in every field of this version."""
     fields = {
         field.name: value(field, version, rng)
         for field in table._fields
@@ -62,7 +62,7 @@ def fill(kind: Any, table: Any, version: int, rng: random.Random) -> Any:
 
 
 def message(kind: Any, version: int, rng: random.Random) -> Any:
-    """Return a complete message of this version."""
+    """Return a random message of this version with all its fields set."""
     fields = {
         field.name: value(field, version, rng)
         for field in kind._struct._fields
@@ -72,7 +72,7 @@ def message(kind: Any, version: int, rng: random.Random) -> Any:
 
 
 def plain(item: Any, table: Any, version: int) -> Any:
-    """Return a message as dictionaries and lists, with topic ids as text, for comparison."""
+    """Convert a message to dictionaries and lists for a comparison, with topic ids as text."""
     if item is None:
         return None
     found = {}
@@ -93,7 +93,7 @@ def plain(item: Any, table: Any, version: int) -> Any:
 
 
 def id_text(value: Any) -> str:
-    """Return a topic id, given as text, UUID or None, as its 22 characters."""
+    """Return the 22 characters of a topic id that is given as text, UUID or None."""
     if isinstance(value, str):
         return value
     return topic_id_text(bytes(16) if value is None else value.bytes)

@@ -1,9 +1,9 @@
-"""The controller, driven by lines of text.
+"""Drive the controller's state machine by lines of text.
 
-Every verb takes these words:
+Every line may have these words:
 - ``now=`` sets the clock.
-- ``conflict=t-0:1:A+2:B`` refuses the step's first write of states, because another writer has set
-  this ISR of t-0. The step is then repeated with new decisions, as the controller's shell does.
+- ``conflict=t-0:1:A+2:B`` makes the first write of states fail, because another writer has set this
+  ISR of t-0. The controller then decides again, as its shell makes it do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CREATION = ("name", "partitions", "factor", "assignment", "validate_only", "now
 
 
 class ControllerMachine:
-    """The verb ``controller``: each write is completed at once."""
+    """The machine of the verb ``controller``; each write completes at once."""
 
     def __init__(self, words: Words) -> None:
         self.machine = Controller(int(words.get("rebalance", "-1")))
@@ -75,7 +75,7 @@ class ControllerMachine:
         self.known = set(held.known)
         return lines or ["nothing to do"]
 
-    # Events.
+    # The methods below parse events.
 
     def _elected(self, words: Words) -> ev.ControllerEvent:
         self._set_brokers(words)
@@ -104,7 +104,7 @@ class ControllerMachine:
         return ev.StatesRead([self._by_leader(words["state"])])
 
     def _late_notice(self, words: Words) -> ev.ControllerEvent:
-        """Add a change notice that arrives late: its partition state has an old version."""
+        """Return a late change notice, whose partition state has an old version."""
         change = self._by_leader(words["state"])
         version = int(words["version"])
         return ev.StatesRead(
@@ -161,13 +161,13 @@ class ControllerMachine:
     def _retire(self, words: Words) -> ev.ControllerEvent:
         return ev.RetirementRequested(self._next_token(), int(words["broker"]))
 
-    # Parsing of words.
+    # The methods below parse words.
 
     def _set_brokers(self, words: Words) -> None:
         """Set the live brokers from ``live=1:A@10,2:B@11/rack,3:C@12~``.
 
-        Id, directory, broker epoch, rack; ``~`` marks a draining broker, and an exclamation mark a
-        full one.
+        A broker has an id, a directory, a broker epoch and perhaps a rack. ``~`` marks a draining
+        broker, and an exclamation mark a broker with a full disk.
         """
         features = dict(_FEATURES)
         if "features" in words:
@@ -191,15 +191,15 @@ class ControllerMachine:
         self._set_suspects(words)
 
     def _set_suspects(self, words: Words) -> None:
-        """Set the suspected processes: ``suspected=2@11`` is broker 2 of broker epoch 11."""
+        """Set the suspected processes. ``suspected=2@11`` is broker 2 with broker epoch 11."""
         rows = (word.partition("@") for word in words.get("suspected", "").split(",") if word)
         self.suspects = {int(broker): int(epoch) for broker, _, epoch in rows}
 
     def _by_leader(self, word: str) -> StateChange:
         """Parse a leader's write of a state.
 
-        ``t-0:1:A+2:B`` is the stored state of t-0 with this ISR and the next version. ``t-0!:2:B``
-        is the write of a leader that resigned because its log is damaged.
+        ``t-0:1:A+2:B`` sets this ISR of t-0 and increments the version. ``t-0!:2:B`` is the write
+        of a leader that resigned because its log is damaged.
         """
         name, _, isr = word.partition(":")
         key = _key(name.rstrip("!"))
@@ -224,7 +224,7 @@ class ControllerMachine:
         self._token += 1
         return self._token
 
-    # Effects as text.
+    # The methods below convert effects to text.
 
     def _line(self, effect: fx.ControllerEffect) -> str:
         match effect:

@@ -1,12 +1,13 @@
-"""A Kafka group, driven by lines of text. ``now=`` sets the clock until it is set again.
+"""Drive the state machine of a Kafka group by lines of text.
 
-- ``group generation=0 delay=0 size=1000`` creates the group. With ``former=2 until=5000`` the
-  coordinator takes over a group of two members.
-- ``join who=a`` is a member's first join, with ``id=a-1`` a later one.
-- ``protocols=range:t+u,sticky:t``: its protocols and subscriptions; ``owned=t-0+t-1``: its
-  partitions.
-- ``has=t-3``: the topic has three partitions.
-- ``assign=a-1:work`` assigns bytes, ``share=a-1:t-0`` partitions.
+- ``now=`` sets the clock until another line sets it.
+- ``group generation=0 delay=0 size=1000`` creates the group. With ``former=2 until=5000``, the
+  coordinator takes over a group that had two members.
+- ``join who=a`` is the first join of a member; ``join who=a id=a-1`` is a later join.
+- ``protocols=range:t+u,sticky:t`` sets the member's protocols and subscriptions.
+- ``owned=t-0+t-1`` sets the member's partitions.
+- ``has=t-3`` says that topic t has three partitions.
+- ``assign=a-1:work`` assigns bytes to a member; ``share=a-1:t-0`` assigns partitions.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Words = Mapping[str, str]
 
 
 class GroupMachine:
-    """The verb ``group``: one group. The line ``written`` completes the write of a generation."""
+    """The machine of the verb ``group``. The line ``written`` completes a generation's write."""
 
     def __init__(self, words: Words) -> None:
         limits = ev.GroupLimits(
@@ -58,7 +59,7 @@ class GroupMachine:
         effects = self.machine.step(self.now_ms, event)
         return [*(self._line(effect) for effect in effects), self._state()]
 
-    # Events.
+    # The methods below parse events.
 
     def _join(self, words: Words) -> ev.Event:
         rows = [row.partition(":") for row in words.get("protocols", "range:t").split(",") if row]
@@ -132,7 +133,7 @@ class GroupMachine:
     def _token(self) -> int:
         return len(self._labels)
 
-    # Output.
+    # The methods below print effects and the state.
 
     def _line(self, effect: fx.Effect) -> str:
         if isinstance(effect, fx.WriteGeneration):
@@ -194,7 +195,7 @@ def _work(assignment: bytes) -> str:
 
 
 def _counts(text: str) -> dict[str, int]:
-    """Parse partition counts: ``t-3`` means three partitions."""
+    """Parse partition counts of topics: ``t-3`` means that t has three partitions."""
     return dict(_tps(text))
 
 
@@ -204,9 +205,9 @@ def _tps(text: str) -> list[TopicPartition]:
 
 
 def _subscription(topics: str, owned: str = "") -> bytes:
-    """Return a consumer's encoded subscription, of version 0 if it owns no partition.
+    """Return the encoded subscription of a consumer; version 0 if it owns no partition.
 
-    ``!`` gives undecodable bytes, ``-`` gives no bytes.
+    ``topics`` may be ``!`` for undecodable bytes, or ``-`` for no bytes.
     """
     if topics == "!":
         return b"\0\0?"

@@ -1,6 +1,7 @@
-"""Drivers that feed the lines of a transcript to the state machines.
+"""Pass the lines of a transcript to the state machines.
 
-A line is a verb and ``key=value`` words. The output has one line per effect and one for the state.
+A line has a verb and ``key=value`` words. The output has a line for each effect and a line for the
+state.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 class PartitionMachine:
-    """The verb ``partition``: one replica. ``now=`` sets the clock until it is set again."""
+    """The machine of the verb ``partition``, one replica. ``now=`` sets the clock."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0
@@ -212,7 +213,7 @@ def _state(state: LeaderAndIsr) -> str:
 
 
 def _state_in(words: Words) -> LeaderAndIsr:
-    """Return the state of a line; ``elected=7`` is the elected registration of the leader."""
+    """Parse leader and ISR from a line. ``elected=7`` is the elected leader's broker epoch."""
     return LeaderAndIsr(
         int(words["leader"]),
         int(words["epoch"]),
@@ -224,7 +225,10 @@ def _state_in(words: Words) -> LeaderAndIsr:
 
 
 def _isr(isr: IsrState) -> str:
-    """Return the ISR as text: empty for a leader alone; ``+`` joins, ``-`` leaves."""
+    """Return the ISR as text. ``+`` marks a replica that joins, ``-`` a replica that leaves.
+
+    The text is empty if the leader is the only member.
+    """
     match isr:
         case CommittedIsr((_,)):
             return ""
@@ -242,7 +246,7 @@ def _names(replicas: Sequence[ReplicaId]) -> str:
 
 
 def _end(word: str | None) -> OffsetAndEpoch | None:
-    """Parse ``EPOCH@OFFSET``; None stays None."""
+    """Parse ``EPOCH@OFFSET``; return None for None."""
     if word is None:
         return None
     epoch, _, offset = word.partition("@")

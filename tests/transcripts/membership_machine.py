@@ -1,9 +1,9 @@
-"""A member of a Kafka group (the consumer's side), driven by lines of text.
+"""Drive the state machine of a consumer in a Kafka group by lines of text.
 
-The lines ``joined``, ``synced``, ``beaten`` and ``left`` answer its requests; ``broken of=…`` fails
-one. Its lookups of the coordinator and of topics are answered at once, from the lines
-``coordinator`` and ``topics``. ``at`` lets time pass, while a reader asks for records unless it is
-``stuck``.
+The lines ``joined``, ``synced``, ``beaten`` and ``left`` answer the member's requests; ``broken
+of=…`` fails a request. Lookups of the coordinator and of topics are answered at once, with the
+values of the lines ``coordinator`` and ``topics``. ``at`` advances the time; meanwhile the member's
+reader polls, unless it is ``stuck``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TURNS_MAX = 1000
 
 
 class MembershipMachine:
-    """One consumer: ``membership topics=t assignors=range session=10000 beat=1000 poll=60000``."""
+    """The machine of ``membership topics=t assignors=range session=10000 beat=1000 poll=60000``."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0
@@ -61,10 +61,10 @@ class MembershipMachine:
         getattr(self, f"_{verb}")(words)
         return [*self.lines, self._state()]
 
-    # Events.
+    # The methods below parse events.
 
     def _topics(self, words: Words) -> None:
-        """Set topics: ``t=3`` partitions, ``t=3/b`` with another topic id, ``t=0`` deletes it."""
+        """Set topics: ``t=3`` has 3 partitions, ``t=3/b`` another topic id; ``t=0`` is deleted."""
         for name, text in words.items():
             count, _, topic_id = text.partition("/")
             if int(count):
@@ -142,7 +142,7 @@ class MembershipMachine:
             self._step(ev.MemberTick("stuck" not in words))
         raise AssertionError("the machine does not settle")
 
-    # Effects.
+    # The methods below carry out and print effects.
 
     def _answer(self, name: str, answer: Any) -> None:
         self._step(ev.Answered(self.asked.pop(name), answer))

@@ -1,8 +1,8 @@
-"""A consumer of a native group, driven by lines of text.
+"""Drive the state machine of a consumer in a native group by lines of text.
 
-The simulated ZooKeeper answers at once and in order. Changes of other members are written directly
-into it. The output shows every write with the reason of a refusal, the readers' notifications, and
-the state.
+The simulated ZooKeeper answers at once and in order. Lines about other members change its znodes
+directly. The output has every write with the reason if it is refused, the notifications of readers,
+and the state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLACES = (znodes.consumers_path, znodes.owners_path, znodes.offsets_path)
 
 
 class NativeVerb:
-    """The verb ``native``: one consumer. ``now=`` sets the clock; ``at`` lets time pass."""
+    """The machine of the verb ``native``. ``now=`` sets the clock; ``at`` lets time pass."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0
@@ -56,7 +56,7 @@ class NativeVerb:
         self.machine = NativeMachine(GROUP, self.name, _subscription(words))
 
     def deliver(self, event: Any) -> None:
-        """Queue a watch's event."""
+        """Queue the event of a watch."""
         self.inbox.append(event)
 
     def do(self, verb: str, words: Words) -> list[str]:
@@ -66,11 +66,12 @@ class NativeVerb:
         self._drain()
         return [*self.lines, self._state()]
 
-    # The consumer's connection, its readers, and time.
+    # The methods below are verbs of the consumer's connection, its readers and time.
 
     def _connect(self, words: Words) -> None:
-        """Connect the consumer. ``unanswered``: writes on this connection succeed, but the answers
-        are lost.
+        """Connect the consumer.
+
+        With ``unanswered``, writes on this connection succeed but their responses are lost.
         """
         self.is_deaf_to_writes = "unanswered" in words
         is_new = self.session is None
@@ -80,7 +81,10 @@ class NativeVerb:
         self._step(ev.SessionConnected(self.session.session_id, is_new, TIMEOUT_MS))
 
     def _suspend(self, words: Words) -> None:
-        """Disconnect the consumer. ``deaf``: writes in flight succeed, but the answers are lost."""
+        """Disconnect the consumer.
+
+        With ``deaf``, writes in flight succeed but their responses are lost.
+        """
         self.session.connected = False
         self.service.forget_watches(self.session)
         self.inbox.clear()
@@ -123,10 +127,10 @@ class NativeVerb:
             self._drain()
         self.now_ms = until_ms
 
-    # Other members and brokers.
+    # The methods below are verbs of other members and of brokers.
 
     def _kind(self, words: Words) -> None:
-        """Create the group; ``generation`` is that of a group that a broker has claimed."""
+        """Create the group. With ``generation``, a broker has claimed it in this generation."""
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
         if "generation" in words:
             value = CoordinatorZnode(1, 7, 1, int(words["generation"]), 0, "7-1")
@@ -135,7 +139,7 @@ class NativeVerb:
             self._admin(Create(znodes.claim_path(GROUP, value.claim)))
 
     def _committed(self, words: Words) -> None:
-        """Create an offset that no member committed."""
+        """Write an offset that was committed without a member."""
         tp = _tp(words["of"])
         path = znodes.offset_path(GROUP, *tp)
         self._admin(Create(znodes.offsets_path(GROUP)))
@@ -143,16 +147,16 @@ class NativeVerb:
         self._admin(Create(path, _offset(int(words["offset"]))))
 
     def _pending(self, words: Words) -> None:
-        """Add offsets of an open transaction."""
+        """Add pending offsets of an open transaction."""
         self._admin(Create(znodes.pending_path(GROUP)))
         self._admin(Create(znodes.part_path(GROUP, words["part"])))
 
     def _ended(self, words: Words) -> None:
-        """End the transaction with these offsets."""
+        """End the transaction that has these pending offsets."""
         self._admin(Delete(znodes.part_path(GROUP, words["part"])))
 
     def _made_again(self, words: Words) -> None:
-        """Delete and recreate the group when the consumer is about to register."""
+        """Delete and recreate the group just before the consumer registers."""
         self.next_kind = {**words, "is": words["as"]}
 
     def _make_again(self) -> None:
@@ -165,8 +169,7 @@ class NativeVerb:
             self._admin(Create(place(GROUP)))
 
     def _claimed(self, words: Words) -> None:
-        """Make another broker claim the group in this ``generation`` just before the consumer
-        converts it."""
+        """Make a broker claim the group in this ``generation`` before the consumer converts it."""
         self.next_generation = int(words["generation"])
 
     def _claim(self) -> None:
@@ -238,7 +241,7 @@ class NativeVerb:
         refused = self.service.write(self.admin, [operation])
         assert refused is None, refused
 
-    # The machine and its effects.
+    # The methods below run the state machine and print its effects.
 
     def _drain(self) -> None:
         for _ in range(TURNS_MAX):
@@ -307,7 +310,7 @@ class NativeVerb:
 
 
 class Nobody:
-    """A listener that ignores its watches."""
+    """A watch listener that ignores events."""
 
     def deliver(self, event: Any) -> None:
         """Ignore the event."""

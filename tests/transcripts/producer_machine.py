@@ -1,11 +1,12 @@
-"""The transactions of a producer (the client's side), driven by lines of text.
+"""Drive the state machine of a transactional producer by lines of text.
 
-- ``producer`` creates a producer with the transactional id ``x``; ``begin``, ``commit``, ``abort``
-  and ``offsets`` are the user's calls.
-- ``sent`` sends a batch: from then on the coordinator may know of the transaction.
-- ``initialized``, ``ended`` and ``offsets_sent`` answer requests; ``init_failed``, ``end_failed``
-  and ``offsets_sent`` with ``error=90`` fail them with Kafka's code.
-- ``send_failed`` is a batch that failed; ``delivered`` says that all are acknowledged.
+- ``producer`` creates a producer with the transactional id ``x``.
+- ``begin``, ``commit``, ``abort`` and ``offsets`` are calls of the user.
+- ``sent`` sends a batch; from now on the coordinator may know the transaction.
+- ``initialized``, ``ended`` and ``offsets_sent`` answer requests.
+- ``init_failed``, ``end_failed`` and ``offsets_sent`` with ``error=90`` answer them with this error
+  code of Kafka.
+- ``send_failed`` says that a batch failed; ``delivered`` says that all batches are acknowledged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Words = Mapping[str, str]
 
 
 class ProducerMachine:
-    """The verb ``producer``."""
+    """The machine of the verb ``producer``."""
 
     def __init__(self, words: Words) -> None:
         self.machine = TransactionMachine("x", int(words.get("timeout", "60000")))

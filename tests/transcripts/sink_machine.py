@@ -1,14 +1,16 @@
-"""The sinks of one state partition, driven by lines of text. ``now=`` sets the clock for good.
+"""Drive the state machine of the sinks in one state partition by lines of text.
 
+- ``now=`` sets the clock until another line sets it.
 - ``sinks`` creates a partition without records.
-- ``join who=a run=r1 batch=3 task=0 attempt=0``, with ``sink=`` (default ``s``), ``parts=T-0,T-1``
-  and ``timeout=`` in ms.
-- ``keep who=a run=r1 batch=3``; ``add who=p as=7:0 parts=T-1``.
-- ``commit who=d run=r1 batch=3 winners=7:0,8:0 rows=10`` and ``abort who=d run=r1 batch=3``.
-- ``persisted`` and ``refused`` settle the oldest record that has no outcome.
-- ``marked 7:1`` reports an attempt's markers; ``id 7`` delivers a new producer id; ``id`` alone
-  reports that none could be assigned.
-- ``reload`` lets another coordinator load the committed records.
+- ``join who=a run=r1 batch=3 task=0 attempt=0`` is a request of a task attempt to join a batch. It
+  may have ``sink=`` (default ``s``), ``parts=T-0,T-1`` and ``timeout=`` in ms.
+- ``keep who=a run=r1 batch=3`` keeps a batch open; ``add who=p as=7:0 parts=T-1`` adds partitions.
+- ``commit who=d run=r1 batch=3 winners=7:0,8:0 rows=10`` and ``abort who=d run=r1 batch=3`` are
+  requests of the driver.
+- ``persisted`` and ``refused`` are the outcome of the oldest record that has no outcome.
+- ``marked 7:1`` says that the markers of an attempt are written.
+- ``id 7`` delivers a new producer id; ``id`` alone says that none could be assigned.
+- ``reload`` makes another coordinator load the committed records.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ Record = ev.PersistHead | ev.PersistSlot
 
 
 class SinkMachine:
-    """The verb ``sinks``: one state partition."""
+    """The machine of the verb ``sinks``, for one state partition."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0
@@ -215,7 +217,7 @@ def _show_parts(parts: frozenset[PartitionKey]) -> str:
 
 
 class _Topics(dict[str, str]):
-    """Topic ids by short names, so that records can be encoded."""
+    """Maps short topic names to topic ids, which encoded records need."""
 
     def __missing__(self, name: str) -> str:
         return f"{name:A<22}"

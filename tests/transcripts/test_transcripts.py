@@ -1,7 +1,7 @@
-"""Transcripts: a command, ``----``, and its output.
+"""Replay transcripts: files with commands, the line ``----``, and the recorded output.
 
-``pytest --rewrite tests/transcripts`` rewrites the outputs. Read the diff, and keep it only if you
-understand its cause.
+``pytest --rewrite tests/transcripts`` records the present outputs. Read the diff, and keep it only
+if you understand its cause.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILES = sorted(FOLDER.glob("*/*.txt"))
 
 
 def replay(text: str) -> str:
-    """Return the transcript with its present outputs; ``#`` lines and blank lines stay."""
+    """Return the transcript with the present outputs. Comments and blank lines stay."""
     out: list[str] = []
     machine: Machine | None = None
     commands = iter(text.splitlines())
@@ -37,7 +37,7 @@ def replay(text: str) -> str:
         else:
             assert machine is not None, line
             out += machine.do(verb, words)
-        # Skip the recorded output: it ends at a blank line.
+        # Skip the recorded output, which ends at a blank line.
         for old in commands:
             if not old.strip():
                 out.append("")

@@ -1,15 +1,17 @@
-"""A transactional id, driven by lines of text. ``now=`` sets the clock until it is set again.
+"""Drive the state machine of a transactional id by lines of text.
 
-- ``transaction`` creates an unknown id; with ``pid=5 epoch=3 state=Ongoing number=1 parts=T-0`` a
-  loaded one (also ``last=``, ``version=``, ``groups=``, ``timeout=``).
-- ``init who=a``, with ``expected=5:3`` for a producer that continues.
-- ``add who=a as=5:3 parts=T-0,T-1 groups=g`` with ``v1`` and ``on=connection``, ``broker``, or
-  ``verify`` (a broker's, too).
-- ``commit who=a as=5:3`` and ``abort``, with ``v1`` and ``on=``.
-- ``persisted`` and ``refused`` settle the oldest record that has no outcome; ``persisted end`` and
-  ``refused end`` the last record that ends a transaction.
-- ``done T-0 g`` reports participants; ``pid 9`` delivers a new producer id; ``pid`` alone reports
-  that none could be assigned.
+- ``now=`` sets the clock until another line sets it.
+- ``transaction`` creates an unknown transactional id. With ``pid=5 epoch=3 state=Ongoing number=1
+  parts=T-0``, the id was loaded from the log. It may also have ``last=``, ``version=``, ``groups=``
+  and ``timeout=``.
+- ``init who=a`` is InitProducerId; ``expected=5:3`` is for a producer that continues.
+- ``add who=a as=5:3 parts=T-0,T-1 groups=g`` adds partitions and groups. ``v1`` selects transaction
+  version 1, ``on=`` names the connection. ``broker`` and ``verify`` are for requests of brokers.
+- ``commit who=a as=5:3`` and ``abort`` are EndTxn; they may have ``v1`` and ``on=``.
+- ``persisted`` and ``refused`` are the outcome of the oldest record that has no outcome.
+  ``persisted end`` and ``refused end`` are the outcome of the last record that ends a transaction.
+- ``done T-0 g`` says that these participants have ended the transaction.
+- ``pid 9`` delivers a new producer id; ``pid`` alone says that none could be assigned.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _STATES = {state.label: state for state in TransactionState}
 
 
 class TransactionMachine:
-    """The verb ``transaction``: one transactional id."""
+    """The machine of the verb ``transaction``, for one transactional id."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0
@@ -124,7 +126,7 @@ class TransactionMachine:
     def _line(self, effect: fx.TransactionEffect) -> str:
         match effect:
             case fx.Persist():
-                # The machine does not wait for the record that completes a transaction.
+                # Requests do not wait for the record that completes a transaction.
                 if effect.record is None or effect.record.state not in (
                     TransactionState.COMPLETE_COMMIT,
                     TransactionState.COMPLETE_ABORT,
