@@ -1,8 +1,8 @@
-"""Configuration of all tests: fixtures, groups for the two workers, environment variables.
+"""Configure all tests: fixtures, groups for the two workers, environment variables.
 
 ``tests/`` (``from sim.zk import …``) and ``docs/`` (``sitegen``) are on sys.path; the root of the
-checkout is not. With ``LOGBUS_TEST_INSTALLED=1``, which ``make test`` sets, importing the checkout
-in place of the installed wheel is an error.
+checkout is not. With ``LOGBUS_TEST_INSTALLED=1``, which ``make test`` sets, it is an error if tests
+import the checkout instead of the installed wheel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_SUBMIT_OPTS"] = jvm_options()
 # Child processes, such as Spark's workers, must not import the checkout from the current folder.
 os.environ["PYTHONSAFEPATH"] = "1"
-# Tests must not use a cluster that the developer has running.
+# Tests must not use a cluster that the developer runs.
 for _name in ("LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_ZOOKEEPER"):
     os.environ.pop(_name, None)
 
@@ -58,13 +58,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if path.parts[0] in _SPARK_FOLDERS:
             item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
-                # The timeout of the first Spark test includes the start of the session.
+                # The first Spark test also starts the Spark session within its timeout.
                 item.add_marker(pytest.mark.timeout(300))
         elif item.get_closest_marker("xdist_group") is None and _shares_a_module_fixture(item):
             item.add_marker(pytest.mark.xdist_group(str(path)))
 
 
 def _shares_a_module_fixture(item: pytest.Item) -> bool:
-    """Return whether both workers would make a fixture of the module, such as a cluster."""
+    """Return whether a test uses a fixture of its module, which each worker would create."""
     definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
     return any(found[-1].scope == "module" for found in definitions.values() if found)

@@ -1,5 +1,4 @@
-"""The benchmarks of ``make figures`` and ``make bench``: each imports, and the lists are
-complete."""
+"""Check that each benchmark can be imported, and that the lists of benchmarks are complete."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 
 
 def runner() -> ModuleType:
-    """Import benchmarks/all.py, which is in no package."""
+    """Import benchmarks/all.py, which is not in a package."""
     spec = importlib.util.spec_from_file_location("benchmarks_all", FOLDER / "all.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -29,12 +28,12 @@ def runner() -> ModuleType:
 
 RUNNER = runner()
 SEEDED = {"chaos", "soak", "soak-transactions", "soak-groups"}
-"""Results of make chaos, make soak and make soak-groups."""
+"""Names of the results that make chaos, make soak and make soak-groups write."""
 
 
 @functools.cache
 def peers_rows() -> Any:
-    """Return the rows of the side-by-side table, as its command lists them."""
+    """Return the rows of the side-by-side report, as ``python -m peers --list`` prints them."""
     path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-P", "-m", "peers", "--list"],
@@ -49,13 +48,13 @@ def peers_rows() -> Any:
 
 
 @pytest.mark.parametrize("name", RUNNER.BENCHMARKS)
-def test_each_benchmark_imports_and_answers_help(name: str) -> None:
+def test_each_benchmark_can_be_imported_and_prints_its_help(name: str) -> None:
     done = RUNNER.start(name, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(f"usage: {name}.py")
 
 
-def test_every_script_is_listed_and_nothing_else() -> None:
+def test_all_lists_exactly_the_benchmark_scripts() -> None:
     scripts = {
         path.stem
         for path in FOLDER.glob("*.py")
@@ -65,7 +64,7 @@ def test_every_script_is_listed_and_nothing_else() -> None:
 
 
 def test_every_result_file_is_tracked_and_described() -> None:
-    """``make figures`` writes the results; an ignored file would lose the former figures."""
+    """``make figures`` overwrites the results, and git keeps old figures only of tracked files."""
     readme = (FOLDER / "README.md").read_text("utf-8")
     for name in RUNNER.BENCHMARKS:
         assert f"`{name}`" in readme, f"README.md does not describe {name}"
@@ -90,7 +89,7 @@ def test_unknown_benchmark_is_refused() -> None:
     assert "there are broker, failover" in done.stderr
 
 
-def test_every_row_has_a_unique_name_and_goals_of_its_own_variants() -> None:
+def test_rows_have_unique_names_and_goals_for_existing_variants() -> None:
     rows = peers_rows()
     names = [row["row"] for row in rows]
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""conf/ documents every setting of the code with its default value and unit, and no other."""
+"""Check that conf/ documents exactly the settings of the code, with default values and units."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settings(text: str) -> dict[str, str]:
 
 
 def own_keys(kind: Any) -> dict[str, Any]:
-    """Return a class's settings without inherited ones, which another section documents."""
+    """Return a class's own settings; another section documents its inherited settings."""
     inherited = keys(ConsumerConfig) if kind is MemberConfig else {}
     return {name: row for name, row in keys(kind).items() if name not in inherited}
 

@@ -1,4 +1,4 @@
-"""The import contracts in setup.cfg, checked by import-linter."""
+"""Check the import contracts in setup.cfg with import-linter."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def test_import_contracts() -> None:
+def test_imports_keep_the_contracts_of_setup_cfg() -> None:
     linter = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
     if linter is None:
         missing = "import-linter comes with the extra [check]"
-        # Where make sets up the environment, import-linter must be installed.
+        # In an environment that make has created, import-linter must be installed.
         if os.environ.get("LOGBUS_TEST_INSTALLED") == "1":
             pytest.fail(missing)
         pytest.skip(missing)

@@ -1,4 +1,4 @@
-"""The installed package: its files, and that Spark finds its format from any folder."""
+"""Test the installed package: its files, and that Spark finds the format from any folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_spark_finds_the_format_by_name_from_another_folder(tmp_path: Path) -> N
     assert elsewhere(doctor._LOOKUP, tmp_path) == "seen"
 
 
-def test_importing_is_light_and_never_fails_without_spark(tmp_path: Path) -> None:
+def test_import_loads_few_modules_and_works_without_spark(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "class Absent:\n"
@@ -43,7 +43,7 @@ def test_importing_is_light_and_never_fails_without_spark(tmp_path: Path) -> Non
 
 
 def launched(bin_: Path, path: str) -> str:
-    """Return the PYTHONPATH of a Python started by a copy of the launcher."""
+    """Return the PYTHONPATH of a Python process that a copy of the launcher has started."""
     bin_.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "pyspark_logbus" / "logbus-python", bin_)
     python = bin_ / "python3"
@@ -80,7 +80,7 @@ def test_documents_beside_the_code_are_installed() -> None:
         assert (package / path.relative_to(ROOT / "broker_lite")).is_file(), path
 
 
-def test_the_distribution() -> None:
+def test_wheel_has_the_expected_metadata_and_files() -> None:
     try:
         found = importlib.metadata.distribution("pyspark-logbus")
     except importlib.metadata.PackageNotFoundError:
@@ -111,7 +111,7 @@ def test_the_distribution() -> None:
     assert packages == {"broker_lite", "pyspark_logbus"}
 
 
-def test_handmade_virtual_environment_gets_the_build_tools(tmp_path: Path) -> None:
+def test_make_installs_the_build_tools_into_a_handmade_virtual_environment(tmp_path: Path) -> None:
     python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()

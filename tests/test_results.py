@@ -1,6 +1,6 @@
-"""The stored results: the report's statements about them, and the page that cites them.
+"""Check statements of the benchmark report, and of the page that cites it, against stored results.
 
-Nothing is measured here.
+These tests measure nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TABLE: Mapping[int, set[str]] = {
     17: {"single messages", "batches of 50"},
     18: {"defaults"},
 }
-"""For each number of the table, the settings in which at least one of its rows runs."""
+"""For each number of the report's table, settings with which one of its rows must run."""
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_every_missed_goal_has_a_row_with_a_bound() -> None:
 
 
 def test_stored_summary_is_short_and_equals_the_results(tmp_path: Path) -> None:
-    """``python -m peers --report`` writes the page again."""
+    """``python -m peers --report`` writes the page from the results."""
     shutil.copytree(FOLDER / "results", tmp_path / "results")
     peers("report").write(tmp_path / "results", quick=False)
     text = (tmp_path / "RESULTS.md").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The harness of ``make bench``: its measurements, comparisons and reports."""
+"""Test the harness of ``make bench``: its measurements, comparisons and reports."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_processes_are_counted_by_role_with_their_descendants() -> None:
     with other, server:
         with meter.Meter({"broker": [server.pid]}, {other.pid}) as metered:
             subprocess.run([sys.executable, "-c", burn], check=True)
-            # 0.3 s may be measured as 0.29 in whole ticks
+            # Processor time is counted in ticks of 10 ms, so 0.3 s may be measured as 0.29 s.
             while meter.cpu_seconds(server.pid) < 0.25:
                 pass
         for process in (other, server):
@@ -110,7 +110,7 @@ def test_jvm_and_its_python_workers_are_separate_roles(tmp_path: Path) -> None:
 
 
 def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
-    """Return a row whose sides measure the given values, and the list of sides in running order."""
+    """Return a row whose sides return the given measurements, and the list of sides as they run."""
     kinds = peers("row")
     order: list[str] = []
 
@@ -160,7 +160,9 @@ def test_quick_run_has_no_floors() -> None:
     assert set(order) == {"logbus", "kafka"}
 
 
-def test_bare_servers_do_the_measured_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bare_servers_accept_and_store_the_clients_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bare, work = peers("bare"), peers("python_work")
     path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
     monkeypatch.setenv("PYTHONPATH", path)
@@ -219,11 +221,11 @@ def test_failed_row_is_retried_once_and_hanging_row_costs_no_other_row(tmp_path:
     assert "cannot run: TookTooLong: took longer than 0 s" in text
 
 
-def test_time_limit_of_a_row_is_not_taken_for_an_error_of_a_file() -> None:
+def test_time_limit_of_a_row_is_not_suppressed_as_an_oserror() -> None:
     alternate = peers("alternate")
     with pytest.raises(alternate.TookTooLong), alternate._at_most(0.01):
         while True:
-            with contextlib.suppress(OSError):  # as the meter reads the files of processes
+            with contextlib.suppress(OSError):  # The meter reads files of /proc in this way.
                 Path("/proc/0/stat").read_bytes()
 
 
@@ -295,9 +297,9 @@ def test_bound_without_servers_is_none_if_cores_were_idle() -> None:
         kafka = {"median": {"records_per_s": 50.0}, "processes": {}}
         return {"machine": {"cpus": 2}, "sides": {"logbus": ours, "kafka": kafka}}
 
-    # 500 records at 100 a second give two cores 10 s of processor time. The servers took 2.5 s of
-    # it. Without servers the same records take 7.5 s, so the rate may be a third higher. The 12 s
-    # of the clients include time before the measurement, which does not count.
+    # 500 records at 100 a second take 5 s, in which two cores have 10 s of processor time. The
+    # servers took 2.5 s of these. Without servers, 7.5 s are left, so the rate may be a third
+    # higher. The 12 s of the clients include time before the measurement, which does not count.
     assert bound(found(12.0, 2.0), "records_per_s", count=500) == pytest.approx(2 * 10 / 7.5)
     assert bound(found(7.0, 2.0), "records_per_s", count=500) is None, "the cores were idle"
     assert bound(found(7.0, 9.5), "records_per_s", count=500) is None, "the servers took everything"
@@ -327,10 +329,10 @@ def test_goal_within_the_spread_of_its_bound_is_at_the_bound(
     assert "of at" not in "\n".join(missed.lines([found | {"quick": True}]))
 
 
-def test_servers_of_the_row_before_stop_before_the_first_size_of_a_growth_row(
+def test_growth_row_stops_the_servers_of_the_row_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Servers that stop during the measurement would count as clients with all their time."""
+    """The meter would count servers that stop during a measurement as clients."""
     growth, order = importlib.import_module("peers.rows.growth"), []
     with peers("bench").Bench() as bench:
         monkeypatch.setattr(bench, "stop_all", lambda: order.append("ended"))
@@ -351,7 +353,7 @@ def test_variant_that_ran_alone_replaces_only_itself(tmp_path: Path) -> None:
         of_before = {"machine": whole["variants"][0]["machine"] | {"date": "2026-01-01"}}
         for each in whole["variants"]:
             del each["machine"]
-        # Older files have the machine once for the row.
+        # Older result files have the machine once for the whole row.
         (tmp_path / "made-up.json").write_text(json.dumps(whole | of_before), "utf-8")
         order.clear()
         tuned = alternate.run(made, bench, ["tuned"])
@@ -412,7 +414,7 @@ def test_missing_or_failed_side_leaves_the_other_sides(tmp_path: Path) -> None:
     assert "- **4 is missing:** apt-get install it" in page
 
 
-def test_servers_that_a_run_starts_are_not_counted_as_clients() -> None:
+def test_servers_that_a_run_starts_count_as_servers() -> None:
     burn = "import time\nwhile time.process_time() < 0.5: pass\nimport sys; sys.stdin.read()"
     within: dict[str, list[int]] = {}
     meter = peers("meter")

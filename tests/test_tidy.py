@@ -1,4 +1,4 @@
-"""Rules of form for every file: lengths, imports, names and words."""
+"""Check the rules of form for every file: lengths, imports, names and words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MACHINE_PATH = re.compile(
     r"(?<![\w.$}>~/-])/(?:(?:home|Users|work|workspace)/[\w.-]+|root(?:/|\b(?!\w)))"
     r"|\b[A-Za-z]:[\\/]+Users\b"
 )
-"""Folders of people and of build machines; common paths such as /tmp are allowed."""
+"""Matches paths in folders of people and of build machines; paths such as /tmp are allowed."""
 
 LAZY_IMPORTS = {
     "broker_lite/__main__.py": "python -m broker_lite is the command line, which is lazy too",
@@ -67,7 +67,7 @@ LAZY_IMPORTS = {
     "pyspark_logbus/testing.py": "pytest loads it in every session where logbus is installed",
     "pyspark_logbus/writers.py": "the process that commits must import neither client nor pyarrow",
 }
-"""Files that may import inside functions, each with its reason, which is never a cycle."""
+"""Files that may import inside functions, with the reason. Import cycles are no reason."""
 
 POSITIONAL = {
     (
@@ -78,7 +78,7 @@ POSITIONAL = {
     ("broker_lite/client/transactions/producer.py", "send"): "the same call in a transaction",
     ("broker_lite/client/transactions/aio_producer.py", "send"): "the same call in a transaction",
 }
-"""Functions with more positional parameters; click passes all of a command's by name."""
+"""Functions that may have more positional parameters: click passes those of a command by name."""
 
 
 def sources() -> list[Path]:
@@ -134,14 +134,14 @@ def test_files_follow_the_rules_of_form(package: str) -> None:
     assert not found, "\n".join(found)
 
 
-def test_exception_tables_have_no_stale_row() -> None:
+def test_exception_tables_name_only_existing_exceptions() -> None:
     rows = [*LAZY_IMPORTS, *(path for path, _ in POSITIONAL)]
     missing = [row for row in rows if not (ROOT / row).is_file()]
     assert not missing
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Yield every text file under version control; without git, every text file."""
+    """Yield path and content of every text file that git tracks, or without git of every one."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"],
         cwd=ROOT,
@@ -213,10 +213,10 @@ def test_no_two_classes_share_a_name() -> None:
 WORDS_FORBIDDEN = re.compile(
     r"\b(who" + r"ever|no" + r"body|outr" + r"un|of its own acc" + r"ord)\b", re.IGNORECASE
 )
-"""Words that hide the subject of a sentence. Name the reader, the client, the broker."""
+"""Words that hide the subject of a sentence. Name the reader, the client or the broker."""
 
 
-def test_forbidden_words_do_not_come_back() -> None:
+def test_no_file_has_a_forbidden_word() -> None:
     found = [
         f"{tp}:{number}: {line.strip()}"
         for tp, text in texts()

@@ -1,4 +1,4 @@
-"""The wheel: equal bytes from two checkouts, its bill of materials, size and content."""
+"""Check the wheel: equal bytes from two checkouts, bill of materials, size and content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHEEL_BYTES_MAX = 1_500_000
 
 
 def built(folder: Path, *, umask: int, mtime: int) -> Path:
-    """Build the wheel from a copy of the sources with these timestamps and permissions."""
+    """Build the wheel from a copy of the sources with this modification time and umask."""
     checkout = folder / "checkout"
     checkout.mkdir(parents=True)
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -52,7 +52,8 @@ def built(folder: Path, *, umask: int, mtime: int) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    # Importing setuptools here fails in a process that has the standard library's distutils.
+    # Only look for setuptools: its import fails in a process that has the standard library's
+    # distutils.
     for module in ("pip", "setuptools"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")

@@ -1,4 +1,4 @@
-"""Golden bytes: the code writes and reads exactly these bytes, which FORMAT.md shows."""
+"""Check that the code writes and reads the recorded bytes of the examples in FORMAT.md."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ FORMAT = Path(batch.__file__).parent / "FORMAT.md"
 
 
 def example(name: str) -> tuple[bytes, list[str]]:
-    """The bytes of an example, and its lines."""
+    """Return the bytes of an example, and the lines of its file."""
     lines = [
         line for line in (HERE / name).read_text("utf-8").splitlines() if not line.startswith("#")
     ]
     return b"".join(bytes.fromhex(line.split(maxsplit=1)[0]) for line in lines), lines
 
 
-def test_row_batches_have_the_documented_bytes() -> None:
+def test_row_batches_have_the_bytes_of_format_md() -> None:
     raw, lines = example("rows.txt")
     rows = [Row(0, 1000, b"k", b"hello", (("h", b"x"),)), Row(1, 1001, None, None)]
     header = batch.read_header(raw)
@@ -31,7 +31,7 @@ def test_row_batches_have_the_documented_bytes() -> None:
     assert "\n".join(lines) in FORMAT.read_text("utf-8")
 
 
-def test_column_batches_have_the_documented_bytes() -> None:
+def test_column_batches_have_the_bytes_of_format_md() -> None:
     raw, lines = example("columns.txt")
     header = batch.read_header(raw)
     batch.check_crc(raw, header)
@@ -44,7 +44,7 @@ def test_column_batches_have_the_documented_bytes() -> None:
 
 
 def test_written_column_batches_match_except_for_arrow_metadata() -> None:
-    # Another version of Arrow may encode its metadata differently; the other bytes are fixed.
+    # Leave out Arrow's metadata, which another version of Arrow may encode differently.
     raw, _ = example("columns.txt")
     written = arrow.encode(
         arrow.Columns(2, pa.array([b"k", None]), pa.array([b"hello", b"hi"])), timestamp_ms=1000

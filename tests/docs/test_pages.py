@@ -1,9 +1,9 @@
-"""Every block of the user pages runs, in order, as a reader runs it.
+"""Run every code block of the user pages in order, as a reader does.
 
 Pages that start no cluster share one cluster, and each test deletes the topics and groups of its
 page. A page that begins with ``<!-- after OTHER -->`` continues with the processes and files of
 another page, so one test runs both pages. The tests replace the ports in a page by free ports, so
-that they can run side by side.
+that tests can run at the same time.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BLOCK_S = 60
-"""Maximum seconds of one shell block."""
+"""Seconds after which a shell block is killed."""
 OWN_TESTS = {"how-to/test-with-pytest.md": "tests/spark/test_testing_fixtures.py"}
-"""Pages whose blocks another test runs."""
+"""Pages whose blocks another test runs, and the file of that test."""
 
 
 PORT = re.compile(r"\b(?:19|12|13)\d{3}\b")
-"""Matches a port in a page, except logbus's default ports."""
+"""Matches the port numbers in a page, except logbus's default ports."""
 NUMBERED_PORT = re.compile(r"\b((?:19|12|13)\d{2})(?=\$n)")
-"""Matches the first four digits of a port to which a script appends a number from 1 to 9."""
+"""Matches the first four digits of a port whose last digit a script appends."""
 
 _AFTER = re.compile(r"<!-- after (\S+) -->")
 
 
 def chains() -> list[tuple[str, ...]]:
-    """Return the pages with a block to run, in chains: a page, then the pages that continue it."""
+    """Return chains of pages: a page with blocks to run, and the pages that continue it."""
     names = [path.relative_to(site.PAGES).as_posix() for path in sorted(site.PAGES.rglob("*.md"))]
     names = [name for name in names if name not in OWN_TESTS and any(to_run(name))]
     before = {name: found[1] for name in names if (found := _AFTER.match(text_of(name)))}
@@ -65,7 +65,7 @@ def text_of(name: str) -> str:
 
 
 def to_run(name: str) -> list[blocks.Block]:
-    """Return the blocks of a page that run."""
+    """Return the blocks of a page that are marked to run."""
     found = blocks.blocks(text_of(name))
     return [each for each in found if each.language in ("python", "sh") and not each.reason]
 
@@ -76,9 +76,11 @@ while read -r group; do groups+=("$group"); done
 for group in "${groups[@]}"; do kill -9 -- "-$group"; done
 find . -name cluster.json | while read -r file; do logbus down --dir "$(dirname "$file")"; done
 """
-"""A shell script that ends the processes of a page. The test writes the process groups of the shell
-blocks into the script's pipe. The pipe closes at the end of the test, or when pytest itself ends,
-even by SIGKILL."""
+"""A shell script that ends the processes of a page when its standard input closes.
+
+The test writes the process group of each shell block to the script's pipe. The pipe closes when the
+test ends, or when pytest ends, even by SIGKILL.
+"""
 RELATIVE_CHECKPOINT = re.compile(r'(?<="checkpointLocation", ")(?=[^/])')
 KEEPER_S = 60
 
@@ -90,8 +92,10 @@ def keeper(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[IO[bytes]]:
-    """The pipe of the page's keeper (``KEEPER``). Sets a working folder and an environment for the
-    blocks of one page."""
+    """Start KEEPER for one page; yield the pipe to it.
+
+    The fixture also sets the working folder and the environment for the blocks of the page.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ".data"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -116,7 +120,7 @@ def keeper(
 
 @pytest.fixture(scope="module")
 def shared_cluster() -> Iterator[LocalCluster]:
-    """The cluster that all pages share which start none."""
+    """The cluster that all pages use that start no cluster."""
     cluster = LocalCluster(brokers=1)
     cluster.start()
     yield cluster
@@ -124,13 +128,14 @@ def shared_cluster() -> Iterator[LocalCluster]:
 
 
 def empty(cluster: LocalCluster) -> None:
-    """Delete the topics and groups of a page."""
+    """Delete all topics and groups, after the blocks of a page."""
     with connect(cluster.bootstrap_servers) as bus:
         for topic in bus.topics():
             if not topic.startswith("__"):
                 bus.delete_topic(topic, if_exists=True)
         for listing in bus.admin.list_groups():
-            # A killed member stays for its session timeout: no later page uses its group.
+            # Leave a group with a killed member, which stays until its session timeout. No other
+            # page uses the group.
             with contextlib.suppress(GroupIdNotFoundError, NonEmptyGroupError):
                 bus.admin.delete_group(listing.group)
 
@@ -162,14 +167,17 @@ def test_blocks_of_the_page_run(
 
 
 def free_ports(source: str) -> dict[str, str]:
-    """Return a free port for each port of a page. Ports with a number from a script (``1909$n``)
-    get nine free ports that differ only in the last digit."""
+    """Return a free port for each port of a page.
+
+    A port whose last digit a script appends (``1909$n``) stands for nine ports. They are replaced
+    by nine free ports that differ only in the last digit.
+    """
     decades = sorted({*NUMBERED_PORT.findall(source)})
     singles = sorted({port for port in PORT.findall(source) if port[:-1] not in decades})
     found: dict[str, str] = {}
     taken: set[int] = set()
-    # Choose ports below the system's range for clients. Tests run side by side, so begin at a port
-    # that depends on the process.
+    # Choose ports below the system's range for clients. Several processes run tests at the same
+    # time, so begin at a port that depends on the process.
     begin = 2100 + os.getpid() % 900
     for decade in decades:
         first = next(port for port in range(begin, 3200) if is_free_decade(port, taken))
@@ -180,7 +188,7 @@ def free_ports(source: str) -> dict[str, str]:
 
 
 def is_free_decade(first: int, taken: set[int]) -> bool:
-    """Return whether the nine ports that begin with these four digits are free."""
+    """Return whether the nine ports from ``first``1 to ``first``9 are free and not ``taken``."""
     if first in taken:
         return False
     with contextlib.ExitStack() as sockets:
@@ -194,7 +202,7 @@ def is_free_decade(first: int, taken: set[int]) -> bool:
 
 
 def with_ports(source: str, ports: Mapping[str, str]) -> str:
-    """Return a block with its ports replaced."""
+    """Return a block with its ports replaced by ``ports``."""
     replaced = NUMBERED_PORT.sub(lambda found: ports.get(found[0], found[0]), source)
     return PORT.sub(lambda found: ports.get(found[0], found[0]), replaced)
 
@@ -208,8 +216,10 @@ def test_ports_of_a_page_are_replaced() -> None:
 
 
 def run_shell(place: str, source: str, keeper: IO[bytes]) -> None:
-    """Run a shell block in a process group of its own. Its output goes to a file, because processes
-    in the background keep a pipe open."""
+    """Run a shell block in its own process group; fail if its exit code is not 0.
+
+    The output goes to a file, because processes in the background would keep a pipe open.
+    """
     with tempfile.TemporaryFile() as output:
         shell = subprocess.Popen(
             ["bash", "-eu", "-o", "pipefail", "-c", source],
@@ -225,7 +235,7 @@ def run_shell(place: str, source: str, keeper: IO[bytes]) -> None:
 
 
 def ends_of_logs(folder: Path) -> str:
-    """Return the last lines of every log below the reader's folder, for the report of a failure."""
+    """Return the last lines of every log file below a folder, for a failure message."""
     return "\n".join(
         f"{path.relative_to(folder)}:\n{path.read_text('utf-8', 'replace')[-1500:]}"
         for path in sorted(folder.rglob("*.log"))
@@ -236,8 +246,8 @@ def ends_of_logs(folder: Path) -> str:
 def run_python(place: str, source: str, names: dict[str, Any]) -> None:
     """Run a Python block in the page's namespace. A failure names the page and the line.
 
-    All tests share one Spark JVM, whose current folder cannot change, so relative checkpoint paths
-    are made absolute in the page's folder.
+    Relative checkpoint paths are made absolute in the page's folder, because all tests share one
+    Spark JVM, whose current folder cannot change.
     """
     source = RELATIVE_CHECKPOINT.sub(f"{Path.cwd()}/", source)
     try:

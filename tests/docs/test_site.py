@@ -1,4 +1,4 @@
-"""The documentation site: links, generated references, length of sentences, navigation."""
+"""Test the documentation site: links, generated references, sentence lengths, navigation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER_README_LINES_MAX = 40
 WHOLE = {"broker_lite/replication/README.md", "tests/sim/README.md", "benchmarks/README.md"}
 """Folder READMEs that may be longer than 40 lines."""
 LONG_SHARE_MAX = 0.05
-"""Maximum share of sentences above ``blocks.WORDS_MAX`` words in the written pages."""
+"""Maximum share of sentences longer than ``blocks.WORDS_MAX`` words in the written pages."""
 NORUN_MAX = 10
 
 
@@ -31,7 +31,7 @@ def pages() -> dict[str, str]:
 
 
 def written() -> dict[str, str]:
-    """Return the pages that people write, by path."""
+    """Return the written (not generated) pages by path."""
     return {
         path.relative_to(site.PAGES).as_posix(): path.read_text("utf-8")
         for path in sorted(site.PAGES.rglob("*.md"))
@@ -78,7 +78,7 @@ def test_configuration_loads_nothing_from_other_hosts() -> None:
     assert yaml.safe_load(text)["theme"]["font"] is False
 
 
-def test_references_list_everything_the_code_has(pages: dict[str, str]) -> None:
+def test_references_list_all_errors_commands_metrics_and_settings(pages: dict[str, str]) -> None:
     assert set(ERROR_TEXTS) == {row.name for row in TABLE}
     for row in TABLE:
         assert f"{{#LOGBUS_{row.name}}}" in pages["reference/errors.md"]
@@ -125,7 +125,7 @@ def test_few_blocks_do_not_run_and_each_names_the_reason() -> None:
         assert len(block.reason.split()) >= 3, f"{name}:{block.line}"
 
 
-def test_readmes_are_short() -> None:
+def test_readmes_stay_within_their_line_limits() -> None:
     assert len((site.ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES_MAX
     for path in (
         *site.ROOT.glob("broker_lite/**/README.md"),
@@ -152,6 +152,6 @@ def test_pages_name_no_path_of_one_machine() -> None:
         assert not re.search(r"/home/\w+/|/Users/\w+/", text), name
 
 
-def test_sitegen_modules_are_small() -> None:
+def test_sitegen_modules_have_fewer_than_800_lines() -> None:
     for path in Path(site.__file__).parent.glob("*.py"):
         assert len(path.read_text("utf-8").splitlines()) < 800

@@ -1,1 +1,1 @@
-"""Random input for everything that a client reaches before its login."""
+"""Send random input to all code that a client reaches before its login."""

@@ -1,5 +1,7 @@
-"""Random changes of valid inputs. Parsers would refuse most wholly random inputs at the first
-bytes, which tests little."""
+"""Change valid inputs at random.
+
+Wholly random inputs would test little, because parsers refuse most of them at the first bytes.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,7 @@ _NUMBERS = (0, 1, 0x7F, 0x80, 0xFF)
 
 
 def mutated(data: bytes, rng: random.Random, most: int = 4) -> bytes:
-    """Return ``data`` after up to ``most`` flips, cuts, repetitions and insertions; sometimes
-    unchanged."""
+    """Return ``data`` after 0 to ``most`` random flips, cuts, repetitions and insertions."""
     found = bytearray(data)
     for _ in range(rng.randrange(most + 1)):
         at = rng.randrange(len(found) + 1)
@@ -31,7 +32,10 @@ def mutated(data: bytes, rng: random.Random, most: int = 4) -> bytes:
 
 
 def mutated_text(text: str, rng: random.Random, words: Sequence[str] = (), most: int = 4) -> str:
-    """Return ``text`` after up to ``most`` insertions, cuts and repetitions."""
+    """Return ``text`` after 0 to ``most`` random insertions, cuts and repetitions.
+
+    Insertions are often one of ``words``.
+    """
     for _ in range(rng.randrange(most + 1)):
         at = rng.randrange(len(text) + 1)
         piece = rng.choice((*_TEXTS, *words))

@@ -1,8 +1,8 @@
-"""``make fuzz``: run the targets for a time, and write how many inputs each had.
+"""Run all fuzz targets for some time and write their numbers of inputs: ``make fuzz``.
 
-``python -m fuzz.soak --seconds 600 --only sasl --first 0``. A failure prints its target and seed;
-``--first SEED --count 1`` repeats it. Every thousandth input is checked for the memory that it
-allocates. Writes ``benchmarks/results/fuzz.json``.
+Run ``python -m fuzz.soak --seconds 600 --only sasl --first 0``. A failure prints its target and
+seed; ``--first SEED --count 1`` repeats the failure. For every thousandth input, the allocated
+memory is checked. The result is ``benchmarks/results/fuzz.json``.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from fuzz.targets import TARGETS, Target, quiet
 OUT = Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz.json"
 ALLOCATED_SHARE_MAX = 2
 ALLOCATED_FREE = 1 << 20
-"""Bytes that any input may allocate, in addition to ALLOCATED_SHARE_MAX times its own size."""
+"""Bytes that an input may allocate in addition to ALLOCATED_SHARE_MAX times its own size."""
 RSS_GROWTH_MAX = 32 << 20
 WATCHED_EVERY = 1000
 WARM_UP = 2000
-"""Number of inputs before the resident memory is first measured, because caches and simulated
-brokers grow at the beginning."""
+"""Number of inputs before the first measurement of resident memory.
+
+Caches and simulated brokers grow at the beginning.
+"""
 
 
 def run(name: str, first: int, count: int, seconds: float) -> dict[str, object]:
-    """Run seeds from ``first`` until ``count`` or ``seconds`` end; return the figures."""
+    """Run seeds from ``first`` on, up to ``count`` seeds or ``seconds``; return the figures."""
     target, began = TARGETS[name](), time.monotonic()
     done, size, rss = 0, 0, 0
     while done < count and time.monotonic() - began < seconds:
@@ -56,12 +58,12 @@ def run(name: str, first: int, count: int, seconds: float) -> dict[str, object]:
 
 
 def once(target: Target, seed: int) -> int:
-    """Run one input; return its size in bytes."""
+    """Run the input of a seed; return its size in bytes."""
     return target.once(random.Random(seed))
 
 
 def _watched(target: Target, seed: int) -> int:
-    """Run one input, and again if it allocates too much: the first run may fill caches."""
+    """Run an input and check its allocated memory; retry, because the first run fills caches."""
     size, peak = _measured(target, seed)
     if peak > _allowed(size):
         size, peak = _measured(target, seed)
@@ -74,7 +76,7 @@ def _allowed(size: int) -> int:
 
 
 def _measured(target: Target, seed: int) -> tuple[int, int]:
-    """Return the size of one input and the most bytes that were allocated meanwhile."""
+    """Run an input; return its size and the peak of allocated bytes."""
     tracemalloc.start()
     try:
         size = once(target, seed)

@@ -1,7 +1,7 @@
 """The targets of ``make fuzz``: each feeds random input to one parser or state machine.
 
-A target is a class with ``once(rng)``, which returns the input's size in bytes. It raises for any
-error that the code does not declare, and for a login that no password proves.
+A target is a class with ``once(rng)``, which returns the input's size in bytes. ``once`` raises an
+error if the code raises an undeclared error, or accepts a login without the right password.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ SHA_256 = ScramMechanism.SHA_256
 USER, PASSWORD = "alice", "of alice"
 FRAME_BYTES_MAX = 16 << 10
 SHORT_NAME = 12
-"""Maximum characters of a name that is matched with a random pattern. On so short a name even a
-pattern of exponential cost takes microseconds."""
+"""Maximum length of a name that is matched with a random pattern.
+
+On such a short name, even a pattern of exponential cost takes microseconds.
+"""
 LOGINS_A_WORLD = 2000
-"""Sequences of frames after which a target creates a new broker, so that its state stays small."""
+"""Number of frame sequences after which a target creates a new broker with a small state."""
 
 
 class Target(Protocol):
-    """One target. ``is_remote``: the input comes over the network and must not exhaust memory."""
+    """A fuzz target. With ``is_remote``, network input must not exhaust memory."""
 
     is_remote: bool
 
@@ -57,7 +59,7 @@ class Target(Protocol):
 
 
 class Jaas:
-    """The parser of ``sasl.jaas.config``, a setting of a client program."""
+    """Tests the parser of ``sasl.jaas.config``, a setting of clients."""
 
     is_remote = False
     _TEXT = (
@@ -80,7 +82,7 @@ class Jaas:
 
 
 class Names:
-    """The mapping of names in certificates to principals (``ssl.principal.mapping.rules``).
+    """Tests the mapping of certificate names to principals (``ssl.principal.mapping.rules``).
 
     A broker's operator writes the rules, and clients send the names. A random rule may have nested
     repetitions, which take exponential time on a long name, so random rules map only short names.
@@ -102,13 +104,13 @@ class Names:
                 assert principal_of(each, known).startswith("User:")
         only = parse_rules("RULE:^CN=(broker-[0-9]+)$/$1/")
         with contextlib.suppress(SaslAuthenticationError):
-            # A rule must match the whole name, so that no part of a name can become a broker's.
+            # A rule must match the whole name: part of a name must not become a broker's name.
             assert principal_of(name, only) == f"User:{name.removeprefix('CN=')}"
         return len(name) + len(text)
 
 
 class Frames:
-    """The framing of a connection before its login: a stream of bytes, split at random places."""
+    """Tests the framing before a login: a stream of bytes, split at random places."""
 
     is_remote = True
 
@@ -131,7 +133,7 @@ class Frames:
 
 
 class _Loop(SimLoop):
-    """An event loop that runs the work of other threads itself."""
+    """An event loop that runs the work of thread pools in its own thread."""
 
     def run_in_executor(self, executor: Any, work: Any, *arguments: Any) -> Any:
         done = self.create_future()
@@ -140,7 +142,7 @@ class _Loop(SimLoop):
 
 
 class _FuzzIssuer:
-    """An issuer of tokens that consist of the user's name."""
+    """An issuer whose tokens consist of the user's name."""
 
     async def check(self, token: str) -> CheckedToken:
         if token != USER:
@@ -187,7 +189,7 @@ class _World:
             self._begin()
 
     async def send(self, session: Session, frame: bytes) -> Reply:
-        """Send one frame as a connection does: a broken header ends the connection."""
+        """Pass one frame to the broker; a broken header closes the connection, as in production."""
         reply: Any = Reply(session)
         try:
             self.dispatcher.begin(memoryview(bytearray(frame)), reply)
@@ -198,7 +200,7 @@ class _World:
 
 
 class Sasl(_World):
-    """The requests of a client before its login: logins with broken messages, and other APIs."""
+    """Tests requests before a login: logins with broken messages, and other APIs."""
 
     def once(self, rng: random.Random) -> int:
         self.count()
@@ -239,7 +241,7 @@ class Sasl(_World):
     def _frame(
         self, rng: random.Random, step: int, name: str, message: bytes
     ) -> tuple[bytes, bool]:
-        """Return a frame, and whether a correct client would send it in this state."""
+        """Return a frame, and whether a correct client may send it at this step of the login."""
         if rng.random() < 0.1:
             key = rng.choice(sorted(VERSIONS))
             version = rng.randrange(VERSIONS[key][0], VERSIONS[key][1] + 1)
@@ -256,7 +258,7 @@ class Sasl(_World):
 
 
 class Envelopes(_World):
-    """Envelope requests with broken contents, sent by brokers and by clients."""
+    """Tests Envelope requests with broken contents, from brokers and from clients."""
 
     def once(self, rng: random.Random) -> int:
         self.count()
@@ -277,8 +279,10 @@ class Envelopes(_World):
 
 
 class Tokens:
-    """The checks of OAUTHBEARER: client messages, access tokens and key sets. Only tokens that the
-    issuer signed with its own keys may pass."""
+    """Tests the checks of OAUTHBEARER: client messages, access tokens and key sets.
+
+    Only tokens that the issuer signed with its own keys may pass.
+    """
 
     is_remote = True
     _PARTS = (
@@ -316,7 +320,7 @@ class Tokens:
 
 
 class PlainMessages:
-    """The parser of a client's SASL PLAIN message."""
+    """Tests the parser of a client's SASL PLAIN message."""
 
     is_remote = True
 
@@ -330,7 +334,7 @@ class PlainMessages:
 
 
 class ScramMessages:
-    """The client's side of a SCRAM login with a broker that does not know the password."""
+    """Tests the client's side of SCRAM with a broker that does not know the password."""
 
     is_remote = True
 
@@ -362,5 +366,5 @@ TARGETS: dict[str, type[Target]] = {
 
 
 def quiet() -> None:
-    """Turn logging off, because brokers log almost every input as refused."""
+    """Disable logging, because brokers log almost every input as refused."""
     logging.disable(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Run each target of ``make fuzz`` briefly, with a thousandth of its inputs."""
+"""Run each target of ``make fuzz`` with a thousandth of its usual inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", TARGETS)
-def test_random_input_causes_no_crash_and_no_login(name: str) -> None:
+def test_target_survives_random_input(name: str) -> None:
     found = soak.run(name, first=0, count=INPUTS, seconds=100)
     assert found["inputs"] == INPUTS
 

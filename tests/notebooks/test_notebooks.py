@@ -1,4 +1,4 @@
-"""Every notebook runs from start to end, and leaves nothing running."""
+"""Run every notebook from start to end; it must leave no process running."""
 
 from __future__ import annotations
 
