@@ -1,6 +1,6 @@
-"""Run logbus's own benchmarks one after the other and write their results.
+"""Run logbus's own benchmarks one after the other and write their results: ``make figures``.
 
-python benchmarks/all.py [NAME …]      (or: make figures)
+python benchmarks/all.py [NAME …]
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BENCHMARKS = (
 
 
 def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one benchmark's script to its end, with the modules beside it importable."""
+    """Run the script of one benchmark, which can import the modules in its folder."""
     shared = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, "-P", str(FOLDER / f"{name}.py"), *arguments],
@@ -47,7 +47,7 @@ def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _machine() -> dict[str, Any]:
-    """Return the facts needed to compare results, without the machine's name."""
+    """Return facts of the machine with which results can be compared, but not its name."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cpus": os.cpu_count(),
@@ -58,7 +58,7 @@ def _machine() -> dict[str, Any]:
 
 
 def run(name: str) -> dict[str, Any] | None:
-    """Run one benchmark and write its result; return None and print the reason if it failed."""
+    """Run one benchmark; write and return its result. If it fails, print why and return None."""
     machine = _machine()
     started = time.monotonic()
     done = start(name)

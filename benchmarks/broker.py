@@ -2,10 +2,10 @@
 
     python benchmarks/broker.py [--seconds 3]
 
-Starts ZooKeeper and one broker, and prints one JSON object. This process sends prepared requests
-over plain sockets, so that the load itself costs little. ``cpu_us`` is the broker's processor time
-a request, all threads. ``loop`` has the delays of the broker's event loop under the whole load,
-which should stay below 5 ms.
+The script starts ZooKeeper and one broker, and prints one JSON object. It sends prepared requests
+over plain sockets, so that the load itself costs little. ``cpu_us`` is the processor time in us
+that all threads of the broker use for a request. ``loop`` has the delays of the broker's event loop
+under the whole load, which should stay below 5 ms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTITIONS = 4
 
 
 class Load:
-    """Keep ``depth`` copies of one request in flight on each of ``connections`` sockets."""
+    """A load that keeps ``depth`` copies of one request in flight on each of several sockets."""
 
     def __init__(self, address: tuple[str, int], request: bytes, connections: int, depth: int):
         self._request = request
@@ -53,7 +53,7 @@ class Load:
             self._selector.register(sock, selectors.EVENT_READ)
 
     def run(self, seconds: float) -> float:
-        """Send requests for this many seconds; return the measured seconds."""
+        """Send requests for ``seconds``; return the duration that was measured."""
         for sock in self._sockets:
             sock.sendall(self._request * self._depth)
         self.answers = self.received = 0
@@ -114,7 +114,8 @@ def produce_request(topic_id: str, batch: bytes | memoryview, partitions: int = 
 def fetch_request(topic_id: str, size: int, *, reader: tuple[int, int]) -> bytes:
     """Return a fetch request.
 
-    ``reader`` is a pair: the fetch flags and the newest version of columns that the client decodes.
+    ``reader`` holds the client's capabilities: the fetch flags and the newest version of columns
+    that it decodes.
     """
     row = fetch.FetchPartition(0, 0, size)
     return bytes(
@@ -139,7 +140,7 @@ def columns_batch(size: int, value_bytes: int = 200) -> memoryview:
 
 
 class Bench:
-    """One broker under load; ``results`` by case."""
+    """One broker under load. ``results`` holds the figures of each case."""
 
     def __init__(self, cluster: LocalCluster, admin: Admin, seconds: float) -> None:
         self._admin = admin
@@ -158,8 +159,11 @@ class Bench:
         return topic_id
 
     def measure(self, name: str, request: bytes, connections: int, depth: int, size: int) -> None:
-        """Measure one case. ``size`` is the payload of a request in bytes; with 0 the throughput
-        counts the bytes of responses."""
+        """Measure one case.
+
+        ``size`` is the payload of a request in bytes. With 0, the throughput counts the bytes of
+        responses.
+        """
         load = Load(("127.0.0.1", self._broker.port), request, connections, depth)
         pid = self._broker.pid
         assert pid is not None
@@ -208,7 +212,7 @@ def main() -> None:
         request = produce_request(bench.topic("small"), small)
         bench.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
         bench.measure("produce_100B_16_connections_8_deep", request, 16, 8, len(small))
-        # The batch size of Kafka's producer with default settings under full load.
+        # Kafka's producer sends batches of this size with default settings under full load.
         batch = bytes(encode_rows([Row(at, 1, None, os.urandom(1000), ()) for at in range(16)]))
         request = produce_request(bench.topic("kafka", PARTITIONS), batch, PARTITIONS)
         size = PARTITIONS * len(batch)

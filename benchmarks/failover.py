@@ -3,11 +3,11 @@
     python benchmarks/failover.py [--kills 50] [--foreign-kills 12] [--pauses 10]
         [--partitions 1000] [--only NAME,…]
 
-Three brokers, RF 3, acks=all. One client sends 100 B records at 1,000/s to one partition. The
-figure is the longest gap in ms between two acknowledgements around each event; the client must not
-report an error. ``many_partitions`` is the time from the kill of the leader of a third of the
-partitions until each partition acknowledges a record. All processes share the machine's cores.
-Prints one JSON object.
+There are three brokers, three replicas and acks=all. One client sends 1,000 records of 100 B a
+second to one partition. The figure is the longest gap in ms between two acknowledgements around
+each event; the client must not report an error. ``many_partitions`` is the time from the kill of a
+broker that leads a third of the partitions until each partition acknowledges a record. All
+processes share the machine's cores. The script prints one JSON object.
 
 librdkafka, Apache Kafka's Java client and franz-go send 600 records/s to 6 partitions while each
 broker in turn is killed. Each partition that the broker led counts separately. ``quick`` rows set
@@ -43,14 +43,14 @@ FOREIGN_RATE = 100
 """Records a second to each partition, for clients of other projects."""
 FOREIGN_PARTITIONS = 6
 SETTLED_S = 0.5
-"""Seconds before and after an event in which acknowledgements must arrive regularly."""
+"""Seconds for which acknowledgements must arrive regularly before and after an event."""
 WAIT_S = 60.0
 REBALANCE_MS = "300"
 _NUMBERS = itertools.count()
 
 
 class Acks:
-    """The Unix time of each acknowledgement in one partition, and the failed records."""
+    """The Unix times of all acknowledgements in one partition, and its failed records."""
 
     def __init__(self, rate: int) -> None:
         self.times: list[float] = []
@@ -58,7 +58,7 @@ class Acks:
         self._rate = rate
 
     def wait_flowing(self, since: float = 0.0) -> None:
-        """Wait until one second's worth of acknowledgements has arrived after ``since``."""
+        """Wait until the acknowledgements of one second have arrived after ``since``."""
         until = time.time() + WAIT_S
         while time.time() < until:
             now = time.time()
@@ -76,7 +76,7 @@ class Acks:
 
 
 class Load:
-    """One logbus producer that sends to one partition at a fixed rate."""
+    """A load of one logbus producer that sends to one partition at a fixed rate."""
 
     def __init__(self, bus: Bus, topic: str, partition: int) -> None:
         self.acks = Acks(RATE)
@@ -115,7 +115,7 @@ class Load:
 
 
 class ForeignLoad:
-    """Another project's producer that sends to each partition of a topic at a fixed rate."""
+    """A load of another project's producer, at a fixed rate to each partition of a topic."""
 
     def __init__(self, client: str, servers: str, topic: str, settings: tuple[str, ...]) -> None:
         self.partitions = [Acks(FOREIGN_RATE) for _ in range(FOREIGN_PARTITIONS)]
@@ -146,7 +146,7 @@ class ForeignLoad:
                 acks.times.append(float(at))
 
     def wait_flowing(self, since: float = 0.0) -> None:
-        """Wait until acknowledgements are regular in each partition."""
+        """Wait until each partition gets regular acknowledgements after ``since``."""
         for acks in self.partitions:
             acks.wait_flowing(since)
 
@@ -156,7 +156,7 @@ class ForeignLoad:
 
 
 class Bench:
-    """A cluster in which the preferred leader of partition n is broker n."""
+    """A cluster in which broker n is the preferred leader of partition n."""
 
     def __init__(self, session_ms: int) -> None:
         self.cluster = LocalCluster(
@@ -178,7 +178,7 @@ class Bench:
         self.cluster.stop()
 
     def make_topic(self, partitions: int) -> str:
-        """Create a topic with three replicas; return when all are in sync."""
+        """Create a topic with three replicas; return its name when all are in sync."""
         name = f"failover-{next(_NUMBERS)}"
         self.bus.create_topic(name, partitions, 3)
         self.settle(name)
@@ -201,7 +201,7 @@ class Bench:
         return next(broker for broker in self.cluster.brokers if broker.id == number)
 
     def victim(self, who: str) -> tuple[int, LocalBroker]:
-        """Return a partition, and the broker that has the role ``who`` for it."""
+        """Return a partition, and the broker that has the role ``who`` in it."""
         partitions = self.settle(self.topic).partitions
         controller = self.bus.admin.describe_cluster().controller_id
         chosen = next(
@@ -213,7 +213,7 @@ class Bench:
         return chosen.partition, self.broker(number)
 
     def gaps(self, who: str, count: int, strike: Callable[[LocalBroker], None]) -> dict[str, Any]:
-        """Apply ``strike`` ``count`` times and repair the cluster each time; return the gaps."""
+        """Call ``strike`` with a broker ``count`` times; repair the cluster; return the gaps."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim(who)
@@ -228,8 +228,10 @@ class Bench:
         return {"events": count, "failed_sends": failed, **percentiles(gaps)}
 
     def restarts(self, count: int) -> dict[str, Any]:
-        """Stop the leader cleanly and start it again, ``count`` times. A gap includes the stop and
-        the start."""
+        """Stop and start the leader cleanly, ``count`` times; return the gaps.
+
+        A gap includes the stop and the start.
+        """
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim("leader")
@@ -246,8 +248,8 @@ class Bench:
     def foreign_gaps(self, client: str, settings: tuple[str, ...], count: int) -> dict[str, Any]:
         """Kill ``count`` brokers in turn under another project's producer.
 
-        Gaps are of the partitions that the killed broker led; ``others_max_ms`` is the longest gap
-        of the other partitions, which lose a follower.
+        Gaps are those of partitions that the killed broker led. ``others_max_ms`` is the longest
+        gap of the other partitions, which lose a follower.
         """
         topic = self.make_topic(FOREIGN_PARTITIONS)
         gaps: list[float] = []
@@ -268,8 +270,10 @@ class Bench:
         return {"events": count, **found, **percentiles(gaps)}
 
     def many_partitions(self, count: int) -> dict[str, Any]:
-        """Return the seconds until all partitions accept records after a third of them lost its
-        leader."""
+        """Kill the leader of a third of all partitions.
+
+        Return the seconds until all partitions accept records.
+        """
         topic = self.make_topic(count)
         with self.bus.producer(linger_ms=0) as producer:
             for number in range(count):

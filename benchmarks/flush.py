@@ -2,11 +2,12 @@
 
     python benchmarks/flush.py [--directory D] [--rounds 20]
 
-A group is the work that one disk thread flushes at once: ``logs`` files with new bytes in each. A
-round measures each way once. ``in_turn`` flushes a log after the log before it is on disk.
+A group is the work that one disk thread flushes at once: ``logs`` files, each with new bytes. A
+round measures each way once. ``in_turn`` flushes a file after the file before it is on disk.
 ``together`` starts all flushes first, as the broker does. ``written_before`` overwrites zeros that
-are already in the file: this needs no commit of the file system's journal, but writes everything
-twice. The figures are medians of wall time, and processor time of this process, in us a group.
+are already in the file: this needs no commit of the file system's journal, but writes all bytes
+twice. The figures are medians of wall time, and processor time of this process, in us for each
+group.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from broker_lite.storage.files import OsFile, OsFiles
 
 GROUPS = 30
-"""Groups that each way flushes in one round."""
+"""Number of groups that each way flushes in a round."""
 CASES = ((1, 200), (1, 16_000), (2, 16_000), (2, 48_000), (4, 48_000))
 
 
@@ -32,8 +33,7 @@ def appended(folder: str, name: str, size: int) -> OsFile:
 
 
 def written(folder: str, name: str, size: int) -> OsFile:
-    """A file that begins with zeros on the disk, opened so that writes overwrite it from its
-    start."""
+    """Create a file of ``size`` zeros on the disk; open it so that writes overwrite the zeros."""
     path = Path(folder, name)
     path.write_bytes(bytes(size))
     fd = os.open(path, os.O_RDWR)
@@ -63,7 +63,10 @@ WAYS: dict[str, tuple[Make, bool]] = {
 def one_round(
     folder: str, make: Make, begun: bool, logs: int, size: int
 ) -> tuple[list[float], float]:
-    """Run one round; return the wall seconds of each group and the processor seconds of all."""
+    """Run one round of one way.
+
+    Return the wall time of each group and the processor time of all groups, in seconds.
+    """
     files = [make(folder, f"{n}", GROUPS * size) for n in range(logs)]
     data = os.urandom(size)
     os.sync()

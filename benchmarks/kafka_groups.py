@@ -2,11 +2,11 @@
 
     python benchmarks/kafka_groups.py [--members N] [--groups N] [--seconds S]
 
-Prints one JSON object. First ``--members`` members join one group at once, on a topic with three
-partitions a member. The time runs from their first connection until the last member has its
-partitions. Then ``--groups`` groups of one member each send heartbeats and commit once a second
-for ``--seconds``. The figures are the time of a commit, and the share of a core that ZooKeeper and
-the brokers use.
+The script prints one JSON object. First, ``--members`` members join one group at once, on a topic
+with three partitions for each member. The measured time begins with their first connection and ends
+when the last member has its partitions. Then ``--groups`` groups of one member each send heartbeats
+and commit once a second for ``--seconds``. The figures are the duration of a commit, and the share
+of a core that ZooKeeper and the brokers use.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WARM_SECONDS = 3
 
 
 class Connection:
-    """One client's connection to a group's coordinator."""
+    """A connection to the coordinator of a group."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -65,7 +65,7 @@ class Connection:
 
 
 async def coordinator(servers: str, group: str) -> Connection:
-    """Return a connection to the broker that coordinates the group."""
+    """Connect to the broker that coordinates the group; return the connection."""
     host, _, port = servers.split(",")[0].rpartition(":")
     asked = Connection(*await asyncio.open_connection(host, int(port)))
     found = await asked.ask("FindCoordinator", 3, key=group, key_type=0)
@@ -96,7 +96,8 @@ async def take_part(
                    for row in joined.members or ()]  # fmt: skip
         shares = assign("range", members, {TOPIC: partitions})
         if len(members) < count:
-            # Other members are still joining. A member without partitions joins again.
+            # Assign no partitions yet, because other members are still joining. Members without
+            # partitions join again.
             shares = {}
         parts = [
             consumer.SyncGroupRequest.SyncGroupRequestAssignment(
@@ -113,7 +114,10 @@ async def take_part(
 
 
 async def stable(servers: str, count: int, partitions: int) -> dict[str, Any]:
-    """Return the seconds from the first connection until the last member has its partitions."""
+    """Form a group of ``count`` members; return the seconds from first connection to the end.
+
+    The group is formed when the last member has its partitions.
+    """
     group = f"of-{count}"
 
     async def join() -> tuple[Connection, int, tuple[TopicPartition, ...]]:
@@ -137,7 +141,7 @@ async def stable(servers: str, count: int, partitions: int) -> dict[str, Any]:
 
 
 class Committing:
-    """One group with one member, which sends heartbeats and commits once a second."""
+    """A group with one member, which sends heartbeats and commits once a second."""
 
     def __init__(self, connection: Connection, group: str, generation: int, member: str) -> None:
         self.connection = connection
@@ -155,7 +159,7 @@ class Committing:
     async def run(self, until: float, took: list[float]) -> None:
         """Commit at fixed intervals until ``until``; ``took`` collects the seconds of each commit.
 
-        A slow commit does not move the times of later ones.
+        A slow commit does not delay the times of later commits.
         """
         while (due := self._first + self._offset) < until:
             await asyncio.sleep(due - time.perf_counter())
@@ -185,7 +189,10 @@ class Committing:
 async def commits(
     servers: str, zookeeper_at: tuple[str, int], pids: list[int], count: int, seconds: float
 ) -> dict[str, Any]:
-    """Measure commits; ``pids`` are ZooKeeper's and the brokers'. Raises for an error response."""
+    """Measure commits of ``count`` groups. Raises an error if a commit fails.
+
+    ``pids`` are the processes of ZooKeeper and the brokers.
+    """
     groups = await asyncio.gather(
         *(Committing.join(servers, f"committing-{number}") for number in range(count))
     )
@@ -212,7 +219,7 @@ async def commits(
 
 
 def writes(host: str, port: int) -> int:
-    """Return the number of writes to ZooKeeper so far: the lower half of its last zxid."""
+    """Return the number of writes to ZooKeeper so far, from the lower half of its last zxid."""
     found = re.search(r"Zxid: 0x([0-9a-f]+)", four_letters(host, port, "srvr"))
     assert found is not None
     return int(found[1], 16) & 0xFFFFFFFF

@@ -2,11 +2,11 @@
 
     python benchmarks/mirror.py [--megabytes 500] [--rounds 3]
 
-Two clusters of one broker each and the mirror share this machine; batches of 1 MB of 100-byte
-values in two partitions, not compressed, acks=all with the flush before the ack. A round copies
-a filled topic once, timed from the first metadata request until the last position is stored.
-``_mb_per_s`` counts stored bytes, ``_cpu_s_per_gb`` is the mirror's processor time. Medians of the
-rounds.
+Two clusters of one broker each and the mirror share this machine. The topics have two partitions,
+with uncompressed batches of 1 MB of 100-byte values. The mirror uses acks=all, and brokers flush
+before they acknowledge. A round copies a filled topic once, and is timed from the first metadata
+request until the last position is stored. ``_mb_per_s`` counts stored bytes. ``_cpu_s_per_gb`` is
+the mirror's processor time. The figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MB = 1_000_000
 PARTITIONS = 2
 VALUE_BYTES = 100
 BATCH_ROWS = 9_000
-"""Rows of about 1 MB."""
+"""Number of rows of a batch of about 1 MB."""
 SETTINGS = {"retention.bytes": str(1 << 40), "max.message.bytes": str(4 << 20)}
 
 
@@ -64,7 +64,7 @@ def fill_columns(bus: Bus, topic: str, batches: int) -> int:
 
 
 def copy(source: Bus, target: Bus, topic: str, records: int) -> dict[str, float]:
-    """Copy one topic once, and delete the copy."""
+    """Copy a topic once and delete the copy; return the figures."""
     stored = sum(
         size
         for row in source.admin.log_dirs()

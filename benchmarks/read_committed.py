@@ -1,5 +1,4 @@
-"""Measure the cost of transactions for readers, and for the event loop of a broker that writes
-markers.
+"""Measure the cost of transactions for readers, and for a broker that writes markers.
 
     python benchmarks/read_committed.py [--transactions 1500] [--rounds 15]
 
@@ -8,9 +7,9 @@ the same rows, with each batch in its own transaction. A round reads each whole 
 isolation levels, in the reverse order of the round before, once by fetches and once from the
 broker's files. ``ratio`` is the median of the rounds' ratios of read_committed to read_uncommitted.
 
-``markers`` measures ten WriteTxnMarkers requests, sent one after another as by a coordinator. Each
-ends 200 transactions in 100 partitions. ``loop`` has the delays of the broker's event loop in this
-time, which should stay below 5 ms.
+``markers`` measures ten WriteTxnMarkers requests, sent one after another as a coordinator does.
+Each request ends 200 transactions in 100 partitions. ``loop`` has the delays of the broker's event
+loop in this time, which should stay below 5 ms.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def fill(bus: Bus, batches: int) -> None:
 
 
 def rate(bus: Bus, topic: str, rows: int, **options: Any) -> float:
-    """Return the rows a second of one read of the whole topic."""
+    """Read the whole topic once; return the rows per second."""
     with bus.consumer(topic, start="earliest", **options) as consumer:
         left = rows
         began = time.perf_counter()
@@ -74,7 +73,7 @@ def rate(bus: Bus, topic: str, rows: int, **options: Any) -> float:
 
 
 def read(bus: Bus, rows: int, rounds: int) -> dict[str, Any]:
-    """Return the median rates by topic and kind of read, and their ratio."""
+    """Return the median rates by topic, kind of read and isolation level, and their ratios."""
     cases = [
         (topic, in_place, level)
         for topic in ("plain", "marked")
@@ -99,7 +98,7 @@ def read(bus: Bus, rows: int, rounds: int) -> dict[str, Any]:
 
 
 def begin(bus: Bus, stack: contextlib.ExitStack) -> list[TransactionMarker]:
-    """Open a transaction of each producer in all partitions; return their abort markers."""
+    """Open a transaction of each producer in all partitions; return the markers that abort them."""
     bus.create_topic("markers", PARTITIONS)
     for number in range(PRODUCERS):
         producer = stack.enter_context(
@@ -120,7 +119,7 @@ def begin(bus: Bus, stack: contextlib.ExitStack) -> list[TransactionMarker]:
 
 
 def write(markers: list[TransactionMarker], cluster: Cluster, deadline_ms: float) -> Operation[int]:
-    """Send all markers in requests like a coordinator's; return the refused markers."""
+    """Send all markers in requests as a coordinator does; return the number of refused markers."""
     yield from requests.refresh(cluster, ["markers"], deadline_ms)
     leader = cluster.view.leader(TopicPartition("markers", 0))
     assert leader is not None
@@ -134,7 +133,7 @@ def write(markers: list[TransactionMarker], cluster: Cluster, deadline_ms: float
 
 
 def loop(broker: LocalBroker) -> dict[str, float]:
-    """Return the broker's record of its loop delays since its start."""
+    """Return the delays of the broker's event loop since its start."""
     url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
         rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
@@ -146,7 +145,7 @@ def loop(broker: LocalBroker) -> dict[str, float]:
 
 
 def end(bus: Bus, broker: LocalBroker) -> dict[str, Any]:
-    """Measure the requests that write all markers."""
+    """Measure the requests that write all markers; return the figures."""
     with contextlib.ExitStack() as stack:
         markers = begin(bus, stack)
         before = loop(broker)

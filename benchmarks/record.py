@@ -2,11 +2,11 @@
 
     python benchmarks/record.py [--seconds 0.3]
 
-Prints one JSON object. Times are the best of several rounds, one core, in nanoseconds a row, for
-batches of about 1 MB of values of 100, 200 and 1000 bytes. ``ratios`` say how many times faster
-columns are than the same rows one by one, with logbus's own row codec and with aiokafka's compiled
-one (0 if it is not installed). Ratios hold on any machine, times on this one only.
-``python_to_columns`` starts with a list of bytes objects.
+The script prints one JSON object. Times are the best of several rounds on one core, in nanoseconds
+for each row, for batches of about 1 MB of values of 100, 200 and 1000 bytes. ``ratios`` say how
+many times faster columns are than the same rows one by one, with logbus's own row codec and with
+aiokafka's compiled row codec (0 if aiokafka is not installed). Ratios hold on any machine, times
+only on this machine. ``python_to_columns`` starts with a list of bytes objects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ START_MS = 1_700_000_000_000
 
 
 def best(call: Callable[[], object], seconds: float) -> float:
-    """Return the best seconds of one call, in rounds of about ``seconds`` in all."""
+    """Return the shortest duration of a call in seconds, from rounds of ``seconds`` in all."""
     started = time.perf_counter()
     call()
     once = time.perf_counter() - started
@@ -53,7 +53,7 @@ def best(call: Callable[[], object], seconds: float) -> float:
 
 
 def log_lines(size: int, count: int, source: random.Random) -> list[bytes]:
-    """Return lines of words, of varying length around ``size`` bytes, as logs have."""
+    """Return ``count`` lines of words with varying lengths around ``size`` bytes, as in logs."""
     words = [
         "".join(source.choices("abcdefghijklmnopqrstuvwxyz", k=source.randint(2, 9)))
         for _ in range(500)
@@ -159,7 +159,7 @@ def measure(size: int, seconds: float) -> dict[str, Any]:
 
 
 def _checked_decode(buffer: memoryview, header: batch.BatchHeader) -> arrow.Columns:
-    """Decode as a client does: check the CRC, then validate all columns."""
+    """Decode a batch as a client does: check the CRC, then validate all columns."""
     batch.check_crc(buffer, header)
     return arrow.decode(buffer, header)
 

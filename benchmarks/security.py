@@ -2,25 +2,27 @@
 
     python benchmarks/security.py [--seconds 2] [--rounds 5] [--only NAME,…] [--before CHECKOUT]
 
-Prints one JSON object. Every broker has an open listener and one with SASL_SSL (SCRAM-SHA-256), and
-all cases of a round run in turns. ``load`` is the machine's load average around a part.
+The script prints one JSON object. Every broker has an open listener and a listener with SASL_SSL
+(SCRAM-SHA-256), and all cases of a round run in turns. ``load`` is the machine's load average
+around a part.
 
 ``transfer``: librdkafka produces values of 1 KB with acks=all, and consumes them, in MB/s. ``tls``
-is TLS divided by plaintext; ``beside_kafka`` is logbus divided by Kafka with TLS, divided by the
-same without. All ratios are medians of the rounds. logbus flushes before it acknowledges, Kafka
-does not. ``broker_cpu_ms_per_mb`` is the broker's processor time without and with TLS, which other
-load disturbs less.
+is the rate with TLS divided by the rate with plaintext. ``beside_kafka`` is the ratio of logbus to
+Kafka with TLS, divided by the same ratio without TLS. All ratios are medians of the rounds. logbus
+flushes before it acknowledges, Kafka does not. ``broker_cpu_ms_per_mb`` is the broker's processor
+time without and with TLS, which other load of the machine disturbs less.
 
-``logins``: LOGIN_THREADS threads connect, log in with keys derived beforehand, and close.
-``broker_cpu_ms`` is the broker's processor time a login. Without Maven the rows of Kafka
+``logins``: LOGIN_THREADS threads connect, log in with keys that they derived before, and close.
+``broker_cpu_ms`` is the broker's processor time for a login. Without Maven, the figures of Kafka
 are missing.
 
-``authorizer``: ``cached_us`` is the time that an authorizer adds to a request with one topic, the
-difference of the minima of short runs in turns. ``share`` divides it by the broker's processor time
-of a small produce (``benchmarks/broker.py``). ``uncached_us`` is a first decision under ACLS ACLs.
+``authorizer``: ``cached_us`` is the time that an authorizer adds to a request with one topic: the
+difference of the minima of short runs, which alternate. ``share`` divides this time by the broker's
+processor time of a small produce request (``benchmarks/broker.py``). ``uncached_us`` is the time of
+a first decision with ACLS access control lists.
 
-``before``: ``benchmarks/broker.py`` of another checkout and of this one in turns, all security off;
-``ratio`` is the former processor time of a small produce divided by the present one.
+``before``: ``benchmarks/broker.py`` of another checkout and of this checkout in turns, without any
+security. ``ratio`` is the former processor time of a small produce request divided by the present.
 """
 
 from __future__ import annotations
@@ -80,14 +82,14 @@ JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
 
 class Side(NamedTuple):
-    """One broker: its servers, the address of its TLS listener, and the CA to trust."""
+    """A system under test: its servers, the address of its TLS listener, and the CA to trust."""
 
     servers: LogbusServers | KafkaServers
     port: int
     ca: str
 
     def options(self, *, tls: bool) -> dict[str, Any]:
-        """Return the options of librdkafka."""
+        """Return librdkafka's options for a connection, with or without TLS."""
         if not tls:
             return {"bootstrap.servers": self.servers.bootstrap_servers, "log_level": 0}
         return {
@@ -101,7 +103,7 @@ class Side(NamedTuple):
         }
 
     def security(self) -> ClientSecurity:
-        """Return the settings of logbus's client."""
+        """Return the security settings of logbus's client for the TLS listener."""
         return ClientSecurity(
             "SASL_SSL",
             ca_location=self.ca,
@@ -111,7 +113,7 @@ class Side(NamedTuple):
         )
 
     def cpu_s(self) -> float:
-        """Return the broker's processor seconds."""
+        """Return the broker's processor seconds so far."""
         (pid,) = self.servers.processes()["broker"]
         fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
@@ -119,7 +121,10 @@ class Side(NamedTuple):
 
 @contextlib.contextmanager
 def sides() -> Iterator[dict[str, Side]]:
-    """Start both brokers and create a user. Leave Kafka out if it cannot be downloaded."""
+    """Start a broker of each system and create a user; yield the sides.
+
+    Kafka is left out if it cannot be downloaded.
+    """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         made = CertificateFolder(folder)
@@ -173,14 +178,14 @@ def until_logged_in(side: Side) -> None:
 
 
 class Speed(NamedTuple):
-    """One transfer: its rate, and the broker's processor time."""
+    """The rate of a transfer, and the broker's processor time."""
 
     mb_per_s: float
     cpu_ms_per_mb: float
 
 
 def transfer(side: Side, seconds: float, *, tls: bool) -> tuple[Speed, Speed]:
-    """Produce for so long, then consume it all."""
+    """Produce for ``seconds``, then consume all records; return both speeds."""
     topic = side.servers.new_topic(PARTITIONS)
     options = side.options(tls=tls)
     producer = ck.Producer({**options, "acks": "all", "linger.ms": 5})
@@ -219,7 +224,7 @@ def transfers(found: dict[str, Side], rounds: int, seconds: float) -> dict[str, 
     for number in range(rounds + 1):
         for name, tls in cases if number % 2 else reversed(cases):
             speeds = transfer(found[name], seconds, tls=tls)
-            if number:  # The first round warms caches and compilers.
+            if number:  # Do not count the first round, which warms caches and compilers.
                 kept[name, tls].append(speeds)
     result: dict[str, Any] = {}
     for index, kind in enumerate(("produce", "consume")):
@@ -253,7 +258,7 @@ def _ratio(above: list[float], below: list[float]) -> float:
 
 
 def log_in(side: Side, seconds: float) -> tuple[float, float]:
-    """Log in repeatedly; return logins a second, and the broker's processor ms a login."""
+    """Log in repeatedly; return logins per second, and the broker's processor ms for a login."""
     security, address = side.security(), Endpoint("127.0.0.1", side.port)
     first = PooledConnection(address, "bench", LOGIN_TIMEOUT_S, security)
     assert first.task_secret is not None
@@ -353,7 +358,10 @@ def authorizer(small_us: float) -> dict[str, float]:
 
 
 def small_produce_us(checkout: Path, seconds: float) -> float:
-    """Run ``benchmarks/broker.py`` of a checkout; return processor us of a small produce."""
+    """Run ``benchmarks/broker.py`` of a checkout.
+
+    Return the broker's processor time, in us, for a small produce request.
+    """
     done = subprocess.run(
         [sys.executable, "-P", "benchmarks/broker.py", "--seconds", str(seconds)],
         cwd=checkout,

@@ -1,9 +1,9 @@
 """Compare Spark batch reads of 1,000 small partitions with the same rows in 8 partitions.
 
 ``load_and_count`` is ``spark.read…load().count()`` in a session that has read before. ``plan`` and
-``read`` run the source's planner and its tasks in this process, without Spark. Prints one JSON
-object: medians in ms, processor time of this process and of the broker in ms, and ratios of 1,000
-partitions to 8. One broker, one replica, on this machine.
+``read`` run the source's planner and its tasks in this process, without Spark. There is one broker,
+with one replica, on this machine. The script prints one JSON object: medians in ms, processor time
+of this process and of the broker in ms, and ratios of 1,000 partitions to 8 partitions.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from pyspark_logbus.datasource import DefaultSource
 from pyspark_logbus.schema import source_schema
 
 Part = Callable[[], tuple[float, float]]
-"""One run: its time, and the processor time of this process and its broker, in seconds."""
+"""A function that runs once; returns its wall time and its processor time, in seconds.
+
+The processor time is that of this process and the broker.
+"""
 
 
 def fill(bus: Bus, topic: str, partitions: int, rows: int) -> None:
-    """Send two batches to each partition, on a slow machine too."""
+    """Send ``rows`` records to each partition, in exactly two batches even on a slow machine."""
     bus.create_topic(topic, partitions=partitions)
     with bus.producer(linger_ms=60_000) as producer:
         for first in (0, rows // 2):
@@ -113,7 +116,7 @@ def compare(sides: dict[str, dict[str, Part]], rounds: int) -> dict[str, Any]:
         for number in range(rounds + 2):
             for side in sorted(sides, reverse=bool(number % 2)):
                 run = sides[side][part]()
-                if number >= 2:  # The first runs warm caches and compilers.
+                if number >= 2:  # Do not count the first runs, which warm caches and compilers.
                     runs[side].append(run)
         wall = {side: statistics.median(one for one, _ in each) for side, each in runs.items()}
         used = {side: statistics.median(one for _, one in each) for side, each in runs.items()}

@@ -1,8 +1,8 @@
-"""Sources and sinks that do nothing: the floor of any Python data source in Spark.
+"""Spark sources and sinks that do nothing: the floor of any Python data source.
 
-``floor`` reads ready Arrow batches from memory, and its sink drops all rows. As a stream it yields
-two rows a micro-batch without end. ``nothing`` is a stream that ends. Spark's workers import this
-module, so its folder must be on PYTHONPATH.
+``floor`` reads ready Arrow batches from memory, and its sink drops all rows. As a stream, ``floor``
+yields two rows for each micro-batch, for ever. ``nothing`` is a stream that ends. Spark's workers
+import this module, so its folder must be on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ARROW = pa.schema(
 
 @lru_cache(maxsize=128)
 def ready_batch(rows: int, value_bytes: int, number: int = 0) -> pa.RecordBatch:
-    """Return the batch of this size, built once in each worker process."""
+    """Return a batch of ``rows`` values, which each worker process builds once."""
     return pa.RecordBatch.from_arrays(
         [
             pa.nulls(rows, pa.binary()),
@@ -109,8 +109,10 @@ class FloorStreamReader(DataSourceStreamReader):
 
 
 class Nothing(DataSource):
-    """A backlog of ready batches in memory; without ``rows`` it is empty, to measure the start
-    and end of a query."""
+    """A stream that reads a backlog of ready batches from memory and ends.
+
+    Without the option ``rows``, the backlog is empty: then a query only starts and ends.
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -1,8 +1,10 @@
 """Measure the costs of a log on this disk; print one JSON object.
 
-``python benchmarks/storage.py [--directory D] [--seconds S]``: append, append and flush, group
-commit, lookups, recovery and opening. Ratios to the bare system calls are from the same run. No
-figure writes more than 256 MiB, so that appends go to the page cache, not to the disk.
+    python benchmarks/storage.py [--directory D] [--seconds S]
+
+The figures are append, append and flush, group commit, lookups, recovery and opening. Ratios to the
+bare system calls are from the same run. No figure writes more than 256 MiB, so that appends go to
+the page cache, not to the disk.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def make_batch(size: int, rows: int) -> bytearray:
 
 
 class Bench:
-    """A new data directory for each figure."""
+    """Measures figures, each in a new data directory."""
 
     def __init__(self, directory: str, seconds: float) -> None:
         self.root = directory
@@ -56,8 +58,10 @@ class Bench:
         return manager
 
     def repeat(self, work: Callable[[], Any], limit: int) -> tuple[int, float, float]:
-        """Run ``work`` repeatedly; return the number of runs, their wall seconds and their
-        processor seconds."""
+        """Run ``work`` at most ``limit`` times.
+
+        Return the number of runs, their wall seconds and their processor seconds.
+        """
         count, start, cpu = 0, time.perf_counter(), time.thread_time()
         end = start + self.seconds
         while time.perf_counter() < end and count < limit:
@@ -121,7 +125,7 @@ def bench_flush(bench: Bench, size: int) -> dict[str, float]:
 
 
 def bench_group_commit(bench: Bench, size: int) -> dict[str, float]:
-    """Append in one thread without a pause, while another thread flushes the appended bytes."""
+    """Measure appends of one thread without a pause while another thread flushes the bytes."""
     data = make_batch(size, 10)
     header = read_header(data)
     manager = bench.manager()

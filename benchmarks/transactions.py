@@ -1,22 +1,23 @@
-"""Compare transactions with Apache Kafka's, and Spark's exactly-once sink with the default one.
+"""Compare transactions with Apache Kafka's, and the exactly-once Spark sink with the default.
 
     python benchmarks/transactions.py [--seconds 4] [--kills 20] [--rounds 7] [--only NAME,…]
 
-Prints one JSON object. Each producer (librdkafka, a thread each) writes a record of 100 B to every
-partition of a topic, flushes, and commits, without pause. Both sides run the same case in one
-session, logbus first and Kafka second. ``ratio`` is logbus divided by Kafka. logbus flushes every
-batch and the state of the coordinator to disk before it answers; Kafka does not.
+The script prints one JSON object. Each producer (librdkafka, in its own thread) writes a record of
+100 B to every partition of a topic, flushes, and commits, without pause. Both sides run the same
+case in one session, logbus first and Kafka second. ``ratio`` is logbus divided by Kafka. logbus
+flushes every batch and the state of the coordinator to disk before it answers; Kafka does not.
 
 ``coordinator_killed``: the time from the kill of a producer's coordinator until its commit returns,
-on three brokers; each kill is followed by a restart. Without Maven Kafka's rows are missing.
+on three brokers. The broker restarts after each kill. Without Maven, Kafka's figures are missing.
 
-``idle_ids``: one broker starts with IDS idle transactional ids, and with none. ``load_ms`` is the
-difference of the times until it can describe an id of every state partition.
+``idle_ids``: one broker starts with IDS idle transactional ids, and without ids. ``load_ms`` is the
+difference of the times until the broker can describe an id of every state partition.
 
-``sink``: one broker and one Spark session run both guarantees, in the reverse order of the round
-before. ``write`` and ``stream`` are one batch of SINK_ROWS rows, from Parquet and from a
-topic; ``ratio`` is the median of the rounds' ratios of exactly_once to at_least_once rates.
-``trigger`` is one record a trigger; ``more_ms`` is the median of the rounds' differences of p50.
+``sink``: one broker and one Spark session run both guarantees, each round in the reverse order of
+the round before. ``write`` and ``stream`` are one batch of SINK_ROWS rows, from Parquet and from a
+topic. ``ratio`` is the median of the rounds' ratios of exactly_once to at_least_once rates.
+``trigger`` has one record for each trigger. ``more_ms`` is the median of the rounds' differences of
+the p50.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ STARTS = 3
 TRIGGERS, TRIGGERS_WARM = 40, 10
 GUARANTEES = ("at_least_once", "exactly_once")
 CASES = tuple(itertools.product((1, 3), (1, 10, 100), (1, 4)))
-"""Each case: replication factor, producers, partitions."""
+"""The cases: replication factor, number of producers, number of partitions."""
 
 
 def producer(servers: str, name: str) -> ck.Producer:
@@ -78,7 +79,10 @@ def transact(sender: ck.Producer, topic: str, partitions: int) -> None:
 
 
 def rate(servers: str, topic: str, producers: int, partitions: int, seconds: float) -> Any:
-    """Commit in every producer for this many seconds; the first WARM_S do not count."""
+    """Commit with all producers for ``seconds``; the first WARM_S seconds do not count.
+
+    Return the figures.
+    """
     senders = [producer(servers, f"{topic}-{number}") for number in range(producers)]
     begin = time.perf_counter() + WARM_S
     end = begin + seconds
@@ -111,7 +115,7 @@ def rate(servers: str, topic: str, producers: int, partitions: int, seconds: flo
 
 
 def side_by_side(factor: int, seconds: float) -> dict[str, Any]:
-    """Run all cases of a replication factor against both sides."""
+    """Run all cases of a replication factor on both sides; return the figures."""
     found: dict[str, Any] = {}
     kinds: tuple[Callable[[int], Any], ...] = (LogbusServers, KafkaServers)
     for kind in kinds:
@@ -136,7 +140,7 @@ def side_by_side(factor: int, seconds: float) -> dict[str, Any]:
 
 
 def coordinator_killed(kills: int) -> dict[str, Any]:
-    """Time the commit of an open transaction whose coordinator has just been killed."""
+    """Measure, on both sides, the commit of a transaction whose coordinator was just killed."""
     took = []
     with LocalCluster(3) as cluster, Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic("t", 4, 3)
@@ -165,7 +169,7 @@ def coordinator_killed(kills: int) -> dict[str, Any]:
 
 
 async def begin_ids(host: str, port: int, names: list[str]) -> None:
-    """Create transactional ids over several connections, one after another on each."""
+    """Create transactional ids over several connections, one after the other on each."""
 
     async def run(part: list[str]) -> None:
         reader, writer = await asyncio.open_connection(host, port)
@@ -182,12 +186,12 @@ async def begin_ids(host: str, port: int, names: list[str]) -> None:
 
 
 def idle_ids(count: int) -> dict[str, Any]:
-    """Time the start of a coordinator with many ids, and of one with few."""
+    """Measure the start of a coordinator with many transactional ids, and with few."""
     few = [f"idle-{number}" for number in range(60)]
     names = few + [f"idle-{number}" for number in range(len(few), count)]
     with LocalCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
         (broker,) = cluster.brokers
-        producer(cluster.bootstrap_servers, "first")  # The state topic exists from now on.
+        producer(cluster.bootstrap_servers, "first")  # This creates the topic of transaction state.
 
         def start() -> float:
             broker.stop()
@@ -209,7 +213,7 @@ def idle_ids(count: int) -> dict[str, Any]:
 
 
 class SinkBench:
-    """A cluster of one broker, a Spark session, and the input of both guarantees."""
+    """A cluster of one broker, a Spark session, and the input for both guarantees."""
 
     def __init__(self, cluster: LocalCluster, spark: SparkHost, folder: Path) -> None:
         self._servers = cluster.bootstrap_servers
@@ -235,7 +239,7 @@ class SinkBench:
         return {"side": "logbus", "address": self._servers, "topic": topic, "options": options}
 
     def write(self, guarantee: str) -> float:
-        """Return the rows a second of one ``df.write``."""
+        """Run one ``df.write``; return the rows per second."""
         topic = self._topic(SINK_PARTITIONS)
         target = self._end(topic, deliveryGuarantee=guarantee)
         took = self._spark.call("write", folder=str(self._folder), target=target)["seconds"]
@@ -243,7 +247,7 @@ class SinkBench:
         return float(SINK_ROWS / took)
 
     def stream(self, guarantee: str) -> float:
-        """Return the rows a second of one micro-batch."""
+        """Run one micro-batch; return the rows per second."""
         topic = self._topic(SINK_PARTITIONS)
         target = self._end(topic, deliveryGuarantee=guarantee)
         source = self._end(self._source)
@@ -252,7 +256,7 @@ class SinkBench:
         return float(SINK_ROWS / took)
 
     def trigger(self, guarantee: str) -> float:
-        """Return the p50 in ms of triggers with one row each."""
+        """Run triggers with one row each; return the p50 of their durations in ms."""
         source, topic = self._topic(1), self._topic(1)
         target = self._end(topic, deliveryGuarantee=guarantee)
         self._spark.call("loop_start", source=self._end(source), target=target)

@@ -1,9 +1,9 @@
-"""Measure the wire codec in microseconds a message, in one process.
+"""Measure the wire codec in microseconds for each message, in one process.
 
     python benchmarks/wire.py [--seconds 0.2]
 
-Prints one JSON object: the best of several rounds, one core. ``limits`` are the design's limits
-for the two most frequent messages; ``exceeded`` names those that took longer.
+The script prints one JSON object: the best of several rounds on one core. ``limits`` are the
+design's limits for the two most frequent messages; ``exceeded`` names those that took longer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMITS_US = {"produce_request_decode": 8.0, "fetch_request_of_10_decode": 20.0}
 
 
 class AnyFile:
-    """A stand-in for an open segment, which encoding does not use."""
+    """A placeholder for an open segment file, which encoding does not read."""
 
     def fileno(self) -> int:
         return -1

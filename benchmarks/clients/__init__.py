@@ -1,6 +1,7 @@
-"""Producers of other projects. Each is a program that prints a line for each acknowledgement.
+"""Programs with producers of other projects, which print a line for each acknowledgement.
 
-``command`` builds a program once, with its own package manager, into the cache of ``peers.fetch``.
+``command`` builds a program once with its project's package manager, into the cache of
+``peers.fetch``.
 """
 
 from __future__ import annotations
@@ -26,13 +27,12 @@ QUICK: dict[str, tuple[str, ...]] = {
     "java": ("retry.backoff.ms=20", "reconnect.backoff.ms=20"),
     "franz-go": ("retry-backoff=20", "metadata-min-age=20"),
 }
-"""The settings that shorten each client's retries after a broker dies."""
+"""For each client, settings that shorten its retries after a broker dies."""
 
 REST_S = {"franz-go": 7.5}
-"""Seconds without a change of leaders before a broker is killed, by client.
+"""For each client, seconds without a change of leaders before the next broker is killed.
 
-franz-go requests metadata at most once in 5 s, and again 5 s after it moved away from a dead
-leader.
+franz-go requests metadata at most once in 5 s, and again 5 s after it left a dead leader.
 """
 
 
@@ -53,7 +53,7 @@ def _built_by_go(folder: Path) -> str:
         mark.update(file.read_bytes())
     program = cache() / f"{folder.name}-{mark.hexdigest()[:12]}"
     if not program.exists():
-        # Go's own installer does not put it on the path.
+        # Go's own installer does not add Go to PATH.
         go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
         if go is None:
             raise Cannot("Go is missing: https://go.dev/dl")

@@ -1,8 +1,8 @@
-"""Produce with librdkafka, by confluent-kafka, until stdin ends; print each acknowledgement.
+"""Produce with librdkafka (confluent-kafka) until stdin ends; print each acknowledgement.
 
     python librdkafka.py SERVERS TOPIC PARTITIONS RECORDS_PER_SECOND [SETTING=VALUE …]
 
-Each line is a partition and the Unix time in seconds, followed by the error of a failed record.
+Each line has the partition and the Unix time in seconds, and the error if the record failed.
 """
 
 from __future__ import annotations

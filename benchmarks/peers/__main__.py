@@ -1,4 +1,4 @@
-"""``python -m peers [ROW[:VARIANT] …]``: run rows, store each result, write the report."""
+"""Run rows, store each result, and write the report: ``python -m peers [ROW[:VARIANT] …]``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peers.rows import ROWS
 
 
 def listed(row: Row) -> dict[str, Any]:
-    """Return one line about a row, for the list of rows."""
+    """Return the entry of a row in the list of rows."""
     return {
         "row": row.name,
         "number": row.number,
@@ -29,7 +29,7 @@ def listed(row: Row) -> dict[str, Any]:
 
 
 def chosen(asked: Sequence[str], variants: Sequence[str]) -> dict[str, list[str]]:
-    """Return the chosen rows, each with its chosen variants; no names mean all variants.
+    """Return the chosen rows, each with its chosen variants. An empty list means all variants.
 
     ``asked`` holds ``ROW`` or ``ROW:VARIANT``; ``variants`` apply to every row. Raises ValueError
     for an unknown name.
@@ -51,15 +51,20 @@ def chosen(asked: Sequence[str], variants: Sequence[str]) -> dict[str, list[str]
 
 
 def has_failed(variant: Mapping[str, Any]) -> bool:
-    """Return whether a row or one of its sides failed. A row that cannot run on this machine has
-    not failed."""
+    """Return whether a variant or one of its sides failed.
+
+    A variant that cannot run on this machine has not failed.
+    """
     return bool(variant.get("failed")) or any(
         why.startswith("failed: ") for why in variant.get("absent", {}).values()
     )
 
 
 def measure(asked: Mapping[str, list[str]], *, quick: bool, given: Path | None) -> bool:
-    """Run the named rows, or all, and store each result; return whether none failed."""
+    """Run rows and store each result; return whether no row failed.
+
+    ``asked`` holds the rows with their variants; if it is empty, all rows run.
+    """
     into = kept.folder(quick=quick)
     is_good = True
     with Bench(quick=quick, given=given) as bench:
@@ -71,7 +76,7 @@ def measure(asked: Mapping[str, list[str]], *, quick: bool, given: Path | None) 
                 kept.keep(into, found, row, whole=not wanted)
                 is_good &= not any(map(has_failed, found["variants"]))
                 print("\n".join(report.brief(found)), flush=True)
-                # Write the report after each row, so that an interrupted run leaves one.
+                # Write the report after each row, so that an interrupted run leaves a report.
                 report.write(kept.RESULTS, quick=quick)
     return is_good
 

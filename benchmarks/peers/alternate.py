@@ -1,7 +1,7 @@
 """Run both sides of a row alternately; store the first run of each side separately.
 
-A round runs each side once, in the reverse order of the round before. Before each run the dirty
-pages of the other side are written to disk, so that no side pays for the other's page cache.
+A round runs each side once, in the reverse order of the round before. Before each run, the page
+cache's dirty pages are written to disk, so that no side pays for the writes of another side.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ from peers.row import LOGBUS, Goal, Measures, Row, Side, Variant, is_floor
 
 QUICK_ROUNDS = 2
 RETRIED_SECONDS_MAX = 240.0
-"""Do not retry a variant that took longer than this many seconds to fail, so that the whole run
-ends."""
+"""A variant that fails after more than these seconds is not retried, so that the whole run ends."""
 
 
 class TookTooLong(Exception):
-    """A row exceeded its time limit.
+    """Raised when a row exceeds its time limit.
 
-    No subclass of OSError, as TimeoutError is: the meter, which the alarm may interrupt, ignores an
+    The class is no OSError, as TimeoutError is: the alarm may interrupt the meter, which ignores an
     OSError of a file in /proc.
     """
 
 
 def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
-    """Run a row and return its result.
+    """Run a row; return its result.
 
-    ``variants`` selects variants by name; empty runs all, or the first one in a quick run.
-    ``cannot`` in a variant is the reason why it has no result.
+    ``names`` selects variants by name. Without names, all variants run; a quick run takes only the
+    first. In the result, ``cannot`` is the reason why a variant has no figures.
     """
     chosen = [each for each in row.variants if each.name in names] or list(row.variants)
     if bench.quick and not names:
@@ -58,7 +57,7 @@ def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
 def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
     """Run one variant.
 
-    A failure is retried once with new servers; then the result has the reason.
+    A failed variant is retried once with new servers. If it fails again, the result has the reason.
     """
     kept: dict[str, Any] = {
         "variant": variant.name,
@@ -84,11 +83,11 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
             return kept | {"sides": found, "compared": compared(row, variant, found)}
         except Cannot as why:
             return kept | {"cannot": str(why)}
-        except Exception as error:  # The other rows continue; this row's result has the reason.
+        except Exception as error:  # Record the reason, and continue with the other rows.
             why_not = f"{type(error).__name__}: {error}"[:1000]
             print(f"  {row.name} [{variant.name}]: {why_not}", file=sys.stderr, flush=True)
             with contextlib.suppress(Exception):
-                bench.stop_all()  # A failed server may be in an undefined state, so start new ones.
+                bench.stop_all()  # A server may be in an undefined state, so start new servers.
             if is_last or time.monotonic() - began > RETRIED_SECONDS_MAX:
                 return kept | {"cannot": why_not, "failed": True}
             kept["failed_first"] = why_not
@@ -99,7 +98,7 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
 def _at_most(seconds: float) -> Iterator[None]:
     """Raise TookTooLong here, in the main thread, if the block takes longer than ``seconds``.
 
-    A row that hangs then does not stop the later rows.
+    This way, a row that hangs does not prevent the later rows.
     """
 
     def expired(*_: object) -> None:
@@ -119,8 +118,8 @@ def _alternate(
 ) -> dict[str, Any]:
     """Run the sides in turns and return their measurements.
 
-    If the row's sides are independent (``apart``), a side that fails is added to ``absent`` and not
-    run again.
+    If the row's sides are independent (``apart``), a side that fails is added to ``absent`` with
+    the reason and not run again.
     """
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     rounds = min(row.rounds, QUICK_ROUNDS) if bench.quick else row.rounds
@@ -176,7 +175,7 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
-    """Return the median processor seconds and the maximum memory of a role."""
+    """Return the median processor seconds and the maximum peak memory of a role in these runs."""
     taken = [each["processes"][role] for each in runs if role in each["processes"]]
     return {
         "cpu_s": rounded(statistics.median(each["cpu_s"] for each in taken)),
@@ -185,8 +184,7 @@ def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
 
 
 def compared(row: Row, variant: Variant, sides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compare each goal of this variant: both medians, their ratio, and its spread over the
-    rounds."""
+    """Return, for each goal of this variant, both medians, their ratio, and the ratio's spread."""
     return [
         {"peer": peer, **_against(goal, sides[LOGBUS], sides[peer])}
         for goal in row.goals
@@ -222,5 +220,5 @@ def _against(goal: Goal, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> 
 
 
 def rounded(value: float) -> float:
-    """Round to four significant digits; integers stay unchanged."""
+    """Round to four significant digits; keep all digits of integers."""
     return float(f"{value:.4g}") if abs(value) < 1000 else round(value)

@@ -1,13 +1,16 @@
-"""Minimal servers in Python, the floors of rows 7, 10, 13 and 15.
+"""Minimal servers in Python, which measure the floors of rows 7, 10, 13 and 15.
 
     python -P -m peers.bare turns|flushed|silent DESCRIPTOR FOLDER PARTITIONS
 
-Each program serves the listening socket DESCRIPTOR in one thread without an event loop. ``turns``
-receives a record on one connection, writes and flushes it, acknowledges it, and sends it to the
-other connection, without protocol or checks. ``flushed`` and ``silent`` support the part of Kafka's
-protocol that a producer needs. ``flushed`` writes and flushes each request before it answers;
-``silent`` answers and stores nothing. ``start FOLDER`` starts a ZooKeeper and opens a session.
-``BareServer`` runs one of the first three in a process that ends with its parent.
+Each program serves the listening socket DESCRIPTOR in one thread without an event loop:
+
+* ``turns`` receives a record on one connection, writes, flushes and acknowledges it, and sends it
+  to the other connection, without protocol or checks.
+* ``flushed`` and ``silent`` support the part of Kafka's protocol that a producer needs. ``flushed``
+  writes and flushes each request before it answers; ``silent`` answers and stores nothing.
+
+``start FOLDER`` starts a ZooKeeper and opens a session. ``BareServer`` runs one of the first three
+programs in a process that ends with its parent.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ SETTINGS = {
 
 
 class BareServer:
-    """One of the programs below in a process that ends with the context."""
+    """Runs one of the programs below in a process that ends with the context."""
 
     def __init__(self, program: str, partitions: int = 4) -> None:
         """Start a program.
@@ -82,7 +85,7 @@ class BareServer:
 
 
 def received(sock: socket.socket) -> bytes:
-    """Return the next value on a connection of ``turns``; b"" at its end."""
+    """Return the next value on a connection of ``turns``, or b"" at the connection's end."""
     data = sock.recv(65536)
     while data and len(data) < LENGTH.size + LENGTH.unpack_from(data)[0]:
         data += sock.recv(65536)
@@ -94,7 +97,7 @@ def framed(value: bytes) -> bytes:
 
 
 def turns(listener: socket.socket, folder: Path) -> None:
-    """Serve pairs of connections, one pair after the other: first the sender, then the receiver."""
+    """Serve one pair of connections after the other; of a pair, the sender connects first."""
     file = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o640)
     size = 0
     while True:
@@ -121,8 +124,10 @@ class _Connection:
 
 
 class KafkaServer:
-    """A server with the part of Kafka's protocol that a producer needs. Every topic exists, with
-    ``partitions`` partitions."""
+    """A server with the part of Kafka's protocol that a producer needs.
+
+    Every topic exists and has ``partitions`` partitions.
+    """
 
     def __init__(
         self, listener: socket.socket, folder: Path, partitions: int, *, flushes: bool
@@ -155,7 +160,7 @@ class KafkaServer:
                 connection.out.clear()
 
     def _take(self, connection: _Connection) -> bool:
-        """Answer all requests that have arrived completely; return whether there was one."""
+        """Answer all requests that have arrived completely; return whether there was any."""
         count = 0
         with contextlib.suppress(ConnectionResetError):
             count = connection.socket.recv_into(connection.receiver.buffer())
@@ -274,7 +279,7 @@ def _producer_id(_: Any) -> Any:
 
 
 def start(folder: Path) -> None:
-    """Start a ZooKeeper, write to it in a session, print a line, and stop at the end of stdin."""
+    """Start a ZooKeeper, write in a session, print a line, and stop when stdin ends."""
     server = EmbeddedZooKeeper(folder / "zookeeper")
     server.start(meanwhile=lambda: importlib.import_module("kazoo.client"))
     client = importlib.import_module("kazoo.client").KazooClient(server.address)
@@ -287,7 +292,7 @@ def start(folder: Path) -> None:
 
 
 def main(program: str, *where: str) -> None:
-    """Run the program named in the arguments."""
+    """Run the program ``program`` with the arguments ``where``."""
     if program == "start":
         start(Path(where[0]))
         return

@@ -1,4 +1,4 @@
-"""What the rows share: the input, its sizes, and the running servers."""
+"""The parts that all rows share: the input, its sizes, and the running servers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from peers.servers import KafkaServers, LogbusServers
 from peers.spark_session import SparkHost
 
 QUICK_SHARE = 0.15
-"""Factor of a quick run's sizes."""
+"""Factor by which a quick run reduces sizes."""
 
 
 class Bench:
-    """Keep the servers of each peer while rows need the same settings; otherwise start new ones."""
+    """Keeps the servers of each system running while rows need servers with the same settings."""
 
     def __init__(self, *, quick: bool = False, given: Path | None = None) -> None:
         self.quick = quick
@@ -43,12 +43,14 @@ class Bench:
             self._folder.cleanup()
 
     def size(self, full: int) -> int:
-        """Return a number of records, smaller in a quick run."""
+        """Return a number of records: ``full``, or less in a quick run."""
         return max(1, int(full * QUICK_SHARE)) if self.quick else full
 
     def is_left_out(self, side: str) -> bool:
-        """Return whether this run leaves a side out. Quick runs leave out floors, because they are
-        too short to measure one."""
+        """Return whether this run leaves a side out.
+
+        Quick runs leave floors out, because they are too short to measure a floor.
+        """
         return self.quick and is_floor(side)
 
     def logbus(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> LogbusServers:
@@ -71,23 +73,23 @@ class Bench:
         )
 
     def spark(self, tuned: bool = True) -> SparkHost:
-        """Return a Spark session for both sides with these settings; start it if necessary."""
+        """Return a Spark session that serves both sides; start it if necessary."""
         return self._servers("spark", tuned, lambda: SparkHost(tuned))  # type: ignore[no-any-return]
 
     def folder(self) -> str:
-        """Return a folder for input files; it is removed when the run ends."""
+        """Return the folder for input files, which is removed after the run."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="logbus-bench-")
         return self._folder.name
 
     def stop_all(self) -> None:
-        """Stop every running server, for a row that starts its own."""
-        with contextlib.ExitStack() as stack:  # The stack stops all servers even if one raises.
+        """Stop every running server, for a row that starts its own servers."""
+        with contextlib.ExitStack() as stack:  # The stack stops all servers even if one fails.
             for peer in list(self._stack):
                 stack.callback(self._stop, peer)
 
     def pids(self) -> set[int]:
-        """Return every process of the running servers."""
+        """Return the pids of all processes of the running servers."""
         return {
             pid
             for _, servers in self._up.values()
@@ -97,8 +99,10 @@ class Bench:
 
     @contextlib.contextmanager
     def counting(self, processes: Callable[[], Mapping[str, list[int]]]) -> Iterator[None]:
-        """Count the servers that the run starts as servers, not as clients, while the context is
-        open."""
+        """While the context is open, count servers that the run starts as servers, not as clients.
+
+        ``processes`` returns these servers by role.
+        """
         self._within = processes
         try:
             yield
@@ -106,7 +110,7 @@ class Bench:
             self._within = dict
 
     def within(self) -> Mapping[str, list[int]]:
-        """Return the living servers of the run by role."""
+        """Return the living servers that the run itself started, by role."""
         return self._within()
 
     def _servers(self, peer: str, key: Any, make: Any) -> Any:

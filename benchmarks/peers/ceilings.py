@@ -1,5 +1,7 @@
-"""Upper bounds of logbus's ratio in rows in which both sides use a tool of Kafka's as client. Such
-a row has no floor. Its ``ceiling`` is a function of this module, which ``peers.missed`` calls."""
+"""Upper bounds of logbus's ratio in rows whose client is a tool of Kafka on both sides.
+
+Such a row has no floor. Its ``ceiling`` is a function of this module, which ``peers.missed`` calls.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,18 @@ from peers.row import KAFKA, LOGBUS
 
 
 def only_by_a_floor(_: Mapping[str, Any], __: str) -> None:
-    """Return None: flushes may limit this row's rate, and only a measured floor would bound
-    that."""
+    """Return None, because flushes may limit this row's rate: only a measured floor is a bound."""
 
 
 def without_servers(found: Mapping[str, Any], measure: str, *, count: int) -> float | None:
-    """Return the highest possible ratio of a rate: that of servers without processor cost.
+    """Return the highest possible ratio of a rate: the ratio with servers without processor cost.
 
-    While ``count`` records pass, the cores have W seconds, of which logbus's servers took b.
-    Without b the same records take W - b, so the rate grows at most by W / (W - b). b includes what
-    the servers took before the measurement, such as a group's join, so the bound is rather too
-    high. It holds only if the processor is the limit. It is None if the processes took less than
-    the cores had, because then the rate may wait for a disk or a timer, and None if the servers
-    took all of it.
+    While ``count`` records pass, the cores have W seconds, of which logbus's servers use b. Without
+    the servers, the same records take W - b, so the rate grows at most by the factor W / (W - b).
+    b includes work of the servers before the measurement, such as a group's join, so the bound may
+    be too high. The bound holds only if the processor is the limit. It is None if the processes
+    used less than W, because a disk or a timer may then limit the rate. It is also None if the
+    servers used all of W.
     """
     ours, theirs = found["sides"][LOGBUS], found["sides"][KAFKA]
     rate = ours["median"][measure]

@@ -1,8 +1,8 @@
-"""The report's line about the default compression of columns, computed from the results.
+"""Write the report's lines about the default compression of columns, from the results.
 
-logbus's clients and Spark's sink do not compress by default (``compression``). The report prints
-the measurements behind this decision, so that a changed measurement is noticed. ``peers.report``
-calls this module.
+logbus's clients and Spark's sink do not compress by default (setting ``compression``). The report
+prints the measurements behind this decision, so that readers notice when they change.
+``peers.report`` calls this module.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ MEASURED = (
     ("python-send-100b", "defaults", "records_per_s", "send at {:.2f}"),
     ("python-table", "defaults", "records_per_s", "send_arrow at {:.2f}"),
 )
-"""A row, its variant without compression, a measure, and a text that explains the ratio with
-lz4."""
+"""A row, its variant without compression, a measure, and a text for the ratio with lz4."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Return the lines, or none unless a row ran both with and without compression."""
+    """Yield the lines. There are no lines unless a row ran with and without compression."""
     by_row = {found["row"]: found for found in rows}
     said = []
     for row, plain, measure, words in MEASURED:

@@ -1,9 +1,8 @@
-"""Download the other systems once, with their package managers, into a cache outside the
-repository.
+"""Download the other systems once, with their package managers, into a cache.
 
-``$XDG_CACHE_HOME/logbus-bench`` (default ``~/.cache/logbus-bench``) has a folder for each set of
-jars; it is safe to delete. A failed download raises ``Cannot``, which ends the row and is stored in
-its result.
+The cache is ``$XDG_CACHE_HOME/logbus-bench``, by default ``~/.cache/logbus-bench``. It has a folder
+for each set of jars, and is safe to delete. A failed download raises ``Cannot``, which ends the row
+and is stored in its result.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ FETCH_SECONDS = 300
 
 
 class Cannot(Exception):
-    """A row cannot run on this machine. The message names the cause and the remedy."""
+    """Raised if a row cannot run on this machine. The message names the cause and the remedy."""
 
 
 def cache() -> Path:
@@ -29,7 +28,7 @@ def cache() -> Path:
 
 
 def java() -> str:
-    """Return the path of the ``java`` that runs the peers. Raises Cannot if there is none."""
+    """Return the path of the ``java`` that runs the other systems. Raises Cannot without Java."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if found is None:
@@ -38,15 +37,14 @@ def java() -> str:
 
 
 def jars(name: str, pom: Path) -> Path:
-    """Return the folder with all artifacts and dependencies of a pom; download them if missing."""
+    """Return the folder with all artifacts and dependencies of a pom; download missing ones."""
     text = pom.read_text("utf-8")
     command = ["-f", str(pom), "dependency:copy-dependencies"]
     return _filled(name, text, [command])
 
 
 def artifacts(name: str, coordinates: Sequence[str]) -> Path:
-    """Return a folder with exactly these artifacts (``group:artifact:version``), without
-    dependencies."""
+    """Return a folder with these artifacts (``group:artifact:version``) without dependencies."""
     commands = [["dependency:copy", f"-Dartifact={each}"] for each in coordinates]
     return _filled(name, "\n".join(coordinates), commands)
 
@@ -66,7 +64,7 @@ def _filled(name: str, content: str, commands: Sequence[Sequence[str]]) -> Path:
             _run(name, [program, "-q", "-B", *command, f"-DoutputDirectory={begun}"], begun)
         try:
             begun.rename(folder)
-        except OSError:  # Another process has downloaded them in the meantime.
+        except OSError:  # Another process has downloaded them meanwhile.
             if not folder.is_dir():
                 raise
     finally:

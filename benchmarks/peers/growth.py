@@ -1,7 +1,7 @@
 """The shared parts of the growth rows: one logbus cluster and its load.
 
-Clients run in this process: Arrow columns for volume, plain sockets for many connections. The sizes
-take minutes; ``GROWTH=full`` selects the large ones.
+Clients run in this process. They send Arrow columns for volume, and use plain sockets for many
+connections. The default sizes take minutes; ``GROWTH=full`` selects large sizes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IS_FULL = os.environ.get("GROWTH", "") == "full"
 
 
 class Alone:
-    """A cluster used by one row only, and a client of it; a context manager."""
+    """A cluster that only one row uses, and a client of the cluster; a context manager."""
 
     def __init__(self, brokers: int = 1, **config: str) -> None:
         self.cluster = LocalCluster(brokers, config=config)
@@ -55,7 +55,7 @@ class Alone:
         }
 
     def new_topic(self, name: str, partitions: int = 1, replicas: int = 1, **config: str) -> float:
-        """Create a topic and wait for the leader of every partition; return the seconds."""
+        """Create a topic; wait for the leader of every partition; return the seconds."""
         before = time.perf_counter()
         self.bus.create_topic(
             name, partitions=partitions, replication_factor=replicas,
@@ -75,8 +75,7 @@ class Alone:
             time.sleep(0.02)
 
     def restart(self, *, by_kill: bool, last: TopicPartition) -> float:
-        """Restart the only broker; return the seconds from the command to an acknowledged
-        record."""
+        """Restart the only broker; return the seconds until it acknowledges a record of ``last``."""
         (broker,) = self.cluster.brokers
         if by_kill:
             broker.kill()
@@ -97,14 +96,14 @@ class Alone:
                 return
 
     def idle_percent(self, seconds: float) -> dict[str, float]:
-        """Return the percentage of a core that each role uses while no client sends a request."""
+        """Return the percentage of a core that each role uses while clients send no requests."""
         with Idling(self.processes()) as idling:
             time.sleep(seconds)
         return idling.percent
 
 
 class Idling:
-    """Measure each role while the context is open: ``seconds``, and ``percent`` of a core."""
+    """Measures each role while the context is open: ``seconds``, and ``percent`` of a core."""
 
     def __init__(self, roles: dict[str, list[int]]) -> None:
         self._roles = roles
@@ -127,7 +126,7 @@ class Idling:
 
 @contextlib.contextmanager
 def alone(bench: Bench, brokers: int = 1, **config: str) -> Iterator[Alone]:
-    """Stop all other servers of the run, then start the cluster."""
+    """Stop all other servers of the run, then start a cluster; yield it."""
     bench.stop_all()
     with (
         Alone(brokers, **{key.replace("_", "."): value for key, value in config.items()}) as found,
@@ -141,7 +140,7 @@ def column(values: list[bytes]) -> Columns:
 
 
 def resident_mb(pids: list[int]) -> float:
-    """Return the resident memory now in MB (10^6 bytes)."""
+    """Return the present resident memory of processes in MB (10^6 bytes)."""
     page = resource.getpagesize()
     total = 0
     for pid in pids:
@@ -158,8 +157,8 @@ def percentile(values: list[float], percent: int) -> float:
 class Waiters:
     """Consumers at the end of one partition, each with a connection and a waiting fetch.
 
-    They do as little as possible, so that the broker dominates the measurement: they count
-    responses and fetch again.
+    The consumers only count responses and fetch again, so that the broker dominates the
+    measurement.
     """
 
     def __init__(self, port: int, topic_id: str, count: int) -> None:
@@ -179,7 +178,7 @@ class Waiters:
         self._empty_bytes = 0
 
     def ask(self, offset: int) -> None:
-        """Let every consumer fetch from ``offset``."""
+        """Make every consumer fetch from ``offset``."""
         self._offset = offset
         self._waiting = set(self._sockets)
         for sock in self._sockets:
@@ -193,7 +192,7 @@ class Waiters:
         return time.perf_counter() - before
 
     def idle(self, seconds: float) -> None:
-        """Let the consumers fetch repeatedly without records."""
+        """Make the consumers fetch repeatedly for ``seconds``, without new records."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._turn(left)
@@ -218,8 +217,7 @@ class Waiters:
                 self._answered(sock, size)
 
     def _answered(self, sock: Any, size: int) -> None:
-        """Read a response, and fetch again if it has no record. A response of the minimum size has
-        none."""
+        """Read a response; fetch again if it has no record, as a response of the minimum size."""
         self._empty_bytes = min(self._empty_bytes or size, size)
         if size > self._empty_bytes + 60:
             self._waiting.discard(sock)

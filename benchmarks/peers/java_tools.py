@@ -14,7 +14,7 @@ RUN_SECONDS = 300
 IDLE_MS = 60_000
 """Milliseconds without a record after which ConsumerPerformance stops."""
 HEAP = "-Xmx512M"
-"""The JVM options of Kafka's own scripts."""
+"""The heap option with which Kafka's own scripts start its tools."""
 
 _SENT = re.compile(
     r"^(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\), "
@@ -24,11 +24,11 @@ _SENT = re.compile(
 
 
 class ToolFailed(Exception):
-    """A Kafka tool failed; the message is its output."""
+    """Raised when a Kafka tool fails; the message is the tool's output."""
 
 
 def run(tool: str, *arguments: str) -> str:
-    """Run a tool and return its output."""
+    """Run a Kafka tool; return its output."""
     command = [*kafka_java(HEAP), f"org.apache.kafka.tools.{tool}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
     if done.returncode:
@@ -73,8 +73,10 @@ def consume(
     fetch_bytes: int = 0,
     settings: Mapping[str, str] | None = None,
 ) -> Measures:
-    """Run ConsumerPerformance from the start of a topic and return its fetch rate. ``fetch_bytes``
-    is the maximum bytes of a partition in a response; 0 is the tool's default of 1 MB."""
+    """Run ConsumerPerformance from the start of a topic; return its fetch rate.
+
+    ``fetch_bytes`` is the maximum size of a partition in a response; 0 is the tool's default, 1 MB.
+    """
     said = run(
         "ConsumerPerformance",
         *("--bootstrap-server", servers, "--topic", topic),

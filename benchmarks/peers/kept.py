@@ -1,6 +1,9 @@
-"""The stored results, one JSON file a row. A run of some variants replaces their results and leaves
-the others. A file may therefore hold variants measured on different days. Each variant has its
-date, commit, machine, load, versions and input."""
+"""Read and write the stored results, a JSON file for each row.
+
+A run of some variants replaces only the results of these variants, so a file may hold variants that
+were measured on different days. Each variant has its date, commit, machine, load, versions and
+input.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ OF_A_VARIANT = ("machine", "versions", "input")
 
 
 def folder(*, quick: bool) -> Path:
-    """Return the folder of the results; quick runs have their own."""
+    """Return the folder of the results; quick runs have another folder."""
     return RESULTS / "quick" if quick else RESULTS
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a row's result. It has no variants if the file is missing or holds something else."""
+    """Return the result of a row, without variants if the file is missing or is no result."""
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     if "variants" not in found:
         return {"variants": []}
@@ -34,10 +37,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:
-    """Write a row's result and return it as stored.
+    """Write the result of a row; return the stored result.
 
     With ``whole``, drop all former variants. Otherwise replace only the variants in ``found``. A
-    failed variant does not replace figures; stderr reports it.
+    failed variant does not replace former figures, but is reported on stderr.
     """
     into.mkdir(exist_ok=True)
     path = into / f"{row.name}.json"
@@ -48,8 +51,7 @@ def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:
 
 
 def merged(before: Sequence[Found], new: Sequence[Found], row: Row) -> list[Found]:
-    """Merge the variants of two runs in the row's order; drop variants that the row no longer
-    has."""
+    """Merge the variants of two runs, in the row's order, without variants that the row lacks."""
     by_name = {each["variant"]: each for each in before}
     for each in new:
         name = each["variant"]

@@ -1,7 +1,7 @@
-"""The input of every row: real log lines, made unique.
+"""The input of every row: lines of real logs, made unique.
 
-The lines come from ``--input FILE`` (plain or gzip), else from ``../shared/data`` beside the
-repository, else from Python's own library. They compress like logs.
+The lines come from ``--input FILE`` (plain or gzip), or from ``../shared/data`` beside the
+repository, or from the source of Python's library. They compress as logs do.
 """
 
 from __future__ import annotations
@@ -22,28 +22,27 @@ LIBRARY_FILES = 400
 
 
 class Lines:
-    """An endless supply of lines, equal in every run of one input."""
+    """Produces any number of lines, which are equal in every run with one input."""
 
     def __init__(self, given: Path | None = None) -> None:
         self._lines, self.source = _read(given)
 
     def whole(self, count: int) -> list[bytes]:
-        """Return whole lines, each with its number in front."""
+        """Return ``count`` whole lines, each with its number in front."""
         endless = itertools.cycle(self._lines)
         return [b"%d %s" % (number, line) for number, line in zip(range(count), endless)]
 
     def sized(self, count: int, size: int) -> list[bytes]:
-        """Return values of exactly ``size`` bytes: a number and a piece of the log's text."""
+        """Return ``count`` values of ``size`` bytes each: a number and a piece of the log's text."""
         pieces = self._pieces(size - 9)
         return [b"%08x %s" % (number, piece) for number, piece in zip(range(count), pieces)]
 
     def array(self, count: int) -> pa.Array:
-        """Return ``whole`` as a column of binary values."""
+        """Return the lines of ``whole`` as an Arrow array of binary values."""
         return pa.array(self.whole(count), pa.binary())
 
     def _pieces(self, size: int) -> Iterator[bytes]:
-        """Yield pieces of the text without end; each pass over the text cuts it at other
-        positions."""
+        """Yield pieces of the text for ever; each pass over the text cuts it at other positions."""
         text = self._text
         for shift in itertools.count():
             at = shift * 37 % size

@@ -1,8 +1,9 @@
-"""Many members of one Kafka group: the time until it is stable, and its cost afterwards.
+"""Measure a Kafka group with many members: the time until it is stable, and its cost afterwards.
 
-Each member has a connection and acts as a Kafka client: it joins, syncs, and sends a heartbeat
+Each member has a connection and acts as a Kafka client does: it joins, syncs, and sends a heartbeat
 every three seconds. All members are coroutines of one process, which uses more processor time than
-the broker. So only the times grow with the members, not the broker's processor seconds.
+the broker. More members therefore increase the measured times, but not the broker's processor
+seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WATCHED_SECONDS = 15.0
 
 
 def measure(logbus: Alone, count: int) -> dict[str, float]:
-    """Let ``count`` members join at once, then send only heartbeats."""
+    """Make ``count`` members join at once and then send only heartbeats; return the figures."""
     return asyncio.run(_measure(logbus, count))
 
 
@@ -62,7 +63,7 @@ async def _measure(logbus: Alone, count: int) -> dict[str, float]:
 async def _live(
     connection: Connection, member: str, generation: int, until: float, took: list[float]
 ) -> None:
-    """Send heartbeats, the first after a random delay."""
+    """Send heartbeats until ``until``, the first after a random delay."""
     await asyncio.sleep(random.random() * HEARTBEAT_SECONDS)
     while (before := time.perf_counter()) < until:
         answer = await connection.ask(

@@ -1,9 +1,9 @@
 """Measure processor seconds and peak resident memory of every process of a run, by role.
 
-Linux only (``/proc``). Servers are identified by pid; every other child process, and this one, is a
-client. Processes that end during the run count exactly, because the kernel adds the times of
-waited-for children. Memory is the kernel's peak of each process, summed over a role's processes and
-sampled ten times a second.
+The module needs Linux (``/proc``). Servers are identified by pid; this process and every other
+child process are clients. Processes that end during the run count exactly, because the kernel adds
+the times of waited-for children. Memory is the kernel's peak of each process, summed over the
+processes of a role and sampled ten times a second.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from typing import Any
 TICKS = os.sysconf("SC_CLK_TCK")
 SAMPLE_SECONDS = 0.1
 PROCESS_CLOCK = 2
-"""The clock of a process's processor time, combined with the pid as in clock_getcpuclockid(3)."""
+"""The number of a processor-time clock, which clock_getcpuclockid(3) combines with a pid."""
 CLIENTS = "clients"
 SPARK = "spark"
 JVM, PYTHON = f"{SPARK}, jvm", f"{SPARK}, python"
-"""The roles of a Spark session's processes: the JVM, and the driver with the Python workers.
+"""The roles of the processes of a Spark session: the JVM, and the driver with Python workers.
 
-Workers that the JVM started and waited for count as workers.
+Workers that the JVM started and waited for have the role PYTHON.
 """
 
 
 def cpu_seconds(pid: int, *, with_children: bool = True) -> float:
-    """Return user and system seconds of all threads and waited-for children; 0 after the process
-    ended."""
+    """Return user and system seconds of all threads and waited-for children of a process.
+
+    Return 0 if the process has ended.
+    """
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return sum(map(int, fields[11 : 15 if with_children else 13])) / TICKS
@@ -40,8 +42,7 @@ def cpu_seconds(pid: int, *, with_children: bool = True) -> float:
 
 
 def counted_as(role: str, pid: int) -> str:
-    """Return the role under which a process is counted. Spark's processes have two roles: JVM and
-    PYTHON."""
+    """Return the role under which a process is counted; for Spark's role, JVM or PYTHON."""
     if role != SPARK:
         return role
     with contextlib.suppress(OSError):
@@ -51,9 +52,10 @@ def counted_as(role: str, pid: int) -> str:
 
 
 def fine_cpu_seconds(pid: int) -> float:
-    """Return the seconds of all threads to the nanosecond, ended threads included.
+    """Return the processor seconds of all threads, also of ended threads, to the nanosecond.
 
-    For idle processes, which use less than a tick of ``cpu_seconds``. 0 after the process ended.
+    This is for idle processes, which use less than a tick of ``cpu_seconds``. Return 0 if the
+    process has ended.
     """
     with contextlib.suppress(OSError):
         return time.clock_gettime(~pid << 3 | PROCESS_CLOCK)
@@ -61,7 +63,10 @@ def fine_cpu_seconds(pid: int) -> float:
 
 
 def peak_mb(pid: int) -> float:
-    """Return the peak resident memory since the start or ``forget_peak``, in MB (10^6 bytes)."""
+    """Return the peak resident memory of a process in MB (10^6 bytes).
+
+    The peak counts from the start of the process, or from ``forget_peak``.
+    """
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
             if line.startswith(b"VmHWM:"):
@@ -70,14 +75,13 @@ def peak_mb(pid: int) -> float:
 
 
 def forget_peak(pid: int) -> None:
-    """Reset the peak memory of a process; leave it if the kernel refuses."""
+    """Reset the peak memory of a process, if the kernel permits it."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_bytes(b"5")
 
 
 def below(pid: int, without: Collection[int] = ()) -> list[int]:
-    """Yield every living descendant of a process, except those in ``without`` and their
-    descendants."""
+    """Return all living descendants of a process, except those in ``without`` and below them."""
     found = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -96,7 +100,7 @@ def _own_cpu() -> float:
 
 
 class Meter:
-    """Measure while the context is open; then ``found`` has ``cpu_s`` and ``peak_mb``."""
+    """Measures while the context is open; afterwards ``found`` has ``cpu_s`` and ``peak_mb``."""
 
     def __init__(
         self,
@@ -108,8 +112,8 @@ class Meter:
 
         * ``servers``: processes by role, each with its descendants.
         * ``others``: child processes that are not part of the run.
-        * ``within``: returns the servers that the run itself starts and ends, by role;
-          their last sample before the end counts.
+        * ``within``: returns the servers that the run itself starts and ends, by role.
+          Their last sample counts.
         """
         self.found: dict[str, dict[str, float]] = {}
         self._servers = {role: list(pids) for role, pids in servers.items()}
@@ -136,7 +140,7 @@ class Meter:
         of_before = self._before
         for role, seen in self._seen.items():
             after[role] = after.get(role, 0.0) + sum(seen.values())
-            # The clients' times include waited-for children, hence the servers that they started.
+            # The clients' times include waited-for children, so subtract the servers among them.
             after[CLIENTS] -= sum(seen.values())
         for role, spent in after.items():
             cpu = max(spent - of_before.get(role, 0.0), 0.0)
@@ -144,11 +148,11 @@ class Meter:
             self.found[role] = {"cpu_s": round(cpu, 2), "peak_mb": round(peak, 1)}
 
     def seen(self, role: str) -> list[float]:
-        """Return the processor seconds so far of the role's servers that the run itself started."""
+        """Return the processor seconds of the role's servers that the run itself started."""
         return list(self._seen.get(role, {}).values())
 
     def _processes(self) -> dict[str, list[int]]:
-        """Return the living processes by role. The clients include this process."""
+        """Return the living processes by role. This process is one of the clients."""
         roles = _with_all_below(self._servers)
         roles[CLIENTS] = below(os.getpid(), self._no_clients)
         return roles
@@ -164,8 +168,7 @@ class Meter:
         return spent
 
     def _come(self) -> dict[str, list[int]]:
-        """Yield the servers that the run itself started, with their descendants, and record their
-        times."""
+        """Return the servers that the run itself started, with descendants; record their times."""
         come = _with_all_below(self._within())
         for role, pids in come.items():
             seen = self._seen.setdefault(role, {})

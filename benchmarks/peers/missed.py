@@ -1,7 +1,9 @@
-"""The report's section about missed goals and their bounds. A bound is the highest ratio that any
-implementation could reach: the floor divided by the peer, or the row's ``ceiling``. A bound varies
-between rounds. A goal within this spread may or may not be reachable. ``peers.report`` calls this
-module."""
+"""Write the report's section about missed goals and their bounds.
+
+A bound is the highest ratio that any implementation could reach: the floor divided by the peer, or
+the row's ``ceiling``. Bounds vary between rounds, so a goal within a bound's spread may or may not
+be reachable. ``peers.report`` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ AT = "at the bound, within its spread"
 
 
 class Bound(NamedTuple):
-    """The highest possible ratio: of the medians, and its minimum and maximum over the rounds."""
+    """The highest possible ratio: that of the medians, and minimum and maximum of the rounds."""
 
     ratio: float
     low: float
@@ -34,7 +36,7 @@ class Bound(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """A missed goal and its bound, None if it is unknown."""
+    """A missed goal and its bound, which is None if it is unknown."""
 
     row: Found
     variant: str
@@ -51,7 +53,7 @@ class Missed(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Return whether the bound meets the goal in no round, in some rounds or in all."""
+        """Say whether the bound reaches the goal in no round, in some rounds or in all rounds."""
         if self.bound is None:
             return ""
         limit, least, most = self.limit, self.bound.low, self.bound.high
@@ -61,7 +63,7 @@ class Missed(NamedTuple):
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Return the lines; none if every goal is met."""
+    """Yield the lines of the section. There are no lines if every goal is met."""
     missed = list(_missed(rows))
     if not missed:
         return
@@ -90,7 +92,7 @@ def _missed(rows: list[Found]) -> Iterator[Missed]:
 
 
 def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
-    """Return the bound; None for a quick run, which is too short."""
+    """Return the bound of a missed goal; None for a quick run, which is too short."""
     if found["quick"]:
         return None
     sides = variant["sides"].values()
@@ -109,7 +111,7 @@ def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
 
 
 def _once(variant: Found, runs: Sequence[Found]) -> Found:
-    """Return the variant with one run of each side in place of the medians."""
+    """Return a copy of the variant with one run of each side in place of the medians."""
     sides = zip(variant["sides"], runs, strict=True)
     once = {name: {"median": run["measures"], "processes": run["processes"]} for name, run in sides}
     return {**variant, "sides": once}
@@ -135,7 +137,7 @@ def _counts(missed: list[Missed]) -> Iterator[str]:
 
 
 def _said(missed: Missed) -> str:
-    """Return the line of one goal: its ratio, its bound, and the distance."""
+    """Return the line of one goal: its ratio, its bound, and the distance to the bound."""
     measure = missed.compared["measure"] + (
         ", first run" if missed.compared["of"] == "first" else ""
     )

@@ -1,4 +1,4 @@
-"""The report's second section: rows without goals, the paper's systems, and growth of cost.
+"""Write the report's second section: rows without goals, the paper's systems, growth of cost.
 
 ``peers.summary`` has the first section; ``peers.report`` calls both.
 """
@@ -13,7 +13,7 @@ from peers.rows.netdb11 import DURABLE, NAMES
 Found = Mapping[str, Any]
 
 FLAT = 1.5
-"""A measure counts as flat if it differs from that of the smallest size by at most this factor."""
+"""A measure counts as flat if it exceeds the smallest size's value by at most this factor."""
 BENT = 2.0
 """A measure counts as growing from this factor on."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
@@ -24,7 +24,7 @@ the first size at which it passes {BENT:g}.
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Return the lines of the measured rows."""
+    """Yield the lines of the measured rows."""
     for found in rows:
         if found["row"] == "netdb11" and any("sides" in each for each in found["variants"]):
             yield from _systems(found)
@@ -41,8 +41,7 @@ def lines(rows: list[Found]) -> Iterator[str]:
 
 
 def _systems(found: Found) -> Iterator[str]:
-    """Return a line for each system with its rates and the guarantee that its acknowledgement
-    gives."""
+    """Yield a line for each system with its rates and the guarantee of its acknowledgements."""
     variants = [each for each in found["variants"] if "sides" in each]
     heads = [f"{name}, {each['variant']}" for each in variants for name in OF_A_SYSTEM]
     yield "## Beside other systems: the paper's experiment"

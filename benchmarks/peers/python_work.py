@@ -1,9 +1,9 @@
-"""The Python programs of rows 10 to 13, with either client; each run is a new process.
+"""The Python programs of rows 10 to 13, with logbus's client or confluent-kafka.
 
     python -P -m peers.python_work '{"work": "send", "client": "logbus", …}'
 
-Prints one JSON object of measures. Times begin when the client is connected and end when all
-records are acknowledged or read.
+Each run is a new process, which prints its measures as one JSON object. Times begin when the client
+is connected and end when all records are acknowledged or read.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ LATENCY_WARM_UP = 100
 PIECE_BYTES = 4 << 20
 PIECES_A_FLUSH = 16
 ROWS_AT_ONCE = 4_000
-"""Sizes of the floors: the fastest batch of a write loop, and the records in a consumer's
-buffer."""
+"""Sizes for floors: with these pieces and flushes a write loop is fastest.
+
+ROWS_AT_ONCE is the number of records in a consumer's buffer.
+"""
 
 
 def values(path: str) -> list[bytes]:
@@ -55,7 +57,7 @@ def endless(path: str, count: int) -> Iterator[bytes]:
 
 
 def send_logbus(ask: dict[str, Any]) -> dict[str, float]:
-    """Send records; each delivery calls a callback."""
+    """Send records with logbus; each delivery calls a callback."""
     done = 0
 
     def delivered(future: Any) -> None:
@@ -139,8 +141,10 @@ def table_confluent(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def table_bare(ask: dict[str, Any]) -> dict[str, float]:
-    """Write and flush the values in a loop, without client, broker or checks. Another thread
-    compresses them."""
+    """Write and flush the values in a loop, without client, broker or checks.
+
+    Another thread compresses the values.
+    """
     column = pa.array(endless(ask["values"], ask["count"]), pa.binary())
     values_, codec = memoryview(column.buffers()[2]), ask["options"].get("compression")
     with (
@@ -179,7 +183,7 @@ def records_logbus(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def records_bare(ask: dict[str, Any]) -> dict[str, float]:
-    """Create records as logbus's consumer does, from values in memory."""
+    """Create records from values in memory, as logbus's consumer does."""
     column = pa.array(endless(ask["values"], ask["count"]), pa.binary())
     size, repeat = 0, itertools.repeat
     began = time.perf_counter()
@@ -195,7 +199,7 @@ def records_bare(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def _assigned(ask: dict[str, Any]) -> Any:
-    """Return a consumer at the start of a topic's only partition."""
+    """Return a confluent-kafka consumer at the start of a topic's only partition."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": ask["servers"],
@@ -311,7 +315,7 @@ def latency_logbus(ask: dict[str, Any]) -> dict[str, float]:
 
 
 async def _latency_asyncio(ask: dict[str, Any]) -> dict[str, float]:
-    """Measure the latency of an asyncio client, in which records do not change threads."""
+    """Measure the latency of the asyncio client, which passes records between no threads."""
     topic, taken = ask["topic"], []
     async with (
         await aconnect(ask["servers"]) as bus,
@@ -354,7 +358,7 @@ def latency_confluent(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def latency_bare(ask: dict[str, Any]) -> dict[str, float]:
-    """Measure latency over two sockets without any client."""
+    """Measure the latency over two sockets without any client."""
     host, _, port = ask["servers"].rpartition(":")
     with (
         socket.create_connection((host, int(port))) as sender,

@@ -1,7 +1,9 @@
-"""ActiveMQ and RabbitMQ, the other systems of the NetDB'11 paper, with default settings on
-loopback. When the context ends, their processes have stopped and their temporary folders are
-removed. ActiveMQ is embedded in a small Java program. RabbitMQ is the Debian package, with a
-separate Erlang port mapper so that none is left running."""
+"""Run ActiveMQ and RabbitMQ, the other systems of the NetDB'11 paper, with default settings.
+
+They run on loopback. When the context ends, their processes have stopped and their temporary
+folders are removed. ActiveMQ is embedded in a small Java program. RabbitMQ is the Debian package,
+with its own Erlang port mapper, which ends with it.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def class_path(folder: Path) -> str:
 
 
 class ActiveMq:
-    """An embedded ActiveMQ with a KahaDB store."""
+    """Runs an embedded ActiveMQ with a KahaDB store."""
 
     settings = f"ActiveMQ {ACTIVEMQ_VERSION}, KahaDB on its defaults: journal synced to disk"
 
@@ -94,7 +96,7 @@ class ActiveMq:
 
 
 class RabbitMq:
-    """RabbitMQ from its package, with separate data, names and ports."""
+    """Runs RabbitMQ from its package, with its own data folder, names and ports."""
 
     def __enter__(self) -> RabbitMq:
         script = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

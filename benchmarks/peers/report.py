@@ -1,8 +1,8 @@
 """Write the report from the stored results.
 
-``RESULTS.md`` is the summary in the repository: a line a row, the paper's experiment, the growth of
-cost, and each missed goal with its bound. ``results/<row>.md`` has a row's settings, medians and
-processes; it is written by each run and ignored by git.
+``RESULTS.md`` is the summary in the repository: a line for each row, the paper's experiment, the
+growth of cost, and each missed goal with its bound. ``results/<row>.md`` has the settings, medians
+and processes of a row; each run writes it, and git ignores it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from memory.** No row changes that. `python -m peers --report` writes a page for
 
 
 def brief(found: Found) -> Iterator[str]:
-    """Return a row as lines for a terminal."""
+    """Yield the lines of a row for a terminal."""
     for variant in found["variants"]:
         head = f"{found['number']:>2} {found['row']} [{variant['variant']}]"
         if "cannot" in variant:
@@ -51,7 +51,7 @@ def brief(found: Found) -> Iterator[str]:
 
 
 def write(folder: Path, *, quick: bool) -> None:
-    """Write the summary, and a page for each row into the results' folder.
+    """Write the summary, and a page for each row into the folder of the results.
 
     Pages of a quick run are written beside its own results.
     """
@@ -67,8 +67,7 @@ def write(folder: Path, *, quick: bool) -> None:
 
 
 def results(folder: Path) -> list[Found]:
-    """Return the stored results of rows, in the order of the table, with the rows' present
-    texts."""
+    """Return the stored results in the order of the table, with the present texts of the rows."""
     known = {row.name: row for row in ROWS}
     found = map(kept.read, sorted(folder.glob("*.json")))
     rows = [each | _texts(known.get(each["row"])) for each in found if each["variants"]]
@@ -91,7 +90,7 @@ def _summary(rows: list[Found]) -> Iterator[str]:
 
 
 def _where(rows: list[Found]) -> Iterator[str]:
-    """Return the distinct machines and versions of the results."""
+    """Yield the distinct machines and versions of the results."""
     variants = [variant for each in rows for variant in each["variants"]]
     machines = {
         "{cpus} cores, {memory_gb} GB, {kernel}, Python {python}".format(**each["machine"])
@@ -117,7 +116,7 @@ def _where(rows: list[Found]) -> Iterator[str]:
 
 
 def _unmeasured(rows: list[Found]) -> Iterator[str]:
-    """Return the variants that have no result yet."""
+    """Yield the variants that have no result yet."""
     measured = {(found["row"], each["variant"]) for found in rows for each in found["variants"]}
     if any(found["quick"] for found in rows):
         return  # Quick runs are incomplete by design.
@@ -182,8 +181,7 @@ def _when(machine: Found) -> str:
 
 
 def _measured(name: str, side: Found) -> str:
-    """Return the median of a measure, with its spread and first run if they differ from the
-    median."""
+    """Return a measure's median as text, with its spread and first run if they differ from it."""
     if name not in side["median"]:
         return ""
     median = _shown(name, side["median"][name])

@@ -1,4 +1,4 @@
-"""Rows of the comparison: the work that both sides do, and its goals."""
+"""Define the rows of the comparison: the work that both sides do, and its goals."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ if TYPE_CHECKING:
 
 LOGBUS, KAFKA = "logbus", "kafka"
 FLOOR = "floor"
-"""The name of a side that does only the necessary work, for instance with free reads or writes. It
-is not a system and has no ratio; the report shows it beside a missed goal."""
+"""The name of a side that does only the necessary work, for example with reads that cost nothing.
+
+A floor is no system and has no ratio. The report shows it beside a missed goal.
+"""
 ROUNDS = 5
-"""Runs of each side after its first run, which is stored separately."""
+"""Number of runs of each side after its first run, which is stored separately."""
 
 Measures = dict[str, float]
-"""The measures of one run by name; the suffix is the unit: ``_per_s``, ``_ms``, ``_s``, ``_mb``."""
+"""The measures of a run by name, whose suffix is the unit: ``_per_s``, ``_ms``, ``_s``, ``_mb``."""
 Processes = dict[str, dict[str, float]]
 """The cost of a run by role: ``cpu_s`` and ``peak_mb``."""
 
 
 def is_floor(side: str) -> bool:
-    """Return whether a side is a floor: ``floor``, or ``floor, …`` if a row has several."""
+    """Return whether a side is a floor: ``floor``, or ``floor, …`` in a row with several floors."""
     return side.partition(",")[0] == FLOOR
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit of the ratio logbus / peer of a measure: at least or at most ``limit``.
+    """A limit of a measure's ratio logbus / peer: at least or at most ``limit``.
 
-    ``limit`` None only shows the ratio. ``variant`` restricts the goal to that variant; "" means
-    each.
+    With ``limit`` None, the report only shows the ratio. ``variant`` restricts the goal to one
+    variant; "" means all variants.
     """
 
     measure: str
@@ -41,7 +43,7 @@ class Goal:
     better: str = "more"
     variant: str = ""
     of: str = "runs"
-    """``runs``: compare the medians. ``first``: compare the first run of each side."""
+    """``runs`` compares the medians, ``first`` compares the first runs of the sides."""
 
     def __post_init__(self) -> None:
         assert self.better in ("more", "less") and self.of in ("runs", "first")
@@ -61,8 +63,10 @@ class Goal:
 
 @dataclass(frozen=True)
 class Variant:
-    """Settings with which both sides run. ``settings`` describes them for the table;
-    ``compression`` maps a side to its codec."""
+    """Settings with which both sides run.
+
+    ``settings`` describes them for the table. ``compression`` maps each side to its codec.
+    """
 
     name: str = "defaults"
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -73,12 +77,12 @@ class Variant:
 class Side:
     """One side of a variant.
 
-    * ``run``: does the work once and returns its measures.
-    * ``servers``: returns pids by role (``broker``, ``zookeeper``, …) before each run; every
-      other child process is a client.
-    * ``settings``: describes its servers' settings.
-    * ``within``: returns the living servers that a run itself starts, by role.
-    * ``cannot``: the reason why this side is missing; the others run.
+    * ``run``: a function that does the work once and returns its measures.
+    * ``servers``: a function that is called before each run and returns pids by role (``broker``,
+      ``zookeeper``, …). Every other child process is a client.
+    * ``settings``: a description of the servers' settings.
+    * ``within``: a function that returns the living servers that a run itself started, by role.
+    * ``cannot``: the reason why this side cannot run; the other sides run.
     """
 
     run: Callable[[], Measures]
@@ -89,7 +93,7 @@ class Side:
 
 
 def missing(why: object) -> Side:
-    """Return a side that cannot run here."""
+    """Return a side that cannot run here, for the reason ``why``."""
 
     def run() -> Measures:
         raise AssertionError("it is not run")
@@ -101,19 +105,20 @@ def missing(why: object) -> Side:
 class Row:
     """A row of the table.
 
-    * ``name``: the result's file and the value of ``ONLY=``; ``number``: its place.
-    * ``open``: prepares a variant (servers, topics, input) and yields both sides by name.
-      Raises fetch.Cannot if the row cannot run here.
-    * ``note``: what a reader must know about the row.
-    * ``bound``: the measured limit of the row, for the report of a missed goal.
-    * ``ceiling``: returns the ratio of a logbus without cost in a measure, for a stored variant
-      without a floor; None if it is unknown.
-    * ``derive``: computes measures from a run's measures and cost.
-    * ``quick``: whether ``--quick`` runs it.
-    * ``rounds``: 1 for results that never vary.
-    * ``seconds_max``: the time after which a variant has failed.
-    * ``apart``: each side is independent: one that fails or exceeds ``seconds_max`` is left
-      out, and the others continue.
+    * ``name``: the name of the result's file, and the value of ``ONLY=``.
+    * ``number``: the row's number in the table.
+    * ``open``: a function that prepares a variant (servers, topics, input) and yields its sides by
+      name. It raises fetch.Cannot if the row cannot run here.
+    * ``note``: a text that readers of the row need.
+    * ``bound``: a text about the row's limit, for the report of a missed goal.
+    * ``ceiling``: a function that returns the highest possible ratio of a measure in a stored
+      variant without a floor; None if it is unknown.
+    * ``derive``: a function that computes further measures from a run's measures and cost.
+    * ``quick``: whether ``--quick`` runs the row.
+    * ``rounds``: the number of rounds; 1 for results that never vary.
+    * ``seconds_max``: the time in seconds after which a variant has failed.
+    * ``apart``: whether the sides are independent. Then a side that fails or exceeds
+      ``seconds_max`` is left out, and the others continue.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Both sides' brokers, each in a temporary folder that is removed with the context.
+"""Run the brokers of both sides, each in a temporary folder that is removed with the context.
 
 Each set of servers has ``bootstrap_servers``, ``processes`` (pids by role), ``settings`` as text,
-``new_topic`` and ``stored_mb``. Kafka runs in KRaft's combined mode, with the heap and collector of
-its start script and the settings of its ``server.properties``. ``tuned`` adds settings that Kafka's
-users change on a machine of this size. logbus always runs with its defaults.
+``new_topic`` and ``stored_mb``. Kafka runs in KRaft's combined mode, with the heap and the garbage
+collector of its start script, and the settings of its ``server.properties``. ``tuned`` adds
+settings that Kafka's users change on a machine of this size. logbus always runs with its defaults.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _SHIPPED = {
     "log.retention.hours": "168",
     "log.segment.bytes": "1073741824",
     "log.retention.check.interval.ms": "300000",
-    # Kafka's development settings have this, too. With the default every consumer waits 3 s for
-    # more members.
+    # Kafka's development settings have this line too. With the default, every consumer waits 3 s
+    # for more members.
     "group.initial.rebalance.delay.ms": "0",
 }
 _TUNED = {
@@ -77,19 +77,19 @@ def free_ports(count: int) -> list[int]:
 
 
 def kafka_java(heap: str, *, jvm: Sequence[str] = _JVM) -> list[str]:
-    """Return the command that runs one of Kafka's classes."""
+    """Return the beginning of a command that runs a class of Kafka; the class name follows."""
     folder = fetch.jars("kafka", HERE / "pom.xml")
     log = f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}"
     return [fetch.java(), *heap.split(), *jvm, log, "-cp", f"{folder}/*"]
 
 
 def files_mb(folders: list[Path], pattern: str) -> float:
-    """Return the MB of the matching files in a folder and below."""
+    """Return the size in MB of the matching files in and below these folders."""
     return sum(path.stat().st_size for each in folders for path in each.rglob(pattern)) / 1e6
 
 
 class LogbusServers:
-    """A LocalCluster with defaults: real ZooKeeper, flush on every in-sync replica before acks."""
+    """Runs a LocalCluster with defaults: ZooKeeper, and a flush on every in-sync replica."""
 
     peer = "logbus"
 
@@ -132,7 +132,7 @@ class LogbusServers:
         name: str = "",
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic and wait until every partition has a leader; return its name."""
+        """Create a topic; wait until every partition has a leader; return its name."""
         name = name or f"bench-{next(self._names)}"
         self._admin.create_topic(name, partitions, replicas, dict(config or {}))
         deadline = time.monotonic() + START_SECONDS
@@ -221,7 +221,7 @@ class KafkaServers:
         name: str = "",
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic and wait until every partition has a leader; return its name."""
+        """Create a topic; wait until every partition has a leader; return its name."""
         name = name or f"bench-{next(self._names)}"
         topic = NewTopic(name, partitions, replicas, config=dict(config or {}))
         self._admin.create_topics([topic])[name].result(START_SECONDS)

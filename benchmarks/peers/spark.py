@@ -1,6 +1,9 @@
-"""The shared parts of the Spark rows. ``Both`` fills a topic of each side with the same lines, once
-for all rows that need them, and checks that they are equal. Spark reads its input from Parquet
-files, which is cheap compared with either sink."""
+"""The parts that all Spark rows share.
+
+``Both`` fills a topic of each side with the same lines, once for all rows that need the lines, and
+checks that the topics are equal. Spark reads its input from Parquet files, which costs little
+compared with either sink.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +27,25 @@ from peers.spark_variants import is_advised
 ALL = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 PARTITIONS = 4
 LINES = 1_200_000
-"""Lines of a topic to read, about 300 MB."""
+"""Number of lines of a topic to read, about 300 MB."""
 FLOOR_BATCH_ROWS = 5_000
 NOTHING: Mapping[str, str] = {}
 
 Servers = LogbusServers | KafkaServers
 Ending = dict[str, Any]
-"""A ``spark_host.End`` as JSON."""
+"""A ``spark_host.End`` as a JSON object."""
 
 _filled: weakref.WeakKeyDictionary[Servers, dict[tuple[str, int], str]] = (
     weakref.WeakKeyDictionary()
 )
-"""The filled topics by their servers; later rows reuse them."""
+"""The filled topics of each set of servers, which later rows reuse."""
 _agreed: weakref.WeakKeyDictionary[SparkHost, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()
-"""Topics of both sides that a session has already compared."""
+"""The topics of both sides that each session has already compared."""
 _parquet: dict[tuple[int, str], Path] = {}
 
 
 class Both:
-    """Both sides' servers and one Spark session for them."""
+    """The servers of both sides and one Spark session."""
 
     def __init__(self, bench: Bench, chosen: Variant) -> None:
         self.bench = bench
@@ -51,15 +54,14 @@ class Both:
         self._consumers: dict[str, ck.Consumer] = {}
 
     def side(self, name: str, run: Callable[[], Measures]) -> Side:
-        """Return a side whose work is ``run``; its processes are those of its servers and of
-        Spark."""
+        """Return a side whose work is ``run``, with the processes of its servers and of Spark."""
         servers = self.servers[name]
         return Side(
             run, lambda: {**servers.processes(), **self.spark.processes()}, servers.settings
         )
 
     def floor(self, count: int, call: str, **arguments: Any) -> dict[str, Side]:
-        """Return the floor: the same call with a source and a sink without cost."""
+        """Return the floor's side: the same call with a source and a sink without cost."""
 
         def run() -> Measures:
             return rate(count, self.spark.call(call, **arguments)["seconds"])
@@ -68,7 +70,7 @@ class Both:
         return {FLOOR: Side(run, self.spark.processes, words)}
 
     def ready(self, count: int) -> Ending:
-        """Return the floor's source with this many rows of the lines' mean size."""
+        """Return the floor's source with ``count`` rows of the lines' mean size."""
         size = round(sum(map(len, self.bench.lines.whole(10_000))) / 10_000)
         rows = {"rows": str(count), "batchrows": str(min(FLOOR_BATCH_ROWS, count // PARTITIONS))}
         options = {**rows, "tasks": str(PARTITIONS), "valuebytes": str(size)}
@@ -79,13 +81,12 @@ class Both:
         return {"side": FLOOR, "address": "", "topic": "", "options": {}}
 
     def end(self, name: str, topic: str, options: Mapping[str, str] = NOTHING) -> Ending:
-        """Return a topic of a side in the form of the arguments ``source`` and ``target`` of
-        ``spark_host.Host``."""
+        """Return a topic of a side as a ``source`` or ``target`` of ``spark_host.Host``."""
         address = self.servers[name].bootstrap_servers
         return {"side": name, "address": address, "topic": topic, "options": dict(options)}
 
     def lines(self, count: int) -> Path:
-        """Return a folder of Parquet files with the lines, which Spark reads as several tasks."""
+        """Return a folder of several Parquet files with the lines, which Spark reads in tasks."""
         key = (count, self.bench.lines.source)
         if key not in _parquet:
             folder = Path(self.bench.folder()) / f"lines-{count}"
@@ -104,10 +105,10 @@ class Both:
         return _parquet[key]
 
     def filled(self, count: int, compression: str = "none", by: str = "spark") -> dict[str, str]:
-        """Return a topic of each side with these lines, after a comparison of both topics.
+        """Fill a topic of each side with ``count`` lines; compare both topics; return their names.
 
-        ``by`` is ``spark``, which writes each with its own sink, or ``client``, which writes both
-        with one Kafka client.
+        With ``by="spark"``, Spark writes each topic with its side's sink. With ``by="client"``, one
+        Kafka client writes both topics.
         """
         topics = {}
         for name, servers in self.servers.items():
@@ -116,7 +117,7 @@ class Both:
             if key not in kept:
                 kept[key] = self._fill(name, count, compression, by)
             topics[name] = kept[key]
-        # Compare once in each session: topics are reused by the next rows.
+        # Compare the topics once in each session, because later rows reuse them.
         agreed = _agreed.setdefault(self.spark, set())
         both = tuple(
             end["address"] + end["topic"] for end in map(self.end, topics, topics.values())
@@ -172,8 +173,10 @@ class Both:
             raise RuntimeError(f"{count} lines were written, but the columns are {columns}")
 
     def count(self, name: str, topic: str) -> int:
-        """Return the records of a topic, from its end offsets, with the same client on both
-        sides."""
+        """Return the number of records of a topic, from its end offsets.
+
+        Both sides are asked with the same client.
+        """
         consumer = self._consumers.get(name)
         if consumer is None:
             consumer = self._consumers[name] = ck.Consumer(

@@ -1,9 +1,9 @@
-"""One Spark session that executes its parent's requests: JSON lines in, JSON lines out.
+"""Run a Spark session that executes requests: a JSON line on stdin, a JSON line on stdout.
 
 The same session serves both sides in turns, with the same JVM, compiled code and settings; only
 ``format`` differs. Times run from ``load()`` to the end of the action. The side ``floor`` is a
-Python source with ready rows and a sink that drops rows. ``peers.spark_session`` is the parent;
-Spark's own output goes to stderr.
+Python source with ready rows and a sink that drops rows. ``peers.spark_session`` sends the
+requests. Spark's own output goes to stderr.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class End:
-    """A topic as a side's source or sink; the floor has no address and no topic."""
+    """A topic as source or sink of a side. The floor has no address and no topic."""
 
     side: str
     address: str
@@ -38,7 +38,7 @@ class End:
 
 
 class Host:
-    """The session; each public method is a request and returns the response."""
+    """The Spark session. Each public method executes a request and returns its response."""
 
     def __init__(self, spark: Any, work: str) -> None:
         self.spark = spark
@@ -48,13 +48,13 @@ class Host:
         self.has_floor = False
 
     def read(self, source: End, columns: list[str]) -> dict[str, Any]:
-        """Read a batch into a sink that drops everything."""
+        """Read the source as a batch into a sink that drops all rows."""
         before = time.perf_counter()
         self._noop(self._table(source, columns))
         return {"seconds": time.perf_counter() - before}
 
     def aggregate(self, source: End) -> dict[str, Any]:
-        """Read a batch and aggregate its values, for the comparison of both sides."""
+        """Read the source as a batch and aggregate its values, so that sides can be compared."""
         found = (
             self._table(source, ["value"])
             .selectExpr("count(*) rows", "sum(length(value)) bytes", "sum(crc32(value)) checksum")
@@ -63,7 +63,7 @@ class Host:
         return {"result": list(found)}
 
     def columns_seen(self, source: End) -> dict[str, Any]:
-        """Check that all seven columns are valid: sums over each, in one task."""
+        """Return sums over each of the seven columns, so that sides can be compared."""
         frame = self._table(source, list(COLUMNS))
         found = frame.selectExpr(
             "count(*)",
@@ -77,10 +77,7 @@ class Host:
         return {"result": list(found)}
 
     def stream(self, source: End) -> dict[str, Any]:
-        """Process a backlog with availableNow; time from ``start()`` until the query ends.
-
-        The floor's source has this many rows ready, or none.
-        """
+        """Process a backlog with availableNow; measure from ``start()`` until the query ends."""
         before = time.perf_counter()
         query = (
             self._stream(source, "earliest")
@@ -94,19 +91,19 @@ class Host:
         return {"seconds": seconds, "rows": sum(p.numInputRows for p in query.recentProgress)}
 
     def generate(self, folder: str) -> dict[str, Any]:
-        """Measure the cost of the input rows alone."""
+        """Read the Parquet files into a sink that drops all rows: the cost of the input alone."""
         before = time.perf_counter()
         self._noop(self.spark.read.parquet(folder))
         return {"seconds": time.perf_counter() - before}
 
     def write(self, folder: str, target: End) -> dict[str, Any]:
-        """Write the lines of a folder's Parquet files to a topic."""
+        """Write the lines of a folder of Parquet files to a topic."""
         before = time.perf_counter()
         self._save(self.spark.read.parquet(folder), target)
         return {"seconds": time.perf_counter() - before}
 
     def pipeline(self, source: End, target: End, needle: str, word: int) -> dict[str, Any]:
-        """Read, filter by ``needle``, count by one word of the line, and write."""
+        """Read lines, filter them by ``needle``, count them by one of their words, write counts."""
         before = time.perf_counter()
         lines = self._table(source, ["value"]).selectExpr("cast(value as string) line")
         found = (
@@ -120,7 +117,7 @@ class Host:
         return {"seconds": time.perf_counter() - before}
 
     def copy(self, source: End, target: End, needle: str) -> dict[str, Any]:
-        """Copy lines without ``needle`` to another topic with a streaming query until the end."""
+        """Copy all lines without ``needle`` to another topic with a streaming query."""
         before = time.perf_counter()
         frame = self._stream(source, "earliest")
         kept = frame.select("value").where(f"not contains(cast(value as string), '{needle}')")
@@ -128,7 +125,7 @@ class Host:
         return {"seconds": time.perf_counter() - before}
 
     def loop_start(self, source: End, target: End) -> dict[str, Any]:
-        """Start a query that copies each record at once; return after the first trigger."""
+        """Start a streaming query that copies each record; return after its first trigger."""
         frame = self._stream(source, "latest").select("key", "value")
         self.query = self._to(frame, target).start()
         while not self.query.lastProgress:
@@ -138,7 +135,7 @@ class Host:
         return {}
 
     def loop_stop(self) -> dict[str, Any]:
-        """Stop the query; return the times in ms of triggers with rows."""
+        """Stop the query; return the durations, in ms, of its triggers with rows."""
         progress = [p for p in self.query.recentProgress if p.numInputRows]
         self.query.stop()
         return {"triggers_ms": [p.durationMs["triggerExecution"] for p in progress]}
@@ -152,7 +149,7 @@ class Host:
         reader = reader.option("subscribe", source.topic).options(**source.options)
         if len(columns) == len(COLUMNS):
             return reader.load()
-        # The floor's source has one schema and drops unneeded columns itself.
+        # The floor's source has a fixed schema and drops unneeded columns itself.
         if source.side == "kafka":
             return reader.load().select(*columns)
         return reader.schema(", ".join(f"{name} {COLUMNS[name]}" for name in columns)).load()
@@ -166,7 +163,7 @@ class Host:
         return reader.options(**source.options).load()
 
     def _to(self, frame: Any, target: End) -> Any:
-        """Return a stream's writer with a new checkpoint."""
+        """Return the writer of a stream to ``target``, with a new checkpoint."""
         writer = frame.writeStream.format(target.side).option("topic", target.topic)
         writer = writer.option("kafka.bootstrap.servers", target.address).options(**target.options)
         return writer.option("checkpointLocation", self._checkpoint())
@@ -176,9 +173,9 @@ class Host:
         writer.option("kafka.bootstrap.servers", target.address).options(**target.options).save()
 
     def register_floor(self) -> None:
-        """Register the floor's source and sink before a timed run that needs them.
+        """Register the floor's source and sink, before a timed run that needs them.
 
-        Other sessions must not, because their first read is measured.
+        Sessions without a floor must not register them, because their first read is measured.
         """
         if not self.has_floor:
             from spark_floor import Floor, Nothing
@@ -213,7 +210,7 @@ def serve(host: Host, requests: IO[str], replies: IO[str]) -> None:
             if any(each.side == FLOOR for each in ends.values()):
                 host.register_floor()
             reply = getattr(host, name)(**asked, **ends)
-        except Exception as error:  # The parent decides whether to continue.
+        except Exception as error:  # Report the error; the parent process decides how to continue.
             reply = {"error": f"{name}: {type(error).__name__}: {error}"[:4000]}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()

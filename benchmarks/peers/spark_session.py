@@ -1,7 +1,7 @@
-"""A Spark session in a separate process, for both sides in turns.
+"""Start and call a Spark session in a separate process, which serves both sides in turns.
 
-``SparkHost`` starts ``spark_host.py`` and calls it. Every session has Spark's Kafka connector and
-the same ``settings``, whichever side it serves.
+``SparkHost`` starts ``spark_host.py`` and sends requests to it. Every session has Spark's Kafka
+connector and the same ``settings`` for both sides.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CONNECTOR_WORDS = "Spark's Kafka connector 4.2.0 (the newest that Maven has), ka
 
 
 def settings(tuned: bool = True) -> dict[str, str]:
-    """Return Spark's settings of every row, the same for both sides.
+    """Return the settings of Spark in all rows, which are the same for both sides.
 
-    ``tuned`` adds the two of ``conf/spark-defaults.conf``; the second helps Kafka's connector too.
-    Python starts by ``LAUNCHER``.
+    ``tuned`` adds the two settings of ``conf/spark-defaults.conf``, of which the second also helps
+    Kafka's connector. Spark starts Python by ``LAUNCHER``.
     """
     return {
         **(logbus.spark_conf() if tuned else {}),
@@ -58,7 +58,7 @@ def _jars() -> Path:
 
 
 class SparkHost:
-    """One session; a context manager. Raises RuntimeError with Spark's message if a call fails."""
+    """A Spark session; a context manager. A failed call raises RuntimeError."""
 
     def __init__(self, tuned: bool = True) -> None:
         self._conf = settings(tuned)
@@ -98,11 +98,14 @@ class SparkHost:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def processes(self) -> dict[str, list[int]]:
-        """Return the parent process of the JVM and all Python workers; none before the start."""
+        """Return the driver process, whose children are the JVM and all Python workers.
+
+        The result is empty before the start.
+        """
         return {"spark": [self._process.pid] if hasattr(self, "_process") else []}
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Call a method of ``spark_host.Host``."""
+        """Call a method of ``spark_host.Host``; return its response."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"call": name, **arguments}) + "\n")
         self._process.stdin.flush()

@@ -1,10 +1,10 @@
-"""The settings of each variant of Spark's rows: the session, and each side's options.
+"""The settings of each variant of the Spark rows: those of the session, and options of the sides.
 
 * ``defaults``: no settings.
-* ``as advised``: the session of README.md, on both sides.
-* ``lz4``: as advised, with both sides' topics compressed.
-* ``tuned``: as advised, with what users of each side change for the work, found by trial
-  (benchmarks/README.md, "What Spark's users tune").
+* ``as advised``: the session settings that README.md advises, for both sides.
+* ``lz4``: as advised, with compressed topics on both sides.
+* ``tuned``: as advised, with options that users of each side change for this work. They were found
+  by trial (benchmarks/README.md, "What Spark's users tune").
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from peers.spark_session import CONNECTOR_WORDS, TUNED_WORDS
 DEFAULTS, AS_ADVISED, LZ4, TUNED = "defaults", "as advised", "lz4", "tuned"
 
 Options = Mapping[str, Mapping[str, str]]
-"""Options by side."""
+"""Options for each side."""
 
 SOURCE: Options = {
     LOGBUS: {},
     KAFKA: {"kafka.fetch.max.wait.ms": "10", "kafka.max.poll.records": "5000"},
 }
-"""Options of ``tuned`` readers.
+"""Options of sources in ``tuned`` variants.
 
 Spark's connector requests a topic's end offsets on the connection of a waiting fetch, so with
 Kafka's default of 500 ms each task pauses for half a second.
@@ -32,8 +32,10 @@ SINK: Options = {
     LOGBUS: {},
     KAFKA: {"kafka.batch.size": "262144", "kafka.linger.ms": "10"},
 }
-"""Options of ``tuned`` writers, as in the producer's rows. logbus's sink makes batches of 2 MB
-by default."""
+"""Options of sinks in ``tuned`` variants, as in the rows of producers.
+
+logbus's sink needs none: it makes batches of 2 MB by default.
+"""
 TUNED_BOUND = (
     "Spark converts the rows of its Python source, which is most of a read. A tuned Kafka source "
     "no longer waits. *At most*: a Python source that does nothing (the side floor)"
@@ -46,12 +48,12 @@ def is_advised(chosen: Variant) -> bool:
 
 
 def reading(chosen: Variant, side: str) -> dict[str, str]:
-    """Return a source's options."""
+    """Return the options of a side's source in a variant."""
     return dict(SOURCE[side]) if chosen.name == TUNED else {}
 
 
 def writing(chosen: Variant, side: str) -> dict[str, str]:
-    """Return a sink's options; without compression the option is left out."""
+    """Return the options of a side's sink; without compression, that option is left out."""
     compression = chosen.compression[side]
     return {
         **({} if compression == "none" else {"kafka.compression.type": compression}),
@@ -60,8 +62,10 @@ def writing(chosen: Variant, side: str) -> dict[str, str]:
 
 
 def variant(name: str, **tuned: Options) -> Variant:
-    """Return a variant of this name; ``tuned`` describes its sources' and sinks' options for the
-    table."""
+    """Return a variant of this name.
+
+    ``tuned`` holds the options of its sources and sinks, which the table describes.
+    """
     advised = f"{TUNED_WORDS}, on both sides"
     compression = LZ4 if name == LZ4 else "none"
     words = {

@@ -1,6 +1,6 @@
-"""The report's first section: a line a row, and which side is ahead.
+"""Write the report's first section: a line for each row, and which side is ahead.
 
-``peers.report`` calls this module. Ratios are logbus divided by the peer, as in the table.
+``peers.report`` calls this module. A ratio is logbus divided by the peer, as in the table.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 Found = Mapping[str, Any]
 
 COLUMNS = ("defaults", "as advised", "tuned")
-"""Variants that most rows have. The line names any other variant."""
+"""Variants that most rows have. A row's line names its other variants."""
 HOW = """Each figure is logbus divided by the peer. **Bold** misses its goal. *defaults*: both sides
 as installed. *as advised*: the Spark session that the project's README advises, on both sides.
 *tuned*: what users of the peer change for this work; logbus keeps its defaults where it can."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Return the lines; none if no row has a goal."""
+    """Yield the lines. There are no lines if no row has a goal."""
     all_ = [(found, variant, each) for found, variant, each in _compared(rows)]
     if not all_:
         return
@@ -42,7 +42,7 @@ def is_behind(each: Found) -> bool:
 
 
 def _compared(rows: list[Found]) -> Iterator[tuple[Found, Found, Found]]:
-    """Return the compared measures that have a goal."""
+    """Yield row, variant and comparison of each measure that has a goal."""
     for found in rows:
         for variant in found["variants"]:
             for each in variant.get("compared", ()):
@@ -75,7 +75,7 @@ def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
 
 
 def _of_row(found: Found) -> Iterator[str]:
-    """Return a line for each measure of a row that has a goal."""
+    """Yield a line for each measure of a row that has a goal."""
     by_measure: dict[tuple[str, str], dict[str, Found]] = {}
     for _, variant, each in _compared([found]):
         by_measure.setdefault((each["measure"], each["of"]), {})[variant["variant"]] = each

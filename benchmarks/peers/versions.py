@@ -1,4 +1,4 @@
-"""The environment of a result: the machine, the commit and the versions."""
+"""Describe the environment of a result: the machine, the commit and the versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = ("pyspark", "pyarrow", "confluent-kafka", "uvloop")
 
 
 def machine() -> dict[str, Any]:
-    """Return the facts needed to compare results now, without the machine's name."""
+    """Return present facts of the machine with which results can be compared, but not its name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -37,11 +37,13 @@ def machine() -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> str:
-    """Return the commit of the repository, marked if the checkout has changes; "" outside a
-    repository."""
+    """Return the commit of the checkout, with a mark if the checkout has changes.
+
+    Return "" outside a repository.
+    """
     try:
         head = _git("rev-parse", "--short=10", "HEAD")
-        # Ignore the results and pages, which the run itself writes.
+        # Ignore the results and pages, because the run itself writes them.
         changed = _git("diff", "--quiet", "HEAD", "--", ":/", ":!/benchmarks/results*",
                        ":!/benchmarks/*.md")  # fmt: skip
     except OSError:
@@ -59,7 +61,7 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @functools.cache
 def found() -> dict[str, str]:
-    """Return the installed versions by name; missing programs are left out."""
+    """Return the versions of installed programs and packages by name."""
     versions = {"logbus": broker_lite.__version__, "kafka": KAFKA_VERSION}
     for package in _PACKAGES:
         try:

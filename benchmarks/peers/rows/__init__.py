@@ -1,4 +1,4 @@
-"""All rows in the order of the table. Each module lists its rows in ``ROWS``."""
+"""The rows of all modules in the order of the table. Each module lists its rows in ``ROWS``."""
 
 from __future__ import annotations
 

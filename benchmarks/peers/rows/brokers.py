@@ -1,4 +1,4 @@
-"""Row 14: memory and processor time of the brokers alone, for a GB in and out."""
+"""Row 14: memory and processor time of the brokers alone, for each GB written and read."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ CLIENTS: Mapping[str, Mapping[str, str]] = {
     "tuned, small heap": TUNED,
 }
 HEAPS = {"tuned, small heap": "-Xmx256M -Xms256M"}
-"""Heap of a Kafka broker with little memory: a quarter of the default."""
+"""The heap options of a Kafka broker with little memory: a quarter of the default heap."""
 
 
 @contextlib.contextmanager
 def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
-    # Peak memory counts since a server's start. After an earlier row, a broker holds what that row
-    # loaded: 50 MB of numpy and pyarrow.
+    # Start new servers, because peak memory counts from a server's start. In an earlier row, a
+    # broker may have loaded numpy and pyarrow, which take 50 MB.
     bench.stop_all()
     count = bench.size(MEGABYTES * 1_000_000 // SIZE)
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
@@ -65,8 +65,10 @@ def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
 
 
 def derive(measures: Measures, processes: Processes) -> Measures:
-    """Derive the cost of the brokers without and with ZooKeeper. Kafka's brokers include KRaft,
-    which does ZooKeeper's work."""
+    """Derive the cost of the brokers without and with ZooKeeper.
+
+    Kafka's brokers include KRaft, which does ZooKeeper's work.
+    """
     broker, zookeeper = processes["broker"], processes.get("zookeeper", {})
     cpu, peak = broker["cpu_s"], broker["peak_mb"]
     return {
@@ -80,8 +82,11 @@ def derive(measures: Measures, processes: Processes) -> Measures:
 
 
 def bare_cpu(found: Mapping[str, Any], measure: str) -> float | None:
-    """Return the lower bound of the ratio of processor times: a server that only writes, flushes
-    and answers, divided by Kafka's broker. Return None without a result of produce-1kb."""
+    """Return the lowest possible ratio of processor times.
+
+    It is the time of a server that only writes, flushes and answers, divided by that of Kafka's
+    broker. Return None without a result of the row produce-1kb.
+    """
     if measure != "broker_cpu_s_per_gb":
         return None
     for each in kept.read(kept.RESULTS / "produce-1kb.json")["variants"]:

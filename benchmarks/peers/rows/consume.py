@@ -1,4 +1,4 @@
-"""Rows 8 and 9: Kafka's own ConsumerPerformance against each side's brokers."""
+"""Rows 8 and 9: Kafka's own ConsumerPerformance reads from the brokers of each side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peers.servers import KafkaServers, LogbusServers
 
 FETCH_BYTES = 8_388_608
 POLL = {"max.poll.records": "5000"}
-"""Settings of a Kafka consumer with high throughput: more bytes a request, more records a poll."""
+"""Settings of a Kafka consumer for high throughput: more records for each poll."""
 COMPRESSIONS = {"defaults": "none", "lz4": "lz4", "tuned": "none"}
 BOUND = (
     "the tool itself, the same program on the same cores. *At most*: the rate if logbus's servers "
@@ -48,7 +48,7 @@ def fill(
     replicas: int,
     compression: str,
 ) -> str:
-    """Fill a topic with Kafka's own producer."""
+    """Fill a new topic with Kafka's own producer; return its name."""
     topic = servers.new_topic(PARTITIONS, replicas)
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         payloads = Path(folder) / "payloads"

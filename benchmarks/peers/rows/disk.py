@@ -1,4 +1,4 @@
-"""Row 16: disk space of the same log lines as rows and as columns."""
+"""Row 16: the disk space of the same log lines in row batches and in column batches."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COMPRESSIONS = ("none", "lz4", "zstd")
 
 
 def write_rows(servers: LogbusServers | KafkaServers, lines: list[bytes], packed: str) -> float:
-    """Return the segment bytes of a new topic written by confluent-kafka."""
+    """Write the lines to a new topic with confluent-kafka; return the size of its segments."""
     topic, before = servers.new_topic(), servers.stored_mb()
     producer = ck.Producer(
         {
             "bootstrap.servers": servers.bootstrap_servers,
             "compression.type": packed,
-            # Full batches have equal record counts on both sides, whatever the timing.
+            # Wait for full batches, so that both sides write equal batches regardless of timing.
             "linger.ms": 10_000,
             "batch.num.messages": BATCH_RECORDS,
             "queue.buffering.max.messages": 1_000_000,
@@ -42,7 +42,7 @@ def write_rows(servers: LogbusServers | KafkaServers, lines: list[bytes], packed
 
 
 def write_columns(servers: LogbusServers, lines: list[bytes], packed: str) -> float:
-    """Return the segment bytes of a new topic written by ``send_arrow``."""
+    """Write the lines to a new topic with ``send_arrow``; return the size of its segments."""
     topic, before = servers.new_topic(), servers.stored_mb()
     with (
         connect(servers.bootstrap_servers) as bus,

@@ -1,6 +1,6 @@
-"""The growth of logbus's cost: each row increases one quantity.
+"""Measure how logbus's cost grows: each row increases one quantity.
 
-The columns of a row are the sizes, smallest first.
+The table has a column for each size of a row, the smallest first.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from peers.row import Measures, Row, Side, Variant
 
 VALUE_BYTES = 200
 IDLE_SECONDS = 15.0
-"""Duration in seconds of an idle measurement. It covers many replication fetches, ZooKeeper pings
-and periodic sweeps."""
+"""Duration of an idle measurement in seconds.
+
+It covers many replication fetches, ZooKeeper pings and periodic tasks.
+"""
 TOPIC_PARTITIONS_MAX = 1_000
-"""Most partitions of a topic (``max.create.partitions``)."""
+"""Maximum number of partitions of a topic (``max.create.partitions``)."""
 RETENTION_SECONDS_MAX = 60.0
 SECONDS_MAX = 1800.0
-"""Maximum seconds of one size."""
+"""Maximum duration of the measurement of one size, in seconds."""
 ROOM = 1.3
-"""Free disk space needed, as a multiple of the log's size."""
+"""Necessary free disk space, as a multiple of the log's size."""
 MB = 1_000_000
 
 Run = Callable[[Bench, int], Measures]
@@ -40,7 +42,10 @@ Unit = Callable[[int], str]
 
 
 def partitions(bench: Bench, count: int) -> Measures:
-    """Create topics of at most 1,000 partitions, write 20 MB in all, and restart the broker."""
+    """Measure ``count`` partitions: create topics, write 20 MB in all, restart the broker.
+
+    A topic has at most 1,000 partitions.
+    """
     shares = {
         f"t{first}": min(TOPIC_PARTITIONS_MAX, count - first)
         for first in range(0, count, TOPIC_PARTITIONS_MAX)
@@ -75,8 +80,10 @@ def partitions(bench: Bench, count: int) -> Measures:
 
 
 def log_size(bench: Bench, megabytes: int) -> Measures:
-    """Fill one partition with segments of 64 MB, read it, restart, and delete all segments but
-    one."""
+    """Measure a log of ``megabytes``: fill one partition, read it, restart, delete old segments.
+
+    Segments have 64 MB, and the newest segment is not deleted.
+    """
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free / MB
     if free < ROOM * megabytes:
@@ -105,8 +112,10 @@ def log_size(bench: Bench, megabytes: int) -> Measures:
 
 
 def _reads(logbus: Alone, tp: TopicPartition, total: int, began_ms: int) -> Measures:
-    """Measure three reads: one record at an offset, a lookup of a timestamp since ``began_ms``, and
-    the last 200 MB (or all)."""
+    """Measure three reads: a record at an offset, a timestamp lookup, and the last 200 MB.
+
+    The timestamp is later than ``began_ms``. A smaller log is read whole.
+    """
     places, ended_ms = random.Random(1), int(time.time() * 1000)
     seeks, lookups = [], []
     with logbus.bus.consumer(tp.topic, start="earliest") as consumer:
@@ -136,7 +145,7 @@ def _reads(logbus: Alone, tp: TopicPartition, total: int, began_ms: int) -> Meas
 
 
 def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
-    """Let retention delete all segments but the newest while a producer runs."""
+    """Measure how retention deletes all segments but the newest while a producer runs."""
     times: list[float] = []
     done = threading.Event()
 
@@ -158,7 +167,7 @@ def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
                 raise RuntimeError("retention deleted no segment")
             time.sleep(0.02)
         gone = time.perf_counter() - before
-        time.sleep(2.5)  # The broker removes the files seconds later.
+        time.sleep(2.5)  # The broker removes the files some seconds after the deletion.
     finally:
         done.set()
         writer.join()
@@ -166,7 +175,10 @@ def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
 
 
 def brokers(bench: Bench, count: int) -> Measures:
-    """Two partitions a broker: with one replica, and with a replica on every broker."""
+    """Measure ``count`` brokers with two partitions each.
+
+    Partitions have one replica, and then a replica on every broker.
+    """
     rows = column(bench.lines.sized(5_000, VALUE_BYTES))
     with alone(bench, count) as logbus:
         found: Measures = {}
@@ -203,7 +215,7 @@ def _ack_p50(logbus: Alone, topic: str, count: int = 200) -> float:
 
 
 def connections(bench: Bench, count: int) -> Measures:
-    """Consumers at the end of one partition, each with its own connection."""
+    """Measure ``count`` consumers, each with its own connection, at the end of one partition."""
     with alone(bench) as logbus:
         logbus.new_topic("t")
         empty = resident_mb(logbus.processes()["broker"])
@@ -239,7 +251,7 @@ def connections(bench: Bench, count: int) -> Measures:
 
 
 def group_members(bench: Bench, count: int) -> Measures:
-    """Members of one Kafka group that do not read."""
+    """Measure a Kafka group of ``count`` members that do not read."""
     with alone(bench) as logbus:
         logbus.new_topic(kafka_groups.TOPIC, kafka_groups.PARTITIONS_A_MEMBER)
         return members.measure(logbus, count)
@@ -252,7 +264,7 @@ def open_growth(
     def measured(size: int) -> Measures:
         return {key: round(value, 4) for key, value in run(bench, size).items()}
 
-    bench.stop_all()  # Otherwise the servers of earlier rows would be counted when they end.
+    bench.stop_all()  # The meter would count servers of earlier rows that end meanwhile.
     chosen = sizes if not bench.quick else (sizes[0], sizes[len(sizes) // 2])
     yield {unit(size): Side(partial(measured, size), within=bench.within) for size in chosen}
 

@@ -1,7 +1,8 @@
 """The experiment of the NetDB'11 paper: one producer, one consumer, messages of 200 bytes.
 
-As in the paper, a producer sends without waiting for acknowledgements. Unlike in the paper, it
-waits at the end until all messages are acknowledged; the settings define the guarantee.
+As in the paper, the producer sends without waiting for acknowledgements. Unlike in the paper, it
+waits at the end until all messages are acknowledged. The settings define the guarantee of an
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ ACTIVEMQ, RABBITMQ = "activemq", "rabbitmq"
 MESSAGE_BYTES = 200
 SECONDS = 2.0
 MESSAGES = 100_000
-"""Seconds and messages of a producer.
+"""Duration of a producer's run in seconds, and its minimum number of messages.
 
-The first second is not counted, because the JIT compiler runs in it. A consumer of fewer messages
-would measure mostly that second.
+The first second does not count, because the JIT compiler runs in it. With fewer messages, a
+consumer would measure mostly this second.
 """
 WARM_UP_SECONDS = 1.0
 RUN_SECONDS_MAX = 180
 POINTS = 20
-"""Most characters of a chart's line."""
+"""Maximum number of points of a chart's line."""
 LINES = 20_000
 BATCHES = {"single messages": 1, "batches of 50": 50}
 NAMES = {LOGBUS: "logbus", KAFKA: "Kafka", ACTIVEMQ: "ActiveMQ", RABBITMQ: "RabbitMQ"}
@@ -48,7 +49,7 @@ NO_BATCHES = "its protocol has no batches of messages; see single messages"
 
 
 class Paper:
-    """Run the Java programs of one variant."""
+    """Runs the Java programs of one variant."""
 
     def __init__(self, bench: Bench, batch: int, folder: Path) -> None:
         self._batch = batch
@@ -59,7 +60,7 @@ class Paper:
         self._lines.write_bytes(b"".join(bench.lines.sized(LINES, MESSAGE_BYTES)))
 
     def run(self, name: str, system: str, address: str, topic: str) -> Measures:
-        """Produce for some seconds, then consume all messages."""
+        """Produce for some seconds, then consume all messages; return the measures."""
         sent = self._java(system, "produce", address, topic, str(self._batch),
                           str(self._seconds), str(self._least), str(self._lines))  # fmt: skip
         got = self._java(system, "consume", address, topic, str(sent["messages"]))
@@ -81,7 +82,7 @@ class Paper:
 
 
 def warm_rate(found: Mapping[str, Any]) -> float:
-    """Return the messages per second from the second second to the last acknowledgement."""
+    """Return messages per second from the end of the first second to the last acknowledgement."""
     before = next(
         ((count, at) for count, at in found["samples"] if at >= WARM_UP_SECONDS), (0, 0.0)
     )
@@ -91,7 +92,10 @@ def warm_rate(found: Mapping[str, Any]) -> float:
 
 @contextlib.contextmanager
 def open_paper(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Open every installed system. The side of a missing system states why it is missing."""
+    """Start every installed system; yield the sides.
+
+    The side of a missing system has the reason why it is missing.
+    """
     batch = BATCHES[chosen.name]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-bench-")))
@@ -108,7 +112,7 @@ def open_paper(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
 
 
 def _side(paper: Paper, name: str, bench: Bench, stack: contextlib.ExitStack) -> Side:
-    """Open one system, whose server runs until the stack ends. Raises Cannot if it is missing."""
+    """Start one system, which runs until the stack closes. Raises Cannot if it is missing."""
     if name in (LOGBUS, KAFKA):
         servers = bench.logbus() if name == LOGBUS else bench.kafka()
         run, settings, processes = partial(_log, paper, name, servers), servers.settings, servers

@@ -1,4 +1,4 @@
-"""Rows 7 and 9: Kafka's own ProducerPerformance against each side's brokers, acks=all."""
+"""Rows 7 and 9: Kafka's own ProducerPerformance sends to the brokers of each side, acks=all."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from peers.servers import KafkaServers, LogbusServers
 
 PARTITIONS = 4
 PRODUCED_MB = 200
-"""Records of the row with 1 KB values."""
+"""Size of all records of the row with 1 KB values."""
 FLUSHED = f"{FLOOR}, flushed"
 PAYLOADS_MB = 20
-"""Megabytes of distinct values; the tool chooses among them at random."""
+"""Size of the file of distinct values, from which the tool chooses at random."""
 
 TUNED = {"batch.size": "262144", "linger.ms": "10", "buffer.memory": "67108864"}
 FLUSH_NOTE = (
@@ -59,7 +59,7 @@ VARIANTS = tuple(
 
 
 def write_payloads(bench: Bench, path: Path, size: int) -> None:
-    """Write a file of real lines of one size, for ``--payload-file``."""
+    """Write a file of values of one size from real log lines, for ``--payload-file``."""
     values = bench.lines.sized(PAYLOADS_MB * 1_000_000 // size, size)
     path.write_bytes(b"\n".join(values) + b"\n")
 

@@ -41,7 +41,7 @@ MAKING = "records made of values that are in memory, as logbus's consumer makes 
 
 
 def work(ask: Mapping[str, Any]) -> Measures:
-    """Run the work in a Python process; return its measures."""
+    """Run ``python_work`` in a new process; return its measures."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "peers.python_work", json.dumps(ask)],
         capture_output=True,
@@ -62,10 +62,13 @@ HASTY_READING = {
     "fetch.message.max.bytes": 8_388_608,
     "fetch.max.bytes": 67_108_864,
 }
-"""Settings with which confluent-kafka reads a backlog faster. With its defaults the client stops
-fetching for a second when 64 MB or 100,000 messages wait for the program."""
+"""Settings with which confluent-kafka reads a backlog faster.
+
+With its defaults, the client stops fetching for a second when 64 MB or 100,000 messages wait for
+the program.
+"""
 HASTY_TURNS = {"socket.nagle.disable": True, "fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 1}
-"""Settings with which confluent-kafka delivers single records faster."""
+"""Settings with which confluent-kafka delivers a single record faster."""
 OPTIONS: Mapping[str, Options] = {
     "defaults": {LOGBUS: {}, KAFKA: {}},
     "tuned": {LOGBUS: {}, KAFKA: TUNED_KAFKA},
@@ -86,15 +89,14 @@ def _variant(name: str) -> Variant:
 
 @dataclass(frozen=True)
 class Task:
-    """The work of both clients in a row: a function of ``python_work`` and the size of its
-    values."""
+    """The work of both clients in a row: a function of ``python_work``, and the size of values."""
 
     name: str
     size: int
     count: int
 
     def asked(self, bench: Bench, client: str, **more: Any) -> Mapping[str, Any]:
-        """Return the arguments of ``python_work``."""
+        """Return the arguments of ``python_work`` for a client."""
         count = bench.size(self.count)
         return {"work": self.name, "client": client, "size": self.size, "count": count, **more}
 
@@ -115,7 +117,7 @@ def open_writing(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapp
 
 @contextlib.contextmanager
 def open_turns(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapping[str, Side]]:
-    """Open the row that sends one record and polls it back, repeatedly."""
+    """Open the row in which a client repeatedly sends one record and polls it back."""
     is_tuned = variant.name == "tuned"
     options: Options = {
         LOGBUS: {"asyncio": True} if is_tuned else {},
@@ -128,7 +130,7 @@ def open_turns(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mappin
 
 @contextlib.contextmanager
 def _asking(bench: Bench, task: Task) -> Iterator[Ask]:
-    """Return a function that runs the work once with a client, with values from a file."""
+    """Yield a function that runs the work once with a client, with values from a file."""
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         lines = Path(folder) / "values"
         values = bench.lines.sized(VALUES_MB * 1_000_000 // task.size, task.size)
@@ -141,7 +143,7 @@ def _asking(bench: Bench, task: Task) -> Iterator[Ask]:
 
 
 def _in_turns(both: Sequence[Servers], ask: Ask, options: Options) -> dict[str, Side]:
-    """Return both clients' sides; each run has its own topic."""
+    """Return the sides of both clients; each run uses its own topic."""
 
     def run(servers: Servers) -> Measures:
         topic, peer = servers.new_topic(), servers.peer
@@ -155,7 +157,7 @@ def _in_turns(both: Sequence[Servers], ask: Ask, options: Options) -> dict[str, 
 
 
 def _beside(bare: BareServer, ask: Ask, *, client: str, options: Mapping[str, Any]) -> Side:
-    """Return the side of a client that talks to a minimal server."""
+    """Return the side of a client that uses a minimal server."""
     where = {"servers": bare.bootstrap_servers, "topic": "t"}
     run = partial(ask, client, **where, options=options)
     whose = "logbus's own client; " if client != "bare" else ""
@@ -186,7 +188,7 @@ IN_PLACE_NOTE = (
 
 
 def fill(servers: Servers, topic: str, values: list[bytes], *, rows: bool, packed: bool) -> None:
-    """Write all values to a topic, with logbus's client or confluent-kafka."""
+    """Write all values to a topic with confluent-kafka as rows, or with logbus's client."""
     if servers.peer == LOGBUS and not rows:
         with (
             connect(servers.bootstrap_servers) as bus,

@@ -1,4 +1,4 @@
-"""Row 6: the time of one record from a topic through Spark's source and sink into another topic.
+"""Row 6: the time of one record from a topic through a Spark query into another topic.
 
 Both sides use confluent-kafka outside Spark; only the brokers and connectors differ.
 """
@@ -20,18 +20,20 @@ from peers.spark import Both, both
 from peers.spark_variants import DEFAULTS, TUNED, Options, variant
 
 RECORDS = 100
-"""Records of a run. With so many, the p99 is not the slowest record."""
+"""Number of records of a run, so many that the p99 is not the slowest record."""
 WARM_UP = 4
 PAUSE_SECONDS_MAX = 0.1
-"""Maximum random pause between records in seconds; it keeps records from arriving in step with the
-query's triggers."""
+"""Maximum pause between records, in seconds.
+
+Pauses are random, so that records do not arrive in step with the query's triggers.
+"""
 WAIT_SECONDS = 60
 SOURCE: Options = {LOGBUS: {}, KAFKA: {"kafka.fetch.max.wait.ms": "10"}}
-"""Settings of ``tuned``."""
+"""Options of the sources in the variant ``tuned``."""
 
 
 class Probe:
-    """Send a record and wait for it in the query's output topic."""
+    """Sends records, and waits for each in the query's output topic."""
 
     def __init__(self, address: str, source: str, target: str) -> None:
         self._source = source
@@ -47,7 +49,7 @@ class Probe:
         self._consumer.assign([ck.TopicPartition(target, 0, 0)])
 
     def turn(self, value: bytes) -> float:
-        """Return the milliseconds from produce() until the record is back."""
+        """Send a record; return the milliseconds until it is in the output topic."""
         before = time.perf_counter()
         self._producer.produce(self._source, value, partition=0)
         self._producer.poll(0)

@@ -24,12 +24,12 @@ from peers.spark_variants import (
 )
 
 ACCESS_LOG = ('" 404 ', 7)
-"""The filter for errors in an access log, and the index of the word to count by: the page."""
+"""The text of errors in an access log, and the index of the word to count by: the page."""
 SOURCE_CODE = ("return", 1)
 
 
 def wanted(bench: Bench) -> tuple[str, int]:
-    """The text to find in a line, and the index of the word to count by."""
+    """Return the text that selects a line, and the index of the word to count by."""
     some = b"\n".join(bench.lines.whole(10_000))
     return ACCESS_LOG if ACCESS_LOG[0].encode() in some else SOURCE_CODE
 
@@ -61,7 +61,7 @@ def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mappi
             return {**rate(count, done["seconds"]), "rows_written": written[name]}
 
         found = {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
-        # Reading dominates this row: the sinks write few rows, the floor writes none.
+        # The floor needs no sink: reading dominates this row, and the sinks write few rows.
         if call == "pipeline":
             found |= sides.floor(count, call, source=sides.ready(count), target=sides.dropped(),
                                  **more)  # fmt: skip

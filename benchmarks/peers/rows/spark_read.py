@@ -43,7 +43,7 @@ def open_read(
 
 @contextlib.contextmanager
 def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Open the variant in which each run has a new Spark session."""
+    """Open the variant in which each run starts a new Spark session."""
     count = bench.size(LINES)
     with both(bench, chosen) as sides:
         topics = sides.filled(count, chosen.compression[LOGBUS])

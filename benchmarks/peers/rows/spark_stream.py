@@ -1,4 +1,4 @@
-"""Row 3: a streaming query processes a backlog and ends (availableNow)."""
+"""Row 3: a streaming query with availableNow processes a backlog and ends."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from peers.spark_variants import (
 BACKLOG_BYTES = 5_000_000_000
 BACKLOG_WRITES = 3
 EMPTY_TURNS = 3
-"""Queries of each side over an empty backlog, after a first one that is not counted."""
+"""Number of queries of each side over an empty backlog, after a first that does not count."""
 LINES_A_WRITE = 2_000_000
-"""The backlog is written in parts, so that the input stays small."""
+"""Maximum lines of one write: the backlog is written in parts, so that the input stays small."""
 
 
 @contextlib.contextmanager
@@ -65,8 +65,10 @@ def _with_empty(run: Callable[[], Measures], seconds: float) -> Measures:
 
 
 def _empty_seconds(sides: Both, chosen: Variant) -> dict[str, float]:
-    """Return the median seconds of a query without records, by side. The first query of a side does
-    not count."""
+    """Return, for each side, the median seconds of a query without records.
+
+    The first query of a side does not count.
+    """
     sources = {
         name: sides.end(name, sides.servers[name].new_topic(), reading(chosen, name))
         for name in (LOGBUS, KAFKA)
@@ -82,8 +84,10 @@ def _empty_seconds(sides: Both, chosen: Variant) -> dict[str, float]:
 
 @contextlib.contextmanager
 def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Open the variant that reads its backlog from the disk: before each run its pages are dropped
-    from the page cache."""
+    """Open the variant that reads its backlog from the disk.
+
+    Before each run, the pages of the backlog are dropped from the page cache.
+    """
     with both(bench, chosen) as sides:
         parts, step = _parts(bench)
         topics = {name: _fill(sides, chosen, name, parts, step) for name in (LOGBUS, KAFKA)}
@@ -108,7 +112,7 @@ def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]
 
 
 def _parts(bench: Bench) -> tuple[int, int]:
-    """Return the number of writes and the lines of each."""
+    """Return the number of writes of the backlog, and the number of lines of each write."""
     step = bench.size(LINES_A_WRITE)
     line = sum(map(len, bench.lines.whole(10_000))) / 10_000
     return max(1, round(bench.size(BACKLOG_BYTES) / line / step)), step
@@ -125,7 +129,7 @@ def _fill(sides: Both, chosen: Variant, name: str, parts: int, step: int) -> str
 
 
 def segments(servers: Servers, topic: str) -> list[Path]:
-    """Return a topic's segments; logbus names their folders by the topic's id."""
+    """Return the segment files of a topic; logbus names its folders by topic id, Kafka by name."""
     name = topic
     if isinstance(servers, LogbusServers):
         with Admin(servers.bootstrap_servers) as admin:
@@ -137,7 +141,7 @@ def segments(servers: Servers, topic: str) -> list[Path]:
 
 
 def _forget(path: Path) -> None:
-    """Drop a segment's pages from the page cache."""
+    """Drop the pages of a segment file from the page cache."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -147,8 +151,10 @@ def _forget(path: Path) -> None:
 
 
 def by_floor_measured(found: Mapping[str, Any], _: str) -> float | None:
-    """Return the highest ratio that a Python source can reach: the floor's rate divided by that of
-    Kafka's connector."""
+    """Return the highest ratio that a Python source can reach.
+
+    It is the rate of the floor divided by the rate of Kafka's connector.
+    """
     sides = found["sides"]
     floors = [each["median"].get("floor_rows_per_s") for each in sides.values()]
     if None in floors:

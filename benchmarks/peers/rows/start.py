@@ -41,7 +41,7 @@ NOTE = (
 
 
 def first_ack(address: str, topic: str, server: subprocess.Popen[bytes]) -> None:
-    """Return as soon as a record is acknowledged at this address."""
+    """Send a record repeatedly; return when a broker at this address has acknowledged it."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + START_SECONDS
     while True:
@@ -69,7 +69,7 @@ def first_ack(address: str, topic: str, server: subprocess.Popen[bytes]) -> None
 
 
 def _timed(bench: Bench, command: list[str], folder: Path, address: str, topic: str) -> Measures:
-    """Run a server until a record is acknowledged, then end it."""
+    """Run a server until it acknowledges a record, then end it; return the measures."""
     began = time.perf_counter()
     with (folder / "out").open("wb") as out:
         server = subprocess.Popen(command, stdout=out, stderr=out, cwd=folder)
@@ -94,7 +94,7 @@ def logbus_once(bench: Bench, folder: Path, number: int) -> Measures:
 
 
 def bare_once(bench: Bench, folder: Path) -> Measures:
-    """Start a ZooKeeper and a Python process with a session."""
+    """Start a ZooKeeper and a Python process with a session once; return the measures."""
     began = time.perf_counter()
     command = [sys.executable, "-P", "-m", "peers.bare", "start", str(folder)]
     with (
@@ -117,7 +117,7 @@ def bare_once(bench: Bench, folder: Path) -> Measures:
 
 
 class Kafka:
-    """Start Kafka repeatedly; the first start in a folder includes its storage format."""
+    """Starts Kafka repeatedly. The first start in a folder includes formatting its storage."""
 
     def __init__(self, bench: Bench, *, is_tuned: bool, archive: Path) -> None:
         self._bench = bench
@@ -127,7 +127,7 @@ class Kafka:
             self._jvm = kafka_java(HEAP, jvm=[*HASTY_JVM, f"-XX:SharedArchiveFile={archive}"])
 
     def prepare(self, folder: Path) -> None:
-        """Create the class data archive with a first start."""
+        """Start Kafka once, so that the JVM creates its class data archive."""
         folder.mkdir()
         (settings,) = kafka_settings(folder, free_ports(2), {})
         format_storage(settings)
@@ -158,7 +158,7 @@ class Kafka:
 @contextlib.contextmanager
 def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
     bench.stop_all()
-    kafka_java(HEAP)  # Download before the measurement.
+    kafka_java(HEAP)  # Download Kafka before the measurement.
     numbers = iter(range(1_000_000))
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         is_tuned = variant.name == TUNED
