@@ -33,7 +33,7 @@ class Lines:
         return [b"%d %s" % (number, line) for number, line in zip(range(count), endless)]
 
     def sized(self, count: int, size: int) -> list[bytes]:
-        """Return ``count`` values of ``size`` bytes each: a number and a piece of the log's text."""
+        """Return ``count`` values of ``size`` bytes each: a number and log text."""
         pieces = self._pieces(size - 9)
         return [b"%08x %s" % (number, piece) for number, piece in zip(range(count), pieces)]
 
