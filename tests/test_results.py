@@ -46,7 +46,7 @@ def peers(name: str) -> Any:
     return importlib.import_module(f"peers.{name}")
 
 
-def test_each_table_number_runs_with_defaults_and_users_settings() -> None:
+def test_each_number_of_the_table_has_rows_with_all_required_settings() -> None:
     variants: dict[int, set[str]] = {}
     for row in peers("rows").ROWS:
         variants.setdefault(row.number, set()).update(each.name for each in row.variants)

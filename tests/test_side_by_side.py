@@ -152,7 +152,7 @@ def test_sides_run_in_turns_and_first_runs_are_stored_separately() -> None:
     assert ratios == [(2.0, [1.0, 3.0], True), (0.25, [0.25, 0.25], True), (2.0, [1.0, 3.0], None)]
 
 
-def test_quick_run_has_no_floors() -> None:
+def test_quick_run_measures_no_floors() -> None:
     made, order = row((), {"logbus": [1], "kafka": [2], "floor": [3], "floor, flushed": [4]})
     with peers("bench").Bench(quick=True) as bench:
         (variant,) = peers("alternate").run(made, bench)["variants"]

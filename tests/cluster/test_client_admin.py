@@ -29,7 +29,7 @@ from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, ListedOffset, TopicPartition
 
 
-def test_admin_manages_topics(bus: Bus) -> None:
+def test_admin_creates_extends_and_deletes_topics(bus: Bus) -> None:
     topic_id = bus.create_topic("adm", 2, config={"retention.ms": 60000})
     assert "adm" in bus.topics()
     view = bus.admin.cluster(["adm", "absent"])
@@ -81,7 +81,7 @@ def test_admin_reads_and_changes_settings(bus: Bus, topic: str) -> None:
         bus.admin.describe_configs(brokers=[99])
 
 
-def test_admin_lists_offsets(bus: Bus, topic: str) -> None:
+def test_admin_finds_offsets_by_time_and_size_and_deletes_records(bus: Bus, topic: str) -> None:
     tp = TopicPartition(topic, 1)
     with bus.producer(batch_bytes=1) as producer:
         for n in range(10):
@@ -111,7 +111,7 @@ def test_admin_lists_offsets(bus: Bus, topic: str) -> None:
         admin.list_offsets({tp: -1}, isolation="dirty")
 
 
-def test_admin_manages_groups(bus: Bus, topic: str) -> None:
+def test_admin_commits_and_reads_offsets_of_groups(bus: Bus, topic: str) -> None:
     rows = {TopicPartition(topic, 0): CommittedOffset(5, 0, "note"), TopicPartition(topic, 1): 7}
     bus.admin.commit_offsets("adm-group", rows)
     found = bus.admin.committed("adm-group")
@@ -243,7 +243,7 @@ def test_cluster_is_found_by_each_kind_of_address(
         assert bus.bootstrap_servers == cluster.bootstrap_servers
 
 
-def test_unreachable_cluster_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_to_an_unreachable_cluster_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 300)
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1"):
         connect("127.0.0.1:1")

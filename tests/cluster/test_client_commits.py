@@ -145,7 +145,7 @@ def test_consumer_commits_settled_offsets_or_by_default_its_position(bus: Bus, t
 
 
 @pytest.mark.parametrize("way", ["poll", "loop", "arrow"])
-def test_commit_never_runs_ahead_of_the_reader(
+def test_automatic_commit_never_passes_the_record_in_progress(
     bus: Bus, face_bus: Bus, topic: str, way: str
 ) -> None:
     fill(bus, topic, 0, 600)

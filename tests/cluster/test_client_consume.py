@@ -49,7 +49,7 @@ def test_iteration_waits_for_new_records_at_the_log_end(
     assert found == [b"0", b"1", b"2", b"late"]
 
 
-def test_leaving_the_loop_loses_no_record(bus: Bus, face_bus: Bus, topic: str) -> None:
+def test_leaving_an_iteration_loses_no_record(bus: Bus, face_bus: Bus, topic: str) -> None:
     fill(bus, topic, 10)
     with face_bus.consumer(topic, start="earliest") as consumer:
         for record in consumer:
@@ -101,7 +101,9 @@ def test_records_are_delivered_again_after_joining_their_batches_failed(
         assert consumer.poll_arrow(10.0).column("offset").to_pylist()[0] == 0
 
 
-def test_latest_starts_at_the_log_end(bus: Bus, face_bus: Bus, topic: str) -> None:
+def test_consumer_with_start_latest_begins_at_the_log_end(
+    bus: Bus, face_bus: Bus, topic: str
+) -> None:
     fill(bus, topic, 5)
     with face_bus.consumer(topic) as consumer:
         assert consumer.poll(0.1) == []
@@ -163,7 +165,9 @@ def test_out_of_range_offsets_times_and_partitions_are_refused(
         assert consumer.committed() == {}
 
 
-def test_start_none_raises_for_a_missing_offset(bus: Bus, face_bus: Bus, topic: str) -> None:
+def test_consumer_with_start_none_raises_for_a_missing_offset(
+    bus: Bus, face_bus: Bus, topic: str
+) -> None:
     fill(bus, topic, 3)
     with pytest.raises(OffsetOutOfRangeError, match="start='earliest'"):
         bus.consumer(topic, group="g-none", start="none")
@@ -270,7 +274,7 @@ def test_missing_topics_and_partitions_raise_errors(bus: Bus, topic: str) -> Non
         bus.consumer()
 
 
-def test_recreated_topic_is_another_topic(bus: Bus) -> None:
+def test_consumer_of_a_deleted_and_recreated_topic_raises_an_error(bus: Bus) -> None:
     bus.create_topic("again", 1)
     fill(bus, "again", 2)
     with bus.consumer("again", start="earliest") as consumer:
@@ -282,7 +286,7 @@ def test_recreated_topic_is_another_topic(bus: Bus) -> None:
                 consumer.poll(0.2)
 
 
-def test_range_reads_its_exact_offsets(bus: Bus, topic: str) -> None:
+def test_read_range_returns_exactly_the_offsets_of_the_range(bus: Bus, topic: str) -> None:
     fill(bus, topic, 1000, batch_bytes=700)
     tp = TopicPartition(topic, 0)
     view = bus.admin.cluster([topic])

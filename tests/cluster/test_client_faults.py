@@ -119,7 +119,7 @@ def test_range_read_survives_a_broker_restart(make_cluster: Callable[..., LocalC
             ranges(300)
 
 
-def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
+def test_readers_report_or_skip_a_damaged_batch_but_never_return_it(
     make_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:
     with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
@@ -187,7 +187,9 @@ def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
             assert found == [0, 1, 4]
 
 
-def test_undecodable_batch_fails_only_its_readers(cluster: LocalCluster, bus: Bus) -> None:
+def test_undecodable_batch_stops_its_readers_but_no_replica(
+    cluster: LocalCluster, bus: Bus
+) -> None:
     """The batch has a valid CRC, so every replica stores it and stays in the ISR.
 
     Readers get an error at the batch, and may skip it.

@@ -147,7 +147,7 @@ def test_fetch_returns_after_its_maximum_wait(place: Place, leader: PlainConnect
         assert values(little.records) == [b"x"]
 
 
-def test_ends_only_fetch_waits_but_returns_no_records(
+def test_fetch_for_end_offsets_waits_but_returns_no_records(
     place: Place, leader: PlainConnection
 ) -> None:
     ends = (1, fetch.FLAG_ENDS_ONLY)
@@ -215,7 +215,7 @@ def _frames(connection: PlainConnection) -> Iterator[memoryview]:
 # The next tests send requests that the broker must refuse.
 
 
-def test_invalid_batch_is_refused_without_affecting_others(
+def test_invalid_batch_is_refused_and_other_partitions_are_appended(
     place: Place, leader: PlainConnection
 ) -> None:
     good = rows_batch([b"good"])

@@ -248,7 +248,9 @@ def test_group_of_logbus_and_kafka_clients_survives_member_death(
 STUCK_MS = 1000
 
 
-def test_stuck_reader_loses_its_partitions_and_rejoins(bus: Bus, topic: str) -> None:
+def test_reader_that_does_not_poll_loses_its_partitions_and_can_rejoin(
+    bus: Bus, topic: str
+) -> None:
     sent = fill(bus, topic, 0, 30)
     other = of_logbus(bus, topic)
     told: list[str] = []

@@ -529,7 +529,7 @@ def test_only_one_mirror_of_a_source_is_active(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
-def test_unmatched_pattern_fails_with_once_and_waits_live(
+def test_mirror_with_an_unmatched_pattern_fails_with_once_else_waits(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     with pytest.raises(InvalidConfigError, match=f"'no.*' matches no topic at .*{copied}"):

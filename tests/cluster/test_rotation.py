@@ -91,7 +91,7 @@ def test_rotation_under_load_fails_no_send(tmp_path: Path) -> None:
             connect(cluster.bootstrap_servers, **(login(ROUNDS) | old)).close()
 
 
-def test_credential_of_zookeeper_rotates_under_load(tmp_path: Path) -> None:
+def test_zookeeper_credential_can_be_rotated_under_load(tmp_path: Path) -> None:
     with LocalCluster(3, directory=tmp_path / "cluster", secure=True) as cluster:
         security = cluster.directory / "security"
         file, config = security / "zookeeper.secret", str(cluster.client_config)

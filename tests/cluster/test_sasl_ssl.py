@@ -267,7 +267,7 @@ def test_asyncio_clients_log_in_over_tls(secured: Secured) -> None:
     assert asyncio.run(exchange()) == b"hello"
 
 
-def test_file_of_client_settings_is_used(secured: Secured, tmp_path: Path) -> None:
+def test_client_logs_in_with_a_settings_file(secured: Secured, tmp_path: Path) -> None:
     file = tmp_path / "client.conf"
     rows = {key.replace("_", "."): value for key, value in secured.login().items()}
     file.write_text("".join(f"{key}={value}\n" for key, value in rows.items()), "utf-8")
@@ -419,7 +419,7 @@ def test_error_for_malformed_jaas_text_does_not_repeat_its_values(secured: Secur
         assert PASSWORD not in str(refused.value)
 
 
-def test_cas_and_an_encrypted_key_are_read_from_options(secured: Secured) -> None:
+def test_client_reads_ca_text_and_an_encrypted_key_from_options(secured: Secured) -> None:
     """Pass CA certificates as text, and the file of a private key that needs a password."""
     servers = secured.cluster.bootstrap_servers
     text = Path(secured.pem.ca).read_text("utf-8")

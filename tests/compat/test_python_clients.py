@@ -178,7 +178,7 @@ def test_record_too_large_for_librdkafka_is_refused(
     assert [error.code() for error in errors] == [confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE]
 
 
-def test_librdkafka_administers(
+def test_librdkafka_administers_a_cluster(
     cluster: LocalCluster, rd_admin: confluent_admin.AdminClient, note: Note
 ) -> None:
     name = new_name("rd")
@@ -319,7 +319,7 @@ def test_kafka_python_produces_and_consumes(
     )
 
 
-def test_kafka_python_administers(
+def test_kafka_python_administers_a_cluster(
     cluster: LocalCluster, py_admin: kafka.admin.KafkaAdminClient, note: Note
 ) -> None:
     name = new_name("py")
@@ -448,7 +448,7 @@ async def aio_administer(servers: str, name: str, group: str) -> None:
     await admin.close()
 
 
-def test_aiokafka_administers(cluster: LocalCluster, note: Note) -> None:
+def test_aiokafka_administers_topics(cluster: LocalCluster, note: Note) -> None:
     asyncio.run(aio_administer(cluster.bootstrap_servers, new_name("aio"), new_name("aio")))
     note("aiokafka", "admin: topics, partitions, configs, groups and their offsets, cluster")
 

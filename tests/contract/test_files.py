@@ -191,7 +191,7 @@ def test_os_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RWF_DONTCACHE is Linux's")
-def test_os_append_without_keep_asks_the_kernel_to_drop_the_pages(
+def test_os_append_that_skips_the_page_cache_asks_the_kernel_to_drop_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.pwritev
@@ -210,7 +210,7 @@ def test_os_append_without_keep_asks_the_kernel_to_drop_the_pages(
     assert file.pread(0, file.size) == data + data
 
 
-def test_os_append_without_keep_works_on_tmpfs() -> None:
+def test_os_append_that_skips_the_page_cache_works_on_tmpfs() -> None:
     if not os.path.isdir("/dev/shm"):
         pytest.skip("needs a file system in memory")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -219,7 +219,7 @@ def test_os_append_without_keep_works_on_tmpfs() -> None:
         assert file.pread(0, 99) == b"abcde" * 3
 
 
-def test_os_append_without_keep_falls_back_if_python_lacks_pwritev2(
+def test_os_append_that_skips_the_page_cache_works_without_pwritev2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: Python without pwritev2 raises NotImplementedError; a follower then stopped."""

@@ -249,7 +249,7 @@ def test_expired_session_is_reported_and_replaced(world: World) -> None:
     world.run(body())
 
 
-def test_without_a_connection_calls_fail_at_once(world: World) -> None:
+def test_calls_without_a_connection_fail_at_once(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, events):
             await events.until(Connected)
@@ -266,7 +266,7 @@ def test_without_a_connection_calls_fail_at_once(world: World) -> None:
     world.run(body())
 
 
-def test_write_surely_applies_each_write_once_across_lost_connections(world: World) -> None:
+def test_write_surely_applies_each_write_once_although_connections_drop(world: World) -> None:
     """Increment a counter while connections drop; read back whether a write was applied."""
 
     async def body() -> None:

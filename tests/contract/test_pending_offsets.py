@@ -148,7 +148,7 @@ def test_offset_committed_after_a_pending_offset_was_added_is_kept(world: World)
     run(world, body)
 
 
-def test_commit_in_the_same_write_as_the_end_is_kept(world: World) -> None:
+def test_offset_committed_in_the_same_write_as_the_end_is_kept(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -250,7 +250,7 @@ def test_former_coordinator_cannot_add_pending_offsets(world: World) -> None:
     run(world, body)
 
 
-def test_end_reads_the_group_again_after_a_sync(world: World) -> None:
+def test_end_finds_a_group_that_its_zookeeper_server_did_not_know(world: World) -> None:
     """The ZooKeeper server of the next coordinator does not know the new group before a sync."""
 
     async def body(cluster: Cluster) -> None:
@@ -405,7 +405,7 @@ def test_pending_offsets_added_while_their_group_is_deleted_are_kept(world: Worl
     run(world, body)
 
 
-def test_large_commit_is_split_into_parts_of_one_write_each(world: World) -> None:
+def test_large_transactional_commit_is_split_into_several_writes(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         count = 300
@@ -432,7 +432,9 @@ def test_large_commit_is_split_into_parts_of_one_write_each(world: World) -> Non
     run(world, body)
 
 
-def test_too_many_pending_parts_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_pending_offset_commits_of_a_group_are_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)

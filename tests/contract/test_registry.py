@@ -60,7 +60,7 @@ def test_brokers_see_each_other_and_elect_one_controller(world: World) -> None:
     run(world, body)
 
 
-def test_topics_are_created_round_robin_and_seen_by_all(world: World) -> None:
+def test_created_topics_are_placed_round_robin_and_seen_by_all_brokers(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         for number in (1, 2, 3):
             await cluster.start(number)
@@ -564,7 +564,7 @@ def test_brokers_recover_after_an_outage_of_zookeeper(world: World) -> None:
     run(world, body)
 
 
-def test_tools_read_brokers_and_offsets_without_a_broker(world: World) -> None:
+def test_tools_read_brokers_and_group_offsets_from_zookeeper_alone(world: World) -> None:
     if isinstance(world, SimWorld):
         return
 

@@ -66,7 +66,7 @@ def test_offsets_are_stored_by_group_and_topic(world: World) -> None:
         assert await one.registry.groups.kind("g") is None
         with pytest.raises(GroupIdNotFoundError):
             await one.registry.groups.delete("g")
-        # The other broker's cache still has the deleted group's znodes. It must recreate them.
+        # Broker one still caches the deleted znodes as existing. Its commit must recreate them.
         await one.registry.groups.commit("g", {t1: CommittedOffset(8)})
         assert (await two.registry.groups.fetch("g"))[t1].offset == 8
 

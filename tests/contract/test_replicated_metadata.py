@@ -346,7 +346,7 @@ def test_outcome_of_a_state_write_with_a_lost_response_is_read_back(seed: int) -
     run(world, body)
 
 
-def test_unwritten_state_is_refused_after_the_session_expires() -> None:
+def test_state_write_is_refused_if_the_session_expires_before_it() -> None:
     world = SimWorld()
 
     async def body(cluster: Cluster) -> None:

@@ -43,7 +43,7 @@ def test_every_internal_link_leads_to_a_page_file_or_anchor(pages: dict[str, str
     assert not list(links.broken(pages, files))
 
 
-def test_broken_link_and_anchor_are_found() -> None:
+def test_link_check_finds_a_broken_link_and_a_broken_anchor() -> None:
     given = {
         "a/one.md": "[x](two.md#here) [y](two.md#there) ![z](no.png) [w](../b.md) `[v](no.md)`",
         "a/two.md": "# Here\n",
@@ -60,7 +60,7 @@ def test_broken_link_and_anchor_are_found() -> None:
         ("## Given {#given.id}", "given.id"),
     ],
 )
-def test_anchor_of_a_heading_equals_that_of_the_built_page(heading: str, anchor: str) -> None:
+def test_anchor_of_a_heading_equals_the_anchor_in_the_built_page(heading: str, anchor: str) -> None:
     assert list(links.anchors_of(heading)) == [anchor]
 
 

@@ -1,4 +1,7 @@
-"""Check that the demo finds one time and one kind in each line of every log format."""
+"""Check which timestamp and which kind the demo parses from lines of many log formats.
+
+The kind is a log level, a status or a program.
+"""
 
 from __future__ import annotations
 

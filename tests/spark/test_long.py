@@ -228,7 +228,7 @@ def test_query_reads_remaining_topics_once_while_others_are_created_and_deleted(
     assert not [value for value, times in seen.values().items() if times > 1], tell()
 
 
-def test_self_joined_source_has_one_offset(queries):
+def test_self_joined_source_reads_both_sides_at_one_offset(queries):
     source = queries.topic(10, 5)
     frame = queries.stream(subscribe=source, startingOffsets="earliest")
     left = frame.selectExpr("cast(value as string) value", "partition one")

@@ -14,7 +14,7 @@ from support.spark_queries import records
 HEADERS = "array<struct<key:string,value:binary>>"
 
 
-def test_rows_reach_their_topic_partition_and_key(queries, bus):
+def test_sink_writes_rows_to_the_topic_and_partition_of_their_columns(queries, bus):
     one, two = queries.topic(0, 0, 0), queries.topic(0, 0, 0)
     frame = queries.spark.range(60).select(
         F.when(F.col("id") % 2 == 0, one).otherwise(two).alias("topic"),
@@ -42,7 +42,7 @@ def test_rows_reach_their_topic_partition_and_key(queries, bus):
     assert len(records(bus, three)) == 60
 
 
-def test_task_processes_freeze_imported_modules(queries):
+def test_task_processes_know_that_sparks_daemon_forked_them(queries):
     """Spark's daemon collects garbage after every task, but skips frozen objects."""
 
     def look(batches):

@@ -369,7 +369,7 @@ def assert_few_connections(workers, cluster, most):
         assert max(held) <= most, held
 
 
-def test_killed_workers_and_broker_lose_no_rows(queries, bus, cluster):
+def test_killed_python_workers_and_a_killed_broker_lose_no_rows(queries, bus, cluster):
     source, target = queries.topic(5, 5, 5), queries.topic(0, 0, 0)
     given = {"subscribe": source, "startingOffsets": "earliest", "group.id": f"g-{source}"}
     query = queries.start(queries.stream(**given).select("value"), topic=target)

@@ -10,7 +10,7 @@ from sitegen import site
 from pyspark_logbus.testing import refuse_active
 
 
-def test_example_of_the_guide_runs(
+def test_pytest_example_of_the_guide_runs(
     logbus_bus, logbus_topic, logbus_spark, logbus_stream, logbus_topics
 ):
     guide = (site.PAGES / "how-to" / "test-with-pytest.md").read_text("utf-8")

@@ -148,7 +148,10 @@ def kind(name: str) -> Any:
 
 
 def struct(api: str, path: str, **fields: Any) -> Any:
-    """Return a nested structure of a request; ``path`` is its class within the request class."""
+    """Return a structure that a request contains.
+
+    ``path`` is the name of its class, qualified within the request class.
+    """
     found = kind(f"{api}Request")
     for part in path.split("."):
         found = getattr(found, part)

@@ -203,7 +203,7 @@ def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
     assert visible(servers, topic) == ["of the successor"]
 
 
-def test_a_transaction_that_outlives_its_timeout_can_begin_again(
+def test_producer_can_continue_after_its_transaction_timed_out(
     bus: Bus, servers: str, topic: str
 ) -> None:
     """The coordinator aborts the transaction; Kafka's coordinator looks for it every 10 s.
