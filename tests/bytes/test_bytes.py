@@ -43,7 +43,7 @@ def test_column_batches_have_the_bytes_of_format_md() -> None:
     assert "\n".join(lines) in FORMAT.read_text("utf-8")
 
 
-def test_written_column_batches_match_except_for_arrow_metadata() -> None:
+def test_encoded_column_batches_equal_the_recording_except_arrow_metadata() -> None:
     # Leave out Arrow's metadata, which another version of Arrow may encode differently.
     raw, _ = example("columns.txt")
     written = arrow.encode(

@@ -215,7 +215,7 @@ def _frames(connection: PlainConnection) -> Iterator[memoryview]:
 # The next tests send requests that the broker must refuse.
 
 
-def test_invalid_batch_is_refused_and_other_partitions_are_appended(
+def test_invalid_batch_is_refused_and_takes_no_offset(
     place: Place, leader: PlainConnection
 ) -> None:
     good = rows_batch([b"good"])

@@ -211,7 +211,7 @@ def test_lost_claim_fails_only_its_own_group_in_a_shared_write(world: World) -> 
 
 
 def test_many_lost_claims_in_one_write_do_not_fail_other_groups(world: World) -> None:
-    """Regression: each attempt removed only one lost claim from the write.
+    """Regression: after each refused write, only one group with a lost claim was left out.
 
     With more than 20 lost claims, the commits of all groups failed.
     """

@@ -404,7 +404,8 @@ def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) 
         await until(lambda: isr_of(follower) == [state.leader])
         assert view_of(follower).state.leader == state.leader
         assert view_of(follower).state.leader_epoch == state.leader_epoch + 1
-        # A damaged last in-sync replica stays. A damaged replica outside the ISR has no effect.
+        # The last in-sync replica stays in the ISR though damaged. Outside the ISR, damage has
+        # no effect.
         last = broker_of(cluster, state.leader)
         await until(lambda: isr_of(last) == [state.leader])
         assert await last.registry.withdraw([key, single]) == frozenset()

@@ -45,7 +45,7 @@ class Options:
     rots: bool = False
     """Whether bits on disks are flipped."""
     loses: bool = False
-    """Whether one more topic allows unclean elections."""
+    """Whether the seed also has a topic that allows unclean elections."""
     transacts: bool = False
     """Whether producers use transactions."""
     sinks: bool = True
