@@ -2,14 +2,53 @@
 
 Each setting is a field of a frozen dataclass, with key, type, default, unit, bounds and effect.
 A setting that Kafka has as well has Kafka's key. ``tests/test_conf.py`` compares ``conf/*.conf``
-with these classes. ``setting`` defines fields and checks values; ``parsing`` reads text.
+with these classes. ``setting`` defines fields and checks values; ``parsing`` reads text. The
+package imports the module of a name on its first use, because the classes take 50 ms to create.
 """
 
-from broker_lite.config.broker import BrokerConfig
-from broker_lite.config.client import ConsumerConfig, ProducerConfig
-from broker_lite.config.parsing import keys, load, nearest, parse, text
-from broker_lite.config.setting import DAY, GIB, INT_MAX, LONG_MAX, MINUTE, SECOND, Key, value_text
-from broker_lite.config.topic import TopicConfig, loss_of, min_insync, min_insync_of
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker_lite.config.broker import BrokerConfig
+    from broker_lite.config.client import ConsumerConfig, ProducerConfig
+    from broker_lite.config.parsing import keys, load, nearest, parse, text
+    from broker_lite.config.setting import (
+        DAY,
+        GIB,
+        INT_MAX,
+        LONG_MAX,
+        MINUTE,
+        SECOND,
+        Key,
+        value_text,
+    )
+    from broker_lite.config.topic import TopicConfig, loss_of, min_insync, min_insync_of
+
+_HOMES = {
+    "DAY": "setting",
+    "GIB": "setting",
+    "INT_MAX": "setting",
+    "LONG_MAX": "setting",
+    "MINUTE": "setting",
+    "SECOND": "setting",
+    "BrokerConfig": "broker",
+    "ConsumerConfig": "client",
+    "Key": "setting",
+    "ProducerConfig": "client",
+    "TopicConfig": "topic",
+    "keys": "parsing",
+    "load": "parsing",
+    "loss_of": "topic",
+    "min_insync": "topic",
+    "min_insync_of": "topic",
+    "nearest": "parsing",
+    "parse": "parsing",
+    "text": "parsing",
+    "value_text": "setting",
+}
 
 __all__ = [
     "DAY",
@@ -33,3 +72,16 @@ __all__ = [
     "text",
     "value_text",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from broker_lite.client.administration.admin import GroupListing
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker_lite.client.administration.admin import GroupListing
 
 NATIVE, SPARK, OFFSETS = "Native", "Spark query", "Offsets only"
 

@@ -7,12 +7,14 @@ serves all of them. The module does no I/O and imports no pyarrow.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker_lite.errors import LogbusError, ProtocolError
 from broker_lite.model import CommittedOffset, ListedOffset, TopicPartition
-from broker_lite.wire.calls.groups import DescribedGroupMember
 from broker_lite.wire.consumer_protocol import decode_assignment
+
+if TYPE_CHECKING:
+    from broker_lite.wire.calls.groups import DescribedGroupMember
 
 
 class PartitionLag(NamedTuple):

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker_lite.client.administration.health import broker_loads
-from broker_lite.client.administration.replica_requests import Reassignment
 from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata
 from broker_lite.config import INT_MAX
 from broker_lite.errors import (
@@ -22,8 +21,12 @@ from broker_lite.errors import (
 )
 from broker_lite.model import TopicPartition
 
+if TYPE_CHECKING:
+    from broker_lite.client.administration.replica_requests import Reassignment
+
+    Ongoing = Mapping[TopicPartition, Reassignment]
+
 Plan = dict[TopicPartition, tuple[int, ...]]
-Ongoing = Mapping[TopicPartition, Reassignment]
 
 
 def to_brokers(

@@ -39,6 +39,19 @@ def test_help_imports_no_heavy_module() -> None:
         assert f"  {name} " in done.stdout
 
 
+@pytest.mark.parametrize("name", ["topic", "groups", "consume", "produce"])
+def test_completing_a_name_loads_neither_settings_nor_client(name: str) -> None:
+    """These modules take 0.1 s of the 0.3 s in which completion must answer."""
+    code = (
+        "import sys\n"
+        f"import broker_lite.cli.{name}\n"
+        "heavy = {'client.administration.admin', 'config.broker', 'wire.calls.groups'}\n"
+        "print(sorted(each for each in heavy if f'broker_lite.{each}' in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo", "checkpoint"}))
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([name, "--help"]) == 0
