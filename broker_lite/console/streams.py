@@ -99,7 +99,9 @@ def tail_of(
 def _events(
     tail: LiveTail, render: Render, is_signed_in: Callable[[], bool], *, hides_payloads: bool
 ) -> Iterator[str]:
-    yield "retry: 1000\n\n"
+    # The first event gives the browser the positions from which it continues after a pause, even if
+    # no record arrives before the pause.
+    yield f"retry: 1000\nid: {tail.event_id}\nevent: begun\ndata: {{}}\n\n"
     try:
         for update in tail.updates():
             if not is_signed_in():

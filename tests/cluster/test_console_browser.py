@@ -296,6 +296,35 @@ def test_a_live_tail_shows_new_records_and_stops(
     assert page.text("#tail") == "Live tail" and page.complaints() == []
 
 
+RECORD_TAILS = """
+window.tails = [];
+const Real = window.EventSource;
+window.EventSource = class extends Real {
+  constructor(address) { super(address); window.tails.push(this); }
+};
+"""
+
+
+def test_tail_pauses_while_its_page_is_hidden(
+    page: Browser, console: RunningConsole, bus: Bus
+) -> None:
+    page.open(f"{console.url}topics/{TOPIC}/messages")
+    page.run(RECORD_TAILS)
+    states = "return window.tails.map((tail) => tail.readyState)"
+    opened, closed = 1, 2
+    page.click("#tail")
+    until(lambda: page.run(states) == [opened], what="the tail")
+    with page.other_tab():
+        until(lambda: page.run("return document.hidden"), what="the hidden page")
+        assert page.run(states) == [closed]
+        with bus.producer() as producer:
+            producer.send(TOPIC, b"sent to the hidden page")
+    until(lambda: page.run(states) == [closed, opened], what="the tail again")
+    shown = "return document.getElementById('records').innerText"
+    until(lambda: "sent to the hidden page" in page.run(shown), what="the record")
+    assert page.complaints() == []
+
+
 def test_page_refreshes_itself_and_keeps_typed_text(
     page: Browser, console: RunningConsole, bus: Bus
 ) -> None:

@@ -11,6 +11,7 @@ import os
 import shlex
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote, urlencode
 
 import pyarrow.parquet as pq
@@ -21,7 +22,7 @@ from support.patience import until
 from broker_lite.bus import Bus
 from broker_lite.cli.main import run
 from broker_lite.console.commands import SNIPPETS
-from broker_lite.console.page_request import DOWNLOADS
+from broker_lite.console.page_request import DOWNLOADS, SEARCHES
 from broker_lite.local.cluster import LocalCluster
 
 pytestmark = pytest.mark.real
@@ -213,6 +214,8 @@ class _Tail:
         assert self._answer.status == 200, self._answer.read()
         assert self._answer.getheader("content-type", "").startswith("text/event-stream")
         self.last = ""
+        begun, self.first = self.event(), self.last
+        assert begun == ("begun", "{}")
 
     def texts(self, count: int) -> list[str]:
         """Return the values of the next ``count`` records."""
@@ -230,7 +233,9 @@ class _Tail:
         """Return the name and the data of the next named event."""
         while True:
             line = self._answer.readline().decode().rstrip("\n")
-            if line.startswith("event: "):
+            if line.startswith("id: "):
+                self.last = line[4:]
+            elif line.startswith("event: "):
                 return line[7:], self._answer.readline().decode().rstrip("\n")[6:]
 
     def close(self) -> None:
@@ -259,6 +264,19 @@ def test_reconnected_tail_repeats_and_misses_no_record(
     again = _Tail(console, path, after=last)
     send(bus, shown_topic, "v5")
     assert again.texts(3) == ["v3", "v4", "v5"]
+    again.close()
+
+
+def test_tail_without_a_record_continues_where_it_began(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    send(bus, shown_topic, "v-before")
+    path = f"/topics/{shown_topic}/tail"
+    tail = _Tail(console, path)
+    tail.close()
+    send(bus, shown_topic, "v1")
+    again = _Tail(console, path, after=tail.first)
+    assert again.texts(1) == ["v1"]
     again.close()
 
 
@@ -305,6 +323,28 @@ def test_sixth_tail_is_refused_until_another_one_closes(
             return None
 
     until(opened, what="room for a tail").close()
+
+
+def test_fourth_search_is_refused_while_three_run(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    """Three searches wait for the first record of an empty partition, as if an earlier search had
+    seen the partition end after it."""
+    path = f"/topics/{shown_topic}/messages"
+    with ThreadPoolExecutor(SEARCHES) as pool:
+        waiting = [
+            pool.submit(console.get, f"{path}?from=oldest&left=0.0.1") for _ in range(SEARCHES)
+        ]
+        refused = until(
+            lambda: console.get(f"/api/v1{path}"),
+            lambda answer: answer.status == 429,
+            what="the refusal",
+        )
+        assert refused.json["error"] == "SEARCH_LIMIT"
+        assert f"{SEARCHES} searches or exports run already" in refused.json["message"]
+        send(bus, shown_topic, "v1")
+        assert [search.result().status for search in waiting] == [200] * SEARCHES
+    assert console.get(path).status == 200
 
 
 def test_export_is_refused_while_too_many_downloads_are_unread(

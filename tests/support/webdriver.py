@@ -7,6 +7,7 @@ test if Chromium or chromedriver is missing.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import shutil
 import socket
@@ -14,7 +15,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,16 @@ class Browser:
             deviceScaleFactor=1,
             mobile=width < 600,
         )
+
+    @contextlib.contextmanager
+    def other_tab(self) -> Iterator[None]:
+        """Show another tab within the ``with`` block, so that the page is hidden."""
+        other = self.command("Target.createTarget", url="about:blank")["targetId"]
+        try:
+            yield
+        finally:
+            self.command("Page.bringToFront")
+            self.command("Target.closeTarget", targetId=other)
 
     def allow_scripts(self, allowed: bool) -> None:
         """Enable or disable scripts, from the next page on."""

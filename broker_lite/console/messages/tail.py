@@ -70,12 +70,14 @@ class LiveTail:
                 if wait_s <= 0:
                     break
             skipped += max(0, len(rows) - ROWS_MAX)
-            yield Update(rows[-ROWS_MAX:], skipped, self._event_id()) if rows else None
+            yield Update(rows[-ROWS_MAX:], skipped, self.event_id) if rows else None
 
     def close(self) -> None:
         self._consumer.close()
 
-    def _event_id(self) -> str:
+    @property
+    def event_id(self) -> str:
+        """The id of an event: the next offset of each partition."""
         positions = sorted(self._consumer.positions().items())
         return "-".join(f"{tp.partition}.{at}" for tp, at in positions)
 

@@ -103,6 +103,7 @@ function tailing() {
       skipped += update.skipped;
       say();
     };
+    source.addEventListener("begun", (event) => { last = event.lastEventId; });
     source.addEventListener("ended", (event) => { stop(); warn(JSON.parse(event.data)); });
     source.onerror = () => {
       if (source.readyState === EventSource.CLOSED) {
