@@ -122,11 +122,11 @@ def verify(paths: tuple[Path, ...], form: str | None) -> int:
 @click.option("--delete", is_flag=True, help="Delete these logs for good.")
 @output.output_option
 def strays(directory: Path, delete: bool, form: str | None) -> None:
-    """List the logs in DIRECTORY (log.dir) whose topics ZooKeeper lacked at a broker's start.
+    """List the logs in DIRECTORY (log.dir) that ZooKeeper did not assign to the broker at a start.
 
-    Their topics were deleted while the broker was down, or ZooKeeper was restored from an older
-    state. The broker uses a stray log again if the topic returns, and deletes it after
-    stray.retention.ms.
+    Their topics were deleted or their replicas reassigned while the broker was down, or ZooKeeper
+    was restored from an older state. The broker uses a stray log again if the partition returns to
+    it, and deletes the log after stray.retention.ms.
 
     \b
     Examples:

@@ -270,7 +270,7 @@ class BrokerConfig(Config):
     stray_retention_ms: int = setting(
         "stray.retention.ms",
         7 * DAY,
-        "time until logs of topics that ZooKeeper does not list are deleted; -1: never",
+        "time until the broker deletes logs that ZooKeeper does not assign to it; -1: never",
         "ms",
         at_least=-1,
     )

@@ -23,8 +23,8 @@ never reads them again.
 """
 TEMPORARY = ".tmp"
 STRAY = ".stray"
-"""Suffix of the directory of a stray: a partition whose topic is not in the metadata. It is kept
-for ``stray.retention.ms``.
+"""Suffix of the directory of a stray: a log that the metadata do not assign to this broker. It is
+kept for ``stray.retention.ms``.
 """
 
 LOCK = "lock"

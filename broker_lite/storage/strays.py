@@ -1,10 +1,10 @@
-"""Strays: partitions whose topic is not in the metadata; they are renamed rather than deleted.
+"""Strays: logs that the metadata do not assign to this broker; they are renamed, not deleted.
 
-Either the topic was deleted while the broker was down, or ZooKeeper was restored from an older
-state; the broker cannot tell which. A stray is the partition's directory under a name that contains
-the time of the renaming. The stray becomes a partition again when its topic exists again. The
-broker deletes it after ``stray.retention.ms``; ``logbus storage strays`` can delete it earlier.
-``LogManager`` calls this module on its own thread.
+The topic was deleted or the replica reassigned while the broker was down, or ZooKeeper was restored
+from an older state. A stray is the partition's directory under a name that contains the time of the
+renaming. The stray becomes a partition again when the metadata assign the partition to the broker
+again. The broker deletes it after ``stray.retention.ms``; ``logbus storage strays`` can delete it
+earlier. ``LogManager`` calls this module on its own thread.
 """
 
 from __future__ import annotations
