@@ -5,9 +5,9 @@
 # MAGIC logbus is a log that Spark reads and writes as a streaming format. This notebook starts a cluster or uses
 # MAGIC yours, writes lines, counts them with a stream, and shows the query's lag.
 # MAGIC
-# MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
-# MAGIC wheel that `make wheel` builds. Name brokers that the cluster's nodes can reach. Without any, the notebook starts
-# MAGIC one here; that needs the wheel's `[broker]` extra and Java.
+# MAGIC On Databricks, use a single-user cluster with Databricks Runtime for Spark 4.2 or later, and run `%pip install` on the
+# MAGIC wheel that `make wheel` builds. Name brokers that the cluster's nodes can reach. If you name none, the
+# MAGIC notebook starts a broker, which needs the wheel's `[broker]` extra and Java.
 # MAGIC
 # MAGIC Elsewhere, install logbus with `[all]` and run `python notebooks/01_quickstart.py`, or open it in an editor
 # MAGIC that runs such cells. No Jupyter is needed.
@@ -146,7 +146,7 @@ assert last == {"200": '{"status":"200","count":900}', "500": '{"status":"500","
 # MAGIC %md
 # MAGIC ## Lag
 # MAGIC
-# MAGIC Any lag tool shows the query, for example `logbus lag -g quickstart`, or the Python API:
+# MAGIC Any lag tool shows the lag of the query's group, for example `logbus lag -g quickstart`, or the Python API:
 
 # COMMAND ----------
 

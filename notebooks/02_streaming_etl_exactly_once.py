@@ -2,11 +2,11 @@
 # MAGIC %md
 # MAGIC # Streaming ETL, exactly once
 # MAGIC
-# MAGIC A Spark query reads orders from one topic, adds a price, and writes invoices to another topic. A worker process is
-# MAGIC killed in the middle of a micro-batch. With `deliveryGuarantee=exactly_once` each order still has one invoice.
-# MAGIC The same query with the default, `at_least_once`, is killed in the same way for comparison.
+# MAGIC A Spark query reads orders from one topic, adds a price, and writes invoices to another topic. In the middle of a
+# MAGIC micro-batch a worker process of the query dies. With `deliveryGuarantee=exactly_once` each order still has one invoice.
+# MAGIC For comparison, the same query with the default `at_least_once` loses a worker in the same way.
 # MAGIC
-# MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
+# MAGIC On Databricks, use a single-user cluster with Databricks Runtime for Spark 4.2 or later, and run `%pip install` on the
 # MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]`, and run
 # MAGIC `python notebooks/02_streaming_etl_exactly_once.py`.
 
@@ -77,9 +77,9 @@ with bus.producer() as producer:
 # MAGIC %md
 # MAGIC ## The query, and the kill
 # MAGIC
-# MAGIC The query takes 200 orders a micro-batch, in two tasks. `deadly` passes rows on. In one task of the second micro-batch it
-# MAGIC waits a second, in which the other task writes its rows. Then it kills its worker process with SIGKILL, once: the
-# MAGIC file `killed` records that.
+# MAGIC The query takes 200 orders in each micro-batch, with two tasks. The function `deadly` returns the rows that it gets. In one task of the
+# MAGIC second micro-batch it waits a second, in which the other task writes its rows. Then it kills its worker process with SIGKILL. The file
+# MAGIC `killed` records the kill, so that it happens only once.
 
 # COMMAND ----------
 
@@ -173,8 +173,8 @@ assert after_kill["at_least_once"] >= 200
 # MAGIC %md
 # MAGIC ## Start the queries again
 # MAGIC
-# MAGIC Each continues from its checkpoint and repeats the second micro-batch. The first task of the new exactly-once run aborts what
-# MAGIC the killed run had left open.
+# MAGIC Each query continues from its checkpoint and repeats the second micro-batch. The first task of the new exactly-once run aborts the
+# MAGIC transactions that the killed run left open.
 
 # COMMAND ----------
 
@@ -214,8 +214,8 @@ plt.close(figure)
 # MAGIC %md
 # MAGIC ## Single writes
 # MAGIC
-# MAGIC A `df.write` is atomic. With `transactionalId` and a rising `transactionVersion` it is also idempotent: a job that
-# MAGIC repeats a write adds nothing. Use this in `foreachBatch`, with the batch id as the version.
+# MAGIC A `df.write` is one transaction. With `transactionalId` and a rising `transactionVersion` it is also idempotent: a job
+# MAGIC that repeats a write adds nothing. In `foreachBatch`, set `transactionVersion` to the batch id.
 
 # COMMAND ----------
 

@@ -5,7 +5,7 @@
 # MAGIC Lag is the number of records that a reader has not read yet. This notebook makes a reader fall behind and catch up, and plots its
 # MAGIC lag in records and in seconds beside an independent count. Then it plots the lag of a Spark query, batch by batch.
 # MAGIC
-# MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
+# MAGIC On Databricks, use a single-user cluster with Databricks Runtime for Spark 4.2 or later, and run `%pip install` on the
 # MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]`, and run
 # MAGIC `python notebooks/03_lag_and_monitoring.py`; plots become PNG files.
 

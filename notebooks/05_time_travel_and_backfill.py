@@ -5,7 +5,7 @@
 # MAGIC A log keeps its records, so a reader can go back in time. This notebook writes three days of history, reads one day of it, and then does what every
 # MAGIC new query needs: a stream takes the records from now on, a batch job fills in what came before, and together they have every record once.
 # MAGIC
-# MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
+# MAGIC On Databricks, use a single-user cluster with Databricks Runtime for Spark 4.2 or later, and run `%pip install` on the
 # MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]`, and run
 # MAGIC `python notebooks/05_time_travel_and_backfill.py`; plots become PNG files.
 
@@ -72,8 +72,8 @@ bus = logbus.connect(bootstrap_servers)
 # MAGIC %md
 # MAGIC ## Three days of history
 # MAGIC
-# MAGIC Every record has the time of its event. `retention.ms=-1` keeps old records: retention compares their time with the broker's clock. An hour at
-# MAGIC noon has three times as many records as one at midnight.
+# MAGIC Every record has the time of its event. Retention compares this time with the broker's clock, so the topic has `retention.ms=-1` to keep
+# MAGIC old records. An hour at noon has three times as many records as an hour at midnight.
 
 # COMMAND ----------
 
@@ -102,7 +102,7 @@ print(f"{sum(written.values()):,} records")
 # MAGIC %md
 # MAGIC ## Read one day
 # MAGIC
-# MAGIC `logbus.read` looks up the offsets of both times in each partition and reads only what lies between.
+# MAGIC `logbus.read` looks up the offsets of both times in each partition and reads only the records between them.
 
 # COMMAND ----------
 

@@ -7,7 +7,7 @@
 # MAGIC
 # MAGIC This notebook always starts its own cluster, because it kills a broker.
 # MAGIC
-# MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
+# MAGIC On Databricks, use a single-user cluster with Databricks Runtime for Spark 4.2 or later, and run `%pip install` on the
 # MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]`, and run
 # MAGIC `python notebooks/06_stress_and_failover.py`; plots become PNG files.
 

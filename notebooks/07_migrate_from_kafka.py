@@ -8,7 +8,7 @@
 # MAGIC
 # MAGIC It always starts its own two clusters.
 # MAGIC
-# MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
+# MAGIC On Databricks, use a single-user cluster with Databricks Runtime for Spark 4.2 or later, and run `%pip install` on the
 # MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]`, and run
 # MAGIC `python notebooks/07_migrate_from_kafka.py`; plots become PNG files.
 
