@@ -51,7 +51,7 @@ ERROR_TEXTS: Mapping[str, Text] = {
     "UNKNOWN_TOPIC_OR_PARTITION": Text(
         "The topic does not exist, has fewer partitions, or was just created or deleted.",
         "List topics with `logbus topic list`. Create the topic: `logbus topic create NAME -p 3`. "
-        "logbus creates no topic by itself.",
+        "By default brokers create no topic by themselves.",
     ),
     "LEADER_NOT_AVAILABLE": Text(
         "No in-sync replica of the partition is alive, so none may lead.",
@@ -102,7 +102,8 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Choose another name.",
     ),
     "RECORD_LIST_TOO_LARGE": Text(
-        "A batch exceeds the size of a segment.",
+        "A broker of Kafka refused a batch larger than the topic's `segment.bytes`. Brokers of "
+        "logbus accept such a batch.",
         "Lower the producer's `batch.size`, or raise the topic's `segment.bytes`.",
     ),
     "NOT_ENOUGH_REPLICAS": Text(
@@ -220,8 +221,9 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Produce rows to Kafka; logbus brokers take both.",
     ),
     "POLICY_VIOLATION": Text(
-        "A limit of the cluster refuses the request, for example the maximum number of partitions.",
-        "Raise the limit that the message names, or ask for less.",
+        "A limit of the cluster refuses the request, for example the maximum number of "
+        "transactional ids.",
+        "Follow the message, which names the limit.",
     ),
     "OUT_OF_ORDER_SEQUENCE_NUMBER": Text(
         "An idempotent producer's batch arrived after a gap in its sequence.",
@@ -318,8 +320,9 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Start its broker, wait for `logbus health --broker N --wait`, and elect again.",
     ),
     "GROUP_MAX_SIZE_REACHED": Text(
-        "The group has `group.max.size` members.",
-        "Use fewer members, or raise the setting.",
+        "The group has `group.max.size` members, the metadata of its members exceed a limit, or "
+        "its coordinator has the maximum of groups.",
+        "Use fewer members, or follow the message, which names the limit.",
     ),
     "FENCED_INSTANCE_ID": Text(
         "Another process joined with the same `group.instance.id`.",
@@ -342,8 +345,9 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Stop the members first.",
     ),
     "INVALID_RECORD": Text(
-        "A record has a value that its topic does not allow.",
-        "Correct the record that the message names.",
+        "A batch has no records, is malformed, decompresses to too many bytes, or has a field that "
+        "only brokers may set.",
+        "Correct the producer; clients of logbus do not cause this error.",
     ),
     "UNSTABLE_OFFSET_COMMIT": Text(
         "A transaction that has not ended wrote an offset of the partition for the group.",
@@ -363,8 +367,9 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Name each object once.",
     ),
     "UNACCEPTABLE_CREDENTIAL": Text(
-        "A password is empty, or its number of iterations is outside 4,096 to 16,384.",
-        "Choose another password, or another number of iterations.",
+        "A password or the name of a user is not accepted, or the request came from another "
+        "machine without TLS.",
+        "Follow the message, which names the value.",
     ),
     "INVALID_UPDATE_VERSION": Text(
         "A feature level is unknown, or lower than the present one.",
