@@ -31,11 +31,13 @@ from support.client_programs import (
 from support.fetched import fetched
 
 RESULTS = "LOGBUS_COMPAT_RESULTS"
-HEAD = """# What other people's clients were answered
+HEAD = """# Tested clients
 
-Written by `make compat`. "refused" is Kafka's own error for what is not served.
+`make compat` writes this page: a row for each test of an unchanged client. *served* means that the
+client succeeded. *refused* names Kafka's error, with which the broker answered an unsupported
+request.
 
-| client | asked for | answer |
+| client | test | result |
 |---|---|---|
 """
 

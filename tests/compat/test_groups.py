@@ -337,7 +337,7 @@ def test_static_member_rejoins_without_rebalance(
                 eventually(lambda: third.owned == given)
                 assert one.owned == mine
                 eventually(lambda: confluent_kafka.KafkaError._FATAL in two.errors)
-    note("librdkafka", "a group: static members, fenced by another of their name")
+    note("librdkafka", "a group: static members; a second member of the same name fences the first")
 
 
 def test_group_of_three_client_kinds_survives_coordinator_death(

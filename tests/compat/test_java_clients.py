@@ -131,7 +131,8 @@ def test_java_client_administers_transactions(steps: Steps, note: OwnNote) -> No
 
 def test_java_client_gets_no_instance_id_without_telemetry(steps: Steps, note: OwnNote) -> None:
     assert steps.answer("clientInstanceId") is None
-    note("enable.metrics.push, clientInstanceId", "not taken, as by Kafka where nothing keeps them")
+    result = "no metrics accepted, as by Kafka without a metrics reporter"
+    note("enable.metrics.push, clientInstanceId", result)
 
 
 def test_config_of_unsupported_resources_is_refused(steps: Steps, note: OwnNote) -> None:

@@ -312,9 +312,9 @@ def test_tools_are_refused_unserved_apis(tools: Tools, name: str, note: OwnNote,
     tools(FEATURES, "upgrade", "--feature", "columns=9", code=1, says="upgrade all brokers")
     tools(FEATURES, "upgrade", "--feature", "group.version=1", code=1, says="has no feature")
     note("kafka-features describe", "served")
-    note("kafka-features upgrade", "a present level is confirmed; any other is refused")
+    note("kafka-features upgrade", "accepts the current level; refuses any other")
     assert tools(f"{TOOLS}ClientMetricsCommand", "--list").strip() == ""
-    note("kafka-client-metrics list", "none")
+    note("kafka-client-metrics list", "lists none")
 
 
 def test_producer_perf_tool_runs(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:

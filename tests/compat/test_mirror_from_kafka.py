@@ -43,7 +43,7 @@ Mirror = Callable[..., Any]
 
 @pytest.fixture(scope="module", autouse=True)
 def noted(kafka: str, answered: Note, versions: dict[str, str]) -> None:
-    answered(versions["broker"], "mirrored from, by logbus mirror", "copied")
+    answered(versions["broker"], "the source of logbus mirror", "copied")
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +301,7 @@ def test_mirror_copies_from_the_oldest_supported_kafka(
     with connect(cluster.bootstrap_servers) as bus:
         offsets = bus.admin.committed("readers-" + topic)
     assert {tp.partition: at.offset for tp, at in offsets.items()} == {0: 17, 1: 250}
-    answered(versions["old broker"], "mirrored from, by logbus mirror", "copied")
+    answered(versions["old broker"], "the source of logbus mirror", "copied")
 
 
 def test_queries_resume_from_converted_checkpoints(
@@ -359,7 +359,8 @@ def test_queries_resume_from_converted_checkpoints(
         assert f"{topic}-1: 50 -> 40" in said.stdout
         assert ("it repeats batch" in said.stdout) == (name == "values")
     assert run("logbus", cluster.bootstrap_servers, new) == expected(140)
-    answered(versions["spark"], "its checkpoints, by logbus checkpoint", "go on")
+    converted = "its checkpoints, converted by logbus checkpoint"
+    answered(versions["spark"], converted, "the queries continue")
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
