@@ -23,7 +23,7 @@ In Python each error is a class of `pyspark_logbus.errors`. *Retriable* means th
 the deadline of the call. *Definite* means that the failed request certainly had no effect; after any other error it may
 have taken effect. Codes below 10000 are Kafka's.
 
-In Spark the error is part of a longer text. This finds it:
+In Spark the error is part of a longer text. This expression finds it:
 
 ```text
 re.search(r"\\[LOGBUS_\\w+\\].*", str(query.exception())).group()
@@ -43,7 +43,7 @@ everything else is a count. A counter has the suffix `_total`. Histograms of dur
 _CONSOLE_METRICS = """
 ## Metrics of a cluster
 
-`logbus console` serves these: what no broker knows by itself. Those of partitions need `--by-partition`.
+`logbus console` serves metrics of the whole cluster, which no broker knows by itself. Metrics of partitions need `--by-partition`.
 With `--compat kafka_exporter` it also serves the metrics of kafka_exporter under their names (`kafka_consumergroup_lag`, …).
 
 """
@@ -57,17 +57,17 @@ _SPARK_METRICS = """
 
 _EVENTS = """# Log events
 
-With `log.format=json` a broker logs one JSON object a line: `time`, `level`, `logger`, `message` and `broker_id`. Lines about
-these events also have `event`, and `topic`, `partition` or `group` where the event has one. Search for the event: its name
-stays when the text of a line changes.
+With `log.format=json` each line of a broker's log is a JSON object with `time`, `level`, `logger`, `message` and `broker_id`.
+Lines about these events also have `event`, and `topic`, `partition` or `group` if the event concerns one. Search for the event:
+its name stays when the text of a line changes.
 
 """
 
 _ALERTS = """# Alerts
 
-`logbus generate prometheus-rules` prints these alerts as a rule file. Each is tested on what the brokers of a damaged
-cluster report, or against the table of [metrics](../reference/metrics.md). With `--runbooks URL`, the address of this
-site, an alert links to its section here.
+`logbus generate prometheus-rules` prints these alerts as a rule file. Tests check each alert against the metrics of a
+damaged cluster, or against the table of [metrics](../reference/metrics.md). With `--runbooks URL`, the address of this
+site, an alert links to its section of this page.
 """
 
 _OPTIONS = """# Spark options

@@ -12,8 +12,8 @@ from sitegen.tables import cell, code, table
 
 _TOP = """# Command line
 
-Every command prints its help with `-h`. Options of all commands that talk to a cluster: `-b HOST:PORT,…` names
-brokers; without it, `LOGBUS_BOOTSTRAP_SERVERS`, `LOGBUS_ZOOKEEPER`, or the cluster that `logbus up` last started is used.
+Every command prints its help with `-h`. A command that talks to a cluster has the option `-b HOST:PORT,…`, which names brokers.
+Without it, the command uses `LOGBUS_BOOTSTRAP_SERVERS`, else `LOGBUS_ZOOKEEPER`, else the cluster that `logbus up` last started.
 
 ## Exit codes
 
