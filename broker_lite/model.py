@@ -194,6 +194,15 @@ class LeaderAndIsr:
     leader_broker_epoch: int = NO_EPOCH
 
 
+class UnreadableZnode(NamedTuple):
+    """A znode of a user, an access control list or quotas that a broker cannot read. ``cure`` is
+    the effect and the next step, as sentences."""
+
+    path: str
+    reason: str
+    cure: str
+
+
 class StateChange(NamedTuple):
     """A partition state to write. The write succeeds only if the znode has ``state.version``.
 

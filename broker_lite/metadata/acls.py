@@ -9,11 +9,12 @@ change within a second. The functions run on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import read_or, refreshed
+from broker_lite.metadata.loader import Unreadable, ZnodeKind, refreshed
 from broker_lite.metadata.notices import security_changed
 from broker_lite.metadata.registration import write_cluster_change
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
@@ -82,17 +83,25 @@ def _text(value: object) -> str:
     return value
 
 
-def _read_entries(path: str, data: bytes) -> frozenset[Entry]:
-    """Return the entries of a znode, or ``UNREADABLE``."""
-    cure = (
-        "Until the ACL that denies everyone everything on this resource is deleted (logbus acl "
-        "delete), only super users may use it. Then add its ACLs again"
+def _cure(path: str) -> str:
+    pattern = path_pattern(path)
+    is_cluster = pattern.kind is acls.ResourceKind.CLUSTER
+    words = [
+        f"--{pattern.kind.name.lower().replace('_', '-')}",
+        "" if is_cluster else shlex.quote(pattern.name),
+        "--prefix" if pattern.type is PatternType.PREFIXED else "",
+    ]
+    return (
+        f"Until you run: logbus acl delete '*' all {' '.join(filter(None, words))} --deny, only "
+        "super users may use its resources. Then add its ACLs again"
     )
-    return read_or(decode_entries, path, data, UNREADABLE, cure)
 
 
-async def load_acls(store: MetadataStore) -> Acls:
-    """Read all ACL entries, by pattern."""
+_KIND = ZnodeKind(path_pattern, decode_entries, UNREADABLE, _cure)
+
+
+async def load_acls(store: MetadataStore, unreadable: Unreadable) -> Acls:
+    """Read all ACL entries, by pattern. Add the znodes that cannot be read to ``unreadable``."""
     if await store.children(ACLS) is None:
         return {}
     folders = [
@@ -102,13 +111,15 @@ async def load_acls(store: MetadataStore) -> Acls:
     ]
     names = await asyncio.gather(*(store.children(folder) for folder in folders))
     paths = [f"{folder}/{name}" for folder, found in zip(folders, names) for name in found or ()]
-    return await refresh_acls(store, {}, paths)
+    return await refresh_acls(store, {}, paths, unreadable)
 
 
-async def refresh_acls(store: MetadataStore, known: Acls, paths: Iterable[str]) -> Acls:
+async def refresh_acls(
+    store: MetadataStore, known: Acls, paths: Iterable[str], unreadable: Unreadable
+) -> Acls:
     """Return a copy of the ACLs ``known``, with those of the changed znodes at ``paths`` read
     again."""
-    return await refreshed(store, known, paths, key_of=path_pattern, decode=_read_entries)
+    return await refreshed(store, known, paths, _KIND, unreadable)
 
 
 async def change_entries(
@@ -124,7 +135,7 @@ async def change_entries(
 
     async def write() -> Operation | None:
         znode = await store.get(path)
-        before = frozenset[Entry]() if znode is None else _read_entries(path, znode.data)
+        before = frozenset[Entry]() if znode is None else _KIND.read(path, znode.data, {})
         after = change(before)
         if after == before:
             return None

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import read_or, refreshed
+from broker_lite.metadata.loader import Unreadable, ZnodeKind, refreshed
 from broker_lite.metadata.notices import security_changed
 from broker_lite.metadata.registration import write_cluster_change
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
@@ -71,25 +71,29 @@ def decode_user(path: str, data: bytes) -> UserCredentials:
     return found
 
 
-def _read_user(path: str, data: bytes) -> UserCredentials:
-    """Return the credentials of a znode, or none if it cannot be read."""
-    cure = (
+_KIND = ZnodeKind[str, UserCredentials](
+    user_name,
+    decode_user,
+    {},
+    lambda path: (
         f"User {user_name(path)!r} cannot log in until it has a new password: logbus user add "
         f"{user_name(path)!r}"
-    )
-    return read_or(decode_user, path, data, {}, cure)
+    ),
+)
 
 
-async def load_users(store: MetadataStore) -> Users:
-    """Return all users, by name."""
+async def load_users(store: MetadataStore, unreadable: Unreadable) -> Users:
+    """Return all users, by name. Add the znodes that cannot be read to ``unreadable``."""
     names = await store.children(USERS) or []
-    return await refresh_users(store, {}, [f"{USERS}/{name}" for name in names])
+    return await refresh_users(store, {}, [f"{USERS}/{name}" for name in names], unreadable)
 
 
-async def refresh_users(store: MetadataStore, known: Users, paths: Iterable[str]) -> Users:
+async def refresh_users(
+    store: MetadataStore, known: Users, paths: Iterable[str], unreadable: Unreadable
+) -> Users:
     """Return a copy of the users ``known``, with those of the changed znodes at ``paths`` read
     again."""
-    return await refreshed(store, known, paths, key_of=user_name, decode=_read_user)
+    return await refreshed(store, known, paths, _KIND, unreadable)
 
 
 async def change_user(
@@ -106,7 +110,7 @@ async def change_user(
 
     async def write() -> Operation | None:
         znode = await store.get(path)
-        before = {} if znode is None else _read_user(path, znode.data)
+        before = {} if znode is None else _KIND.read(path, znode.data, {})
         after = change(before)
         if after == before:
             return None

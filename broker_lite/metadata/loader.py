@@ -11,21 +11,32 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from broker_lite.errors import LogbusError, WriteConflictError
 from broker_lite.metadata import znodes
 from broker_lite.metadata.notices import Notices, decode_notices
 from broker_lite.metadata.store import MetadataStore
-from broker_lite.model import BrokerView, LeaderAndIsr, PartitionView, StateChange, TopicView
+from broker_lite.model import (
+    BrokerView,
+    LeaderAndIsr,
+    PartitionView,
+    StateChange,
+    TopicView,
+    UnreadableZnode,
+)
 
 READS_AT_ONCE_MAX = 100
 """Maximum reads in flight of ``gather``, so that many reads do not block the event loop."""
 TOPICS_AT_ONCE_MAX = 20
+REASON_LENGTH_MAX = 300
+"""Maximum characters of the reason why a znode cannot be read."""
 ATTEMPTS_MAX = 20
 
 T = TypeVar("T")
 K = TypeVar("K")
+Unreadable = dict[str, UnreadableZnode]
+"""The users, access control lists and quotas that a broker cannot read, by path."""
 
 logger = logging.getLogger("logbus.metadata")
 
@@ -52,44 +63,66 @@ async def gather(
     return results
 
 
+class ZnodeKind(NamedTuple, Generic[K, T]):
+    """How to read the znodes of users, of access control lists or of quotas.
+
+    ``key_of`` returns the key of a path, ``decode`` the value of a path and its data, and ``cure``
+    the next step for a malformed znode at a path. ``bad`` is the value of a malformed znode.
+    """
+
+    key_of: Callable[[str], K]
+    decode: Callable[[str, bytes], T]
+    bad: T
+    cure: Callable[[str], str]
+
+    def read(self, path: str, data: bytes, unreadable: Unreadable) -> T:
+        """Return the value of a znode. Log a malformed znode, add it to ``unreadable``, and return
+        ``bad``. One such znode must not keep the broker from reading the others.
+        """
+        try:
+            return self.decode(path, data)
+        except (LogbusError, ValueError, TypeError, LookupError, AttributeError) as error:
+            if isinstance(error, LogbusError):
+                reason = error.message.replace(f"znode {path}", "it", 1)
+            else:
+                reason = f"it is malformed ({error!r})"
+            reason = reason[:REASON_LENGTH_MAX]
+        _add_unreadable(unreadable, UnreadableZnode(path, reason, self.cure(path)))
+        return self.bad
+
+
+def _add_unreadable(unreadable: Unreadable, found: UnreadableZnode) -> None:
+    logger.error("znode %s cannot be read: %s. %s", *found)
+    unreadable[found.path] = found
+
+
 async def refreshed(
     store: MetadataStore,
     known: Mapping[K, T],
     paths: Iterable[str],
-    *,
-    key_of: Callable[[str], K],
-    decode: Callable[[str, bytes], T],
+    kind: ZnodeKind[K, T],
+    unreadable: Unreadable,
 ) -> dict[K, T]:
     """Return a copy of the values ``known``, with those of the znodes at ``paths`` read again.
-    Leave out the values of deleted znodes.
-
-    ``key_of`` returns the key of a path, and ``decode`` the value of a path and its data.
+    Leave out the values of deleted znodes. Keep in ``unreadable`` those of the znodes that cannot
+    be read.
     """
     fresh = dict(known)
     changed = list(paths)
     for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
+        unreadable.pop(path, None)
         try:
-            key = key_of(path)
+            key = kind.key_of(path)
         except (LookupError, ValueError):
-            logger.error("this logbus does not know the kind of znode %s; upgrade logbus", path)
+            if znode is not None:
+                reason = "this logbus does not know its kind"
+                _add_unreadable(unreadable, UnreadableZnode(path, reason, "Upgrade logbus"))
             continue
         if znode is None:
             fresh.pop(key, None)
         else:
-            fresh[key] = decode(path, znode.data)
+            fresh[key] = kind.read(path, znode.data, unreadable)
     return fresh
-
-
-def read_or(decode: Callable[[str, bytes], T], path: str, data: bytes, bad: T, cure: str) -> T:
-    """Return the decoded value of a user, an access control list or quotas; log a malformed znode,
-    and return ``bad`` for it. One such znode must not keep the broker from reading the others.
-    """
-    try:
-        return decode(path, data)
-    except (LogbusError, ValueError, TypeError, LookupError, AttributeError) as error:
-        why = error.message if isinstance(error, LogbusError) else f"it is malformed ({error!r})"
-        logger.error("znode %s cannot be read: %s. %s", path, why, cure)
-        return bad
 
 
 async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int, BrokerView]:

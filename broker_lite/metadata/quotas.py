@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import read_or, refreshed
+from broker_lite.metadata.loader import Unreadable, ZnodeKind, refreshed
 from broker_lite.metadata.notices import security_changed
 from broker_lite.metadata.registration import write_cluster_change
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
@@ -48,20 +48,22 @@ def decode_quotas(path: str, data: bytes) -> Values:
     return {name: float(value) for name, value in decode_value(path, data)["quotas"].items()}
 
 
-def _read_quotas(path: str, data: bytes) -> Values:
-    """Return the quotas of a znode, or none if it cannot be read."""
-    cure = "Its clients have no quota of this entity until it is set again: logbus quota set"
-    return read_or(decode_quotas, path, data, {}, cure)
+_KIND = ZnodeKind[Entity, Values](
+    path_entity,
+    decode_quotas,
+    {},
+    lambda _: "Its clients have no quota of this entity until it is set again: logbus quota set",
+)
 
 
-async def load_quotas(store: MetadataStore) -> ClientQuotas:
-    """Return all quotas, by entity."""
+async def load_quotas(store: MetadataStore, unreadable: Unreadable) -> ClientQuotas:
+    """Return all quotas, by entity. Add the znodes that cannot be read to ``unreadable``."""
     names = await store.children(QUOTAS) or []
-    return await refresh_quotas(store, {}, [f"{QUOTAS}/{name}" for name in names])
+    return await refresh_quotas(store, {}, [f"{QUOTAS}/{name}" for name in names], unreadable)
 
 
 async def refresh_quotas(
-    store: MetadataStore, known: ClientQuotas, paths: Iterable[str]
+    store: MetadataStore, known: ClientQuotas, paths: Iterable[str], unreadable: Unreadable
 ) -> ClientQuotas:
     """Return a copy of the quotas ``known``, with those of the changed znodes at ``paths`` read
     again. If ``paths`` is empty, return ``known`` itself.
@@ -69,7 +71,7 @@ async def refresh_quotas(
     changed = list(paths)
     if not changed:
         return known
-    return await refreshed(store, known, changed, key_of=path_entity, decode=_read_quotas)
+    return await refreshed(store, known, changed, _KIND, unreadable)
 
 
 async def change_quotas(
@@ -85,7 +87,7 @@ async def change_quotas(
 
     async def write() -> Operation | None:
         znode = await store.get(path)
-        before = {} if znode is None else _read_quotas(path, znode.data)
+        before = {} if znode is None else _KIND.read(path, znode.data, {})
         after = dict(change(before))
         if after == before:
             return None

@@ -55,6 +55,7 @@ def causes(sample: ClusterSample, groups_failure: str = "") -> list[Cause]:
         *lost,
         *partition_causes(partitions(sample)),
         *disk_causes(sample),
+        *unreadable_causes(sample.reports),
     ]
     if groups_failure and not lost:
         text = f"their offsets cannot be read ({groups_failure}); lags are those of before"
@@ -128,6 +129,14 @@ def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
         text = f"not reached by {names} for {max(ages.values()):.0f} s; leaders stay, but "
         text += "elections, offset commits, new producers and new topics wait"
         yield Cause(state, "ZooKeeper", text, "check that ZooKeeper runs and has a quorum")
+
+
+def unreadable_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
+    """Yield a cause for each znode of a user, an access control list or quotas that a broker cannot
+    read."""
+    for found in sorted({each for report in reports for each in report.unreadable}):
+        text = f"znode {found.path} cannot be read: {found.reason}"
+        yield Cause("warning", "ZooKeeper", text, found.cure)
 
 
 def disk_causes(sample: ClusterSample) -> Iterator[Cause]:

@@ -497,6 +497,7 @@ class Broker:
         gauge("controller_active", lambda: registry.is_controller)
         gauge("zookeeper_connected", lambda: registry.connected)
         gauge("metadata_age_seconds", lambda: registry.metadata_age_s)
+        gauge("unreadable_znodes", lambda: len(registry.unreadable_znodes))
         gauge("reassigning_partitions", lambda: _count(registry, _is_reassigning))
         gauge("leaderless_partitions", lambda: _count(registry, _is_leaderless))
         gauge("recovery_duration_seconds", lambda: self._recovery_s)

@@ -149,6 +149,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("metadata_age_seconds", GAUGE,
                "Time since the metadata, permissions and users included, were last known to be "
                "current; 0 while ZooKeeper is connected."),
+        Metric("unreadable_znodes", GAUGE,
+               "Users, access control lists and quotas in ZooKeeper that the broker cannot read."),
         Metric("zookeeper_session_losses", COUNTER, "Sessions that expired."),
         Metric("zookeeper_write_conflicts", COUNTER,
                "Writes that ZooKeeper refused because another broker wrote first."),

@@ -41,6 +41,7 @@ from broker_lite.model import (
     ListedOffset,
     LogBounds,
     TopicPartition,
+    UnreadableZnode,
     is_valid_name,
 )
 from broker_lite.wire.calls import configs, topics
@@ -106,6 +107,7 @@ class BrokerReport(NamedTuple):
     ``version`` and ``metadata_age_s`` are None if the broker does not answer or does not report
     them. ``metadata_age_s`` is 0 while the broker is connected to ZooKeeper, else the seconds since
     its metadata were last known to be current. ``is_disk_full``: the broker refuses records.
+    ``unreadable``: znodes that the broker cannot read, at most ``UNREADABLE_MAX``.
     """
 
     broker_id: int
@@ -113,6 +115,7 @@ class BrokerReport(NamedTuple):
     version: str | None = None
     metadata_age_s: float | None = None
     is_disk_full: bool = False
+    unreadable: tuple[UnreadableZnode, ...] = ()
 
 
 class Admin:
@@ -600,5 +603,8 @@ def _report(broker_id: int, answer: DescribeLogDirsResponse | LogbusError) -> Br
         return report
     age_s = state.metadata_age_ms / 1000
     return report._replace(
-        version=state.version, metadata_age_s=age_s, is_disk_full=state.is_disk_full
+        version=state.version,
+        metadata_age_s=age_s,
+        is_disk_full=state.is_disk_full,
+        unreadable=state.unreadable,
     )

@@ -46,6 +46,7 @@ from broker_lite.model import (
     PartitionKey,
     StateChange,
     TopicView,
+    UnreadableZnode,
 )
 from broker_lite.replication.election import can_be_left, is_election_due, leaderless_reason
 from broker_lite.replication.topics import REPLICATION_LEVEL
@@ -134,6 +135,7 @@ class Registry:
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
         """The metadata that the keeper has read, for the next snapshot. Its version is 0."""
+        self._unreadable: loader.Unreadable = {}
         self._config = config
         self._store = store
         self._callbacks: list[Callable[[MetadataSnapshot], None]] = []
@@ -400,6 +402,11 @@ class Registry:
         """Seconds since the snapshot was last known to have all changes; 0 if it has them now."""
         return self._now_s() - self._unsure_since_s if self._unsure_since_s else 0.0
 
+    @property
+    def unreadable_znodes(self) -> list[UnreadableZnode]:
+        """The users, access control lists and quotas in ZooKeeper that this broker cannot read."""
+        return sorted(self._unreadable.values())
+
     @staticmethod
     def _now_s() -> float:
         return asyncio.get_running_loop().time()
@@ -625,12 +632,14 @@ class Registry:
         notices = await loader.load_notices(self._store, watch=True)
         topics = await loader.load_topics(self._store)
         await self._load_cluster()
+        unreadable: loader.Unreadable = {}
         self._fresh = dataclasses.replace(
             self._fresh,
-            users=await credentials.load_users(self._store),
-            acls=await acls.load_acls(self._store),
-            quotas=await quotas.load_quotas(self._store),
+            users=await credentials.load_users(self._store, unreadable),
+            acls=await acls.load_acls(self._store, unreadable),
+            quotas=await quotas.load_quotas(self._store, unreadable),
         )
+        self._unreadable = unreadable
         self._take_topics(topics)
         self._sequence = notices.sequence
         self._reload_due = False
@@ -669,12 +678,12 @@ class Registry:
         users = [path for path in paths if path.startswith(f"{credentials.USERS}/")]
         lists = [path for path in paths if path.startswith(f"{acls.ACLS}/")]
         limits = [path for path in paths if path.startswith(f"{quotas.QUOTAS}/")]
-        fresh, store = self._fresh, self._store
+        fresh, store, unreadable = self._fresh, self._store, self._unreadable
         self._fresh = dataclasses.replace(
             fresh,
-            users=await credentials.refresh_users(store, fresh.users, users),
-            acls=await acls.refresh_acls(store, fresh.acls, lists),
-            quotas=await quotas.refresh_quotas(store, fresh.quotas, limits),
+            users=await credentials.refresh_users(store, fresh.users, users, unreadable),
+            acls=await acls.refresh_acls(store, fresh.acls, lists, unreadable),
+            quotas=await quotas.refresh_quotas(store, fresh.quotas, limits, unreadable),
         )
 
     def _take_topics(self, topics: dict[str, TopicView]) -> None:

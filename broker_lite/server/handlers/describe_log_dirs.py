@@ -54,6 +54,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     answer = Response(results=[result])
     if own_tag(message):
         age_ms = int(parts.registry.metadata_age_s * 1000)
-        state = BrokerState(__version__, age_ms, parts.logs.is_full)
+        unreadable = tuple(parts.registry.unreadable_znodes)
+        state = BrokerState(__version__, age_ms, parts.logs.is_full, unreadable)
         set_own_tag(answer, TAG_STATE, encode_state(state))
     return answer

@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from broker_lite.model import UnreadableZnode
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
@@ -16,6 +17,8 @@ TAG_ASKED_STATE = 10000
 """Tag in the request: one byte that is not 0 asks for the broker's state."""
 TAG_STATE = 10000
 """Tag in the answer to such a request: the broker's state."""
+UNREADABLE_MAX = 20
+"""Maximum unreadable znodes in an answer."""
 _AGE_AND_DISK = struct.Struct(">q?")
 
 
@@ -48,12 +51,14 @@ class LogDirRow(NamedTuple):
 class BrokerState(NamedTuple):
     """The state of a broker. ``metadata_age_ms`` is 0 while the broker is connected to ZooKeeper,
     else the time since its metadata were last known to be current. ``is_disk_full``: the broker
-    refuses records.
+    refuses records. ``unreadable``: znodes that the broker cannot read, at most
+    ``UNREADABLE_MAX``.
     """
 
     version: str
     metadata_age_ms: int
     is_disk_full: bool
+    unreadable: tuple[UnreadableZnode, ...] = ()
 
 
 class DescribeLogDirsResponse(NamedTuple):
@@ -97,7 +102,13 @@ class DescribeLogDirsRequest:
 
 def _state(reader: Reader) -> BrokerState:
     version = reader.string()
-    return BrokerState(version, *reader.unpack(_AGE_AND_DISK))
+    age_ms, is_disk_full = reader.unpack(_AGE_AND_DISK)
+    unreadable = reader.array(_unreadable) if reader.left else ()
+    return BrokerState(version, age_ms, is_disk_full, unreadable)
+
+
+def _unreadable(reader: Reader) -> UnreadableZnode:
+    return UnreadableZnode(reader.string(), reader.string(), reader.string())
 
 
 def encode_state(state: BrokerState) -> bytes:
@@ -105,6 +116,12 @@ def encode_state(state: BrokerState) -> bytes:
     writer = Writer()
     writer.string(state.version)
     writer.pack(_AGE_AND_DISK, state.metadata_age_ms, state.is_disk_full)
+
+    def put(found: UnreadableZnode) -> None:
+        for text in found:
+            writer.string(text)
+
+    writer.array(state.unreadable[:UNREADABLE_MAX], put)
     return bytes(writer.buffer)
 
 

@@ -12,8 +12,9 @@ from support.handler_world import World
 
 from broker_lite.errors import InvalidRequestError
 from broker_lite.metadata import acls, credentials
-from broker_lite.metadata.store import Create, Set
-from broker_lite.model import ScramMechanism
+from broker_lite.metadata.loader import Unreadable
+from broker_lite.metadata.store import Create, Delete, Set, Znode
+from broker_lite.model import ScramMechanism, UnreadableZnode
 from broker_lite.security.acls import (
     Entry,
     Operation,
@@ -117,10 +118,14 @@ def test_unreadable_acls_deny_their_resource_until_they_are_replaced(
             assert found is is_allowed
         assert index.may("User:alice", "h", Operation.READ, ResourceKind.TOPIC, "sound")
         [record] = [record for record in caplog.records if path in record.getMessage()]
-        assert "logbus acl delete" in record.getMessage()
+        command = "logbus acl delete '*' all --topic orders. --prefix --deny"
+        assert command in record.getMessage()
+        [found] = one.unreadable_znodes
+        assert found.path == path and f"{found.reason}. {found.cure}" in record.getMessage()
         await two.administration.alter_acls(TOPICS, lambda now: now - acls.UNREADABLE | {WRITE})
         await asyncio.sleep(1)
         assert one.snapshot.acls[TOPICS] == frozenset({WRITE})
+        assert not one.unreadable_znodes
 
     handler_world.run(body)
 
@@ -129,10 +134,20 @@ def test_acls_of_an_unknown_kind_are_left_out(caplog: pytest.LogCaptureFixture) 
     async def body(world: World) -> None:
         await world.start(1)
         store = world.stores[1]
-        assert await acls.refresh_acls(store, {}, ["/acls/robot/literal/r"]) == {}
+        path = ""
+        for part in ("acls", "robot", "literal", "r"):
+            path += f"/{part}"
+            await store.write([Create(path)])
+        unreadable: Unreadable = {}
+        assert await acls.refresh_acls(store, {}, [path], unreadable) == {}
+        assert unreadable == {
+            path: UnreadableZnode(path, "this logbus does not know its kind", "Upgrade logbus")
+        }
+        await store.write([Delete(path, 0)])
+        assert await acls.refresh_acls(store, {}, [path], unreadable) == unreadable == {}
 
     handler_world.run(body)
-    assert "does not know the kind of znode /acls/robot/literal/r" in caplog.text
+    assert "znode /acls/robot/literal/r cannot be read" in caplog.text
 
 
 @pytest.mark.parametrize("data", [b"{}", b'{"version": 1, "mechanisms": {"SCRAM-SHA-1": 1}}'])
@@ -147,7 +162,9 @@ def test_unreadable_user_cannot_log_in_until_its_password_is_set(
         for parent in (credentials.CREDENTIALS, credentials.USERS):
             await store.write([Create(parent)])
         await store.write([Create(path, data)])
-        assert await credentials.load_users(store) == {"alice": {}}
+        unreadable: Unreadable = {}
+        assert await credentials.load_users(store, unreadable) == {"alice": {}}
+        assert "logbus user add 'alice'" in unreadable[path].cure
 
         async def connected() -> None:
             pass
@@ -155,7 +172,8 @@ def test_unreadable_user_cannot_log_in_until_its_password_is_set(
         credential = ScramCredential(b"salt", 4096, (KeyPair(b"stored", b"server"),))
         fresh = {ScramMechanism.SHA_256: credential}
         await credentials.change_user(store, "alice", lambda _: fresh, connected)
-        assert await credentials.load_users(store) == {"alice": fresh}
+        assert await credentials.refresh_users(store, {}, [path], unreadable) == {"alice": fresh}
+        assert not unreadable
 
     handler_world.run(body)
     assert f"znode {path} cannot be read" in caplog.text
@@ -177,6 +195,39 @@ def test_concurrent_changes_of_one_list_are_all_kept() -> None:
         await asyncio.sleep(1)
         for parts in world.brokers.values():
             assert parts.registry.snapshot.acls[TOPICS] == frozenset(users)
+
+    handler_world.run(body)
+
+
+def test_list_that_is_recreated_during_a_change_is_read_again() -> None:
+    """The versions of a recreated znode start at 0 again. The version of /changes shows that the
+    znode has changed, so ACL writes need no epoch of the controller.
+    """
+
+    async def body(world: World) -> None:
+        await world.start(2)
+        one, two = (world.brokers[number].registry.administration for number in (1, 2))
+        await one.alter_acls(TOPICS, lambda _: frozenset({READ}))
+        store, calls = world.stores[1], []
+        read = store.get
+
+        async def read_then_recreate(path: str, *, watch: bool = False) -> Znode | None:
+            znode = await read(path, watch=watch)
+            if path == acls.pattern_path(TOPICS) and not calls:
+                calls.append(path)
+                await two.alter_acls(TOPICS, lambda _: frozenset())
+                await two.alter_acls(TOPICS, lambda _: frozenset({WRITE}))
+                again = await read(path)
+                assert again is not None and znode is not None and again.version == znode.version
+            return znode
+
+        store.get = read_then_recreate  # type: ignore[method-assign]
+        other = READ._replace(principal="User:carol")
+        await one.alter_acls(TOPICS, lambda now: now | {other})
+        await asyncio.sleep(1)
+        assert calls
+        for parts in world.brokers.values():
+            assert parts.registry.snapshot.acls[TOPICS] == frozenset({WRITE, other})
 
     handler_world.run(body)
 

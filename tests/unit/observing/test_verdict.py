@@ -8,7 +8,7 @@ from broker_lite.client.administration.admin import BrokerReport, LogDir
 from broker_lite.client.administration.replica_requests import Reassignment
 from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata, TopicMetadata
 from broker_lite.errors import StorageError
-from broker_lite.model import Endpoint, TopicPartition
+from broker_lite.model import Endpoint, TopicPartition, UnreadableZnode
 from broker_lite.observing.sample import ClusterSample
 from broker_lite.observing.verdict import broker_causes, causes, state_of
 
@@ -104,6 +104,21 @@ def test_full_disk_is_critical_whatever_is_free() -> None:
     (cause,) = causes(found)
     assert (cause.state, cause.about) == ("critical", "broker 1") and "is full" in cause.found
     assert broker_causes(found, 1) == [cause] and broker_causes(found, 0) == []
+
+
+def test_unreadable_znode_is_a_warning_of_all_brokers_together() -> None:
+    one = UnreadableZnode("/acls/topic/literal/t", "it is malformed", "Delete it")
+    two = UnreadableZnode("/credentials/users/alice", "it is malformed", "Add it again")
+    reports = (
+        BrokerReport(1, (), unreadable=(one, two)),
+        BrokerReport(2, (), unreadable=(one,)),
+    )
+    found = causes(sample(reports=reports))
+    assert [(cause.state, cause.about, cause.cure) for cause in found] == [
+        ("warning", "ZooKeeper", "Delete it"),
+        ("warning", "ZooKeeper", "Add it again"),
+    ]
+    assert found[0].found == "znode /acls/topic/literal/t cannot be read: it is malformed"
 
 
 def test_loss_of_zookeeper_is_a_cause_after_a_while() -> None:

@@ -14,7 +14,7 @@ import pytest
 from support.wire_samples import message, plain
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
-from broker_lite.model import PartitionKey
+from broker_lite.model import PartitionKey, UnreadableZnode
 from broker_lite.wire import tables
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call, parse_header, read_response_header
 from broker_lite.wire.calls import groups, log_dirs
@@ -141,7 +141,8 @@ def test_broker_state_is_a_tagged_field_that_kafka_clients_skip() -> None:
     frame = memoryview(bytes(writer.buffer))
     asked = tables.decode(ApiKey.DESCRIBE_LOG_DIRS, 4, frame, 0)
     assert (asked.topics, tables.own_tag(asked)) == (None, True)
-    state = log_dirs.BrokerState("1.2.3", 4500, True)
+    unreadable = UnreadableZnode("/acls/topic/literal/t", "it is malformed", "Delete it")
+    state = log_dirs.BrokerState("1.2.3", 4500, True, (unreadable,))
     response = tables.DescribeLogDirsResponse(results=[])
     tables.set_own_tag(response, log_dirs.TAG_STATE, log_dirs.encode_state(state))
     octets = tables.encode(ApiKey.DESCRIBE_LOG_DIRS, 4, 1, response)
