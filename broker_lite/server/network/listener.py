@@ -170,6 +170,10 @@ class Listener:
             logger.warning("%s", warning)
         self._loop, self._begin = loop, begin
         self._metrics.gauge("connections", self._count)
+        exposed: dict[tuple[str, ...], float] = {
+            (port.config.name,): port.is_exposed for port in self._ports
+        }
+        self._metrics.gauge("insecure_listeners", lambda: exposed)
         self._metrics.gauge("request_memory_bytes", lambda: self._budget.used_bytes)
         self._metrics.gauge("request_memory_limit_bytes", lambda: self._config.in_flight_bytes_max)
         if self.has_tls:
@@ -503,6 +507,12 @@ class _Port:
             except LogbusError:
                 self.socket.close()
                 raise
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines can reach the listener, although it lacks protections."""
+        is_local = _address(self.bound.host).is_loopback
+        return not is_local and bool(_weakness(self.config, self._broker))
 
     def exposure(self) -> list[str]:
         address = _address(self.bound.host)

@@ -69,6 +69,18 @@ def test_exposure_describes_the_reachable_address() -> None:
     one.close()
 
 
+@pytest.mark.parametrize(("host", "value"), [("0.0.0.0", 1), ("127.0.0.1", 0)])
+def test_metric_names_listeners_without_protection(host: str, value: int) -> None:
+    async def main() -> None:
+        one = listener(port=0, host=host, listeners_insecure_allow=True)
+        one.start(asyncio.get_running_loop(), lambda *_: None)
+        one.close()
+        found = {sample.metric.name: sample.values for sample in one._metrics.snapshot()}
+        assert found["insecure_listeners"] == {("PLAINTEXT",): value}
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_non_loopback_address_needs_the_insecure_setting(host: str) -> None:
     with pytest.raises(InvalidConfigError) as refused:
