@@ -18,8 +18,8 @@ from io import TextIOWrapper
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker_lite.errors import InvalidConfigError, error_for
-from broker_lite.security.acls import Acl, Entry, Pattern
+from broker_lite.errors import InvalidConfigError, InvalidRequestError, error_for
+from broker_lite.security.acls import acl_of
 from broker_lite.security.audit import AuditLimit, line_of
 from broker_lite.server.clock import Clock
 from broker_lite.wire.api import ApiKey
@@ -131,6 +131,19 @@ def _created(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[
         yield AuditedChange(f"topic {row.name}", None, counts | settings, row.error_code)
 
 
+def _markers_written(
+    message: Any, response: Any, before: MetadataSnapshot
+) -> Iterator[AuditedChange]:
+    """Yield the partitions in which an administrator ended a transaction."""
+    for asked, row in zip(message.markers, response.markers, strict=True):
+        outcome = "commit" if asked.transaction_result else "abort"
+        after = {"producer_id": asked.producer_id, "transaction": outcome}
+        for topic in row.topics:
+            for each in topic.partitions:
+                name = f"partition {topic.name}-{each.partition_index}"
+                yield AuditedChange(name, None, after, each.error_code)
+
+
 def _deleted(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
     for row in response.responses:
         topic = before.topics.get(row.name or "")
@@ -179,21 +192,36 @@ def _configured(message: Any, response: Any, before: MetadataSnapshot) -> Iterat
 
 def _acls_created(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
     for asked, row in zip(message.creations, response.results, strict=True):
-        after = {
-            "principal": asked.principal,
-            "host": asked.host,
-            "operation": asked.operation,
-            "permission": asked.permission_type,
-        }
-        yield AuditedChange(f"acl of {asked.resource_name}", None, after, row.error_code)
+        try:
+            after = str(
+                acl_of(
+                    asked.resource_type,
+                    asked.resource_pattern_type,
+                    asked.resource_name,
+                    asked.principal,
+                    asked.host,
+                    asked.operation,
+                    asked.permission_type,
+                )
+            )
+        except InvalidRequestError as error:
+            after = error.message  # The broker refused an ACL with an unknown number.
+        yield AuditedChange("acl", None, after, row.error_code)
 
 
 def _acls_deleted(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
     for result in response.filter_results:
         for row in result.matching_acls:
-            pattern = Pattern(row.resource_type, row.pattern_type, row.resource_name)
-            entry = Entry(row.principal, row.host, row.operation, row.permission_type)
-            yield AuditedChange("acl", str(Acl(pattern, entry)), None, row.error_code)
+            acl = acl_of(
+                row.resource_type,
+                row.pattern_type,
+                row.resource_name,
+                row.principal,
+                row.host,
+                row.operation,
+                row.permission_type,
+            )
+            yield AuditedChange("acl", str(acl), None, row.error_code)
 
 
 def _users(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
@@ -299,6 +327,7 @@ CHANGES: Mapping[int, Changes] = {
     ApiKey.OFFSET_DELETE: _offsets_deleted,
     ApiKey.UNREGISTER_BROKER: _broker_retired,
     ApiKey.ELECT_LEADERS: _elected,
+    ApiKey.WRITE_TXN_MARKERS: _markers_written,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassigned,
 }
 """The function that lists the changes of a request, for each administrative API."""

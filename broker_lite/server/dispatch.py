@@ -345,6 +345,8 @@ class Dispatcher:
         parts, key = self._parts, request.api_key
         if not parts.audit.is_on or key not in CHANGES:
             return False
+        if key == ApiKey.WRITE_TXN_MARKERS and request.is_broker:
+            return False  # A transaction coordinator ends transactions, not an administrator.
         return key not in FORWARDED or parts.registry.is_controller
 
     async def _unpack(

@@ -61,7 +61,9 @@ class HttpLogin:
                 error.message,
                 extra=log_event("login_failed", about=session.host),
             )
-            parts.audit.write("login_failed", reason=error.message, **fields)
+            parts.audit.write(
+                "login_failed", (session.host, mechanism), reason=error.message, **fields
+            )
             await asyncio.sleep(parts.logins.failure_delay_s(session))
             return 401
         parts.audit.write(

@@ -44,7 +44,11 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         )
         user = session.claimed if login is None else login.user
         name = f"User:{user}" if user else None
-        parts.audit.write("login_failed", user=name, mechanism=session.mechanism_chosen, **who)
+        # Otherwise one client's guesses could rotate all other lines out of the audit log.
+        kind = session.host, name
+        parts.audit.write(
+            "login_failed", kind, user=name, mechanism=session.mechanism_chosen, **who
+        )
         await asyncio.sleep(parts.logins.failure_delay_s(session))
         session.closes = "the login failed"
         return _failed(wire_code(error), FAILED)

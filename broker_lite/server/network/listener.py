@@ -13,7 +13,7 @@ import ipaddress
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -326,10 +326,12 @@ class Listener:
         self._handshakes.begin(sock, peer, port.tls, partial(self._open, port))
         self._sweep_later()
 
-    def _record(self, event: str, session: Session, **fields: str) -> None:
+    def _record(
+        self, event: str, session: Session, kind: Hashable | None = None, **fields: str
+    ) -> None:
         if self._on_login is not None:
             where = {"host": session.host, "listener": session.listener}
-            self._on_login(event, mechanism="SSL", **where, **fields)
+            self._on_login(event, kind, mechanism="SSL", **where, **fields)
 
     def _refusal(self, port: _Port, peer: str) -> str:
         """Return a message about the limit that forbids a further connection of this peer. Return
@@ -368,7 +370,8 @@ class Listener:
                 session.principal, session.certificate_ends_ms = found
                 self._record("login", session, user=session.principal)
             except LogbusError as error:
-                self._record("login_failed", session, reason=error.message)
+                why = error.message
+                self._record("login_failed", session, (session.host, why), reason=why)
                 logger.warning("%s: closed: %s", peer, error.message)
                 self._metrics.count("connections_refused", "certificate")
                 transport.close()

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sim import scheduler
+from support.access_world import NAMES, AccessWorld, Reply
+from support.api_frames import request_frame
 
 from broker_lite.errors import InvalidConfigError
 from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import ScramMechanism
+from broker_lite.security.scram import ScramClient
 from broker_lite.server import audit
 from broker_lite.server.audit import CHANGES, AuditLog
+from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.network.access import ROWS
+from broker_lite.server.network.context import Session
+from broker_lite.server.network.logins import Logins
 from broker_lite.wire.api import ApiKey
+
+SHA_256 = ScramMechanism.SHA_256
 
 
 def test_lines_reach_the_private_file_when_the_log_closes(tmp_path: Path) -> None:
@@ -67,3 +78,69 @@ def test_deleted_offsets_are_recorded_by_group_and_partition() -> None:
     )
     found = CHANGES[ApiKey.OFFSET_DELETE](message, response, MetadataSnapshot())
     assert [change.object for change in found] == ["offset of group readers in events-3"]
+
+
+def test_acl_is_recorded_in_words() -> None:
+    numbers = {
+        "resource_type": 2,
+        "resource_pattern_type": 4,
+        "resource_name": "orders.",
+        "principal": "User:alice",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+    message: Any = SimpleNamespace(
+        creations=[SimpleNamespace(**numbers), SimpleNamespace(**numbers | {"operation": 99})]
+    )
+    response: Any = SimpleNamespace(
+        results=[SimpleNamespace(error_code=0), SimpleNamespace(error_code=42)]
+    )
+    found = list(CHANGES[ApiKey.CREATE_ACLS](message, response, MetadataSnapshot()))
+    assert found[0].after == "allow User:alice to read topic prefix 'orders.'"
+    assert "99" in found[1].after and found[1].code == 42
+    row = SimpleNamespace(**numbers, pattern_type=4, error_code=0)
+    answer: Any = SimpleNamespace(filter_results=[SimpleNamespace(matching_acls=[row])])
+    [deleted] = CHANGES[ApiKey.DELETE_ACLS](None, answer, MetadataSnapshot())
+    assert deleted.before == found[0].after
+
+
+def test_transaction_that_an_administrator_ends_is_recorded() -> None:
+    message: Any = SimpleNamespace(
+        markers=[SimpleNamespace(producer_id=7, transaction_result=False)]
+    )
+    partition = SimpleNamespace(partition_index=3, error_code=0)
+    topic = SimpleNamespace(name="events", partitions=[partition])
+    response: Any = SimpleNamespace(markers=[SimpleNamespace(topics=[topic])])
+    [found] = CHANGES[ApiKey.WRITE_TXN_MARKERS](message, response, MetadataSnapshot())
+    assert found.object == "partition events-3"
+    assert found.after == {"producer_id": 7, "transaction": "abort"}
+
+
+def test_guesses_of_one_client_are_recorded_once_in_ten_seconds(tmp_path: Path) -> None:
+    """Otherwise a client without a login could rotate all other lines out of the log."""
+    path = tmp_path / "audit.log"
+
+    async def body() -> None:
+        world = await AccessWorld().start()
+        log = AuditLog(str(path), world.parts.clock)
+        logins = Logins((SHA_256,), clock=world.parts.clock, salt_key=b"k")
+        parts = dataclasses.replace(world.parts, audit=log, logins=logins)
+        dispatcher = Dispatcher(world.cluster.loop, parts)
+        for user in ("alice", "alice", "bob", "alice"):
+            session = Session(1, "10.0.0.9:4711", takes_logins=True, needs_login=True)
+            first = ScramClient(SHA_256, user, "guess", "nonce").first()
+            for frame in (
+                request_frame(ApiKey.SASL_HANDSHAKE, 1, NAMES, {"mechanism": SHA_256}),
+                request_frame(ApiKey.SASL_AUTHENTICATE, 0, NAMES, {"auth_bytes": first}),
+                request_frame(ApiKey.SASL_AUTHENTICATE, 0, NAMES, {"auth_bytes": b"x"}),
+            ):
+                reply: Any = Reply(session)
+                dispatcher.begin(memoryview(bytearray(frame)), reply)
+                await reply.done
+        log.close()
+
+    scheduler.run(body())
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [line["user"] for line in lines] == ["User:alice", "User:bob"]
+    assert {line["event"] for line in lines} == {"login_failed"}
