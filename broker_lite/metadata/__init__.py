@@ -6,6 +6,8 @@ Read the modules in this order:
   for kazoo
 - ``cache``: the snapshot; ``loader``: its reads; ``notices``: change notices to all brokers
 - ``registration``: a broker's registration; ``producer_ids``: blocks of producer ids
+- ``credentials``, ``acls``, ``quotas``: users, access control lists and quotas;
+  ``security_znodes``: their writes
 - ``group_claims``: a broker's exclusive right to write a group's offsets; ``group_kind``,
   ``group_offsets``, ``group_writer``, ``native_members``
 

@@ -1,9 +1,7 @@
 """Access control lists in ZooKeeper, at /acls/<kind>/<literal|prefixed>/<name>.
 
 A znode holds the ACL entries of one resource pattern. Every broker keeps the entries of all
-patterns in memory (``MetadataSnapshot.acls``). Any broker may change a pattern: one write sets its
-znode (compare-and-set) and adds a notice to /changes, so that every connected broker applies the
-change within a second. The functions run on the event loop's thread.
+patterns in memory (``MetadataSnapshot.acls``), and any broker may change them.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
 from broker_lite.metadata.loader import Unreadable, ZnodeKind, refreshed
-from broker_lite.metadata.notices import security_changed
-from broker_lite.metadata.registration import write_cluster_change
-from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
+from broker_lite.metadata.security_znodes import replace_value
+from broker_lite.metadata.store import MetadataStore
 from broker_lite.metadata.znodes import decode_value, encode_value
 from broker_lite.security import acls
 from broker_lite.security.acls import (
@@ -127,30 +124,24 @@ async def change_entries(
     pattern: Pattern,
     change: Callable[[frozenset[Entry]], frozenset[Entry]],
     wait_connected: Callable[[], Awaitable[None]],
-) -> None:
-    """Replace the entries of a pattern by the result of ``change``, which receives the present
-    entries. ``change`` may be called again after a conflict.
-    """
-    path = pattern_path(pattern)
+) -> frozenset[Entry]:
+    """Replace the entries of a pattern, as ``replace_value`` does, and return them."""
 
-    async def write() -> Operation | None:
-        znode = await store.get(path)
-        before = frozenset[Entry]() if znode is None else _KIND.read(path, znode.data, {})
+    def checked(before: frozenset[Entry]) -> frozenset[Entry]:
         after = change(before)
-        if after == before:
-            return None
-        if len(after) > ENTRIES_MAX:
+        if after != before and len(after) > ENTRIES_MAX:
             raise InvalidRequestError(
                 f"{pattern} would have {len(after)} ACLs; at most {ENTRIES_MAX} are kept. "
                 "Use fewer users, or a prefix"
             )
-        if znode is None:
-            return Create(path, encode_entries(after))
-        if not after:
-            return Delete(path, znode.version)
-        return Set(path, encode_entries(after), znode.version)
+        return after
 
-    kind, folder = path.rsplit("/", 2)[0], path.rsplit("/", 1)[0]
-    for parent in (ACLS, kind, folder):
-        await store.write([Create(parent)])
-    await write_cluster_change(store, write, wait_connected, security_changed(path))
+    return await replace_value(
+        store,
+        pattern_path(pattern),
+        checked,
+        wait_connected,
+        empty=frozenset[Entry](),
+        kind=_KIND,
+        encode=encode_entries,
+    )

@@ -1,8 +1,6 @@
 """Users and their SCRAM credentials in ZooKeeper, at /credentials/users/<name>.
 
-Every broker keeps all users in memory (``MetadataSnapshot.users``). Any broker may change a user:
-one write sets the user's znode (compare-and-set) and adds a notice to /changes, so that every
-connected broker applies the change within a second. The functions run on the event loop's thread.
+Every broker keeps all users in memory (``MetadataSnapshot.users``), and any broker may change them.
 """
 
 from __future__ import annotations
@@ -14,9 +12,8 @@ from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
 from broker_lite.metadata.loader import Unreadable, ZnodeKind, refreshed
-from broker_lite.metadata.notices import security_changed
-from broker_lite.metadata.registration import write_cluster_change
-from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
+from broker_lite.metadata.security_znodes import replace_value
+from broker_lite.metadata.store import Create, MetadataStore
 from broker_lite.metadata.znodes import decode_value, encode_value
 from broker_lite.model import ScramMechanism
 from broker_lite.security.scram import KeyPair, ScramCredential, UserCredentials
@@ -32,7 +29,6 @@ USERS_MAX = 10_000
 NAME_LENGTH_MAX = 255
 
 Users = Mapping[str, UserCredentials]
-Wait = Callable[[], Awaitable[None]]
 
 
 def user_path(name: str) -> str:
@@ -100,29 +96,18 @@ async def change_user(
     store: MetadataStore,
     name: str,
     change: Callable[[UserCredentials], UserCredentials],
-    wait_connected: Wait,
-) -> None:
-    """Replace a user's credentials by the result of ``change``, which receives the present
-    credentials; an empty result deletes the user. ``change`` may be called again after a conflict,
-    and may raise.
-    """
-    path = user_path(name)
-
-    async def write() -> Operation | None:
-        znode = await store.get(path)
-        before = {} if znode is None else _KIND.read(path, znode.data, {})
-        after = change(before)
-        if after == before:
-            return None
-        if znode is None:
-            return Create(path, encode_user(after))
-        return (
-            Set(path, encode_user(after), znode.version) if after else Delete(path, znode.version)
-        )
-
-    for parent in (CREDENTIALS, USERS):
-        await store.write([Create(parent)])
-    await write_cluster_change(store, write, wait_connected, security_changed(path))
+    wait_connected: Callable[[], Awaitable[None]],
+) -> UserCredentials:
+    """Replace a user's credentials, as ``replace_value`` does, and return them."""
+    return await replace_value(
+        store,
+        user_path(name),
+        change,
+        wait_connected,
+        empty={},
+        kind=_KIND,
+        encode=encode_user,
+    )
 
 
 async def load_salt_key(store: MetadataStore, random_bytes: Callable[[int], bytes]) -> bytes:

@@ -2,9 +2,8 @@
 
 An entity is a user, a client id, a pair of both, or an IP address.
 
-Every broker keeps all quotas in memory (``MetadataSnapshot.quotas``). Any broker may change a
-quota: one write sets the entity's znode (compare-and-set) and adds a notice to /changes. The
-functions run on the event loop's thread.
+Every broker keeps all quotas in memory (``MetadataSnapshot.quotas``), and any broker may change
+them.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
 from broker_lite.metadata.loader import Unreadable, ZnodeKind, refreshed
-from broker_lite.metadata.notices import security_changed
-from broker_lite.metadata.registration import write_cluster_change
-from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
+from broker_lite.metadata.security_znodes import replace_value
+from broker_lite.metadata.store import MetadataStore
 from broker_lite.metadata.znodes import decode_value, encode_value
 from broker_lite.security.quotas import DEFAULT, Entity, Values
 
@@ -79,26 +77,22 @@ async def change_quotas(
     entity: Entity,
     change: Callable[[Values], Values],
     wait_connected: Callable[[], Awaitable[None]],
-) -> None:
-    """Replace the quotas of an entity by the result of ``change``, which receives the present
-    quotas. ``change`` may be called again after a conflict.
-    """
-    path = entity_path(entity)
+) -> Values:
+    """Replace the quotas of an entity, as ``replace_value`` does, and return them."""
 
-    async def write() -> Operation | None:
-        znode = await store.get(path)
-        before = {} if znode is None else _KIND.read(path, znode.data, {})
-        after = dict(change(before))
-        if after == before:
-            return None
-        data = encode_value({"quotas": after})
-        if znode is None:
-            if len(await store.children(QUOTAS) or ()) >= QUOTAS_MAX:
-                raise InvalidRequestError(
-                    f"{QUOTAS_MAX} entities have quotas, the maximum; use defaults"
-                )
-            return Create(path, data)
-        return Set(path, data, znode.version) if after else Delete(path, znode.version)
+    async def check_count() -> None:
+        if len(await store.children(QUOTAS) or ()) >= QUOTAS_MAX:
+            raise InvalidRequestError(
+                f"{QUOTAS_MAX} entities have quotas, the maximum; use defaults"
+            )
 
-    await store.write([Create(QUOTAS)])
-    await write_cluster_change(store, write, wait_connected, security_changed(path))
+    return await replace_value(
+        store,
+        entity_path(entity),
+        change,
+        wait_connected,
+        empty={},
+        kind=_KIND,
+        encode=lambda values: encode_value({"quotas": dict(values)}),
+        check_creation=check_count,
+    )

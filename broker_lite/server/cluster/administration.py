@@ -230,14 +230,8 @@ class Administration:
         CoordinationUnavailableError, or the error of ``change``.
         """
         self._registry.check_connected()
-        written: list[UserCredentials] = []
-
-        def noted(before: UserCredentials) -> UserCredentials:
-            written.append(change(before))
-            return written[-1]
-
-        await change_user(self._store, name, noted, self._registry.wait_connected)
-        await self._registry.wait_visible(lambda now: now.users.get(name, {}) == written[-1])
+        written = await change_user(self._store, name, change, self._registry.wait_connected)
+        await self._registry.wait_visible(lambda now: now.users.get(name, {}) == written)
 
     async def alter_acls(
         self, pattern: Pattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
@@ -247,30 +241,16 @@ class Administration:
         Return and raise as ``alter_user`` does.
         """
         self._registry.check_connected()
-        written: list[frozenset[Entry]] = []
-
-        def noted(before: frozenset[Entry]) -> frozenset[Entry]:
-            written.append(change(before))
-            return written[-1]
-
-        await change_entries(self._store, pattern, noted, self._registry.wait_connected)
-        await self._registry.wait_visible(
-            lambda now: now.acls.get(pattern, frozenset()) == written[-1]
-        )
+        written = await change_entries(self._store, pattern, change, self._registry.wait_connected)
+        await self._registry.wait_visible(lambda now: now.acls.get(pattern, frozenset()) == written)
 
     async def alter_quotas(self, entity: Entity, change: Callable[[Values], Values]) -> None:
         """Replace the quotas of an entity by the result of ``change``. Return and raise as
         ``alter_user`` does.
         """
         self._registry.check_connected()
-        written: list[Values] = []
-
-        def noted(before: Values) -> Values:
-            written.append(change(before))
-            return written[-1]
-
-        await change_quotas(self._store, entity, noted, self._registry.wait_connected)
-        await self._registry.wait_visible(lambda now: now.quotas.get(entity, {}) == written[-1])
+        written = await change_quotas(self._store, entity, change, self._registry.wait_connected)
+        await self._registry.wait_visible(lambda now: now.quotas.get(entity, {}) == written)
 
     async def salt_key(self) -> bytes:
         """Return the cluster's secret key, from which brokers derive salts for user names that do
