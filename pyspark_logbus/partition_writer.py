@@ -34,7 +34,7 @@ from broker_lite.errors import (
     SinkAheadOfCheckpointError,
 )
 from broker_lite.model import NO_EPOCH
-from broker_lite.record.arrays import bitmap, fixed, numpy_of
+from broker_lite.record.arrays import bitmap, fixed, nulls_of, numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from broker_lite.wire.calls.sinks import JoinBatchRequest
 from pyspark_logbus.connection_security import connection_security
@@ -287,15 +287,8 @@ def _check(
     chosen = numpy_of(wanted, np.int32)
     if wanted.null_count:
         # -1 means that the key or the producer chooses the partition.
-        chosen = np.where(_nulls(wanted), np.int32(-1), chosen)
+        chosen = np.where(nulls_of(wanted), np.int32(-1), chosen)
     return rows, chosen
-
-
-def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return a mask that is true for the nulls of a column. The column has a validity bitmap."""
-    bits = np.unpackbits(np.frombuffer(column.buffers()[0], np.uint8), bitorder="little")
-    found: npt.NDArray[np.bool_] = bits[column.offset : column.offset + len(column)] == 0
-    return found
 
 
 def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:
@@ -342,5 +335,5 @@ def _millis(column: pa.Array) -> pa.Array:
     time."""
     millis = numpy_of(column, np.int64) // 1000
     if column.null_count:
-        millis[_nulls(column)] = int(time.time() * 1000)
+        millis[nulls_of(column)] = int(time.time() * 1000)
     return fixed(millis, TIMESTAMP_TYPE)

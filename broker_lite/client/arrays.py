@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from io import BytesIO
 from itertools import accumulate, pairwise, repeat
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from broker_lite.errors import MessageTooLargeError
+from broker_lite.record.arrays import nulls_of, validity_of
 from broker_lite.record.arrow import HEADERS_TYPE
 
 _OFFSET_MAX = (1 << 31) - 1
@@ -27,22 +26,6 @@ FEW = 8
 values."""
 _KEPT_ROWS_MAX = 1 << 16
 _ITEM_TYPE = HEADERS_TYPE.value_type
-
-
-def fixed(
-    values: npt.NDArray[Any], kind: pa.DataType, is_valid: npt.NDArray[np.bool_] | None = None
-) -> pa.Array:
-    """Return numpy values as an Arrow column, without a copy. ``kind`` has the same width as the
-    values. ``is_valid`` is false for nulls."""
-    return pa.Array.from_buffers(
-        kind, len(values), [_validity(is_valid), pa.py_buffer(np.ascontiguousarray(values))]
-    )
-
-
-def _validity(is_valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
-    if is_valid is None or is_valid.all():
-        return None
-    return pa.py_buffer(np.packbits(is_valid, bitorder="little"))
 
 
 def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
@@ -69,7 +52,7 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
     return pa.Array.from_buffers(
         pa.binary() if kind is None else kind,
         count,
-        [_validity(is_valid), pa.py_buffer(offsets), pa.py_buffer(data)],
+        [validity_of(is_valid), pa.py_buffer(offsets), pa.py_buffer(data)],
     )
 
 
@@ -125,13 +108,6 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
     return iter(values)
 
 
-def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return the null mask of a column that has nulls."""
-    bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
-    found: npt.NDArray[np.bool_] = bits[array.offset : array.offset + len(array)] == 0
-    return found
-
-
 def headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
     """Return the headers of each row as a column of HEADERS_TYPE. None is a row without
     headers."""
@@ -145,6 +121,6 @@ def headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.
     return pa.Array.from_buffers(
         HEADERS_TYPE,
         len(rows),
-        [_validity(sizes > 0), pa.py_buffer(offsets)],
+        [validity_of(sizes > 0), pa.py_buffer(offsets)],
         children=[structs],
     )

@@ -26,11 +26,20 @@ def numpy_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
     return values
 
 
-def fixed(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Return numpy values as a column without nulls, of a type of the same width."""
-    return pa.Array.from_buffers(
-        kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))], null_count=0
-    )
+def fixed(
+    values: npt.NDArray[Any], kind: pa.DataType, is_valid: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """Return numpy values as a column of a type of the same width. ``is_valid`` is false for nulls;
+    None: there are no nulls.
+    """
+    validity = validity_of(is_valid)
+    buffers = [validity, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(kind, len(values), buffers, 0 if validity is None else -1)
+
+
+def validity_of(is_valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
+    """Return the validity bitmap of a column; None if it has no nulls."""
+    return None if is_valid is None or is_valid.all() else bitmap(is_valid)
 
 
 def binary(offsets: npt.NDArray[np.int32], content: Any) -> pa.Array:
@@ -46,6 +55,13 @@ def bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
+def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return the null mask of a column that has nulls."""
+    bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
+    found: npt.NDArray[np.bool_] = bits[array.offset : array.offset + len(array)] == 0
+    return found
+
+
 def lengths_of(array: pa.Array, null: int) -> npt.NDArray[np.int64]:
     """Return the length of each entry of a binary, string or list column; ``null`` for null
     entries."""
@@ -55,6 +71,5 @@ def lengths_of(array: pa.Array, null: int) -> npt.NDArray[np.int64]:
     offsets = np.frombuffer(array.buffers()[1], np.int32, count + 1, 4 * array.offset)
     lengths = np.diff(offsets).astype(np.int64)
     if array.null_count:
-        bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
-        lengths[bits[array.offset : array.offset + count] == 0] = null
+        lengths[nulls_of(array)] = null
     return lengths

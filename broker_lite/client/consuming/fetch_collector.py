@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from broker_lite.client.arrays import fixed, topic_column
+from broker_lite.client.arrays import topic_column
 from broker_lite.client.fetch.fetch_engine import NO_EPOCHS, FetchedBatches, FetchEngine
 from broker_lite.client.operations.bounds import check_offsets
 from broker_lite.client.received import (
@@ -43,6 +43,7 @@ from broker_lite.model import (
     OffsetAndEpoch,
     TopicPartition,
 )
+from broker_lite.record.arrays import fixed
 from broker_lite.record.arrow import HEADERS_TYPE
 from broker_lite.record.walker import LogBatch
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broker_lite.client.arrays import binary_of, fixed, headers_of
+from broker_lite.client.arrays import binary_of, headers_of
 from broker_lite.client.producing.batches import ProducerBatch
 from broker_lite.client.producing.futures import Outcome
 from broker_lite.client.producing.partitioner import Sticky, partitions_for
@@ -28,7 +28,7 @@ from broker_lite.errors import (
     MessageTooLargeError,
 )
 from broker_lite.record import arrow
-from broker_lite.record.arrays import numpy_of
+from broker_lite.record.arrays import fixed, numpy_of
 from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 
 ROW_OVERHEAD_BYTES = 20

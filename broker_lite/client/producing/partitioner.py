@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broker_lite.client.arrays import nulls_of
+from broker_lite.record.arrays import nulls_of
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995

@@ -11,13 +11,11 @@ import pytest
 
 from broker_lite.client.arrays import (
     binary_of,
-    fixed,
     headers_of,
-    nulls_of,
     python_of,
     topic_column,
 )
-from broker_lite.record.arrays import numpy_of
+from broker_lite.record.arrays import nulls_of
 from broker_lite.record.arrow import HEADERS_TYPE
 
 VALUES = [b"a", None, b"", b"ccc", None, b"\x00\xff" * 50]
@@ -51,13 +49,6 @@ def test_topic_column_has_the_topic_in_each_row(count: int) -> None:
     assert column.to_pylist() == ["thème"] * count
 
 
-def test_fixed_width_column_wraps_numpy_values() -> None:
-    values = np.array([5, 6, 7], np.int64)
-    column = fixed(values, pa.int64(), np.array([True, False, True]))
-    assert column.to_pylist() == [5, None, 7]
-    assert numpy_of(fixed(values, pa.int64()).slice(1), np.int64).tolist() == [6, 7]
-
-
 def test_headers_round_trip_with_missing_and_null_values() -> None:
     rows = [None, [("h", b"x"), ("é", None)], [], [("h", b"")]]
     column = headers_of(rows)
@@ -75,6 +66,7 @@ def test_pandas_is_not_imported() -> None:
     code = (
         "import sys\n"
         "from broker_lite.client.arrays import *\n"
+        "from broker_lite.record.arrays import fixed\n"
         "import numpy as np, pyarrow as pa\n"
         "column = binary_of([b'a', None]); list(python_of(column, 2))\n"
         "fixed(np.arange(3), pa.int64()); headers_of([[('h', b'x')]])\n"

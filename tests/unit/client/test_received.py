@@ -7,7 +7,7 @@ import pytest
 from support import hand_made_log as by_hand
 
 from broker_lite.client import received
-from broker_lite.client.arrays import binary_of, fixed, headers_of
+from broker_lite.client.arrays import binary_of, headers_of
 from broker_lite.client.received import (
     Item,
     Record,
@@ -22,6 +22,7 @@ from broker_lite.client.received import (
 from broker_lite.errors import CorruptMessageError
 from broker_lite.model import TopicPartition
 from broker_lite.record import arrow
+from broker_lite.record.arrays import fixed
 from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 from broker_lite.record.batch import read_header, stamp
 from broker_lite.record.records import Row, encode_rows

@@ -19,6 +19,15 @@ def test_fixed_width_values_survive_both_conversions() -> None:
     assert arrays.fixed(values[::2], pa.int64()).to_pylist() == [0, 2, 4, 6, 8]
 
 
+def test_fixed_width_column_has_nulls_where_the_mask_is_false() -> None:
+    column = arrays.fixed(np.array([5, 6, 7]), pa.int64(), np.array([True, False, True]))
+    column.validate(full=True)
+    assert column.to_pylist() == [5, None, 7]
+    assert arrays.nulls_of(column).tolist() == [False, True, False]
+    without = arrays.fixed(np.array([5, 6]), pa.int64(), np.array([True, True]))
+    assert without.null_count == 0 and without.buffers()[0] is None
+
+
 def test_binary_column_is_cut_at_the_offsets() -> None:
     array = arrays.binary(np.array([0, 1, 1, 3], np.int32), b"abc")
     array.validate(full=True)
