@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import logging
 from typing import Any
+
+from broker_lite.config.time_text import iso
 
 FIELDS = ("event", "topic", "partition", "group")
 """Fields of ``log_events`` that a line has if the log statement gives them."""
@@ -22,9 +23,8 @@ class JsonFormatter(logging.Formatter):
     broker_id: int | None = None
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         line: dict[str, Any] = {
-            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": iso(int(record.created * 1000)),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
