@@ -7,7 +7,7 @@ or later. ``instance_id`` is a static member's ``group.instance.id``, None for a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from broker_lite.errors import LogbusError
@@ -34,6 +34,11 @@ class Protocol(NamedTuple):
 
     name: str
     metadata: bytes
+
+
+def metadata_bytes(protocols: Iterable[Protocol]) -> int:
+    """Return the bytes of a member's metadata and protocol names."""
+    return sum(len(row.name) + len(row.metadata) for row in protocols)
 
 
 class Former(NamedTuple):
@@ -79,8 +84,7 @@ class Join(NamedTuple):
 
     @property
     def metadata_bytes(self) -> int:
-        """Bytes of the member's metadata and protocol names."""
-        return sum(len(row.name) + len(row.metadata) for row in self.protocols)
+        return metadata_bytes(self.protocols)
 
 
 class SyncGroup(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker_lite.coordinator.events import Former, Join, Protocol
+from broker_lite.coordinator.events import Former, Join, Protocol, metadata_bytes
 from broker_lite.errors import (
     FencedInstanceIdError,
     LogbusError,
@@ -50,8 +50,7 @@ class Member:
 
     @property
     def metadata_bytes(self) -> int:
-        """Bytes of the member's metadata and protocol names."""
-        return sum(len(row.metadata) + len(row.name) for row in self.protocols)
+        return metadata_bytes(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for that protocol; empty if the member does not support the
