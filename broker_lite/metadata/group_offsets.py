@@ -3,8 +3,7 @@
 Only the broker that has claimed a group writes its offsets (``group_claims``). ``group_writer``
 batches commits; a commit is answered when ZooKeeper confirms its write. Each offset is stored with
 its topic id, so that it does not apply to a recreated topic of the same name. The offsets of open
-transactions wait at /consumers/<group>/pending (``pending_offsets``). All code runs on the event
-loop's thread.
+transactions wait at /consumers/<group>/pending (``pending_offsets``).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The queue batches commits of all groups: commits that arrive during a write, or 
 last commit of a partition wins. A new generation of a Kafka group does not wait for the interval,
 and its write includes the earlier commits. Pending offsets of transactions do not wait for the
 interval either (``pending_offsets``). Each group's share of a write checks the group's claim. If a
-claim is lost, only the commits of its group fail. The queue runs on the event loop's thread.
+claim is lost, only the commits of its group fail.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Read brokers, topics and change notices from ZooKeeper.
 
 ZooKeeper cannot read several znodes atomically. ``load_topic`` therefore reads a topic's znode
-before and after the znodes of its partitions. If the version differs, it reads the topic again. The
-functions run on the event loop's thread.
+before and after the znodes of its partitions. If the version differs, it reads the topic again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Register a broker in ZooKeeper with its id, its cluster and its data directory's start counter.
 
 The caller holds the lock of the data directory. A registration with the same directory id therefore
-belongs to a dead process. The registrar deletes it without waiting for its session to expire. The
-code runs on the event loop's thread.
+belongs to a dead process. The registrar deletes it without waiting for its session to expire.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 Read the modules in this order: ``broker`` (start and stop), ``network`` (connections), ``dispatch``
 (from request to handler), ``handlers`` (a module for each API), ``partitions`` (replicas and disk
-I/O), ``cluster`` (ZooKeeper and the controller), ``coordinators`` (groups and transactions). All
-code runs on one event-loop thread, except the threads of ``partitions/disk.py``.
+I/O), ``cluster`` (ZooKeeper and the controller), ``coordinators`` (groups and transactions).
+
+All code runs on one event-loop thread, unless a module names another thread.
 """

@@ -1,10 +1,10 @@
 """Route each request to its handler, and turn exceptions into error responses.
 
-Runs on the event-loop thread. The dispatcher calls the produce and fetch handlers directly; they
-answer by callback. The handlers of the other APIs are coroutines, one task per request. A request
-for an unsupported API version receives UNSUPPORTED_VERSION in that version's format. ApiVersions is
-answered in version 0, so that newer clients can downgrade. A request that cannot be parsed has no
-answer format; the broker logs it and closes the connection.
+The dispatcher calls the produce and fetch handlers directly; they answer by callback. The handlers
+of the other APIs are coroutines, one task per request. A request for an unsupported API version
+receives UNSUPPORTED_VERSION in that version's format. ApiVersions is answered in version 0, so that
+newer clients can downgrade. A request that cannot be parsed has no answer format; the broker logs
+it and closes the connection.
 """
 
 from __future__ import annotations

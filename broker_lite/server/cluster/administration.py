@@ -3,7 +3,7 @@ quotas.
 
 Only the controller changes topics, replicas and settings. Any broker changes users, access control
 lists and quotas. Most calls return when this broker's metadata snapshot shows the change, so that
-the client's next request sees it. All code runs on the event-loop thread.
+the client's next request sees it.
 """
 
 from __future__ import annotations

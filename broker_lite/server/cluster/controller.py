@@ -9,7 +9,7 @@ event after all writes of the previous one.
 If the answer to a write is lost, the controller reads whether the write took effect. If ZooKeeper
 refuses a write and the epoch check did not fail, the controller's metadata are stale. The
 controller then reads them again. When its ZooKeeper session ends, the controller discards its
-state. All code runs on the event-loop thread.
+state.
 """
 
 from __future__ import annotations

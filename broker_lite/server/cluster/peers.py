@@ -10,8 +10,6 @@ new connection, the peer's process has probably died, and the module calls ``Jud
 connection clears both reports (``Judge.trust``). A timeout has no such effect, because the
 ZooKeeper session decides about brokers that hang. A wrong suspicion costs only availability. While
 a broker is registered, its peers reconnect with growing backoff.
-
-All code runs on the event-loop thread.
 """
 
 from __future__ import annotations

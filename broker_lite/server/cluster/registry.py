@@ -4,8 +4,7 @@ controller.
 One task, the keeper, reacts to ZooKeeper watches, session events and suspected brokers. It runs the
 due steps in a fixed order: register, depose a dead controller, read changed metadata, stand for
 controller, publish the snapshot. After a reconnection the keeper sets all watches again and reads
-the change notices that it missed. If notices are missing, it reads all metadata. All code runs on
-the event-loop thread.
+the change notices that it missed. If notices are missing, it reads all metadata.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ One ZooKeeper transaction writes the states of many partitions and a change noti
 znode must have the expected version. The version of /controller_epoch must be unchanged, so that
 the controller knows the state on which it decides. The version of the change notices must be
 unchanged too, so a topic that was deleted and recreated is never mistaken for the old topic. When
-the ZooKeeper session ends, unfinished writes are dropped. All code runs on the event-loop thread.
+the ZooKeeper session ends, unfinished writes are dropped.
 """
 
 from __future__ import annotations

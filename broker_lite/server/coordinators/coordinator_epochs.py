@@ -2,8 +2,7 @@
 
 The epoch of a coordinator is the leader epoch of its partition of ``__transaction_state``. A
 coordinator that lost leadership may still answer from memory. Its answers and requests carry a
-lower epoch than those of the present leader. A broker that knows the higher epoch refuses them. All
-code runs on the event-loop thread.
+lower epoch than those of the present leader. A broker that knows the higher epoch refuses them.
 """
 
 from __future__ import annotations

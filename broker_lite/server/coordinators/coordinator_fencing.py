@@ -6,7 +6,7 @@ its groups after its session has expired. This broker therefore asks its peers f
 of each group (FindCoordinator), and gives up groups that moved. Their members get NOT_COORDINATOR
 with the next heartbeat. A broker that reaches neither ZooKeeper nor a peer keeps its groups.
 
-``broker.py`` calls this module, on the event-loop thread.
+``broker.py`` calls this module.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A hash maps each group to one of the live brokers, so every broker computes the 
 When a broker joins or leaves, only groups of that broker move. The coordinator claims a group in
 ZooKeeper when the first member joins. It gives up the group if the hash names another broker, if
 another broker claims the group, or if this broker's registration ends. Requests that wait then get
-NOT_COORDINATOR. All code runs on the event-loop thread.
+NOT_COORDINATOR.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ coordinator adds the group to the transaction, or confirms that the transaction 
 
 When the transaction ends, the transaction coordinator sends EndGroupOffsets, which commits or drops
 the offsets. If that request never arrives, the group coordinator finds the pending offsets by their
-age. All code runs on the event-loop thread.
+age.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A sink is stored in the partition of ``__transaction_state`` to which a transactional id with the
 sink's name belongs. A sink has one record with the state of its present batch (its head), and one
 record for each open task attempt (a slot). A new leader of the partition recognizes these records
-by ``FLAG_SINK``. ``TransactionCoordinator`` owns the sinks. All code runs on the event-loop thread.
+by ``FLAG_SINK``. ``TransactionCoordinator`` owns the sinks.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ it has a request or an open transaction. A new leader continues the open transac
 sends the markers of decided transactions again, and restarts the timeouts of the others.
 
 A client's request waits at most a second. A request that times out is withdrawn, so that it has no
-effect later. All code runs on the event-loop thread.
+effect later.
 """
 
 from __future__ import annotations

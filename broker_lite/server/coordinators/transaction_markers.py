@@ -6,8 +6,7 @@ event loop to one broker share a request. A coordinator that lost leadership sto
 coordinator loads the decision and sends the markers.
 
 A partition needs no marker if its topic was deleted. The metadata alone do not prove a deletion,
-because they may lack a new topic, so ZooKeeper must confirm it. All code runs on the event-loop
-thread.
+because they may lack a new topic, so ZooKeeper must confirm it.
 """
 
 from __future__ import annotations

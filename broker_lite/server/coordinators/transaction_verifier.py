@@ -5,7 +5,7 @@ in a partition is appended.
 each replica that this broker leads. This module sends the requests. Verifications of one turn of
 the event loop with one coordinator share an AddPartitionsToTxn request. After a retriable error,
 the verification is repeated for at most a second; then the producer must retry. Answers of a
-deposed coordinator are not used. All code runs on the event-loop thread.
+deposed coordinator are not used.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``ROWS`` has one row for each API that the broker serves; a missing row fails the import. The
 dispatcher checks operations on the cluster. With ``request.access``, handlers check every topic,
 group and transactional id that a request names. If a handler checked nothing, the dispatcher drops
-its answer (``Access.is_answerable``). All code runs on the event-loop thread.
+its answer (``Access.is_answerable``).
 """
 
 from __future__ import annotations

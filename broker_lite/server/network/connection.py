@@ -8,7 +8,7 @@ for the answers of all earlier requests. One turn of the event loop writes at mo
 Reading pauses while too many answers are due or unsent, or while the memory budget is used up
 (``Budget``). Reading resumes without any action of the client. If a client does not read its
 answers, the connection starts no further request and builds no large answer. Malformed bytes close
-this connection only. All code runs on the event-loop thread.
+this connection only.
 """
 
 from __future__ import annotations

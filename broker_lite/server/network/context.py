@@ -4,8 +4,7 @@ The listener creates a ``Session`` for each connection. The dispatcher creates a
 for each request and passes it to the handler.
 
 Fields that a client fills in grant no permission, with one exception. If neither certificates nor
-logins identify brokers, ``Authorizer.is_broker`` trusts the client id. All code runs on the
-event-loop thread.
+logins identify brokers, ``Authorizer.is_broker`` trusts the client id.
 """
 
 from __future__ import annotations

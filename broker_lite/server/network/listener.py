@@ -2,7 +2,7 @@
 
 The listener closes connections beyond ``max.connections`` at once. A periodic sweep closes idle
 connections and connections whose request stopped arriving, and releases unused memory. The sweep
-runs only while connections or free buffers exist. All code runs on the event-loop thread.
+runs only while connections or free buffers exist.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ wait for memory.
 Clients control how long partially received frames and large unsent answers occupy memory. Partial
 frames and large answers therefore each have their own share of the limit. Without the shares,
 stalled clients could keep the broker from reading small requests. Complete requests need no share,
-because the broker itself releases their memory. All code runs on the event-loop thread.
+because the broker itself releases their memory.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The broker answers a client over its quota at once, with ``throttle_time_ms``, and then reads
 nothing from the connection for that time. Requests of other brokers are not counted. Without any
-quota, a request only costs a check of ``Quotas.is_on``. All code runs on the event-loop thread.
+quota, a request only costs a check of ``Quotas.is_on``.
 """
 
 from __future__ import annotations

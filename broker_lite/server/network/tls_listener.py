@@ -1,8 +1,7 @@
 """Load the TLS context of a listener, reload it when its files change, and do TLS handshakes.
 
 A handshake is a sequence of non-blocking steps. One turn of the event loop spends at most
-``HANDSHAKE_TURN_S`` seconds on steps, so that many new connections hardly delay open ones. All code
-runs on the event-loop thread.
+``HANDSHAKE_TURN_S`` seconds on steps, so that many new connections hardly delay open ones.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Consumers read most records while they are new, so appends normally stay in the 
 pages without readers only evict pages that consumers read. On virtual machines with overcommitted
 memory, such pages also cost more than disk reads. Bulk loads and followers without readers
 therefore drop their pages once they are on disk; later readers read the disk. Small batches stay,
-because the next append would read a partly filled page back. Runs on the event-loop thread.
+because the next append would read a partly filled page back.
 """
 
 from __future__ import annotations

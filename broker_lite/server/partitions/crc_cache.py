@@ -5,8 +5,7 @@ kernel evicts them. For ``TRUST_MS`` after an append or a check, the broker send
 another check. After that time the kernel may have read the pages from disk again, so a read thread
 checks the range for clients that do not check CRCs themselves.
 
-One risk remains: pages that are evicted, damaged on disk and read again within ``TRUST_MS``. All
-code runs on the event-loop thread.
+One risk remains: pages that are evicted, damaged on disk and read again within ``TRUST_MS``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ brokers with free space and removes this broker from the ISRs, so that neither p
 watermarks wait for this disk. Partitions that no other broker can lead stay readable here. When
 space is free again, the broker updates its registration, and its replicas rejoin their ISRs.
 
-``replica_manager`` owns the watcher. All code runs on the event-loop thread.
+``replica_manager`` owns the watcher.
 """
 
 from __future__ import annotations

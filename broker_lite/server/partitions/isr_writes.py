@@ -3,7 +3,7 @@
 One write is in flight at a time. Proposals that arrive during a write share the next write. A
 broker that leads a thousand partitions can therefore remove a lost follower in a few writes. The
 writer reports to each leader whether its proposal was written or refused. After a refusal, the
-leader takes the current state from the metadata. All code runs on the event-loop thread.
+leader takes the current state from the metadata.
 """
 
 from __future__ import annotations

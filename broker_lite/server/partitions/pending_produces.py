@@ -1,7 +1,6 @@
 """Hold produce requests until their ``acks`` condition is satisfied, fails or times out.
 
-A replica completes a request by its token. ``replica_manager`` owns the requests. All code runs on
-the event-loop thread.
+A replica completes a request by its token. ``replica_manager`` owns the requests.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A fetch request that waits for records registers a callback with each of its replicas (``Waiters``).
 The fetch handler checks the request again when a replica changes, and sets a timer for it. Produce
 requests share one periodic sweep instead of a timer each (``Deadlines``), because nearly all
-complete long before their deadline. All code runs on the event-loop thread.
+complete long before their deadline.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ network.
 ``deliver`` passes an event to the state machine, and ``carry_out`` runs the resulting effects in
 order. No other code changes the log or the state machine. The append thread of the partition writes
 to the log and returns the outcomes as events. ``Fetchers`` sends the replica's fetches to its
-leader, and ``IsrWrites`` writes its ISR proposals. All code runs on the event-loop thread.
+leader, and ``IsrWrites`` writes its ISR proposals.
 """
 
 from __future__ import annotations

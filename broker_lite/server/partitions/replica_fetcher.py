@@ -11,8 +11,7 @@ cost nothing while other partitions are busy. If replication throttling applies 
 this broker's rate is used up, the partition is not fetched for a while. A partition with this
 broker in its ISR is not throttled.
 
-The fetcher retries failed partitions with exponential backoff. All code runs on the event-loop
-thread.
+The fetcher retries failed partitions with exponential backoff.
 """
 
 from __future__ import annotations

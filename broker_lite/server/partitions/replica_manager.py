@@ -4,7 +4,7 @@ them.
 ``ReplicaManager.apply`` compares each metadata snapshot with the present replicas. It identifies
 replicas by topic id, so a topic that was deleted and recreated gets a new log. It deletes replicas
 of deleted topics and of partitions that were reassigned to other brokers. A failure of the data
-directory takes all replicas offline. All code runs on the event-loop thread.
+directory takes all replicas offline.
 """
 
 from __future__ import annotations

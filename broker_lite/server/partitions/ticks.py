@@ -2,7 +2,7 @@
 
 Replicas that flush by time receive flush ticks while they have unflushed records. Replicas of
 partitions with several replicas always receive slow ticks. Each of the two timers runs only while a
-replica needs it. ``replica_manager`` owns the timers. All code runs on the event-loop thread.
+replica needs it. ``replica_manager`` owns the timers.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The controller validates settings before it writes them. An unreadable setting therefore comes from
 a later version or a manual edit in ZooKeeper. The topic's retention is then uncertain, so the
-broker deletes none of its records until the setting is corrected. All code runs on the event-loop
-thread.
+broker deletes none of its records until the setting is corrected.
 """
 
 from __future__ import annotations
