@@ -244,15 +244,23 @@ def _load_revocations(context: ssl.SSLContext, path: str, setting: str) -> None:
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
-def try_handshake(tls: TlsSettings) -> None:
+def try_handshake(tls: TlsSettings, *, is_mutual: bool = False) -> None:
     """Check a listener's certificate and key by a TLS handshake in memory. Raises
-    InvalidConfigError."""
+    InvalidConfigError.
+
+    ``is_mutual``: both ends present the certificate and check it with the listener's CAs, as
+    brokers do with each other.
+    """
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False
-    client_context.verify_mode = ssl.CERT_NONE
+    if is_mutual:
+        trust(client_context, tls.truststore, f"{tls.prefix}ssl.truststore.location")
+        client_context.load_cert_chain(tls.keystore, tls.key or None)
+    else:
+        client_context.verify_mode = ssl.CERT_NONE
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context.wrap_bio(to_client, to_server)
-    server = server_context(tls, asks_clients=False).wrap_bio(
+    server = server_context(tls, asks_clients=is_mutual).wrap_bio(
         to_server, to_client, server_side=True
     )
     ends = [client, server]
@@ -264,6 +272,12 @@ def try_handshake(tls: TlsSettings) -> None:
                     ends.remove(end)
                 except ssl.SSLWantReadError:
                     pass
+    except ssl.SSLCertVerificationError as error:
+        raise InvalidConfigError(
+            f"{tls.prefix}ssl.keystore.location={tls.keystore}: other brokers would refuse the "
+            f"certificate ({error.verify_message}); sign it with a CA of "
+            f"{tls.prefix}ssl.truststore.location={tls.truststore}"
+        ) from None
     except ssl.SSLError as error:
         raise InvalidConfigError(
             f"{tls.prefix}ssl.keystore.location={tls.keystore}: a handshake fails: "

@@ -96,8 +96,9 @@ class ListenerTls:
             self._host,
             self._clock.now_ms(),
         )
-        try_handshake(tls)
-        return server_context(tls)
+        context = server_context(tls)
+        try_handshake(tls, is_mutual=self._listener.is_of_brokers_alone)
+        return context
 
     def _versions(self) -> list[tuple[int, int]]:
         found = []

@@ -226,6 +226,35 @@ def test_tls_1_2_client_needs_the_setting(tmp_path: Path) -> None:
     assert versions(listener(server, ssl_enabled_protocols="TLSv1.2,TLSv1.3")) == ["TLSv1.2"]
 
 
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+def test_listener_with_client_certificates_issues_no_session_ticket(
+    tmp_path: Path, client_auth: str
+) -> None:
+    """A resumed session would skip the check of the client's certificate."""
+    server, client = write_pem(tmp_path / "server"), write_pem(tmp_path / "client")
+    one = listener(server, ssl_client_auth=client_auth, ssl_truststore_location=client.ca)
+    tickets: list[bool] = []
+
+    def connect(endpoint: Endpoint) -> None:
+        context = ssl.create_default_context(cafile=server.ca)
+        context.load_cert_chain(client.certificate)
+        with (
+            socket.create_connection(endpoint) as sock,
+            context.wrap_socket(sock, server_hostname="127.0.0.1") as wrapped,
+        ):
+            # In TLS 1.3, tickets arrive before the first answer.
+            wrapped.sendall(b"\0\0\0\x08" + bytes(8))
+            assert wrapped.recv(1) == b"\0"
+            session = wrapped.session
+            tickets.append(session is not None and session.has_ticket)
+
+    async def attack(endpoint: Endpoint) -> None:
+        await asyncio.to_thread(connect, endpoint)
+
+    serve(one, attack)
+    assert tickets == [client_auth == "none"]
+
+
 def test_unusable_files_stop_the_start(tmp_path: Path) -> None:
     one, two = write_pem(tmp_path / "1"), write_pem(tmp_path / "2")
     expired = write_pem(tmp_path / "3", expired=True)
@@ -261,6 +290,22 @@ def test_ca_of_brokers_in_the_truststore_of_clients_stops_the_start(tmp_path: Pa
     with pytest.raises(InvalidConfigError, match="BROKERS and CLIENTS hold one CA"):
         listener(pem, **settings, ssl_truststore_location=str(both))
     listener(pem, **settings, ssl_truststore_location=of_clients).close()
+
+
+def test_certificate_that_other_brokers_would_refuse_stops_the_start(tmp_path: Path) -> None:
+    own, other = write_pem(tmp_path / "1"), write_pem(tmp_path / "2", ca=trustme.CA())
+    settings = {
+        "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        "listener_security_protocol_map": "CLIENTS:SSL,BROKERS:SSL",
+        "inter_broker_listener_name": "BROKERS",
+        "listener_name_brokers_ssl_client_auth": "required",
+    }
+    truststore = "listener_name_brokers_ssl_truststore_location"
+    with pytest.raises(InvalidConfigError) as refused:
+        listener(own, **settings, **{truststore: other.ca})
+    for part in ("other brokers would refuse the certificate", own.certificate, other.ca):
+        assert part in str(refused.value)
+    listener(own, **settings, **{truststore: own.ca}).close()
 
 
 @pytest.mark.parametrize("is_combined", [True, False])
