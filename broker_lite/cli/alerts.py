@@ -66,6 +66,18 @@ ALERTS = (
     Alert("LogbusTransactionOpen", "logbus_oldest_transaction_age_seconds > 900", 0, WARNING,
           "A transaction, open for {{ $value }} s, hides later records from consumers.",
           "Find its owner and the next step: logbus doctor"),
+    Alert("LogbusCertificateEnds", "logbus_certificate_end_seconds - time() < 14 * 86400", 0,
+          WARNING, "The certificate of listener {{ $labels.listener }} on {{ $labels.instance }} "
+          "ends within 14 days.",
+          "Issue a new one and replace the file of ssl.keystore.location: logbus cert renew"),
+    Alert("LogbusCertificateRejected",
+          "increase(logbus_certificate_reloads_failed_total[15m]) > 0", 0, WARNING,
+          "Broker {{ $labels.instance }} does not use the changed TLS files of listener "
+          "{{ $labels.listener }}.",
+          "Read broker.log for the reason, and replace the files"),
+    Alert("LogbusUnreadableZnodes", "max(logbus_unreadable_znodes) > 0", 0, WARNING,
+          "Brokers cannot read {{ $value }} users, ACLs or quotas, and deny what depends on them.",
+          "Read which ones, and what to do: logbus health"),
     Alert("LogbusGroupLate", "max by (group, topic) (logbus_group_lag_seconds) > 300", 5, WARNING,
           "Group {{ $labels.group }} is {{ $value }} s behind in topic {{ $labels.topic }}.",
           "Look at its members and partitions: logbus groups describe GROUP"),

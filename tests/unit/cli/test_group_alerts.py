@@ -1,4 +1,4 @@
-"""The alerts about groups, evaluated by promtool on values of the console's metrics."""
+"""Alerts about groups and security, evaluated by promtool on values of metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ LAG = Series("logbus_group_lag_records", (("group", "g"), ("topic", "t")))
 LATE = Series("logbus_group_lag_seconds", (("group", "g"), ("topic", "t")))
 AGE = Series("logbus_sample_age_seconds", (("instance", "console"),))
 CONTROLLER = Series("logbus_controller_active", (("instance", "broker-0"),))
-HEALTHY = {LAG: 10.0, LATE: 2.0, AGE: 3.0, CONTROLLER: 1.0}
+LISTENER = (("instance", "broker-0"), ("listener", "CLIENTS"))
+CERTIFICATE = Series("logbus_certificate_end_seconds", LISTENER)
+REJECTED = Series("logbus_certificate_reloads_failed_total", LISTENER)
+ZNODES = Series("logbus_unreadable_znodes", (("instance", "broker-0"),))
+DAY_S = 86_400.0
+"""promtool's clock starts at 0."""
+HEALTHY = {
+    LAG: 10.0, LATE: 2.0, AGE: 3.0, CONTROLLER: 1.0, CERTIFICATE: 60 * DAY_S, REJECTED: 0.0,
+    ZNODES: 0.0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -22,8 +31,20 @@ HEALTHY = {LAG: 10.0, LATE: 2.0, AGE: 3.0, CONTROLLER: 1.0}
         ({}, {LAG: 50.0}, {"LogbusGroupLagGrowing"}),
         ({AGE: 1.0}, {AGE: 60.0}, {"LogbusStaleSample"}),
         ({CONTROLLER: 0.0}, {}, {"LogbusNoController"}),
+        ({CERTIFICATE: 13 * DAY_S}, {}, {"LogbusCertificateEnds"}),
+        ({}, {REJECTED: 1.0}, {"LogbusCertificateRejected"}),
+        ({ZNODES: 1.0}, {}, {"LogbusUnreadableZnodes"}),
     ],
-    ids=["healthy", "late", "growing", "stale", "no controller"],
+    ids=[
+        "healthy",
+        "late",
+        "growing",
+        "stale",
+        "no controller",
+        "certificate ends",
+        "certificate rejected",
+        "unreadable znodes",
+    ],
 )
 def test_alert_fires_for_its_cause_alone(
     changed: dict[Series, float],
