@@ -172,9 +172,11 @@ stress: java $(VENV)/.installed $(VENV)/.dependencies-check
 	LOGBUS_TEST_INSTALLED=1 LOGBUS_STRESS_SECONDS=$(if $(filter command line,$(origin SECONDS)),$(SECONDS),600) \
 	  $(BIN)/pytest tests/spark/test_long.py -k come_and_go $(PYTEST_ARGS)
 
-# Fuzzes logins, access tokens, Envelopes, frames, certificate names and JAAS texts. Writes benchmarks/results/fuzz.json.
+# Fuzzes logins, access tokens, Envelopes, frames, certificate names, JAAS texts and access control lists, and plants faults.
+# Writes benchmarks/results/fuzz.json, which has the wanted and the reached number of inputs.
 fuzz: $(VENV)/.installed $(VENV)/.dependencies-check
 	PYTHONPATH=tests $(BIN)/python -P -m fuzz.soak $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(FIRST),--first $(FIRST))
+	LOGBUS_TEST_INSTALLED=1 LOGBUS_ACL_SETS=100000 $(BIN)/pytest tests/unit/security/test_authorizer.py
 	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -m planted tests/unit/security/test_planted_faults.py
 
 # Rotates certificates, passwords and access control lists under load.

@@ -1,13 +1,15 @@
 """Run all fuzz targets for some time and write their numbers of inputs: ``make fuzz``.
 
-Run ``python -m fuzz.soak --seconds 600 --only sasl --first 0``. A failure prints its target and
-seed; ``--first SEED --count 1`` repeats the failure. For every thousandth input, the allocated
+Run ``python -m fuzz.soak --seconds 600 --only sasl --first 0``. A target ends after its number of
+inputs (``INPUTS``), and leaves its unused time to the targets after it. A failure prints its target
+and seed; ``--first SEED --count 1`` repeats the failure. For every thousandth input, the allocated
 memory is checked. The result is ``benchmarks/results/fuzz.json``.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import resource
@@ -16,7 +18,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
-from fuzz.targets import TARGETS, Target, quiet
+from fuzz.targets import INPUTS, TARGETS, Target, quiet
 
 OUT = Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz.json"
 ALLOCATED_SHARE_MAX = 2
@@ -33,7 +35,12 @@ Caches and simulated brokers grow at the beginning.
 
 def run(name: str, first: int, count: int, seconds: float) -> dict[str, object]:
     """Run seeds from ``first`` on, up to ``count`` seeds or ``seconds``; return the figures."""
-    target, began = TARGETS[name](), time.monotonic()
+    with contextlib.closing(TARGETS[name]()) as target:
+        return _run(name, target, first, count, seconds)
+
+
+def _run(name: str, target: Target, first: int, count: int, seconds: float) -> dict[str, object]:
+    began = time.monotonic()
     done, size, rss = 0, 0, 0
     while done < count and time.monotonic() - began < seconds:
         seed = first + done
@@ -92,15 +99,18 @@ def _rss() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="fuzz.soak")
     parser.add_argument("--seconds", type=float, default=600, help="of all targets together")
-    parser.add_argument("--count", type=int, default=1_000_000, help="inputs of a target")
+    parser.add_argument("--count", type=int, help="inputs of each target")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--only", choices=sorted(TARGETS), help="one target")
     given = parser.parse_args()
     quiet()
     names = [given.only] if given.only else list(TARGETS)
     found = {}
-    for name in names:
-        found[name] = run(name, given.first, given.count, given.seconds / len(names))
+    until = time.monotonic() + given.seconds
+    for index, name in enumerate(names):
+        seconds = (until - time.monotonic()) / (len(names) - index)
+        wanted = given.count or INPUTS[name]
+        found[name] = run(name, given.first, wanted, seconds) | {"wanted": wanted}
         print(name, json.dumps(found[name]), flush=True)
     if given.only is None:
         OUT.write_text(json.dumps({"first": given.first, "targets": found}, indent=1) + "\n")

@@ -14,13 +14,14 @@ import hashlib
 import logging
 import random
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from sim.scheduler import SimLoop
 from support.access_world import NAMES, AccessWorld, Reply
 from support.api_frames import request_frame
 from support.token_issuer import AUDIENCE, ISSUER, Issuer
 
+from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidConfigError, ProtocolError, SaslAuthenticationError
 from broker_lite.model import OAUTHBEARER, PLAIN, TLS_ONLY, ScramMechanism
 from broker_lite.security.bearer import CheckedToken, bearer_message, end_of_token, parse_bearer
@@ -29,8 +30,12 @@ from broker_lite.security.jaas import parse_jaas
 from broker_lite.security.plain import parse_plain, plain_message
 from broker_lite.security.scram import ScramClient, ScramCredential, derive_keys
 from broker_lite.security.tokens import TokenRules, check_token, parse_keys
+from broker_lite.server.clock import Clock
 from broker_lite.server.dispatch import Dispatcher
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import ANONYMOUS, Session
+from broker_lite.server.network.listener import Listener
 from broker_lite.server.network.logins import BEFORE_LOGIN, Logins
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
@@ -50,15 +55,20 @@ LOGINS_A_WORLD = 2000
 """Number of frame sequences after which a target creates a new broker with a small state."""
 
 
-class Target(Protocol):
+class Target:
     """A fuzz target. With ``is_remote``, network input must not exhaust memory."""
 
-    is_remote: bool
+    is_remote = True
 
-    def once(self, rng: random.Random) -> int: ...
+    def once(self, rng: random.Random) -> int:
+        """Feed one random input to the code; return its size in bytes."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the sockets of the target. By default it has none."""
 
 
-class Jaas:
+class Jaas(Target):
     """Tests the parser of ``sasl.jaas.config``, a setting of clients."""
 
     is_remote = False
@@ -81,7 +91,7 @@ class Jaas:
         return len(text)
 
 
-class Names:
+class Names(Target):
     """Tests the mapping of certificate names to principals (``ssl.principal.mapping.rules``).
 
     A broker's operator writes the rules, and clients send the names. A random rule may have nested
@@ -109,10 +119,8 @@ class Names:
         return len(name) + len(text)
 
 
-class Frames:
+class Frames(Target):
     """Tests the framing before a login: a stream of bytes, split at random places."""
-
-    is_remote = True
 
     def once(self, rng: random.Random) -> int:
         frame = request_frame(ApiKey.API_VERSIONS, 3, NAMES)
@@ -152,10 +160,8 @@ class _FuzzIssuer:
     async def refresh(self) -> None: ...
 
 
-class _World:
+class _World(Target):
     """A broker with an authorizer and logins, in virtual time."""
-
-    is_remote = True
 
     def __init__(self) -> None:
         self.loop = _Loop()  # type: ignore[abstract]
@@ -176,8 +182,8 @@ class _World:
             salt_key=b"k",
             issuer=_FuzzIssuer(),
         )
-        parts = dataclasses.replace(world.parts, logins=logins)
-        self.dispatcher = Dispatcher(self.loop, parts)
+        self.parts = dataclasses.replace(world.parts, logins=logins)
+        self.dispatcher = Dispatcher(self.loop, self.parts)
 
     def run(self, body: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(body)
@@ -197,6 +203,22 @@ class _World:
             reply.refuse(str(error))
         await asyncio.wait_for(reply.done, 60)
         return reply  # type: ignore[no-any-return]
+
+    def frame(self, rng: random.Random, step: int, name: str, message: bytes) -> tuple[bytes, bool]:
+        """Return a frame, and whether a correct client may send it at this step of the login."""
+        if rng.random() < 0.1:
+            key = rng.choice(sorted(VERSIONS))
+            version = rng.randrange(VERSIONS[key][0], VERSIONS[key][1] + 1)
+            names = {**NAMES, "topic_id": "A" * 22}
+            return mutated(request_frame(key, version, names), rng, 2), False
+        if step == 0:
+            frame = request_frame(ApiKey.SASL_HANDSHAKE, 1, NAMES, {"mechanism": name})
+        else:
+            changed = mutated(message, rng, 2) if rng.random() < 0.5 else message
+            fields = {"auth_bytes": changed}
+            frame = request_frame(ApiKey.SASL_AUTHENTICATE, 0, NAMES, fields)
+        sent = mutated(frame, rng, 2) if rng.random() < 0.3 else frame
+        return sent, sent == frame
 
 
 class Sasl(_World):
@@ -220,7 +242,7 @@ class Sasl(_World):
             OAUTHBEARER: bearer_message(USER if password == PASSWORD else "another"),
         }.get(name, client.first())
         for step in range(rng.randrange(1, 6)):
-            frame, intact = self._frame(rng, step, name, message)
+            frame, intact = self.frame(rng, step, name, message)
             is_exact = is_exact and intact
             size += len(frame)
             reply = await self.send(session, frame)
@@ -238,23 +260,77 @@ class Sasl(_World):
                         message = client.final(bytes(answer.classic_view() or b""))
         return size
 
-    def _frame(
-        self, rng: random.Random, step: int, name: str, message: bytes
-    ) -> tuple[bytes, bool]:
-        """Return a frame, and whether a correct client may send it at this step of the login."""
-        if rng.random() < 0.1:
-            key = rng.choice(sorted(VERSIONS))
-            version = rng.randrange(VERSIONS[key][0], VERSIONS[key][1] + 1)
-            names = {**NAMES, "topic_id": "A" * 22}
-            return mutated(request_frame(key, version, names), rng, 2), False
-        if step == 0:
-            frame = request_frame(ApiKey.SASL_HANDSHAKE, 1, NAMES, {"mechanism": name})
-        else:
-            changed = mutated(message, rng, 2) if rng.random() < 0.5 else message
-            fields = {"auth_bytes": changed}
-            frame = request_frame(ApiKey.SASL_AUTHENTICATE, 0, NAMES, fields)
-        sent = mutated(frame, rng, 2) if rng.random() < 0.3 else frame
-        return sent, sent == frame
+
+class Live(_World):
+    """Tests socket connections that never log in. The listener and the dispatcher of a broker run
+    in this process, on a real event loop.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = BrokerConfig(
+            port=0, sasl_enabled_mechanisms=SHA_256, inter_broker_client_config="unread"
+        )
+        self._real = asyncio.new_event_loop()
+        self._listener = Listener(config, clock=Clock(), metrics=Metrics())
+        self._sessions: list[Session] = []
+        self._live = Dispatcher(self._real, self.parts)
+        self._real.run_until_complete(self._start())
+
+    async def _start(self) -> None:
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
+            self._sessions.append(reply.session)
+            self._live.begin(frame, reply)
+
+        self._listener.start(self._real, begin)
+
+    def once(self, rng: random.Random) -> int:
+        return self._real.run_until_complete(self._connect(rng))
+
+    def close(self) -> None:
+        self._listener.close()
+        self._live.close()
+        self._real.run_until_complete(asyncio.sleep(0))
+        self._real.close()
+
+    async def _connect(self, rng: random.Random) -> int:
+        stream = self._stream(rng)
+        self._sessions.clear()
+        # Clients of one address would use up its ports, because a closed connection keeps its port
+        # for a minute.
+        address = f"127.1.{rng.randrange(1, 250)}.1"
+        reader, writer = await asyncio.open_connection(
+            *self._listener.bound, local_addr=(address, 0)
+        )
+        try:
+            # The broker closes the connection of a malformed frame at once.
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(60):
+                    at = 0
+                    while at < len(stream):
+                        count = rng.randrange(1, 400)
+                        writer.write(stream[at : at + count])
+                        await writer.drain()
+                        at += count
+                    writer.write_eof()
+                    while await reader.read(65_536):
+                        pass
+        finally:
+            writer.transport.abort()
+        assert all(session.principal == ANONYMOUS for session in self._sessions)
+        return len(stream)
+
+    def _stream(self, rng: random.Random) -> bytes:
+        """Return the bytes of one connection: up to ten requests with a wrong password."""
+        message = ScramClient(SHA_256, USER, "wrong", "nonce").first()
+        stream = b""
+        for step in range(rng.randrange(1, 11)):
+            frame, _ = self.frame(rng, step, SHA_256, message)
+            size = len(frame)
+            if rng.random() < 0.05:
+                size = rng.choice((-1, 0, 1, size + 7, 1 << 20, (1 << 31) - 1))
+            stream += size.to_bytes(4, "big", signed=True) + frame
+        return stream if rng.random() < 0.9 else mutated(stream, rng)
 
 
 class Envelopes(_World):
@@ -278,13 +354,12 @@ class Envelopes(_World):
         return len(frame)
 
 
-class Tokens:
+class Tokens(Target):
     """Tests the checks of OAUTHBEARER: client messages, access tokens and key sets.
 
     Only tokens that the issuer signed with its own keys may pass.
     """
 
-    is_remote = True
     _PARTS = (
         '{"alg":"ES256","kid":"first"}',
         '{"iss":"https://issuer.example","aud":"logbus","sub":"carol","exp":4000000000}',
@@ -319,10 +394,8 @@ class Tokens:
         return len(message) + len(self._set)
 
 
-class PlainMessages:
+class PlainMessages(Target):
     """Tests the parser of a client's SASL PLAIN message."""
-
-    is_remote = True
 
     def once(self, rng: random.Random) -> int:
         message = mutated(plain_message(USER, PASSWORD), rng)
@@ -333,10 +406,8 @@ class PlainMessages:
         return len(message)
 
 
-class ScramMessages:
+class ScramMessages(Target):
     """Tests the client's side of SCRAM with a broker that does not know the password."""
-
-    is_remote = True
 
     def once(self, rng: random.Random) -> int:
         client = ScramClient(SHA_256, USER, PASSWORD, "nonce")
@@ -357,12 +428,16 @@ TARGETS: dict[str, type[Target]] = {
     "jaas": Jaas,
     "names": Names,
     "frames": Frames,
+    "live": Live,
     "scram": ScramMessages,
     "plain": PlainMessages,
     "tokens": Tokens,
     "sasl": Sasl,
     "envelopes": Envelopes,
 }
+"""The targets, the fastest first."""
+INPUTS = dict.fromkeys(TARGETS, 1_000_000) | {"live": 100_000}
+"""The number of inputs of a complete run."""
 
 
 def quiet() -> None:
