@@ -26,7 +26,12 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.context import cluster_options
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
-from broker_lite.errors import LogbusError, NoClusterError
+from broker_lite.errors import (
+    ClusterAuthorizationError,
+    InvalidConfigError,
+    LogbusError,
+    NoClusterError,
+)
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.transactions import Holder
@@ -42,6 +47,8 @@ CLUSTER_TIMEOUT_MS = 3000
 """Maximum time in ms that a check waits for the cluster."""
 OPEN_LONG_S = 60
 """Age in seconds from which an open transaction, which hides later records, is a warning."""
+UID_MIN, UID_END = 1000, 65_534
+"""User ids of people's accounts: from ``UID_MIN``, and below ``UID_END``."""
 CERTIFICATE_WARNING_S = 30 * 86_400
 """A certificate that expires within this many seconds is a warning."""
 _SPARK_SETTINGS = (
@@ -354,6 +361,14 @@ def cluster(bootstrap_servers: str | None = None, zookeeper: str | None = None) 
     return Finding("cluster", "ok", f"{count} broker{'s' if count != 1 else ''} at {servers}")
 
 
+def _unchecked(check: str, error: LogbusError, operation: str) -> Finding:
+    """Return the finding of a check that needs ``operation`` on the cluster and failed."""
+    if isinstance(error, ClusterAuthorizationError):
+        cure = f"allow it with: logbus acl add USER {operation} --cluster"
+        return Finding(check, "info", f"not checked: the user needs {operation}", cure)
+    return Finding(check, "info", "not checked: no cluster answers", "see cluster")
+
+
 def _cluster_cure(servers: str) -> str:
     """Return the remedy for an unreachable cluster, according to the source of its address."""
     from broker_lite.cli import running
@@ -381,8 +396,8 @@ def replicas(bootstrap_servers: str | None = None, zookeeper: str | None = None)
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             sample = take_sample(admin)
             few = under_replication.find(admin, sample.view)
-    except LogbusError:
-        return Finding("replicas", "info", "not checked: no cluster answers", "see cluster")
+    except LogbusError as error:
+        return _unchecked("replicas", error, "describe")
     rows = partitions(sample)
     for cause in partition_causes(rows):
         return Finding("replicas", cause.state, cause.found, cause.cure)
@@ -451,8 +466,8 @@ def disks(bootstrap_servers: str | None = None, zookeeper: str | None = None) ->
         servers = discovery.resolve(bootstrap_servers, zookeeper)
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             sample = take_sample(admin)
-    except LogbusError:
-        return Finding("brokers' disks", "info", "not checked: no cluster answers", "see cluster")
+    except LogbusError as error:
+        return _unchecked("brokers' disks", error, "describe")
     for cause in sorted(disk_causes(sample), key=lambda cause: cause.state != "critical"):
         return Finding("brokers' disks", cause.state, f"{cause.about}: {cause.found}", cause.cure)
     return Finding("brokers' disks", "ok", "no disk has failed or is filling")
@@ -469,8 +484,8 @@ def certificates(bootstrap_servers: str | None = None, zookeeper: str | None = N
         security = discovery.security_for(servers)
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS, security=security) as admin:
             brokers = admin.cluster(()).brokers.values()
-    except LogbusError:
-        return Finding("certificates", "info", "not checked: no cluster answers", "see cluster")
+    except LogbusError as error:
+        return _unchecked("certificates", error, "describe")
     if not security.is_tls:
         return Finding("certificates", "ok", "none: this connection has no TLS")
     ends: dict[Endpoint, float] = {}
@@ -499,6 +514,129 @@ def certificate_finding(ends: Mapping[Endpoint, float], brokers: int, now_s: flo
     )
 
 
+def access(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
+    """Check for settings that let others use the cluster without a login."""
+    from broker_lite.observing.exposure import exposure_cause
+
+    try:
+        hosts, settings = _broker_settings(bootstrap_servers, zookeeper)
+    except LogbusError as error:
+        return _unchecked("access", error, "describe_configs")
+    cause = exposure_cause(settings, hosts, other_accounts())
+    if cause is not None:
+        return Finding("access", cause.state, cause.found, cause.cure)
+    if any(own.get("authorizer") != "enforce" for own in settings.values()):
+        return Finding("access", "ok", "open to this account alone")
+    return Finding("access", "ok", "clients need a login and ACLs, ZooKeeper a credential")
+
+
+def other_accounts() -> int:
+    """Return the number of other people's accounts on this machine, those with a login shell."""
+    import pwd
+
+    return sum(
+        1
+        for row in pwd.getpwall()
+        if UID_MIN <= row.pw_uid < UID_END
+        and row.pw_uid != os.getuid()
+        and not row.pw_shell.endswith(("/nologin", "/false"))
+    )
+
+
+def zookeeper_servers(
+    bootstrap_servers: str | None = None, zookeeper: str | None = None
+) -> Finding:
+    """Check the versions of the ZooKeeper servers that the brokers use."""
+    from broker_lite.observing.exposure import zookeeper_cause
+
+    name = "zookeeper servers"
+    try:
+        _, settings = _broker_settings(bootstrap_servers, zookeeper)
+        own = settings[min(settings)]
+        has_tls = own.get(_ZK_TLS) == "true"
+        versions = {
+            address: _zookeeper_version(address, own, has_tls=has_tls)
+            for address in own.get("zookeeper.connect", "").partition("/")[0].split(",")
+        }
+    except LogbusError as error:
+        return _unchecked(name, error, "describe_configs")
+    except (OSError, ValueError) as error:
+        cure = "run it on a broker's machine; ZooKeeper's 4lw.commands.whitelist needs srvr"
+        return Finding(name, "info", f"not checked: {error}", cure)
+    for address, version in versions.items():
+        cause = zookeeper_cause(address.rpartition(":")[0], version, has_tls=has_tls)
+        if cause is not None:
+            return Finding(name, cause.state, cause.found, cause.cure)
+    found = {".".join(map(str, version)) for version in versions.values()}
+    return Finding(name, "ok", ", ".join(sorted(found)))
+
+
+def _zookeeper_version(
+    address: str, settings: Mapping[str, str], *, has_tls: bool
+) -> tuple[int, ...]:
+    """Ask a ZooKeeper server for its version. Raises OSError and ValueError."""
+    from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
+
+    host, _, port = address.strip().rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0) as sock:
+        if has_tls:
+            tls = ZooKeeperTls(settings[_ZK_CA], settings.get(_ZK_CERTIFICATE, ""))
+            try:
+                sock = tls.wrap(sock, host)
+            except InvalidConfigError as error:
+                raise ValueError(error.message) from None
+        sock.sendall(b"srvr")
+        answer = sock.recv(4096).decode("utf-8", "replace")
+    found = re.match(r"Zookeeper version: (\d+)\.(\d+)\.(\d+)", answer)
+    if found is None:
+        raise ValueError(f"{address} does not answer srvr: {answer[:80]!r}")
+    return tuple(map(int, found.groups()))
+
+
+_ZK_TLS = "zookeeper.ssl.client.enable"
+_ZK_CA = "zookeeper.ssl.truststore.location"
+_ZK_CERTIFICATE = "zookeeper.ssl.keystore.location"
+
+
+def _broker_settings(
+    bootstrap_servers: str | None, zookeeper: str | None
+) -> tuple[set[str], dict[int, dict[str, str]]]:
+    """Return the brokers' advertised hosts, and their settings by broker id."""
+    from broker_lite.client import discovery
+    from broker_lite.client.administration.admin import Admin
+
+    servers = discovery.resolve(bootstrap_servers, zookeeper)
+    with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
+        brokers = admin.cluster(()).brokers
+        described = admin.describe_configs(brokers=brokers)
+    settings = {
+        int(name): {key: entry.value or "" for key, entry in rows.items()}
+        for (_, name), rows in described.items()
+    }
+    return {endpoint.host for endpoint in brokers.values()}, settings
+
+
+def znodes(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
+    """Check that the brokers can read all users, access control lists and quotas."""
+    from broker_lite.client import discovery
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.observing.verdict import unreadable_causes
+
+    try:
+        servers = discovery.resolve(bootstrap_servers, zookeeper)
+        with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
+            reports = admin.broker_reports()
+    except LogbusError as error:
+        return _unchecked("znodes", error, "describe")
+    found = list(unreadable_causes(reports))
+    if found:
+        more = f" ({len(found) - 1} more: logbus health)" if len(found) > 1 else ""
+        return Finding("znodes", found[0].state, found[0].found + more, found[0].cure)
+    if any(report.version is None for report in reports):
+        return _unchecked("znodes", ClusterAuthorizationError(), "describe")
+    return Finding("znodes", "ok", "brokers read all users, ACLs and quotas")
+
+
 CHECKS: tuple[Callable[[], Finding], ...] = (
     java,
     zookeeper_jars,
@@ -522,6 +660,9 @@ CLUSTER_CHECKS: tuple[Callable[[str | None, str | None], Finding], ...] = (
     open_transactions,
     disks,
     certificates,
+    access,
+    znodes,
+    zookeeper_servers,
 )
 """Checks of the cluster that ``-b`` or ``--zookeeper`` names."""
 

@@ -26,12 +26,14 @@ from support.patience import until
 
 from broker_lite.bus import connect
 from broker_lite.cli import doctor
+from broker_lite.client.administration import users
 from broker_lite.client.client_config import chosen_security, security_of_file, take_security
 from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError, LogbusError
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.metadata.credentials import SALT_KEY
+from broker_lite.metadata.credentials import SALT_KEY, user_path
 from broker_lite.metadata.znodes import CHANGES
+from broker_lite.model import ScramMechanism
 
 pytestmark = pytest.mark.real
 
@@ -249,11 +251,45 @@ def _succeeds(action: Callable[[], object]) -> bool:
     return True
 
 
-def test_doctor_reads_the_brokers_certificates(secured: LocalCluster) -> None:
+def test_doctor_checks_certificates_and_open_doors(secured: LocalCluster) -> None:
     with chosen_security(security_of_file(Path(str(secured.client_config)))):
         finding = doctor.certificates(secured.bootstrap_servers)
+        found = [
+            check(secured.bootstrap_servers)
+            for check in (doctor.access, doctor.znodes, doctor.zookeeper_servers)
+        ]
     assert finding.state == "ok"
     assert re.fullmatch(r"the first ends on \d{4}-\d\d-\d\d", finding.found)
+    assert [each.state for each in found] == ["ok"] * 3, found
+    assert found[0].found == "clients need a login and ACLs, ZooKeeper a credential"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", found[2].found)
+
+
+def test_znode_that_brokers_cannot_read_is_named_with_its_cure(secured: LocalCluster) -> None:
+    user = secured.client_config
+    with connect(secured.bootstrap_servers, client_config=user) as bus:
+        mechanisms = [ScramMechanism.SHA_256]
+        bus.admin.run(lambda c, ms: users.set_password(c, "dora", "of dora", mechanisms, ms))
+        client = KazooClient(hosts=secured.zookeeper.partition("/")[0])
+        client.start()
+        try:
+            secret = (secured.directory / "security/zookeeper.secret").read_text().strip()
+            client.add_auth("digest", secret)
+            client.set(f"/logbus{user_path('dora')}", b"{}")
+        finally:
+            client.stop()
+            client.close()
+        # A broker reads all znodes when it starts.
+        secured.brokers[0].stop()
+        secured.brokers[0].start()
+        with chosen_security(security_of_file(Path(str(user)))):
+            until(lambda: doctor.znodes(secured.bootstrap_servers).state == "warning")
+            finding = doctor.znodes(secured.bootstrap_servers)
+        assert finding.found.startswith("znode /credentials/users/dora cannot be read: it holds")
+        assert "logbus user add 'dora'" in finding.cure
+        bus.admin.run(lambda c, ms: users.set_password(c, "dora", "again", mechanisms, ms))
+        with chosen_security(security_of_file(Path(str(user)))):
+            until(lambda: doctor.znodes(secured.bootstrap_servers).state == "ok")
 
 
 def test_only_brokers_may_access_znodes(secured: LocalCluster) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import ANY
 
 import pytest
@@ -21,6 +23,7 @@ from broker_lite.client.administration.transactions import (
     OpenInLog,
     TransactionDescription,
 )
+from broker_lite.errors import ClusterAuthorizationError, NoBrokersError
 from broker_lite.local.cluster import write_json
 from broker_lite.local.process import start_mark
 from broker_lite.model import Endpoint, TopicPartition
@@ -217,7 +220,8 @@ def test_unchecked_cluster_is_not_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("LOGBUS_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.delenv("LOGBUS_ZOOKEEPER", raising=False)
-    for finding in (doctor.cluster(), doctor.replicas(), doctor.open_transactions()):
+    for check in doctor.CLUSTER_CHECKS:
+        finding = check(None, None)
         assert finding.state == "info" and finding.found.startswith("not checked")
 
 
@@ -266,6 +270,14 @@ def test_doctor_checks_the_disk_of_the_running_clusters_folder(
     assert doctor.disk().found.endswith(f"free in {tmp_path}/elsewhere/c")
 
 
+def test_other_accounts_are_those_of_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(0, "/bin/sh"), (1000, "/bin/zsh"), (1001, "/usr/sbin/nologin"), (1002, "/bin/false"),
+            (os.getuid(), "/bin/sh"), (65_534, "/bin/sh")]  # fmt: skip
+    found = [SimpleNamespace(pw_uid=uid, pw_shell=shell) for uid, shell in rows]
+    monkeypatch.setattr(pwd, "getpwall", lambda: found)
+    assert doctor.other_accounts() == (0 if os.getuid() == 1000 else 1)
+
+
 def test_certificate_that_ends_soon_is_named_with_its_broker() -> None:
     now_s, day_s = 1_700_000_000.0, 86_400
     near, far = Endpoint("a", 9092), Endpoint("b", 9092)
@@ -276,3 +288,11 @@ def test_certificate_that_ends_soon_is_named_with_its_broker() -> None:
     assert (bad.state, bad.found) == ("warning", "the certificate of a:9092 ends on 2023-12-13")
     assert "ssl.keystore.location" in bad.cure
     assert "1 of 2 brokers" in doctor.certificate_finding({near: now_s}, 2, now_s).found
+
+
+def test_denied_check_names_the_permission_that_it_needs() -> None:
+    """It said that no cluster answered."""
+    finding = doctor._unchecked("disks", ClusterAuthorizationError(), "describe")
+    assert finding.found == "not checked: the user needs describe"
+    assert finding.cure == "allow it with: logbus acl add USER describe --cluster"
+    assert doctor._unchecked("disks", NoBrokersError(), "describe").cure == "see cluster"

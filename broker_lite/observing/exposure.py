@@ -1,0 +1,69 @@
+"""Judge who can use a cluster without a login, by the settings of its brokers, and whether its
+ZooKeeper servers are too old. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Collection, Mapping
+
+from broker_lite.observing.verdict import Cause
+
+ZOOKEEPER_MIN = (3, 9, 5)
+"""Lowest version of ZooKeeper that checks certificates without reverse DNS (CVE-2026-24281)."""
+
+BrokerSettings = Mapping[int, Mapping[str, str]]
+"""The settings of brokers, by broker id and key."""
+
+_OPEN: Mapping[str, Callable[[str], bool]] = {
+    "authorizer": lambda value: value != "enforce",
+    "listeners.insecure.allow": lambda value: value == "true",
+    "zookeeper.auth.file": lambda value: not value,
+}
+"""Whether a value of a setting leaves the cluster open, by the setting's key."""
+
+
+def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: int) -> Cause | None:
+    """Return a cause with the settings that let others use the cluster without a login, or None.
+
+    ``hosts`` are the advertised hosts of the brokers. ``accounts`` is the number of other people's
+    accounts on this machine. Without such accounts, an open cluster on loopback has no cause.
+    """
+    if not all(map(is_loopback, hosts)):
+        who, cure = "other machines", "follow 'Secure several machines' in the documentation"
+    elif accounts:
+        who = f"{accounts} other account{'s' if accounts > 1 else ''} of this machine"
+        cure = "stop the cluster (logbus down), then start it with: logbus up --secure"
+    else:
+        return None
+    found: dict[str, list[int]] = {}
+    for key, is_open in _OPEN.items():
+        for broker_id, own in sorted(settings.items()):
+            value = own.get(key, "")
+            if is_open(value):
+                found.setdefault(f"{key}={value or '(empty)'}", []).append(broker_id)
+    if not found:
+        return None
+    rows = [
+        text if len(ids) == len(settings) else f"{text} (broker {', '.join(map(str, ids))})"
+        for text, ids in found.items()
+    ]
+    return Cause("warning", "access", f"open to {who}: {', '.join(rows)}", cure)
+
+
+def zookeeper_cause(host: str, version: tuple[int, ...], *, has_tls: bool) -> Cause | None:
+    """Return a cause for a ZooKeeper server before ``ZOOKEEPER_MIN`` that checks certificates or
+    that other machines can reach; otherwise None.
+    """
+    if version >= ZOOKEEPER_MIN or (is_loopback(host) and not has_tls):
+        return None
+    lowest = ".".join(map(str, ZOOKEEPER_MIN))
+    text = f"{host} runs {'.'.join(map(str, version))}, before {lowest} (CVE-2026-24281)"
+    return Cause("warning", "ZooKeeper", text, f"upgrade ZooKeeper to {lowest} or later")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is ``localhost`` or an address of the loopback interface."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
