@@ -617,7 +617,12 @@ class SearchLimitError(LogbusError):
     code, name = 10032, "SEARCH_LIMIT"
 
 
+_ALLOW = "a user with ALTER on the cluster can allow it with: logbus acl add"
 _DEFAULT_MESSAGES: dict[str, str] = {
+    "TOPIC_AUTHORIZATION_FAILED": f"the user may not do this with the topic; {_ALLOW}",
+    "GROUP_AUTHORIZATION_FAILED": f"the user may not do this with the group; {_ALLOW}",
+    "CLUSTER_AUTHORIZATION_FAILED": f"the user may not do this with the cluster; {_ALLOW}",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": f"the user may not use the transactional id; {_ALLOW}",
     "UNKNOWN_SERVER_ERROR": "unexpected error in the broker; see the broker's log",
     "UNKNOWN_TOPIC_OR_PARTITION": "this broker does not know the topic or partition",
     "NOT_LEADER_OR_FOLLOWER": "this broker does not lead the partition; refresh the metadata",

@@ -114,6 +114,7 @@ def test_user_may_do_what_an_acl_allows_and_nothing_else(
         with bus.producer() as producer, pytest.raises(LogbusError) as refused:
             producer.send("guarded", b"no").result(30)
         assert "AUTHORIZATION_FAILED" in str(refused.value)
+        assert "logbus acl add USER write --topic NAME" in str(refused.value)
         delete = ("acl", "delete", "alice", "read", "--topic", "guarded")
         assert logbus(*delete, "--dry-run").returncode == 0 and read() == [b"hello"]
         assert logbus(*delete, "--yes").returncode == 0

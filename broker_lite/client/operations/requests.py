@@ -31,6 +31,7 @@ from broker_lite.client.transport.steps import (
     SendAll,
 )
 from broker_lite.errors import (
+    ClusterAuthorizationError,
     IllegalSaslStateError,
     InvalidConfigError,
     LogbusError,
@@ -525,7 +526,17 @@ def init_producer_id(cluster: Cluster, deadline_ms: float) -> Operation[tuple[in
     answer = yield from on_any_broker(
         cluster,
         CallExchange(producers.InitProducerIdRequest()),
-        lambda answer: error_for(answer.error_code) if answer.error_code else None,
+        lambda answer: _identity_error(answer.error_code) if answer.error_code else None,
         deadline_ms,
     )
     return answer.producer_id, answer.producer_epoch
+
+
+def _identity_error(code: int) -> LogbusError:
+    if code == ClusterAuthorizationError.code:
+        # The answer has no text, and the permission that a producer lacks is on a topic.
+        return ClusterAuthorizationError(
+            "the user may write to no topic; a user with ALTER on the cluster can allow it with: "
+            "logbus acl add USER write --topic NAME"
+        )
+    return error_for(code)

@@ -9,6 +9,7 @@ from broker_lite.errors import (
     ProducerFencedError,
     TransactionAbortableError,
     WriteConflictError,
+    error_for,
 )
 from broker_lite.wire.error_codes import code_in_version
 
@@ -58,3 +59,11 @@ def test_versions_that_cannot_abort_get_the_error_of_a_wrong_state(
 def test_all_other_errors_keep_their_code_of_the_protocol() -> None:
     assert code_in_version(ConcurrentTransactionsError(), 26, 0) == 51
     assert code_in_version(WriteConflictError(), 26, 0) == 15
+
+
+@pytest.mark.parametrize("code", [29, 30, 31, 53])
+def test_denial_without_a_text_names_the_command_that_allows_it(code: int) -> None:
+    """Most of Kafka's answers carry a code alone; the client showed "CLUSTER AUTHORIZATION
+    FAILED".
+    """
+    assert "logbus acl add" in error_for(code).message
