@@ -78,7 +78,7 @@ def set_quota(
     """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         admin.run(lambda cluster, ms: quotas.alter_quotas(cluster, entity, {key: value}, ms))
-    output.report_change(_row(entity, key, value), form, f"{entity}: {key}={value:g}")
+    output.report_change(_row(entity, key, value), form, f"{entity}: {key}={value:.15g}")
 
 
 @quota.command("list")
@@ -155,7 +155,7 @@ def delete(
                 )
             row = {**_row(entity, key, None), "deleted": False}
             report.add(row, f"{entity} has no quota {key}")
-        elif change.is_wanted(f"Remove {key}={value:g} of {entity}?"):
+        elif change.is_wanted(f"Remove {key}={value:.15g} of {entity}?"):
             admin.run(lambda cluster, ms: quotas.alter_quotas(cluster, entity, {key: None}, ms))
             row = {**_row(entity, key, value), "deleted": True}
             report.add(row, f"{entity}: {key} is removed")
