@@ -9,8 +9,9 @@ search skips transaction markers and aborted records, and ends at the last stabl
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, NO_TIMESTAMP
@@ -21,24 +22,45 @@ from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, Time
 
 NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
 """The answer for an offset after which there is no committed record."""
+JOB_MS = 2
+"""Milliseconds after which a job of lookups ends, so that reads of other clients can start. The
+handler passes the remaining lookups to another job."""
+
+
+class _TimeLookup(NamedTuple):
+    """A lookup of the first record at or after ``offset`` and below ``end``."""
+
+    reader: LogReader
+    offset: int
+    end: int
 
 
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> RecordTimesResponse:
     """Look up the offset of each row. The answer has the order of the request."""
-    answers: list[TimeAnswer] = []
-    for _, rows in itertools.groupby(
+    rows: list[TimeAnswer | _TimeLookup] = []
+    for _, group in itertools.groupby(
         message.partitions, key=lambda row: (row.topic_id, row.partition)
     ):
-        answers += await _answers(parts, request, list(rows))
-    return RecordTimesResponse(tuple(answers))
+        rows += _lookups(parts, request, list(group))
+    lookups = [row for row in rows if isinstance(row, _TimeLookup)]
+    # Look up many partitions in one job of a read thread, because a job for each partition would
+    # cost more than the lookup.
+    found: list[TimeAnswer] = []
+    while len(found) < len(lookups):
+        job = partial(_found, lookups, len(found), parts.clock.monotonic_ms)
+        found += await parts.disk.run_read(job)
+    times = iter(found)
+    return RecordTimesResponse(
+        tuple(next(times) if isinstance(row, _TimeLookup) else row for row in rows)
+    )
 
 
-async def _answers(
+def _lookups(
     parts: BrokerContext, request: RequestContext, rows: Sequence[TimePartition]
-) -> list[TimeAnswer]:
-    """Look up the offsets of one partition in one job of the disk's read threads."""
+) -> list[TimeAnswer | _TimeLookup]:
+    """Return the lookups of one partition's rows, or the answers that need no lookup."""
     first = rows[0]
     try:
         request.access.check_topic_id(first.topic_id, parts.registry.snapshot.topics_by_id)
@@ -47,14 +69,26 @@ async def _answers(
     except LogbusError as error:
         return [_failed(error)] * len(rows)
     reader, end = replica.log.reader, replica.last_stable_offset
-    if all(row.offset >= end for row in rows):
-        return [NONE] * len(rows)
-    return await parts.disk.run_read(lambda: [_first(reader, row.offset, end) for row in rows])
+    return [NONE if row.offset >= end else _TimeLookup(reader, row.offset, end) for row in rows]
 
 
-def _first(reader: LogReader, offset: int, end: int) -> TimeAnswer:
+def _found(
+    lookups: Sequence[_TimeLookup], first: int, monotonic_ms: Callable[[], int]
+) -> list[TimeAnswer]:
+    """Return the results of the lookups from number ``first`` on that fit into ``JOB_MS``, at
+    least one."""
+    until_ms = monotonic_ms() + JOB_MS
+    answers = []
+    for lookup in itertools.islice(lookups, first, None):
+        answers.append(_first(lookup))
+        if monotonic_ms() >= until_ms:
+            break
+    return answers
+
+
+def _first(lookup: _TimeLookup) -> TimeAnswer:
     try:
-        found = None if offset >= end else reader.first_at(offset, end)
+        found = lookup.reader.first_at(lookup.offset, lookup.end)
     except LogbusError as error:
         return _failed(error)
     return NONE if found is None else TimeAnswer(0, found.offset, found.timestamp_ms)

@@ -423,6 +423,16 @@ def test_time_of_the_next_record_skips_markers_and_aborted_records() -> None:
     run(body, brokers=1)
 
 
+def test_times_that_exceed_a_job_are_looked_up_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(world: World) -> None:
+        leader = await world.serves(1)
+        await write_history(leader)
+        monkeypatch.setattr(record_times, "JOB_MS", 0)
+        assert await times_at(leader, 7, *range(7)) == [-1, 0, 3, 3, 3, 6, 6, 6]
+
+    run(body, brokers=1)
+
+
 def test_time_of_the_next_record_gives_up_after_many_aborted_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
