@@ -461,11 +461,17 @@ class GroupOffsets:
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_group(path, znode.data)
 
-    async def kinds(self) -> dict[str, str]:
-        """Return the kind of every group in ZooKeeper, by group name."""
-        groups = [znodes.group_name(n) for n in await self._store.children(znodes.CONSUMERS) or ()]
-        kinds = await gather([self.kind(group) for group in groups])
-        return {group: kind for group, kind in zip(groups, kinds) if kind is not None}
+    async def names(self) -> list[str]:
+        """Return the name of every group in ZooKeeper."""
+        children = await self._store.children(znodes.CONSUMERS) or ()
+        return [znodes.group_name(name) for name in children]
+
+    async def kinds(self, groups: Iterable[str] | None = None) -> dict[str, str]:
+        """Return the kind of each group in ZooKeeper, by group name; of these groups, or of all
+        (None). Groups that do not exist are absent."""
+        names = await self.names() if groups is None else list(groups)
+        kinds = await gather([self.kind(name) for name in names])
+        return {name: kind for name, kind in zip(names, kinds) if kind is not None}
 
     async def members_left(self, group: str) -> int:
         """Return the number of members in the last generation of a Kafka group, whichever broker

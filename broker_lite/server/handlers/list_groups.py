@@ -34,17 +34,16 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     # none, even if the answer is an error.
     request.access.visible(ResourceKind.GROUP, ())
     try:
-        kinds = await parts.registry.groups.kinds()
         own = [
             group
-            for group in kinds
+            for group in await parts.registry.groups.names()
             if (chosen := parts.groups.coordinator_of(group)) is not None
             and chosen.broker_id == parts.broker_id
         ]
         visible = frozenset(request.access.visible(ResourceKind.GROUP, own))
-        listed = [group for group in own if group in visible]
-        states = await gather([_state(parts, group, kinds[group]) for group in listed])
-        rows = [(group, TYPES[kinds[group]], *state) for group, state in zip(listed, states)]
+        kinds = await parts.registry.groups.kinds(group for group in own if group in visible)
+        states = await gather([_state(parts, group, kind) for group, kind in kinds.items()])
+        rows = [(group, TYPES[kind], *state) for (group, kind), state in zip(kinds.items(), states)]
     except LogbusError as error:
         return Response(error_code=wire_code(error), groups=[])
     return Response(
