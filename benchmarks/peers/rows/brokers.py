@@ -123,7 +123,7 @@ ROWS = (
         ),
         open=open_sides,
         variants=tuple(map(_variant, CLIENTS)),
-        note=f"a GB in and the same GB out count as two; {FLUSH_NOTE}",
+        note=f"a GB that is written and then read counts as two GB; {FLUSH_NOTE}",
         bound=(
             "memory: the broker takes 50 MB before its first record. Processor: 110 us for a batch "
             "of 16 KB, little more for 256 KB. *At least*: a server that only writes and flushes "

@@ -116,9 +116,9 @@ def _row(
         open=partial(open_sides, size=size, megabytes=megabytes, brokers=brokers),
         variants=tuple(map(_variant, COMPRESSIONS)),
         note=(
-            "records_per_s is of fetching alone; with_joining counts the time until the group "
-            "gave the partitions out, for which logbus waits 250 ms for the other members of a new "
-            "group (group.initial.rebalance.delay.ms), and Kafka here not at all"
+            "records_per_s covers fetching only; with_joining also counts the time until the "
+            "group has assigned the partitions. For a new group, logbus waits 250 ms for more "
+            "members (group.initial.rebalance.delay.ms); Kafka does not wait here"
         ),
         bound=BOUND,
         ceiling=partial(without_servers, count=megabytes * 1_000_000 // size),

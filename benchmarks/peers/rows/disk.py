@@ -89,8 +89,8 @@ ROWS = (
         open=open_sides,
         variants=tuple(map(_variant, COMPRESSIONS)),
         note=(
-            "bytes of the segments' files; Kafka stores rows only, so both measures are held "
-            "against the same rows of its own"
+            "size of the segment files; Kafka stores only rows, so both measures of logbus are "
+            "compared with Kafka's rows"
         ),
         bound="rows are stored as they came, in the same bytes as Kafka stores",
     ),

@@ -302,12 +302,12 @@ ROWS = (
         partitions,
         (1, 10, 100, 500, 1000, 2000),
         full=(1, 10, 100, 500, 1000, 2000, 4000),
-        note="create and restart wait for the last partition's leader; restart after a clean stop "
-        "and after kill -9. Producing bends where the 20 MB become so many appends and flushes of "
-        "so many files: larger pieces move that. Restarting is processor time of the broker for "
-        "each partition, half to open and check its files, half to be told that it leads, and "
-        "after kill -9 more to check what lies behind its recovery point: opening a partition when "
-        "it is first asked for would move that",
+        note="create and restart wait for the leader of the last partition; there is a restart "
+        "after a clean stop and after kill -9. The rate of producing falls when the 20 MB become "
+        "many small appends and flushes of many files; larger pieces raise it. A restart costs "
+        "processor time for each partition: half to open and check its files, half to learn that "
+        "the broker leads it. After kill -9, the broker also checks the records behind the "
+        "recovery point. Opening partitions at their first use would shorten a restart",
     ),
     _row(
         "log-size",
@@ -316,43 +316,43 @@ ROWS = (
         (100, 400, 1_600),
         full=(1_000, 5_000, 10_000, 20_000),
         unit=lambda size: f"{size:,} MB",
-        note="GROWTH=full takes 1 to 20 GB; times that are asked for lie anywhere in the log; "
-        "retention_s includes up to a second's wait for the check that the row asks for. Places "
-        "and times are found by indexes, and only what lies behind the recovery point is read "
-        "again after kill -9. What grows goes by the number of segments: a restart looks at the "
-        "files of each, the lookup of a time loads the index of one that nobody has asked yet, and "
-        "retention renames the files of all old ones at once. Segments larger than these of 64 MB "
-        "move it (the default is 1 GB)",
+        note="GROWTH=full writes 1 to 20 GB; the looked-up timestamps are anywhere in the log; "
+        "retention_s includes up to a second until the broker checks retention. Indexes find "
+        "offsets and timestamps, and after kill -9 the broker reads only records behind the "
+        "recovery point. Three costs grow with the number of segments: a restart checks the files "
+        "of each segment, a timestamp lookup loads the index of a segment at its first use, and "
+        "retention renames the files of all old segments at once. Larger segments than these of "
+        "64 MB reduce the costs (the default is 1 GB)",
     ),
     _row(
         "brokers",
         "brokers on the same cores",
         brokers,
         (1, 2, 3),
-        note="more brokers on the same two cores share them: what grows is the cost of copies, "
-        "each of which is appended and flushed once more. More cores and disks move that. "
-        "idle_broker_percent is of all brokers together, each of which asks every other twice a "
-        "second for what is new: it grows with how many ask how many, not with partitions, and a "
-        "longer replica.fetch.wait.max.ms moves it",
+        note="all brokers share the same two cores. The cost of copies grows, because each copy "
+        "is appended and flushed too; more cores and disks reduce it. idle_broker_percent covers "
+        "all brokers together. Each broker fetches from every other broker twice a second, so it "
+        "grows with the square of the brokers, not with partitions; a longer "
+        "replica.fetch.wait.max.ms reduces it",
     ),
     _row(
         "connections",
         "consumers that wait at the end of a partition",
         connections,
         (1, 10, 100, 1000),
-        note="each asks again every 500 ms, as Kafka's clients do; one client process drives all. "
-        "Idling and waking bend where so many requests and answers cost more than the rest: a "
-        "longer fetch.max.wait.ms moves the first, nothing the second",
+        note="each consumer fetches again every 500 ms, as Kafka's clients do; one process runs "
+        "all consumers. The cost of idle consumers and the time to wake them grow when requests "
+        "and responses dominate. A longer fetch.max.wait.ms reduces only the cost of idling",
     ),
     _row(
         "members",
         "members of one Kafka group",
         group_members,
         (1, 10, 100, 300, 1000),
-        note="all join at once, one client process is all of them; then each says every 3 s that "
-        "it lives. stable_s begins with the 250 ms that a new group waits for its others "
-        "(group.initial.rebalance.delay.ms), twice where some come meanwhile; beyond that it grows "
-        "with what joins cost the broker. Living costs the coordinator alone: a longer "
-        "heartbeat.interval.ms moves that, and other groups may have other coordinators",
+        note="all members join at once from one process; then each sends a heartbeat every 3 s. "
+        "stable_s includes the 250 ms for which a new group waits for more members "
+        "(group.initial.rebalance.delay.ms), twice if members join meanwhile. The rest grows with "
+        "the broker's cost of joins. Heartbeats cost only the coordinator: a longer "
+        "heartbeat.interval.ms reduces them, and other groups may have other coordinators",
     ),
 )

@@ -154,11 +154,11 @@ ROWS = (
             )
             for name in BATCHES
         ),
-        note="produced_per_s runs to the last acknowledgement, without the first second; "
-        "consumed_per_s from the first message to the last, each checked to have come once. With "
-        "batches of one Kafka's client makes each message a request of its own, five of which are "
-        "under way, so for logbus and Kafka this is a request's way there and back, which for "
-        "logbus has a flush in it; the others take messages in a stream. RabbitMQ's protocol has "
+        note="produced_per_s counts until the last acknowledgement, without the first second; "
+        "consumed_per_s counts from the first message to the last, and each message must arrive "
+        "once. With single messages, Kafka's client sends each message as a request, with five in "
+        "flight. So for logbus and Kafka this is the round trip of a request, which for logbus "
+        "includes a flush; the other systems take a stream of messages. RabbitMQ's protocol has "
         "no batches, so it has one line, as in the paper",
         quick=False,
         rounds=5,

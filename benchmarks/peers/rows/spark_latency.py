@@ -120,9 +120,9 @@ ROWS = (
         ),
         open=open_latency,
         variants=(variant(DEFAULTS), variant(TUNED, source=SOURCE)),
-        note="a query with the default trigger from one topic to another; confluent-kafka sends "
-        "and receives on both sides, with random pauses; records: how many a run (where a variant "
-        "does not say it, it is 20, and its p99 of all runs together)",
+        note="a query with the default trigger copies one topic to another; on both sides, "
+        "confluent-kafka sends and receives, with random pauses. ``records`` is their number in a "
+        "run; a variant without it has 20, and its p99 covers all runs together",
         bound="Spark's own trigger with a Python source and sink",
         quick=False,
         seconds_max=1200,

@@ -81,8 +81,8 @@ ROWS = (
             variant(LZ4),
             variant(TUNED, source=SOURCE, sink=SINK),
         ),
-        note="errors of an access log by page: few rows pass the filter; logbus reads the value "
-        f"alone (.schema), Kafka's connector has one schema; {FLUSH_NOTE}",
+        note="counts the errors of an access log by page: few rows pass the filter; logbus reads "
+        f"only the value (.schema), Kafka's connector always reads all columns; {FLUSH_NOTE}",
         bound=TUNED_BOUND,
     ),
     Row(
@@ -92,7 +92,7 @@ ROWS = (
         goals=(),
         open=partial(open_pipeline, call="copy"),
         variants=(variant(DEFAULTS), variant(AS_ADVISED)),
-        note=f"nearly every row is read and written; no goal of its own; {FLUSH_NOTE}",
+        note=f"the query reads and writes nearly every row; it has no own goal; {FLUSH_NOTE}",
         quick=False,
     ),
 )

@@ -90,8 +90,8 @@ ROWS = (
         goals=(Goal("rows_per_s", 1.2),),
         open=open_first,
         variants=tuple(each for each in VARIANTS if each.name != LZ4),
-        note=f"{FILLED}; from load() to the end, without the start of the session, which processor "
-        "seconds have with them",
+        note=f"{FILLED}; times run from load() to the end, without the start of the session; "
+        "processor seconds include this start",
         bound="Spark starts four Python processes before the first row: lookup, reader, planner, "
         "task. *At most*: a Python source that does nothing (the side floor)",
         quick=False,
@@ -103,7 +103,7 @@ ROWS = (
         goals=(Goal("rows_per_s", 4.0),),
         open=partial(open_read, columns=["value", "offset"]),
         variants=VARIANTS,
-        note="Kafka's connector makes all columns and Spark drops them: it has one schema",
+        note="Kafka's connector has one schema, so it creates all columns and Spark drops some",
         bound=TUNED_BOUND,
     ),
     Row(
@@ -113,8 +113,8 @@ ROWS = (
         goals=(Goal("rows_per_s", 1.5),),
         open=partial(open_read, columns=ALL, by="client"),
         variants=VARIANTS,
-        note="written by confluent-kafka on both sides (batches of 256 KB): logbus keeps such "
-        "batches as they came, as rows, and makes columns of them when they are read",
+        note="confluent-kafka writes on both sides (batches of 256 KB): logbus stores these "
+        "batches unchanged, as rows, and converts them to columns when they are read",
         bound=TUNED_BOUND,
         quick=False,
     ),

@@ -177,13 +177,13 @@ ROWS = (
         goals=(Goal("rows_per_s", 3.0),),
         open=open_stream,
         variants=VARIANTS,
-        note="from start() to the end of the query, with its checkpoint; empty_query_s is the "
-        "same with nothing to read, before the rounds: what starting and ending a query costs, of "
-        "the floor what Spark takes for itself; the floor is as many rows of that size from a "
-        "Python source that has them ready, which no such source can exceed; logbus reads the "
-        "backlog from the disk each time (unread.cached.bytes, and a stream keeps nothing of it), "
-        "Kafka from the page cache. (Where a variant has no floor, its processor seconds are of "
-        "four queries: this one, the floor, and both with nothing to read, python_floor_s)",
+        note="times run from start() to the end of the query, with its checkpoint. empty_query_s, "
+        "measured before the rounds, is the time of a query without records: the cost of starting "
+        "and ending a query. The floor is a Python source with as many ready rows of that size; no "
+        "Python source can be faster. logbus reads the backlog from the disk each time "
+        "(unread.cached.bytes), Kafka from the page cache. (If a variant has no floor, its "
+        "processor seconds cover four queries: this query, the floor, and both without records, "
+        "python_floor_s)",
         bound="Spark itself: it starts a Python process for each query with a Python source. *At "
         "most*: a Python source that has its rows ready (the side floor)",
         ceiling=by_floor_measured,
@@ -195,8 +195,8 @@ ROWS = (
         goals=(Goal("rows_per_s", 3.0),),
         open=open_catch_up,
         variants=VARIANTS,
-        note="the backlog's pages are dropped from the page cache before each run; the lines "
-        "repeat every 2,000,000, which nothing here can profit from",
+        note="before each run, the pages of the backlog are dropped from the page cache; lines "
+        "repeat every 2,000,000 lines, which helps neither side",
         bound="the processor: Spark's JVM takes rows from Python workers that read and check them. "
         "*At most*: a Python source that has its rows ready (the side floor)",
         quick=False,

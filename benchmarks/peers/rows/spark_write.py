@@ -48,7 +48,7 @@ ROWS = (
             variant(LZ4),
             variant(TUNED, sink=SINK),
         ),
-        note=f"{FLUSH_NOTE}; input_alone_s is what reading the Parquet input costs without a sink",
+        note=f"{FLUSH_NOTE}; input_alone_s is the time to read the Parquet input without a sink",
         bound="the processor: Spark's JVM and its Python workers take two thirds. *At most*: a "
         "sink that drops its rows (the side floor)",
     ),
