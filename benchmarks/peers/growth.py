@@ -75,7 +75,7 @@ class Alone:
             time.sleep(0.02)
 
     def restart(self, *, by_kill: bool, last: TopicPartition) -> float:
-        """Restart the only broker; return the seconds until it acknowledges a record there."""
+        """Restart the only broker; return the seconds until it accepts a record in ``last``."""
         (broker,) = self.cluster.brokers
         if by_kill:
             broker.kill()

@@ -161,7 +161,7 @@ def test_metrics_match_their_reference_and_agree_with_the_cluster(
 def test_pages_of_300_partitions_and_110_groups_stay_below_200_kb(
     console: RunningConsole, bus: Bus, topic: str
 ) -> None:
-    """Lists show 100 rows a page."""
+    """Long lists are split into pages of 100 rows."""
     name = f"{topic}-wide"
     bus.create_topic(name, partitions=300, replication_factor=1)
     for number in range(110):

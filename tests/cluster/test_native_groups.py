@@ -343,7 +343,7 @@ def test_native_pattern_follows_created_and_deleted_topics(bus: Bus, topic: str)
 
 
 def test_topic_created_after_group_start_is_read_from_earliest(bus: Bus, topic: str) -> None:
-    """Also with start="latest": the group once skipped records older than its claim."""
+    """Regression: with start="latest", the group skipped records that were older than its claim."""
     fill(bus, topic, 0, 3)
     bus.create_topic(f"{topic}-old", partitions=1)
     with member(bus, group=topic, pattern=f"{topic}.*", start="latest") as consumer:

@@ -123,7 +123,7 @@ def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, mak
 def test_topic_deleted_while_a_task_fetches_is_data_loss(
     planner, bus, make_topic, monkeypatch, caplog
 ):
-    """Regression: such a topic, with expired records, ended a query with failOnDataLoss=false."""
+    """Regression: the deletion ended a query with failOnDataLoss=false if records had expired."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     begin = plan.initial_offset()

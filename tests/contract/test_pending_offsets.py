@@ -293,7 +293,7 @@ def test_end_includes_offsets_that_were_added_just_before(world: World) -> None:
 def test_end_waits_for_pending_offsets_that_zookeeper_has_not_confirmed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the part would stay pending for ever, and its partitions unstable."""
+    """If the end ignored these offsets, they would stay pending for ever."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)

@@ -353,7 +353,7 @@ def test_rolled_back_or_copied_directory_is_refused(world: World) -> None:
 
 
 def test_directory_of_another_broker_id_is_refused(world: World) -> None:
-    """Otherwise the broker would treat the other broker's replicas as stray logs."""
+    """With the directory, the broker would treat the other broker's replicas as stray logs."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)

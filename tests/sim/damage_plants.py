@@ -61,7 +61,7 @@ def damage_is_not_repaired(patch: Patch) -> None:
 
 
 @planted(ROTS)
-def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
+def damaged_follower_truncates_in_the_isr(patch: Patch) -> None:
     """Plant a fault: a follower truncates its damaged log while it is in the ISR."""
     resume = Follower.resume
 
@@ -75,7 +75,7 @@ def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
 
 
 @planted(ROTS)
-def a_cut_in_the_first_batch_begins_the_log_there(patch: Patch) -> None:
+def truncation_in_the_first_batch_moves_the_log_start(patch: Patch) -> None:
     """Plant a fault: a log that is truncated in its first batch starts at that offset."""
     begin_at = Log._begin_at
     wanted = 0
@@ -97,7 +97,7 @@ def a_cut_in_the_first_batch_begins_the_log_there(patch: Patch) -> None:
 
 
 @planted(LOSES)
-def readers_know_the_last_epoch_only(patch: Patch) -> None:
+def readers_go_back_to_the_end_of_their_last_epoch(patch: Patch) -> None:
     """Plant a fault: a reader goes back to the end of its last leader epoch."""
 
     def cut(
@@ -109,13 +109,13 @@ def readers_know_the_last_epoch_only(patch: Patch) -> None:
 
 
 @planted(LOSES)
-def readers_are_not_told_of_a_cut(patch: Patch) -> None:
+def readers_do_not_learn_of_a_truncation(patch: Patch) -> None:
     """Plant a fault: a leader answers a fetch without comparing the reader's last leader epoch."""
     patch.setattr(fetch, "_diverging", lambda log, wanted: None)
 
 
 @planted(LOSES)
-def unclean_though_a_member_lives(patch: Patch) -> None:
+def unclean_election_ignores_a_live_member(patch: Patch) -> None:
     """Plant a fault: an unclean election ignores an ISR member that is registered but suspected."""
 
     def careless(state: Any, replicas: Any, live: Any, registered: Any, epoch: int) -> Any:

@@ -72,13 +72,13 @@ def plant(function: Plant) -> Plant:
 
 
 @plant
-def joining_replica_does_not_count(patch: Patch) -> None:
+def high_watermark_ignores_joining_replica(patch: Patch) -> None:
     """Plant a fault: the high watermark ignores a replica whose ISR expansion is in flight."""
     patch.setattr(PendingExpandIsr, "maximal", property(lambda self: self.replicas))
 
 
 @plant
-def leaving_replica_counts_no_more(patch: Patch) -> None:
+def high_watermark_ignores_leaving_replica(patch: Patch) -> None:
     """Plant a fault: the high watermark ignores a replica whose ISR shrink is in flight."""
 
     def staying(self: PendingShrinkIsr) -> tuple[ReplicaId, ...]:
@@ -94,7 +94,7 @@ def high_watermark_without_min_insync(patch: Patch) -> None:
 
 
 @plant
-def high_watermark_without_own_flush(patch: Patch) -> None:
+def high_watermark_counts_unflushed_leader_records(patch: Patch) -> None:
     """Plant a fault: the leader counts its own log end offset instead of its flushed end."""
     advance = Leader.advance
 
@@ -109,7 +109,7 @@ def high_watermark_without_own_flush(patch: Patch) -> None:
 
 
 @plant
-def high_watermark_of_half_the_isr(patch: Patch) -> None:
+def high_watermark_of_a_majority_of_the_isr(patch: Patch) -> None:
     """Plant a fault: a majority of the ISR commits a record, as in Raft.
 
     Any ISR member may be elected, also one without the record.
@@ -125,7 +125,7 @@ def high_watermark_of_half_the_isr(patch: Patch) -> None:
 
 
 @plant
-def any_epoch_is_counted(patch: Patch) -> None:
+def leader_counts_fetches_of_any_epoch(patch: Patch) -> None:
     """Plant a fault: the leader counts a fetch of another leader epoch."""
 
     def follower_fetched(self: Partition, now_ms: int, event: FollowerFetched) -> list[Effect]:
@@ -140,13 +140,13 @@ def any_epoch_is_counted(patch: Patch) -> None:
 
 
 @plant
-def readers_see_the_log_end(patch: Patch) -> None:
+def consumers_read_to_the_log_end(patch: Patch) -> None:
     """Plant a fault: consumers receive uncommitted records."""
     patch.setattr(Replica, "high_watermark", property(lambda self: self.role.log_end_offset))
 
 
 @plant
-def acknowledged_after_the_append(patch: Patch) -> None:
+def acks_all_is_acknowledged_after_leader_append(patch: Patch) -> None:
     """Plant a fault: acks=all is acknowledged when the leader alone has appended."""
     patch.setattr(Leader, "appended", lambda self, event: _reply(self, event))
 
@@ -160,7 +160,7 @@ def _reply(leader: Leader, event: Appended) -> list[Effect]:
 
 
 @plant
-def joins_without_the_epochs_start(patch: Patch) -> None:
+def replica_joins_isr_below_epoch_start(patch: Patch) -> None:
     """Plant a fault: a replica joins a new leader's ISR at the old high watermark.
 
     The replica then lacks records that were committed before.
@@ -169,7 +169,7 @@ def joins_without_the_epochs_start(patch: Patch) -> None:
 
 
 @plant
-def joins_without_the_high_watermark(patch: Patch) -> None:
+def replica_joins_isr_below_high_watermark(patch: Patch) -> None:
     """Plant a fault: a replica joins the ISR when it has reached the epoch's start offset.
 
     The high watermark may be higher.
@@ -195,7 +195,7 @@ def _expanding(least: Callable[[Leader], int]) -> Callable[..., list[Effect]]:
 
 
 @plant
-def elected_outside_the_isr(patch: Patch) -> None:
+def leader_is_elected_outside_the_isr(patch: Patch) -> None:
     """Plant a fault: if the leader fails, the controller elects any live replica."""
     elect = election.elect
 
@@ -217,7 +217,7 @@ def elected_outside_the_isr(patch: Patch) -> None:
 
 
 @plant
-def isr_emptied_with_the_last(patch: Patch) -> None:
+def isr_is_emptied_when_its_last_member_fails(patch: Patch) -> None:
     """Plant a fault: the ISR becomes empty when its last member fails.
 
     ZooKeeper then names no replica that has all committed records.
@@ -234,7 +234,7 @@ def isr_emptied_with_the_last(patch: Patch) -> None:
 
 
 @plant
-def same_epoch_elected_again(patch: Patch) -> None:
+def returning_leader_keeps_its_epoch(patch: Patch) -> None:
     """Plant a fault: a leader that comes back keeps its leader epoch."""
     elect = election.elect
 
@@ -253,7 +253,7 @@ def _elections(patch: Patch, elect: Any) -> None:
 
 
 @plant
-def epoch_of_an_earlier_process(patch: Patch) -> None:
+def restarted_broker_leads_in_its_old_epoch(patch: Patch) -> None:
     """Plant a fault: a restarted broker leads in the leader epoch of its former process."""
 
     def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
@@ -263,7 +263,7 @@ def epoch_of_an_earlier_process(patch: Patch) -> None:
 
 
 @plant
-def any_disk_leads(patch: Patch) -> None:
+def any_directory_leads(patch: Patch) -> None:
     """Plant a fault: a broker stays in sync and leads although it has another broker directory."""
 
     def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
@@ -279,7 +279,7 @@ def any_disk_leads(patch: Patch) -> None:
 
 
 @plant
-def disk_of_the_past_registers(patch: Patch) -> None:
+def rolled_back_directory_registers(patch: Patch) -> None:
     """Plant a fault: a broker directory with an old start counter is accepted as up to date."""
 
     async def check_disk(self: registration.Registrar) -> Any:
@@ -296,7 +296,7 @@ def disk_of_the_past_registers(patch: Patch) -> None:
 
 
 @plant
-def cut_to_the_high_watermark(patch: Patch) -> None:
+def follower_truncates_to_the_high_watermark(patch: Patch) -> None:
     """Plant a fault: a follower truncates its log to its own high watermark (KIP-101)."""
     begin = Follower.begin
 
@@ -314,13 +314,13 @@ def cut_to_the_high_watermark(patch: Patch) -> None:
 
 
 @plant
-def divergence_is_not_looked_for(patch: Patch) -> None:
+def leader_does_not_check_divergence(patch: Patch) -> None:
     """Plant a fault: the leader does not check whether a fetching follower's log has diverged."""
     patch.setattr(Leader, "_diverging", lambda self, event: None)
 
 
 @plant
-def diverging_log_begins_anew(patch: Patch) -> None:
+def diverged_follower_deletes_its_log(patch: Patch) -> None:
     """Plant a fault: a follower in the ISR whose log has diverged deletes its whole log."""
 
     def diverged(self: Follower, event: FetchDiverged) -> list[Effect]:
@@ -330,7 +330,7 @@ def diverging_log_begins_anew(patch: Patch) -> None:
 
 
 @plant
-def fetched_before_flushed(patch: Patch) -> None:
+def follower_fetches_before_its_flush(patch: Patch) -> None:
     """Plant a fault: a follower fetches, and so acknowledges, before it has flushed."""
     fetched, tick = Follower.fetched, Follower.tick
 
@@ -343,7 +343,7 @@ def fetched_before_flushed(patch: Patch) -> None:
 
 
 @plant
-def stale_answers_are_taken(patch: Patch) -> None:
+def follower_appends_stale_responses(patch: Patch) -> None:
     """Plant a fault: a follower appends the response to a fetch of an earlier leader epoch."""
 
     def take(self: Follower, event: Any) -> bool:
@@ -355,7 +355,7 @@ def stale_answers_are_taken(patch: Patch) -> None:
 
 
 @plant
-def old_registrations_fetch(patch: Patch) -> None:
+def fetches_of_old_registrations_count(patch: Patch) -> None:
     """Plant a fault: a fetch of an earlier broker registration counts for its disk (KIP-903)."""
 
     careful = FollowerFetches.follower
@@ -382,13 +382,13 @@ def flush_does_nothing(patch: Patch) -> None:
 
 
 @plant
-def epochs_are_not_cut(patch: Patch) -> None:
+def truncation_keeps_leader_epochs(patch: Patch) -> None:
     """Plant a fault: a truncated log keeps the leader epochs of the truncated records."""
     patch.setattr(LeaderEpochs, "truncate_from_end", lambda self, offset: False)
 
 
 @plant
-def epoch_ends_at_the_log_end(patch: Patch) -> None:
+def every_epoch_ends_at_the_log_end(patch: Patch) -> None:
     """Plant a fault: a leader answers its log end offset as the end of any earlier leader epoch."""
     end_offset_for = LeaderEpochs.end_offset_for
 
@@ -406,7 +406,7 @@ def duplicates_are_appended(patch: Patch) -> None:
 
 
 @plant
-def followers_forget_producers(patch: Patch) -> None:
+def followers_keep_no_producer_state(patch: Patch) -> None:
     """Plant a fault: followers keep no producer state, so a new leader has none."""
     append = Log.append_as_follower
 
@@ -424,7 +424,7 @@ def followers_forget_producers(patch: Patch) -> None:
 
 
 @plant
-def producers_are_not_cut(patch: Patch) -> None:
+def truncation_keeps_producer_state(patch: Patch) -> None:
     """Plant a fault: a truncated log keeps the producer state of the truncated batches."""
     patch.setattr(Log, "rebuild_producers", lambda self, now_ms: None)
 
@@ -433,7 +433,7 @@ def producers_are_not_cut(patch: Patch) -> None:
 
 
 @plant
-def controller_is_not_fenced(patch: Patch) -> None:
+def deposed_controller_is_not_fenced(patch: Patch) -> None:
     """Plant a fault: ZooKeeper applies the writes of a deposed controller."""
     begin = ControllerShell._begin
 
@@ -446,7 +446,7 @@ def controller_is_not_fenced(patch: Patch) -> None:
 
 
 @plant
-def versions_are_not_compared(patch: Patch) -> None:
+def state_versions_are_not_compared(patch: Patch) -> None:
     """Plant a fault: a broker writes leader and ISR without comparing the znode's version."""
     set_state = controller_writes.set_state
 
@@ -458,7 +458,7 @@ def versions_are_not_compared(patch: Patch) -> None:
 
 
 @plant
-def lost_answers_mean_done(patch: Patch) -> None:
+def lost_response_counts_as_applied(patch: Patch) -> None:
     """Plant a fault: a leader takes a write whose response was lost for applied."""
 
     async def hopeful(store: Any, operations: Any, wait_connected: Any) -> Any:
@@ -472,7 +472,7 @@ def lost_answers_mean_done(patch: Patch) -> None:
 
 
 @plant
-def commits_are_not_written(patch: Patch) -> None:
+def offset_commits_are_not_stored(patch: Patch) -> None:
     """Plant a fault: committed offsets of groups are acknowledged but not stored."""
 
     async def write(self: GroupWriter, parts: Any) -> None:
@@ -485,7 +485,7 @@ def commits_are_not_written(patch: Patch) -> None:
 
 
 @plant
-def joins_though_moved_away(patch: Patch) -> None:
+def reassigned_replica_joins_the_isr(patch: Patch) -> None:
     """Plant a fault: a leader adds a replica to the ISR although it was reassigned meanwhile."""
     patch.setattr(
         state_writes,
@@ -495,7 +495,7 @@ def joins_though_moved_away(patch: Patch) -> None:
 
 
 @plant
-def moves_are_not_followed_up(patch: Patch) -> None:
+def reassignments_are_not_completed(patch: Patch) -> None:
     """Plant a fault: the controller does not complete a reassignment to an in-sync replica."""
     adopt = Holding.adopt
 
@@ -507,13 +507,13 @@ def moves_are_not_followed_up(patch: Patch) -> None:
 
 
 @plant
-def strays_stay(patch: Patch) -> None:
+def stray_logs_are_not_deleted(patch: Patch) -> None:
     """Plant a fault: a broker keeps logs that were reassigned or deleted while it was down."""
     patch.setattr(ReplicaManager, "_set_aside_strays", lambda self, snapshot: None)
 
 
 @plant
-def consumers_get_flushed_records(patch: Patch) -> None:
+def consumers_read_to_the_flushed_end(patch: Patch) -> None:
     """Plant a fault: a consumer's fetch returns records up to the leader's flushed end."""
     wanted = fetch._ConsumerFetch._wanted
 
@@ -524,13 +524,13 @@ def consumers_get_flushed_records(patch: Patch) -> None:
 
 
 @plant
-def consumers_keep_their_leader(patch: Patch) -> None:
+def consumers_ignore_a_new_leader(patch: Patch) -> None:
     """Plant a fault: a consumer does not refresh metadata after NOT_LEADER_OR_FOLLOWER."""
     patch.setattr(FetchEngine, "_renew", lambda self: None)
 
 
 @plant
-def answers_of_old_seeks_count(patch: Patch) -> None:
+def records_from_before_a_seek_are_returned(patch: Patch) -> None:
     """Plant a fault: a consumer returns records that were fetched before a seek."""
 
     def fetched(self: FetchCollector) -> Any:

@@ -31,7 +31,7 @@ KEPT = {
     200: "a group taken over by two requests at once started a generation twice",
     30608: "the retention ignored a native member that left before any broker looked",
 }
-"""Seeds that failed before, and why."""
+"""Seeds that once failed, and why."""
 
 Patch = pytest.MonkeyPatch
 
@@ -92,7 +92,7 @@ def claims_are_taken_over_without_a_version(patch: Patch) -> None:
     patch.setattr(machine, "made_native", blind)
 
 
-def the_claim_outlives_the_taking(patch: Patch) -> None:
+def takeover_keeps_the_claim(patch: Patch) -> None:
     """Plant a fault: a native member takes a group over but keeps the coordinator's claim."""
 
     def half(
@@ -104,12 +104,12 @@ def the_claim_outlives_the_taking(patch: Patch) -> None:
     patch.setattr(machine, "made_native", half)
 
 
-def every_group_of_kafkas_is_open(patch: Patch) -> None:
+def native_member_joins_a_kafka_group(patch: Patch) -> None:
     """Plant a fault: a native member joins a Kafka group that has members."""
     patch.setattr(machine, "is_open", lambda group, kind, _: kind == znodes.KIND_KAFKA)
 
 
-def groups_age_by_their_commits_alone(patch: Patch) -> None:
+def group_with_members_expires(patch: Patch) -> None:
     """Plant a fault: a group with members expires if it commits nothing."""
     age: Any = GroupOffsets.age
 
@@ -137,9 +137,9 @@ def commits_without_a_member_beside_members(patch: Patch) -> None:
     ("plant", "first"),
     [
         (claims_are_taken_over_without_a_version, 6),
-        (the_claim_outlives_the_taking, 0),
-        (every_group_of_kafkas_is_open, 1),
-        (groups_age_by_their_commits_alone, 1),
+        (takeover_keeps_the_claim, 0),
+        (native_member_joins_a_kafka_group, 1),
+        (group_with_members_expires, 1),
         (commits_without_a_member_beside_members, 1),
     ],
 )

@@ -48,7 +48,7 @@ def test_same_seed_gives_the_same_run() -> None:
     assert groups.run(5) == groups.run(5)
 
 
-def no_lease(patch: Patch) -> None:
+def member_reads_without_a_lease(patch: Patch) -> None:
     """Plant a fault: a member reads on after its session's lease has ended."""
     patch.setattr(NativeShell, "lease_until_ms", float("inf"))
 
@@ -87,7 +87,7 @@ def _unversioned(patch: Patch, *, of_claims: bool) -> None:
     patch.setattr(Holdings, "_write", blind)
 
 
-def claims_are_alike(patch: Patch) -> None:
+def commit_counts_for_the_present_claim(patch: Patch) -> None:
     """Plant a fault: a position read under a former claim is committed under the present claim."""
     commit = Holdings.commit
 
@@ -98,7 +98,7 @@ def claims_are_alike(patch: Patch) -> None:
     patch.setattr(Holdings, "commit", blind)
 
 
-def last_words_are_alike(patch: Patch) -> None:
+def last_position_counts_for_the_present_claim(patch: Patch) -> None:
     """Plant a fault: a reader's last position under a former claim counts for the present claim."""
     settled = Holdings.settled
 
@@ -112,9 +112,9 @@ def last_words_are_alike(patch: Patch) -> None:
 @pytest.mark.parametrize(
     ("plant", "first"),
     [
-        (claims_are_alike, 0),
-        (last_words_are_alike, 39),
-        (no_lease, 2),
+        (commit_counts_for_the_present_claim, 0),
+        (last_position_counts_for_the_present_claim, 39),
+        (member_reads_without_a_lease, 2),
         (the_consumer_registry_is_not_watched, 2),
         (commits_are_not_compared, 1),
         (claims_are_not_compared, 14),
@@ -125,8 +125,8 @@ def test_removed_native_group_rule_is_detected(
 ) -> None:
     """``first`` is at or shortly before a seed that detects the removed rule.
 
-    One seed in seventy detects ``claims_are_not_compared`` or ``last_words_are_alike``. Every
-    second seed detects the other plants.
+    One seed in seventy detects ``claims_are_not_compared`` or
+    ``last_position_counts_for_the_present_claim``. Every second seed detects the other plants.
     """
     plant(monkeypatch)
     with pytest.raises(Violation):

@@ -109,7 +109,7 @@ def any_generation_commits(patch: Patch) -> None:
     patch.setattr(Group, "_check_generation", who)
 
 
-async def asks_nobody(_: Any) -> None:
+async def ask_no_broker(_: Any) -> None:
     """Replace ``ask_others``, so that a broker cut off from ZooKeeper keeps its groups."""
 
 
@@ -139,7 +139,7 @@ def test_removed_kafka_group_rule_is_detected(
     plant(monkeypatch)
     # A broker mostly learns from other brokers that it was replaced, and then never reaches the
     # check in ZooKeeper.
-    monkeypatch.setattr(kafka_groups.BrokerProcess, "ask_others", asks_nobody)
+    monkeypatch.setattr(kafka_groups.BrokerProcess, "ask_others", ask_no_broker)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS):
             kafka_groups.run(seed)

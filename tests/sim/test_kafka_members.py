@@ -95,12 +95,12 @@ def test_unfenced_cut_off_coordinator_is_detected(monkeypatch: Patch) -> None:
         cut_off(monkeypatch)
 
 
-def nothing_is_held_back(patch: Patch) -> None:
+def partition_is_assigned_while_owned(patch: Patch) -> None:
     """Plant a fault: a leader assigns a partition to one member while another still owns it."""
     patch.setattr(assignors, "hold_back", lambda *_: None)
 
 
-def readers_are_not_waited_for(patch: Patch) -> None:
+def member_rejoins_while_its_reader_reads(patch: Patch) -> None:
     """Plant a fault: a member rejoins while its reader still reads."""
     patch.setattr(MemberMachine, "_prepare", lambda self: self._join())
 
@@ -114,13 +114,13 @@ def lost_partitions_are_kept(patch: Patch) -> None:
     patch.setattr(MemberMachine, "_lose_all", forget)
 
 
-def no_lease(patch: Patch) -> None:
+def member_reads_without_a_lease(patch: Patch) -> None:
     """Plant a fault: a member reads on although no recent heartbeat was confirmed."""
     always = property(lambda _: float("inf"), lambda *_: None)
     patch.setattr(MemberShell, "lease_until_ms", always, raising=False)
 
 
-def any_beat_renews_the_lease(patch: Patch) -> None:
+def heartbeat_in_a_rebalance_renews_the_lease(patch: Patch) -> None:
     """Plant a fault: a heartbeat during a rebalance renews the member's lease.
 
     The rebalance may end without this member.
@@ -132,11 +132,11 @@ def any_beat_renews_the_lease(patch: Patch) -> None:
 @pytest.mark.parametrize(
     ("plant", "first"),
     [
-        (nothing_is_held_back, 0),
-        (readers_are_not_waited_for, 0),
+        (partition_is_assigned_while_owned, 0),
+        (member_rejoins_while_its_reader_reads, 0),
         (lost_partitions_are_kept, 0),
-        (no_lease, 4),
-        (any_beat_renews_the_lease, 2),
+        (member_reads_without_a_lease, 4),
+        (heartbeat_in_a_rebalance_renews_the_lease, 2),
     ],
 )
 def test_removed_kafka_member_rule_is_detected(

@@ -17,35 +17,35 @@ from sim.transaction_plants import PLANTS
 SEEDS_MAX = 500
 SAFETY_S = 40.0
 BEGINS = {
-    "a_cut_in_the_first_batch_begins_the_log_there": 4,
-    "aborted_of_one_segment_only": 2,
-    "any_disk_leads": 7,
-    "any_epoch_is_counted": 8,
+    "truncation_in_the_first_batch_moves_the_log_start": 4,
+    "aborted_transactions_of_one_segment_only": 2,
+    "any_directory_leads": 7,
+    "leader_counts_fetches_of_any_epoch": 8,
     "checksums_of_fetched_batches_are_not_compared": 16,
-    "damaged_logs_are_cut_in_the_isr": 5,
+    "damaged_follower_truncates_in_the_isr": 5,
     "deposed_coordinators_decide": 23,
-    "diverging_log_begins_anew": 22,
-    "epoch_ends_at_the_log_end": 24,
-    "joining_replica_does_not_count": 86,
-    "joins_though_moved_away": 67,
-    "joins_without_the_epochs_start": 59,
-    "late_verifications_count": 46,
-    "leaving_replica_counts_no_more": 24,
-    "lost_answers_mean_done": 129,
-    "moves_are_not_followed_up": 5,
-    "producers_are_not_cut": 10,
-    "readers_are_not_told_of_a_cut": 27,
-    "readers_know_the_last_epoch_only": 27,
+    "diverged_follower_deletes_its_log": 22,
+    "every_epoch_ends_at_the_log_end": 24,
+    "high_watermark_ignores_joining_replica": 86,
+    "reassigned_replica_joins_the_isr": 67,
+    "replica_joins_isr_below_epoch_start": 59,
+    "verification_counts_after_a_marker": 46,
+    "high_watermark_ignores_leaving_replica": 24,
+    "lost_response_counts_as_applied": 129,
+    "reassignments_are_not_completed": 5,
+    "truncation_keeps_producer_state": 10,
+    "readers_do_not_learn_of_a_truncation": 27,
+    "readers_go_back_to_the_end_of_their_last_epoch": 27,
     "state_deleted_before_its_copy_is_committed": 2,
-    "strays_stay": 12,
+    "stray_logs_are_not_deleted": 12,
     "truncation_keeps_transactions": 2,
-    "versions_are_not_compared": 84,
+    "state_versions_are_not_compared": 84,
 }
 """The seed at which the search starts, by rule. If the simulator changes, another seed detects the
 removal, and the test takes longer."""
 FOCUSED: Mapping[str, Mapping[str, object]] = {
     # Detection needs a broker that returns with another disk, whose registration leaders see late.
-    "old_registrations_fetch": {
+    "fetches_of_old_registrations_count": {
         "faults": (
             "other_disk",
             "slow_watches",
@@ -61,14 +61,14 @@ FOCUSED: Mapping[str, Mapping[str, object]] = {
         "replication_factor": 3,
     },
     # Detection needs controllers that are deposed while their writes are in flight.
-    "controller_is_not_fenced": {
+    "deposed_controller_is_not_fenced": {
         "faults": ("suspect_the_controller", "slow_zookeeper", "pause", "expire_session", "kill"),
         "fault_pause_s": 1.0,
     },
     # Detection needs markers that overtake a coordinator's response.
-    "late_verifications_count": {"faults": ("delay_messages",), "fault_pause_s": 1.0},
+    "verification_counts_after_a_marker": {"faults": ("delay_messages",), "fault_pause_s": 1.0},
     # Detection needs an ISR member that is suspected just after another member died.
-    "unclean_though_a_member_lives": {
+    "unclean_election_ignores_a_live_member": {
         "faults": (
             "suspect_wrongly",
             "suspect_the_controller",

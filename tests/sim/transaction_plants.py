@@ -45,7 +45,7 @@ _DECIDED = OPEN_STATES - {TransactionState.ONGOING}
 
 
 @planted(TRANSACTS)
-def ends_answered_before_they_are_committed(patch: Patch) -> None:
+def end_is_answered_before_its_decision_is_committed(patch: Patch) -> None:
     """Plant a fault: EndTxn is answered when its decision is appended, before it is committed."""
     append = TransactionCoordinator._append
 
@@ -103,13 +103,13 @@ def state_loaded_before_it_is_committed(patch: Patch) -> None:
 
 
 @planted(TRANSACTS)
-def a_load_sends_no_markers(patch: Patch) -> None:
+def new_coordinator_sends_no_markers(patch: Patch) -> None:
     """Plant a fault: a new coordinator sends no markers for decided transactions."""
     patch.setattr(Transaction, "_load", lambda self: None)
 
 
 @planted(TRANSACTS)
-def appends_without_an_answer_are_rolled_back(patch: Patch) -> None:
+def late_state_appends_count_as_refused(patch: Patch) -> None:
     """Plant a fault: a coordinator takes a state record with a late acknowledgement as refused.
 
     The record is in the log.
@@ -129,7 +129,7 @@ def appends_without_an_answer_are_rolled_back(patch: Patch) -> None:
 
 
 @planted(TRANSACTS)
-def ends_keep_the_epoch(patch: Patch) -> None:
+def end_of_a_transaction_keeps_the_epoch(patch: Patch) -> None:
     """Plant a fault: EndTxn does not bump the producer epoch in transaction version 2."""
 
     def end(self: Transaction, event: ev.End) -> None:
@@ -161,7 +161,7 @@ def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
 
 
 @planted(TRANSACTS)
-def copies_hold_keys_under_way(patch: Patch) -> None:
+def state_copies_hold_old_values_of_keys_in_flight(patch: Patch) -> None:
     """Plant a fault: a copy of the state holds the old value of a key whose append is in flight."""
     next_slice = KeyedState._next_slice
 
@@ -185,7 +185,7 @@ def producers_are_not_verified(patch: Patch) -> None:
 
 
 @planted(TRANSACTS)
-def late_verifications_count(patch: Patch) -> None:
+def verification_counts_after_a_marker(patch: Patch) -> None:
     """Plant a fault: a verification counts although a marker has since ended the transaction."""
     verify = Participant.verify
 
@@ -202,7 +202,7 @@ def late_verifications_count(patch: Patch) -> None:
 
 
 @planted(TRANSACTS)
-def stable_ends_pass_the_high_watermark(patch: Patch) -> None:
+def last_stable_offset_exceeds_the_high_watermark(patch: Patch) -> None:
     """Plant a fault: the last stable offset may exceed the high watermark."""
 
     def stable(self: LogReader, high_watermark: int) -> int:
@@ -213,7 +213,7 @@ def stable_ends_pass_the_high_watermark(patch: Patch) -> None:
 
 
 @planted(SEGMENTS)
-def aborted_of_one_segment_only(patch: Patch) -> None:
+def aborted_transactions_of_one_segment_only(patch: Patch) -> None:
     """Plant a fault: a fetch reads aborted transactions from its first segment only."""
     collect = TransactionIndex.collect
 
@@ -241,7 +241,7 @@ def truncation_keeps_transactions(patch: Patch) -> None:
 
 
 @planted(TRANSACTS)
-def followers_note_no_transactions(patch: Patch) -> None:
+def followers_track_no_transactions(patch: Patch) -> None:
     """Plant a fault: followers do not track open transactions, so a new leader has none."""
     append = Log.append_as_follower
 
@@ -283,7 +283,7 @@ def applied_offsets_stay_pending(patch: Patch) -> None:
 
 
 @planted(TRANSACTS)
-def offsets_read_before_pending(patch: Patch) -> None:
+def committed_offsets_are_read_before_pending_ones(patch: Patch) -> None:
     """Plant a fault: a stable offset fetch reads committed offsets before pending offsets."""
 
     async def fetch(self: Any, group: str, partitions: Any, **options: Any) -> FetchedOffsets:
@@ -301,7 +301,7 @@ def offsets_read_before_pending(patch: Patch) -> None:
 
 
 @planted(TRANSACTS)
-def committed_batches_are_written_again(patch: Patch) -> None:
+def sink_writes_committed_batches_again(patch: Patch) -> None:
     """Plant a fault: a Spark sink writes a committed batch again."""
     handle = SinkPartition._handle
 
