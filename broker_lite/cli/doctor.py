@@ -394,7 +394,7 @@ def replicas(bootstrap_servers: str | None = None, zookeeper: str | None = None)
     try:
         servers = discovery.resolve(bootstrap_servers, zookeeper)
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
-            sample = take_sample(admin)
+            sample = take_sample(admin, with_sizes=False)
             few = under_replication.find(admin, sample.view)
     except LogbusError as error:
         return _unchecked("replicas", error, "describe")
@@ -465,7 +465,7 @@ def disks(bootstrap_servers: str | None = None, zookeeper: str | None = None) ->
     try:
         servers = discovery.resolve(bootstrap_servers, zookeeper)
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
-            sample = take_sample(admin)
+            sample = take_sample(admin, with_sizes=False)
     except LogbusError as error:
         return _unchecked("brokers' disks", error, "describe")
     for cause in sorted(disk_causes(sample), key=lambda cause: cause.state != "critical"):

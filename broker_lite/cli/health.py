@@ -90,7 +90,7 @@ def _look(admin: Admin, broker_id: int | None) -> list[Cause]:
     """Return why the cluster or the broker is not healthy; empty if it is. A cluster that does not
     answer is a critical cause."""
     try:
-        sample = take_sample(admin)
+        sample = take_sample(admin, with_sizes=False)
     except _UNANSWERED as error:
         cure = "start the brokers, or name others with -b; on their machine: logbus status"
         return [Cause("critical", "cluster", _text(error), cure)]

@@ -279,7 +279,7 @@ def _describable(bus: Bus) -> Visible:
 def _may_describe_cluster(bus: Bus) -> bool:
     """Return whether brokers show their data directories, which needs DESCRIBE on the cluster."""
     try:
-        found = bus.admin.log_dirs()
+        found = bus.admin.broker_reports(with_sizes=False)
     except LogbusError:
         return False
-    return any(row.error is None for row in found)
+    return any(row.error is None for report in found for row in report.log_dirs)

@@ -36,11 +36,32 @@ class ClusterSample(NamedTuple):
         value = self.insync_settings.get(topic)
         return 1 if value is None else min_insync_of(value, replicas)
 
+    def has_same_replicas(self, view: ClusterView) -> bool:
+        """Return whether a later view has the brokers, topics and partitions of this sample, and
+        all brokers of this sample reported."""
+        is_whole = all(row.error is None for row in self.log_dirs)
+        return is_whole and _extent(self.view) == _extent(view)
 
-def take_sample(admin: Admin) -> ClusterSample:
-    """Take a sample, which costs at most four requests and one more for each broker. Raises
-    NoBrokersError if no broker answers."""
-    view = admin.cluster()
+
+def _extent(view: ClusterView) -> tuple[set[int], dict[str, tuple[str, int]]]:
+    topics = {name: (row.topic_id, len(row.partitions)) for name, row in view.topics.items()}
+    return set(view.brokers), topics
+
+
+def take_sample(
+    admin: Admin,
+    before: ClusterSample | None = None,
+    *,
+    view: ClusterView | None = None,
+    with_sizes: bool = True,
+) -> ClusterSample:
+    """Take a sample, which costs at most four requests and one more for each broker.
+
+    ``view`` is a view that has just been read; by default, it is read anew. The sizes of partitions
+    are those of the sample ``before``, unless a broker, topic or partition is new. Without
+    ``with_sizes``, the sample has no sizes. Raises NoBrokersError if no broker answers.
+    """
+    view = view or admin.cluster()
     short = sorted({row.tp.topic for row in cluster_health(view) if row.state != "ok"})
     settings = admin.describe_configs(topics=short) if short else {}
     values = {
@@ -48,4 +69,18 @@ def take_sample(admin: Admin) -> ClusterSample:
         for (_, name), rows in settings.items()
         if (entry := rows.get(SETTING)) is not None and entry.value is not None
     }
-    return ClusterSample(view, admin.reassignments(), values, tuple(admin.broker_reports()))
+    moves = admin.reassignments()
+    if before is not None and before.has_same_replicas(view):
+        reports = [_with_sizes(row, before) for row in admin.broker_reports(with_sizes=False)]
+    else:
+        reports = admin.broker_reports(with_sizes=with_sizes)
+    return ClusterSample(view, moves, values, tuple(reports))
+
+
+def _with_sizes(report: BrokerReport, before: ClusterSample) -> BrokerReport:
+    """Return a report with the sizes of partitions of an earlier sample."""
+    sizes = {(row.broker_id, row.path): row.partitions for row in before.log_dirs}
+    rows = (
+        row._replace(partitions=sizes.get((row.broker_id, row.path), {})) for row in report.log_dirs
+    )
+    return report._replace(log_dirs=tuple(rows))

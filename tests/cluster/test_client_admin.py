@@ -206,6 +206,29 @@ def test_lag_of_many_groups_equals_the_lag_of_each_group(bus: Bus, topic: str) -
     assert not any(row.partitions for row in bus.admin.lag_many(names).values())
 
 
+def test_repeated_lag_reuses_first_unread_records_of_unmoved_offsets(bus: Bus, topic: str) -> None:
+    tps = [TopicPartition(topic, index) for index in range(2)]
+    with bus.producer() as producer:
+        for tp in tps:
+            for _ in range(3):
+                producer.send(topic, b"x", partition=tp.partition)
+    name = f"again-{topic}"
+    bus.admin.commit_offsets(name, dict.fromkeys(tps, 1))
+    found = bus.admin.lag_many([name], empty={name})[name]
+    assert (found.state, found.members) == ("Empty", ())
+    assert [found.partitions[tp].unread.offset for tp in tps] == [1, 1]
+    old = {
+        tp: row._replace(unread=row.unread._replace(timestamp_ms=1000))
+        for tp, row in found.partitions.items()
+    }
+    before = {name: found._replace(partitions=old)}
+    bus.admin.commit_offsets(name, {tps[1]: 2})
+    again = bus.admin.lag_many([name], before=before)[name].partitions
+    assert [again[tp].records for tp in tps] == [2, 1]
+    assert again[tps[0]].unread == old[tps[0]].unread and again[tps[0]].seconds > 1e9
+    assert again[tps[1]].unread.offset == 2 and again[tps[1]].seconds < 1e9
+
+
 def test_admin_describes_disks(bus: Bus, topic: str) -> None:
     with bus.producer() as producer:
         producer.send(topic, b"v")
@@ -220,6 +243,10 @@ def test_brokers_report_their_version_and_state(bus: Bus) -> None:
     assert [report.broker_id for report in found] == sorted(bus.cluster().brokers)
     assert {report.version for report in found} == {__version__}
     assert {(report.metadata_age_s, report.is_disk_full) for report in found} == {(0.0, False)}
+    brief = bus.admin.broker_reports(with_sizes=False)
+    assert [report.version for report in brief] == [report.version for report in found]
+    disks = [row for report in brief for row in report.log_dirs]
+    assert all(row.total_bytes > 0 and not row.partitions for row in disks) and len(disks) == 3
 
 
 def test_cluster_is_found_by_each_kind_of_address(

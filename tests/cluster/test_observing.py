@@ -13,7 +13,7 @@ from broker_lite.bus import Bus
 from broker_lite.client import Admin
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
-from broker_lite.observing.sampler import RECORDS, ClusterReading, Sampler
+from broker_lite.observing.sampler import RECORDS, WHOLE_S, ClusterReading, Sampler, take_reading
 
 
 def test_a_sampler_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
@@ -42,6 +42,39 @@ def test_a_sampler_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
         assert sampler.failure == "" and sampler.age_s < 60
     finally:
         sampler.stop()
+
+
+def test_reading_takes_sizes_and_start_offsets_from_the_last_whole_reading(
+    bus: Bus, topic: str
+) -> None:
+    tp = TopicPartition(topic, 0)
+
+    def send(name: str, count: int) -> None:
+        with bus.producer() as producer:
+            for _ in range(count):
+                producer.send(name, b"value", partition=0)
+
+    send(topic, 5)
+    first = take_reading(bus.admin)
+    send(topic, 10)
+    bus.admin.delete_records({tp: 3})
+    second = take_reading(bus.admin, first)
+    assert (second.starts[tp], second.ends[tp]) == (0, 15)
+    assert second.topics[topic].size_bytes == first.topics[topic].size_bytes > 0
+    whole = take_reading(bus.admin, second, is_whole=True)
+    assert (whole.starts[tp], whole.ends[tp], whole.topics[topic].records) == (3, 15, 12)
+    assert whole.topics[topic].size_bytes > second.topics[topic].size_bytes
+    assert first.whole_ms == second.whole_ms < whole.whole_ms
+
+    # A new topic is read at once, also if it has the name of a deleted one.
+    bus.delete_topic(topic)
+    bus.create_topic(topic, partitions=1)
+    send(topic, 2)
+    last = take_reading(bus.admin, whole)
+    assert (last.starts[tp], last.ends[tp]) == (0, 2)
+    assert 0 < last.topics[topic].size_bytes < whole.topics[topic].size_bytes
+    overdue = last._replace(whole_ms=last.whole_ms - 1000 * WHOLE_S)
+    assert take_reading(bus.admin, overdue).whole_ms > last.whole_ms
 
 
 def test_sampler_keeps_its_last_sample_while_no_broker_answers(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -445,15 +445,30 @@ class Admin:
             raise found.error
         return dict(found.partitions)
 
-    def lag_many(self, groups: Iterable[str]) -> dict[str, GroupLag]:
+    def lag_many(
+        self,
+        groups: Iterable[str],
+        *,
+        empty: Collection[str] = frozenset(),
+        before: Mapping[str, GroupLag] = {},
+    ) -> dict[str, GroupLag]:
         """Return state, members and lag of many groups, with a few requests to each broker.
 
-        A group that cannot be read has its ``error``; the others are complete. Raises
-        NoBrokersError.
+        Calls in a row cost less with ``empty``, the groups that ``list_groups`` shows as Empty,
+        and ``before``, the result of an earlier call. Lookups of ``before`` are not repeated for
+        partitions with the same committed offset, so ``seconds`` does not show that retention
+        deletes unread records. A group that cannot be read has its ``error``; the others are
+        complete. Raises NoBrokersError.
         """
-        found: dict[str, GroupLag] = self._run(
-            lag_of_groups(self._cluster, groups, lambda: time.time() * 1000, self._deadline())
+        operation = lag_of_groups(
+            self._cluster,
+            groups,
+            lambda: time.time() * 1000,
+            self._deadline(),
+            empty=empty,
+            before=before,
         )
+        found: dict[str, GroupLag] = self._run(operation)
         return found
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
@@ -577,9 +592,13 @@ class Admin:
         """Return every live broker's data directories with the bytes of each partition."""
         return [row for report in self.broker_reports() for row in report.log_dirs]
 
-    def broker_reports(self) -> list[BrokerReport]:
-        """Return every live broker's report on itself, by broker id."""
-        answers = self._run(admin_requests.describe_log_dirs(self._cluster, self._deadline()))
+    def broker_reports(self, *, with_sizes: bool = True) -> list[BrokerReport]:
+        """Return every live broker's report on itself, by broker id. Without ``with_sizes``, the
+        data directories list no partitions, which saves a broker 4 ms for 1,000 replicas."""
+        operation = admin_requests.describe_log_dirs(
+            self._cluster, self._deadline(), with_sizes=with_sizes
+        )
+        answers = self._run(operation)
         return [_report(broker_id, answers[broker_id]) for broker_id in sorted(answers)]
 
 

@@ -521,7 +521,8 @@ def _group_problem(group: str, code: int) -> str:
 
 
 def describe_log_dirs(
-    cluster: Cluster, deadline_ms: float
+    cluster: Cluster, deadline_ms: float, *, with_sizes: bool = True
 ) -> Operation[dict[int, log_dirs.DescribeLogDirsResponse | LogbusError]]:
-    """Return every live broker's data directories."""
-    return on_every_broker(cluster, CallExchange(log_dirs.DescribeLogDirsRequest()), deadline_ms)
+    """Return every live broker's data directories, with the sizes of all partitions or of none."""
+    call = log_dirs.DescribeLogDirsRequest(None if with_sizes else ())
+    return on_every_broker(cluster, CallExchange(call), deadline_ms)

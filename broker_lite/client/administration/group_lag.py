@@ -29,6 +29,7 @@ class PartitionLag(NamedTuple):
     - ``end``, ``records``, ``seconds``: None for a partition without a leader that answers, or of
       a deleted topic.
     - ``owner``: the member or Spark query (its run id) that reads the partition, or None.
+    - ``unread``: the first unread record; None without unread records, or if it is unreadable.
     """
 
     committed: CommittedOffset | None
@@ -36,6 +37,7 @@ class PartitionLag(NamedTuple):
     records: int | None
     seconds: float | None
     owner: str | None
+    unread: ListedOffset | None = None
 
 
 def lag_of(
@@ -56,8 +58,12 @@ def lag_of(
     for tp in sorted(committed.keys() | owners.keys()):
         end = ends[tp].offset if tp in ends else None
         records = None if end is None else max(end - starts[tp], 0)
-        seconds = _seconds(firsts.get(tp), now_ms) if records else records
-        found[tp] = PartitionLag(committed.get(tp), end, records, seconds, owners.get(tp))
+        first = firsts.get(tp)
+        seconds = _seconds(first, now_ms) if records else records
+        unread = (
+            first if records and isinstance(first, ListedOffset) and first.offset >= 0 else None
+        )
+        found[tp] = PartitionLag(committed.get(tp), end, records, seconds, owners.get(tp), unread)
     return found
 
 

@@ -2,12 +2,13 @@
 
 First it looks up all coordinators. Then it sends OffsetFetch and DescribeGroups to each
 coordinator, for up to ``GROUPS_AT_ONCE`` groups. Last it sends ListOffsets and RecordTimes to each
-leader, for all its partitions.
+leader, for all its partitions. A caller that repeats the operation passes facts of before, which
+save DescribeGroups and RecordTimes of groups at rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from broker_lite.client.administration.group_lag import PartitionLag, lag_of, owned_by
@@ -38,11 +39,13 @@ GROUPS_AT_ONCE = 100
 """Maximum number of groups in one request to a coordinator."""
 TIMES_AT_ONCE = 2000
 """Maximum number of offsets in one round of RecordTimes requests."""
+FRESH_MS = 500.0
+"""Maximum age in ms of metadata of all topics that save a Metadata request."""
 TOPIC_ATTEMPTS = 3
 """Maximum number of attempts to list offsets while topics are being deleted."""
 
-DEAD = "Dead"
-"""The state of a group that does not exist."""
+DEAD, EMPTY = "Dead", "Empty"
+"""The states of a group that does not exist, and of a group without members."""
 
 
 class GroupLag(NamedTuple):
@@ -69,10 +72,20 @@ class _Progress(NamedTuple):
 
 
 def lag_of_groups(
-    cluster: Cluster, names: Iterable[str], wall_ms: Callable[[], float], deadline_ms: float
+    cluster: Cluster,
+    names: Iterable[str],
+    wall_ms: Callable[[], float],
+    deadline_ms: float,
+    *,
+    empty: Collection[str] = frozenset(),
+    before: Mapping[str, GroupLag] = {},
 ) -> Operation[dict[str, GroupLag]]:
-    """Return the lag of groups. ``wall_ms`` returns the time in ms since 1970."""
-    found = yield from _progress(cluster, names, deadline_ms)
+    """Return the lag of groups. ``wall_ms`` returns the time in ms since 1970.
+
+    ``empty`` names groups without members, which need no description. ``before`` is an earlier
+    result: its first unread records apply to partitions whose committed offset is the same.
+    """
+    found = yield from _progress(cluster, names, empty, deadline_ms)
     now_ms = wall_ms()
     good = {name: row for name, row in found.items() if isinstance(row, _Progress)}
     owners = {name: _owners(row, now_ms) for name, row in good.items()}
@@ -87,12 +100,13 @@ def lag_of_groups(
         }
         for name, row in good.items()
     }
+    known = _known_unread(before, good)
     unread: dict[TopicPartition, set[int]] = {}
     for of_group in starts.values():
         for tp, start in of_group.items():
-            if start < ends[tp].offset:
+            if start < ends[tp].offset and (tp, start) not in known:
                 unread.setdefault(tp, set()).add(start)
-    times = yield from _first_unread(cluster, unread, deadline_ms)
+    times = known | (yield from _first_unread(cluster, unread, deadline_ms))
     lags: dict[str, GroupLag] = {}
     for name, row in found.items():
         if isinstance(row, LogbusError):
@@ -121,8 +135,24 @@ def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
     return found
 
 
+def _known_unread(before: Mapping[str, GroupLag], found: Mapping[str, _Progress]) -> FirstUnread:
+    """Return the first unread records of an earlier result, of partitions whose committed offset
+    and topic are the same."""
+    known: FirstUnread = {}
+    for name, row in found.items():
+        if name not in before:
+            continue
+        for tp, lag in before[name].partitions.items():
+            now = row.committed.get(tp)
+            if lag.unread is None or lag.committed is None or now is None:
+                continue
+            if (lag.committed.offset, lag.committed.topic_id) == (now.offset, now.topic_id):
+                known[tp, now.offset] = lag.unread
+    return known
+
+
 def _progress(
-    cluster: Cluster, names: Iterable[str], deadline_ms: float
+    cluster: Cluster, names: Iterable[str], empty: Collection[str], deadline_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
     """Return the state, members and offsets of groups. Retry a group that moves to another
     coordinator."""
@@ -140,7 +170,7 @@ def _progress(
                     by_home.setdefault(home, []).append(name)
             while by_home:
                 now = {home: rows[:GROUPS_AT_ONCE] for home, rows in by_home.items()}
-                found |= yield from _ask(now, max(1.0, deadline_ms - cluster.now_ms()))
+                found |= yield from _ask(now, empty, max(1.0, deadline_ms - cluster.now_ms()))
                 by_home = {
                     home: rows[GROUPS_AT_ONCE:]
                     for home, rows in by_home.items()
@@ -180,14 +210,15 @@ def _unanswered(name: str) -> CoordinatorNotAvailableError:
 
 
 def _ask(
-    by_home: Mapping[Endpoint, Sequence[str]], timeout_ms: float
+    by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Fetch offsets and descriptions of groups from their coordinators, all at once."""
+    """Fetch offsets of groups, and descriptions of those that are not ``empty``, from their
+    coordinators, all at once."""
     sends = []
     for home, names in by_home.items():
         rows = tuple(groups.OffsetFetchGroup(name) for name in names)
         sends.append(Send(home, CallExchange(groups.OffsetFetchRequest(rows)), timeout_ms))
-        described = groups.DescribeGroupsRequest(tuple(names))
+        described = groups.DescribeGroupsRequest(tuple(n for n in names if n not in empty))
         sends.append(Send(home, CallExchange(described), timeout_ms))
     answers = yield SendAll(sends)
     found: dict[str, _Progress | LogbusError] = {}
@@ -200,13 +231,18 @@ def _ask(
             found |= dict.fromkeys(names, failed)
             continue
         commits = {row.group_id: row for row in offsets.groups}
-        states = {row.group_id: row for row in described.groups}
+        states = {name: _described_empty(name) for name in names if name in empty}
+        states |= {row.group_id: row for row in described.groups}
         for name in names:
             if name in commits and name in states:
                 found[name] = _joined(commits[name], states[name])
             else:
                 found[name] = _unanswered(name)
     return found
+
+
+def _described_empty(name: str) -> groups.DescribedGroup:
+    return groups.DescribedGroup(0, None, name, EMPTY, "", "", ())
 
 
 def _joined(
@@ -239,6 +275,8 @@ def _joined(
 
 
 Offsets = dict[TopicPartition, ListedOffset]
+FirstUnread = dict[tuple[TopicPartition, int], ListedOffset | LogbusError]
+"""The first record at or after an offset, or the partition's error."""
 
 
 def _bounds(
@@ -250,8 +288,9 @@ def _bounds(
     """
     attempt = 0
     while tps:
-        view = yield from requests.refresh(cluster, {tp.topic for tp in tps}, deadline_ms)
-        led = sorted(tp for tp in tps if view.leader(tp) is not None)
+        if attempt or cluster.now_ms() - cluster.whole_ms > FRESH_MS:
+            yield from requests.refresh(cluster, {tp.topic for tp in tps}, deadline_ms)
+        led = sorted(tp for tp in tps if cluster.view.leader(tp) is not None)
         try:
             ends = yield from _listed(cluster, led, LATEST_TIMESTAMP, deadline_ms)
             begins = yield from _listed(
@@ -281,9 +320,9 @@ def _listed(
 
 def _first_unread(
     cluster: Cluster, unread: Mapping[TopicPartition, set[int]], deadline_ms: float
-) -> Operation[dict[tuple[TopicPartition, int], ListedOffset | LogbusError]]:
+) -> Operation[FirstUnread]:
     """Return the first record at or after each offset, or the partition's error."""
-    found: dict[tuple[TopicPartition, int], ListedOffset | LogbusError] = {}
+    found: FirstUnread = {}
     pairs = [(tp, offset) for tp, offsets in unread.items() for offset in sorted(offsets)]
     for at in range(0, len(pairs), TIMES_AT_ONCE):
         part: dict[TopicPartition, list[int]] = {}

@@ -99,13 +99,15 @@ class ClusterView:
 
 @dataclass(slots=True)
 class Cluster:
-    """The newest view, the bootstrap addresses and the clock. ``now_ms`` is monotonic."""
+    """The newest view, the bootstrap addresses and the clock. ``now_ms`` is monotonic.
+    ``whole_ms`` is the time of the newest metadata of all topics."""
 
     bootstrap: tuple[Endpoint, ...]
     now_ms: Callable[[], float]
     client_id: str = "logbus"
     view: ClusterView = field(default_factory=ClusterView)
     view_ms: float = float("-inf")
+    whole_ms: float = float("-inf")
     _first: int = 0
 
     def candidates(self) -> list[Endpoint]:
@@ -133,6 +135,8 @@ class Cluster:
         view = _without_older_leaders(view, self.view)
         self.view = view if everything else self.view.merged(view)
         self.view_ms = self.now_ms()
+        if everything:
+            self.whole_ms = self.view_ms
         return self.view
 
     def leader(self, tp: TopicPartition) -> Endpoint:

@@ -17,13 +17,16 @@ Answer = Callable[[int, str], int | NetworkError]
 
 
 def play(
-    names: list[str], home: Callable[[str, int], int], code: Callable[[str, int, int], Any]
+    names: list[str],
+    home: Callable[[str, int], int],
+    code: Callable[[str, int, int], Any],
+    empty: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, GroupLag], list[list[int]]]:
     """Run the operation. ``home(group, round)`` is the coordinator's port, ``code(group, port,
     round)`` its error code. Return the result, and the number of groups in each round's sends."""
     now, rounds, sizes = 0.0, 0, []
     operation = lag_of_groups(
-        Cluster((Endpoint("b", 1),), lambda: now), names, lambda: 0.0, 20_000.0
+        Cluster((Endpoint("b", 1),), lambda: now), names, lambda: 0.0, 20_000.0, empty=empty
     )
     result: Any = None
     try:
@@ -75,6 +78,13 @@ def test_groups_of_a_coordinator_are_split_into_requests() -> None:
     assert list(found) == names
     assert {row.state for row in found.values()} == {"Empty"}
     assert sizes == [[GROUPS_AT_ONCE] * 4, [25] * 4]
+
+
+def test_groups_known_to_be_empty_are_not_described() -> None:
+    names = ["a", "b", "c"]
+    found, sizes = play(names, lambda *_: 1, lambda *_: 0, frozenset("ac"))
+    assert {row.state for row in found.values()} == {"Empty"} and list(found) == names
+    assert sizes == [[3, 1]]
 
 
 def test_moved_group_is_requested_from_its_new_coordinator() -> None:
