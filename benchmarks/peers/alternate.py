@@ -23,7 +23,7 @@ from peers.row import LOGBUS, Goal, Measures, Row, Side, Variant, is_floor
 
 QUICK_ROUNDS = 2
 RETRIED_SECONDS_MAX = 240.0
-"""A variant that fails after more than these seconds is not retried, so that the whole run ends."""
+"""A variant that fails after this time is not retried, so that the whole run ends."""
 
 
 class TookTooLong(Exception):

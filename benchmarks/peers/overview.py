@@ -13,7 +13,7 @@ from peers.rows.netdb11 import DURABLE, NAMES
 Found = Mapping[str, Any]
 
 FLAT = 1.5
-"""A measure counts as flat if it exceeds the smallest size's value by at most this factor."""
+"""A measure is flat if it differs by at most this factor from the smallest size's value."""
 BENT = 2.0
 """A measure counts as growing from this factor on."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")

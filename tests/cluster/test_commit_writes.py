@@ -15,7 +15,7 @@ from broker_lite.model import TopicPartition
 
 GROUPS, COMMITS = 60, 20
 OTHERS_MAX = 10
-"""ZooKeeper writes that are not commits: a broker's session, a connection that ended."""
+"""Maximum number of writes without a commit, such as those of sessions and connections."""
 
 
 def written(cluster: LocalCluster) -> int:

@@ -93,7 +93,7 @@ OF_COORDINATOR = {
     ApiKey.OFFSET_DELETE: NO_GROUP,
     ApiKey.TXN_OFFSET_COMMIT: NO_GROUP,
 }
-"""The group whose coordinator must answer."""
+"""For each API of a group, the group whose coordinator must answer."""
 MODULES = (admin, consumer, metadata, producer, sasl)
 EVERY = [
     (ApiKey(key), version)
@@ -349,7 +349,7 @@ NO_TRANSACTION = {
     CoordinatorNotAvailableError.code,
     NotCoordinatorError.code,
 }
-"""Expected errors for a transactional id that no producer has initialised."""
+"""Errors that a request may get for a transactional id that no producer has initialised."""
 
 ALLOWED = {
     ApiKey.SASL_HANDSHAKE: {IllegalSaslStateError.code},
@@ -370,7 +370,7 @@ ALLOWED = {
     ApiKey.OFFSET_DELETE: {GroupIdNotFoundError.code},
     ApiKey.TXN_OFFSET_COMMIT: NO_TRANSACTION,
 }
-"""Expected errors of each API."""
+"""The errors that each API may return in this test."""
 
 
 def errors_in(item: Any) -> set[int]:

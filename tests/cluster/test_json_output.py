@@ -22,7 +22,7 @@ from broker_lite.local.cluster import LocalCluster
 
 GOLDEN = Path(__file__).with_name("json_fields.txt")
 OPEN_MAPS = {"config"}
-"""Fields whose keys are names of settings, not of fields."""
+"""Fields that hold settings by name. The names of settings are not recorded."""
 
 COMMANDS = """
 topic create {topic} -p 2

@@ -32,7 +32,7 @@ OLD = "4d302d8"
 """The last commit without transactions."""
 WAIT_S = 60.0
 REFUSED_S = 5.0
-"""Seconds until librdkafka stops retrying a transactional id."""
+"""Seconds for which librdkafka tries to initialise a transactional id."""
 PARTITIONS = 4
 
 

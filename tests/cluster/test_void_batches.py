@@ -34,9 +34,9 @@ from pyspark_logbus.partition_reader import read_ranges
 from pyspark_logbus.read_task import ReadPlan
 
 SIZE = 20_000
-"""Size of a value in bytes: the log is large enough for local reads."""
+"""Size of a value in bytes, so large that consumers read the log from its file."""
 ROUNDS = 2
-"""The consumer reads locally from its second fetch on, once it has a connection."""
+"""Number of reads: a consumer reads the file only from its second fetch on."""
 TOPIC = "by-hand"
 WHERE = TopicPartition(TOPIC, 0)
 READ_COMMITTED = [(at, by_hand.value_at(at, SIZE)) for at in by_hand.COMMITTED]
@@ -50,7 +50,7 @@ class Planted:
     bus: Bus
     topic_id: str
     opened: list[fetch.StoredRange]
-    """The ranges that were read locally."""
+    """The file ranges that consumers opened."""
 
 
 def write_log(cluster: LocalCluster, topic_id: str) -> None:

@@ -13,7 +13,10 @@ from broker_lite.metadata.zookeeper import ZooKeeperStore
 pytestmark = pytest.mark.real
 
 SESSION_MS = 60_000
-"""Longer than ``ZooKeeperStore.start`` waits, so one whole unanswered handshake would fail it."""
+"""Session timeout, longer than ``ZooKeeperStore.start`` waits.
+
+``start`` would fail if a handshake without a response lasted for the whole session timeout.
+"""
 
 
 class Relay:

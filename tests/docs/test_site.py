@@ -19,7 +19,7 @@ from pyspark_logbus.options import OPTIONS
 README_LINES_MAX = 120
 FOLDER_README_LINES_MAX = 40
 WHOLE = {"broker_lite/replication/README.md", "tests/sim/README.md", "benchmarks/README.md"}
-"""Folder READMEs that may be longer than 40 lines."""
+"""READMEs of folders that may be longer than FOLDER_README_LINES_MAX."""
 LONG_SHARE_MAX = 0.05
 """Maximum share of sentences longer than ``blocks.WORDS_MAX`` words in the written pages."""
 NORUN_MAX = 10

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 20
 COMES_BACK_S = 8.0
-"""Maximum seconds until the controller sees that a broker has registered again."""
+"""Maximum time, in seconds, until the controller notices that a broker registered again."""
 
 
 class Violation(AssertionError):
@@ -127,18 +127,20 @@ class Checker:
         """``min.insync.replicas`` of the topics that set it."""
         self._leaders: dict[tuple[PartitionKey, int], int] = {}
         self._shown: dict[tuple[int, PartitionKey, int], int] = {}
-        """The offset up to which a leader's records have been compared, by the leader's process,
-        partition and leader epoch."""
+        """The end of the leader's records that were already compared.
+
+        The key is the leader's process, partition and leader epoch.
+        """
         self.bad_disks: set[str] = set()
         """Ids of lost or rolled-back directories, which are not checked."""
         self.lossy_topics: set[str] = set()
-        """Topics with unclean elections, whose committed records may be lost."""
+        """Topics that allow unclean elections, so that committed records may be lost."""
         self.unclean: set[PartitionKey] = set()
         """Partitions in which a leader outside the ISR was elected."""
         self.transactions: TransactionTruth | None = None
         """The true outcome of transactions; None in seeds without transactions."""
         self._made_s: dict[str, float] = {}
-        """The time at which each znode was last created, in virtual seconds."""
+        """The virtual time, in seconds, at which each znode was last created."""
 
     # The methods below check replicas.
 

@@ -51,9 +51,9 @@ class Consumer(Client):
         self.topic = topic
         self.keys = {TopicPartition(topic, key.partition): key for key in keys}
         self.positions: dict[TopicPartition, int] = {}
-        """The next offset expected of each partition."""
+        """The offset that the next batch of each partition must begin at."""
         self.rows: dict[PartitionKey, dict[int, bytes]] | None = None
-        """The values read, if the test keeps them."""
+        """The values read, by partition and offset; None if the test does not need them."""
         self._is_told = False
         """Whether the reader got a corruption error and has not called seek since then."""
         shell = self._shell = SimShell(cluster, name)

@@ -30,7 +30,7 @@ STATE_PARTITIONS = 2
 LATE_S = 20.0
 """Longest delay in seconds of ZooKeeper's watch events."""
 SENT_S, ENDED_S = 1.0, 8.0
-"""Seconds until the batch is sent, and until the client must have aborted."""
+"""Seconds in which the client must send the batch, and must have aborted."""
 
 
 class _Roles(NamedTuple):

@@ -50,8 +50,9 @@ from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 EPISODES = 10
 RETENTION_S = 60.0
 CHECK_S = 20.0
-"""Seconds until brokers delete an empty group without offsets; production brokers check more
-rarely.
+"""Seconds until brokers delete an empty group without offsets.
+
+Production brokers look for such groups less often.
 """
 SLACK_S = 15.0
 """Seconds for which a member may still appear to be in a deleted group.
@@ -59,7 +60,7 @@ SLACK_S = 15.0
 Responses are delayed, and a broker that is cut off from ZooKeeper still answers.
 """
 NOBODY = "nobody"
-"""The metadata of commits that name no member."""
+"""The metadata with which commits without a member are marked."""
 
 T = TypeVar("T")
 
@@ -195,7 +196,7 @@ class World(base.World):
         self.natives: list[NativeMember] = []
         self.kind: str | None = None
         self.is_idle = False
-        """Whether members stay in the group but commit nothing."""
+        """Whether members at present stay in the group without committing."""
         self.alone = asyncio.Lock()
         self.number = 0
         """The offset of the last commit without a member."""

@@ -18,7 +18,7 @@ from broker_lite.metadata import znodes
 
 ROT = ("flip_a_bit", "flip_a_bit_of_a_stopped_broker")
 DEPOSED = ("depose_a_coordinator",)
-"""Kinds that only seeds with transactions use."""
+"""Kinds of faults that only seeds with transactions use."""
 
 
 class Faults:

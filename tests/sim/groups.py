@@ -33,8 +33,9 @@ CHAOS_S = 40.0
 SETTLE_S = 12.0
 QUIET_S = 4.0
 REQUESTS_PER_S_MAX = 3
-"""Maximum requests per second of an idle member to ZooKeeper, except commits: two heartbeats and an
-occasional full read.
+"""Maximum requests per second of an idle member to ZooKeeper, except commits.
+
+The member sends two heartbeats per second, and sometimes reads the whole group.
 """
 TOPICS = ("alpha", "beta", "beta-two")
 
@@ -78,7 +79,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.requests = 0
         self.is_calm = False
-        """Whether the faults are over and the group settles; no reader is slow then."""
+        """Whether the faults are over. The group then settles, and no reader is slow."""
         self.problems: list[BaseException] = []
         self.topics: dict[str, Assignment] = {}
         self._offsets: dict[str, CommittedOffset] = {}

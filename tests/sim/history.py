@@ -51,7 +51,7 @@ class History:
     committed: dict[tuple[str, TopicPartition], list[Commit]] = field(default_factory=dict)
     """Commits by group and partition, in the order of the attempts."""
     is_lossy: bool = False
-    """Whether the topic allows unclean elections."""
+    """Whether the topic allows unclean elections, so that records may be lost."""
     _ends: dict[PartitionKey, int] = field(default_factory=dict)
 
     def send(self, producer: str, key: PartitionKey, values: list[bytes], acks: int) -> Sent:

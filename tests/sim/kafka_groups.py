@@ -74,10 +74,10 @@ MOVED_ON = (
     "UNKNOWN_MEMBER_ID",
     "FENCED_INSTANCE_ID",
 )
-"""Errors after which a member commits nothing more in its generation.
+"""Errors after which a member sends no further commit in its generation.
 
-After other errors it may rejoin in the same generation; then the order of its two commits is
-undefined.
+After other errors, the member may rejoin in the same generation. Then the order of a late commit
+and its next commit is undefined.
 """
 
 Generation = tuple[int, int]

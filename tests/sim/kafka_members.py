@@ -53,7 +53,7 @@ class Wire(LoopShell):
         self.joined: dict[tuple[str, int], int] = {}
         """The incarnation of the group in which a member joined a generation."""
         self.claim: str | None = None
-        """The claim of the coordinator in whose generation the member is."""
+        """The claim of the coordinator that created the member's generation."""
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         exchange: Any = send.exchange

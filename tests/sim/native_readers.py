@@ -48,7 +48,7 @@ BROKER = Endpoint("sim", 1)
 EXPECTED = NotOwnerError | CoordinationUnavailableError | UnknownTopicIdError | ClosedError
 ITSELF, BEFORE_WORK, AFTER_WORK = "itself", "before", "after"
 SLOW_PART = 0.08
-"""Fraction of polls followed by work that may outlast the member's wait for a reader."""
+"""Fraction of polls after which the reader works for longer than the member may wait."""
 SLOW_S = 2.5
 
 

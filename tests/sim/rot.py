@@ -42,16 +42,15 @@ class Rot:
         self._cluster = cluster
         self._rng = rng
         self.directory_id = ""
-        """The damaged directory, until it is repaired."""
+        """The id of the damaged broker directory, or "" after its repair."""
         self.keys: list[PartitionKey] = []
         """Partitions whose segments may be damaged."""
         self.struck: dict[int, dict[PartitionKey, range]] = {}
-        """For each broker, every log that was ever damaged, and the offsets of its last damaged
-        batch."""
+        """For each broker, the logs that were damaged, and the offsets of the last damage."""
         self.struck_disks: set[str] = set()
         """Every directory that was ever damaged."""
         self.own_disks: set[str] = set()
-        """Directories with which brokers restart."""
+        """The broker directories with which brokers restart."""
         self.struck_at: tuple[PartitionKey, range] | None = None
         """The last damaged batch, until a consumer has started inside it."""
         self._process_number = -1

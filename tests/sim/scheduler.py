@@ -96,8 +96,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        """References to the tasks, so that a dead owner's coroutines are not closed during a
-        run."""
+        """References that keep the coroutines of dead owners from being closed during a run."""
         self._number = 0
         self._closed = self._running = self._ending = False
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], Any] | None = None

@@ -46,8 +46,10 @@ TRANSACTIONS: Mapping[str, Any] = {
     "readers": 0,
     "loses": False,
 }
-"""Options of seeds with transactions. They have few plain clients, which other seeds test and which
-would double the running time."""
+"""Options of seeds with transactions.
+
+These seeds have few plain clients, which would double the running time; other seeds test them.
+"""
 AT_ONCE = 10
 """Number of seeds that a worker process runs in one task."""
 TWICE_EVERY = 100

@@ -24,7 +24,7 @@ from broker_lite.model import CommittedOffset
 from broker_lite.native import machine
 
 SEEDS = 3
-"""Number of fixed seeds in every run. As many other seeds are derived from the commit."""
+"""Number of fixed seeds, and number of further seeds that depend on the commit."""
 PLANT_SEEDS = 25
 
 KEPT = {

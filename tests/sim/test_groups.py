@@ -27,7 +27,7 @@ KEPT = {
     112: "a new member read a new topic first, and took it for one of the group's start",
     48: "a partition revoked during an offset lookup was delivered",
 }
-"""Seeds that failed before, and why."""
+"""Seeds that once failed, and why."""
 
 
 @pytest.mark.parametrize("seed", KEPT)

@@ -16,14 +16,14 @@ from broker_lite.metadata import group_claims, group_writer, znodes
 from broker_lite.metadata.store import Check, Operation, Set
 
 SEEDS = 4
-"""Number of fixed seeds in every run. As many other seeds are derived from the commit."""
+"""Number of fixed seeds, and number of further seeds that depend on the commit."""
 PLANT_SEEDS = 10
 
 Patch = pytest.MonkeyPatch
 
 
 KEPT = {63008841: "a join deadline that expired without ZooKeeper fired repeatedly"}
-"""Seeds that failed before, and why."""
+"""Seeds that once failed, and why."""
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *KEPT])

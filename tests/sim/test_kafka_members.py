@@ -20,13 +20,13 @@ from broker_lite.model import TopicPartition
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 
 SEEDS = 3
-"""Number of fixed seeds in every run. As many other seeds are derived from the commit."""
+"""Number of fixed seeds, and number of further seeds that depend on the commit."""
 KEPT = {
     1533: "a cooperative member that lost its revoked partitions did not rejoin",
     18: "a member with a lost join read on, renewed by heartbeats, after the rebalance",
     3: "a leader evicted before it sent the assignment read on, renewed by heartbeats",
 }
-"""Seeds that failed before, and why."""
+"""Seeds that once failed, and why."""
 PLANT_SEEDS = 12
 
 Patch = pytest.MonkeyPatch

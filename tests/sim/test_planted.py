@@ -41,8 +41,10 @@ BEGINS = {
     "truncation_keeps_transactions": 2,
     "state_versions_are_not_compared": 84,
 }
-"""The seed at which the search starts, by rule. If the simulator changes, another seed detects the
-removal, and the test takes longer."""
+"""For each plant, the seed at which the search starts.
+
+If the simulator changes, another seed detects the plant, and the test takes longer.
+"""
 FOCUSED: Mapping[str, Mapping[str, object]] = {
     # Detection needs a broker that returns with another disk, whose registration leaders see late.
     "fetches_of_old_registrations_count": {
@@ -80,7 +82,7 @@ FOCUSED: Mapping[str, Mapping[str, object]] = {
         "fault_pause_s": 1.0,
     },
 }
-"""Faults and timings with which about ten seeds detect the removal, instead of a hundred."""
+"""Options with which ten seeds, instead of a hundred, suffice to detect a plant."""
 
 
 @pytest.mark.timeout(400)

@@ -15,7 +15,7 @@ from sim.soak import TRANSACTIONS
 
 FRESH_PARTS = 4
 FRESH_SEEDS = 10
-"""Seeds of each part; a part takes about eight seconds."""
+"""Number of seeds of each part, which takes about eight seconds."""
 
 KEPT = {
     35: "a failing disk executed a follower's truncation in part",
@@ -35,15 +35,15 @@ KEPT = {
     8102152: "recovery trusted cached pages that a failed fsync had left",
     1791202826: "a retry at a deposed leader failed as out of order",
 }
-"""Seeds that failed before, and why.
+"""Seeds that once failed, and why.
 
-A seed changes with the simulator, so each fault of production code also has its own test.
+A change of the simulator changes what a seed tests, so each fault also has its own test.
 """
 KEPT_TRANSACTIONS = {
     9401061: "a log truncated to a snapshot listed aborted transactions beyond its end",
     700159: "the next run ended a sink's slot again because the log lacked its release",
 }
-"""Seeds with transactions and a sink that failed before, and why."""
+"""Seeds with transactions and a sink that once failed, and why."""
 TWICE = range(8)
 TWICE_SAFETY_S = 15.0
 

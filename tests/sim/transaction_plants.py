@@ -338,4 +338,4 @@ def losing_attempts_stay_open(patch: Patch) -> None:
 
 
 TRANSACTION_PLANTS = PLANTS[_BEFORE:]
-"""The rules of this module."""
+"""The plants of this module."""

@@ -37,7 +37,7 @@ from broker_lite.metadata.store import (
 )
 
 _STEP_S = 1e-6
-"""Virtual seconds between two messages of one connection, which keeps them in order."""
+"""Virtual seconds between two messages of a connection, so that they keep their order."""
 
 
 @dataclass

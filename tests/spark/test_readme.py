@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 START_S = 200
-"""Starting Spark and running a first batch takes ten seconds of processor time."""
+"""Maximum seconds for the start of Spark and a first batch.
+
+Both take ten seconds of processor time, and a busy machine needs longer.
+"""
 README = Path(__file__).parent.parent.parent / "README.md"
 
 

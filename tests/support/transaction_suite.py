@@ -206,7 +206,7 @@ def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
 def test_producer_can_continue_after_its_transaction_timed_out(
     bus: Bus, servers: str, topic: str
 ) -> None:
-    """The coordinator aborts the transaction; Kafka's coordinator looks for it every 10 s.
+    """The coordinator aborts the transaction. Kafka's coordinator checks timeouts every 10 s.
 
     The abort may bump the epoch and so fence the producer. Then only a new producer can continue.
     """

@@ -33,8 +33,6 @@ consumer would measure mostly this second.
 """
 WARM_UP_SECONDS = 1.0
 RUN_SECONDS_MAX = 180
-POINTS = 20
-"""Maximum number of points of a chart's line."""
 LINES = 20_000
 BATCHES = {"single messages": 1, "batches of 50": 50}
 NAMES = {LOGBUS: "logbus", KAFKA: "Kafka", ACTIVEMQ: "ActiveMQ", RABBITMQ: "RabbitMQ"}
