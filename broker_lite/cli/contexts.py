@@ -161,7 +161,7 @@ def save(file: Path, contexts: Contexts) -> None:
             lines.append(f"settings = {{ {pairs} }}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        number, temporary = tempfile.mkstemp(dir=file.parent)  # mkstemp gives it mode 0600.
+        number, temporary = tempfile.mkstemp(dir=file.parent)  # mkstemp creates mode 0600.
         with os.fdopen(number, "w", encoding="utf-8") as new:
             new.write("\n".join(lines) + "\n")
         os.replace(temporary, file)

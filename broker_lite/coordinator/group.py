@@ -294,8 +294,8 @@ class Group:
         if led and event.can_skip_assignment:
             result = result._replace(skip_assignment=True)
         elif led:
-            # Before version 9, a response cannot tell the leader to skip the assignment. Name the
-            # old id as leader instead, so that the member does not assign.
+            # Before version 9, a JoinGroup response cannot tell the leader to skip the assignment.
+            # Name the old member id as leader instead, so that the member does not assign.
             result = result._replace(leader=old, members=())
         self._reply(event.token, result)
 
@@ -532,8 +532,8 @@ class Group:
             return None
         error = self._check_generation(event.member_id, event.instance_id, event.generation)
         if error is None and self._written_empty is not None:
-            # Refuse the commit. Otherwise the next owner could read the offsets before this commit
-            # is written.
+            # A new generation is being written. Refuse the commit, because the next owner could
+            # read the offsets before this commit is written.
             return IllegalGenerationError(
                 f"generation {event.generation} of group {self.name!r} has ended"
             )

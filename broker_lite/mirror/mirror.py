@@ -207,8 +207,9 @@ class Mirror:
         for name in names:
             refused = planning.refusal(name, current["topic", name])
             if refused is not None:
-                # Save the positions now. Without them, ``square`` would look for copies by the
-                # source's timestamps, which this topic does not keep.
+                # Save the positions before ``_set_aside`` drops them. Without stored positions,
+                # ``square`` would not recognise the copies, because their timestamps differ from
+                # those of the source.
                 self.save()
                 self._set_aside(name, refused)
                 continue
@@ -295,7 +296,9 @@ class Mirror:
         if isinstance(error, OffsetOutOfRangeError):
             self._resumer.go_on(copy, error)
             if copy.is_cut:
-                self.save()  # Save before the mirror reads new records at the same offsets.
+                # Save before the mirror reads the records that replaced the lost ones at the same
+                # offsets.
+                self.save()
         elif isinstance(error, UnknownTopicIdError) and self._is_gone(copy):
             self._set_aside(topic, UnknownTopicIdError("the source has deleted it"))
         elif not error.retriable:

@@ -53,6 +53,6 @@ class Throttle:
         return max(0, int(self._left))
 
     def spend(self, size: int) -> None:
-        """Subtract from the allowance the ``size`` bytes of throttled records that were sent."""
+        """Lower the allowance by ``size``, the bytes of throttled records that were sent."""
         if self._at_s is not None:
             self._left -= size

@@ -150,8 +150,8 @@ class FrameReceiver:
             frame = self._frame = self._allocate(first)
             frame[:filled] = data[position:end]
             self._filled, self._size = filled, size
-            # The first part of the next large frame must be copied out of the receive buffer, too.
-            # So use a small buffer after a large frame.
+            # The next frame may be as large, and its first part must be copied out of the receive
+            # buffer. Limit the next receive, so that this copy is small.
             is_large = size > len(self._scratch)
             self._next_scratch = self._scratch[:SCRATCH_BYTES] if is_large else self._scratch
             return frames

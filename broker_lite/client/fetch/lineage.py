@@ -39,8 +39,8 @@ class Lineage:
         unknown)."""
         kept = [row for row in self._epochs if row[1] < offset]
         if epoch == NO_EPOCH or not kept or kept[-1][0] != epoch:
-            # The first offset of ``epoch`` is unknown, because other clients commit their leader's
-            # epoch. Record ``offset`` in its place.
+            # The record before ``offset`` may have an earlier epoch, because other clients commit
+            # their leader's epoch. So let ``epoch`` begin at ``offset``.
             kept = [] if epoch == NO_EPOCH else [(epoch, offset)]
             self._read_in = NO_EPOCH
         self._epochs = kept

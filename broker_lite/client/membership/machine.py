@@ -177,7 +177,7 @@ class MemberMachine:
         out, self._out = self._out, []
         return out
 
-    # Methods that request and receive answers.
+    # Methods that send requests and handle the answers.
 
     def _ask(self, call: Any, lane: str, then: Callable[[Any], None], timeout_ms: int = 0) -> int:
         tag = self._new_tag(then)
@@ -201,7 +201,7 @@ class MemberMachine:
         self._retry_ms = self._now_ms + pause_ms
         self._tries += 1
 
-    # Methods that join the group and take the assignment.
+    # Methods that join the group and apply the assignment.
 
     def _begin(self) -> None:
         self.phase = ACTIVE
@@ -287,9 +287,9 @@ class MemberMachine:
             return
         has_missed_one = NO_GENERATION < self.generation < answer.generation_id - 1
         if has_missed_one and self.owned:
-            # A static member that missed a generation keeps its member id. Drop its partitions: the
-            # leader may have assigned them to others, because it knew only those that the member's
-            # last join reported.
+            # A static member that missed a generation keeps its member id. Drop its partitions,
+            # because the leader may have assigned them to other members: the leader knew only the
+            # partitions that the member's last join reported.
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name
@@ -411,8 +411,9 @@ class MemberMachine:
             case CoordinatorLoadInProgressError():
                 self._beat_ms = self._now_ms + self._config.retry_backoff_ms
             case IllegalGenerationError() | UnknownMemberIdError():
-                # The answer of a pending join reports the new generation. Without one, or for an
-                # unknown member, drop the partitions, because other members own them by now.
+                # Keep the partitions if only the generation is old and a join or sync is in flight,
+                # because its answer reports the outcome. Otherwise drop the partitions, because
+                # other members may own them by now.
                 if is_joining:
                     if isinstance(error, UnknownMemberIdError) and self.owned:
                         self._lose(frozenset(self.owned))

@@ -381,8 +381,8 @@ def log_bounds(
 
 def _bounds(tp: TopicPartition, row: offsets.BytesAnswer | LogbusError) -> LogBounds | LogbusError:
     if isinstance(row, OffsetOutOfRangeError):
-        # A broker that knows EARLIEST_TIMESTAMP (-2) finds a start in every log. A broker of an
-        # earlier version takes -2 as an offset, which is out of range.
+        # A broker of this version takes -2 (EARLIEST_TIMESTAMP) as the start of the log. A broker
+        # of an earlier version takes -2 as an offset, which is out of range.
         return UnsupportedVersionError(
             f"the leader of {tp} cannot return the bounds of a log in one request; "
             "upgrade the brokers"

@@ -121,7 +121,7 @@ class BrokerConnection:
             previous, self._sock = self._sock, open_socket(family, kind, protocol)
             if previous is not None:
                 # Close the old socket only after the new one is open. Otherwise both could have the
-                # same descriptor number.
+                # same descriptor number, and the selector would miss the change.
                 previous.close()
             self._sock.setblocking(False)
             result = self._sock.connect_ex(address)

@@ -54,7 +54,7 @@ def shown(value: bytes | None, cut: int = CUT_BYTES) -> Shown:
         return Shown("null", "null", 0, False)
     part = value[:cut]
     is_cut = len(part) < len(value)
-    # If the cut is in the middle of a character, ignore the rest of that character.
+    # If the cut is inside a character, ignore the bytes of that character.
     text = part.decode("utf-8", "ignore" if is_cut else "replace")
     is_text = "\ufffd" not in text and (is_cut or text.encode() == part)
     if is_cut and is_text:
