@@ -134,13 +134,11 @@ def encode(
     """
     count = columns.row_count
     if count < 1:
-        raise InvalidSchemaError("a batch takes at least one row")
+        raise InvalidSchemaError("a batch of no rows cannot be encoded; give at least one row")
     if count > fmt.RECORDS_MAX:
-        raise MessageTooLargeError(
-            f"{count} rows in one batch; at most {fmt.RECORDS_MAX} are allowed"
-        )
+        raise MessageTooLargeError(f"a batch has {count} rows; give at most {fmt.RECORDS_MAX}")
     if attributes & fmt.ATTRIBUTE_CONTROL:
-        raise InvalidSchemaError("control batches have rows, never columns")
+        raise InvalidSchemaError("a control batch cannot be encoded as columns; encode rows")
     timestamp, base_timestamp, max_timestamp = _timestamps(columns.timestamp, count, timestamp_ms)
     last_delta = count - 1
     if columns.offset_deltas is not None:
@@ -211,7 +209,10 @@ def decode(buffer: Buffer, header: BatchHeader) -> Columns:
     except (pa.ArrowException, OSError) as error:
         raise CorruptMessageError(f"the columns are malformed: {error}") from error
     if batch.num_rows != header.record_count:
-        raise CorruptMessageError(f"{batch.num_rows} rows, not {header.record_count}")
+        raise CorruptMessageError(
+            f"the columns have {batch.num_rows} rows, but the header declares "
+            f"{header.record_count} records"
+        )
     arrays = iter(batch.columns)
     key = next(arrays) if flags & fmt.FLAG_KEY else None
     value = next(arrays) if flags & fmt.FLAG_VALUE else None
@@ -326,7 +327,8 @@ def _check_size(message_bytes: int) -> None:
     size = fmt.COLUMNS_FROM + message_bytes
     if size > fmt.BATCH_BYTES_MAX:
         raise MessageTooLargeError(
-            f"a batch of {size} bytes; at most {fmt.BATCH_BYTES_MAX} are allowed"
+            f"a batch has {size} bytes, but may have at most {fmt.BATCH_BYTES_MAX}; send fewer "
+            "rows at a time"
         )
 
 
@@ -336,13 +338,13 @@ def _one_array(array: pa.Array | pa.ChunkedArray, name: str, count: int) -> pa.A
             array = array.chunk(0)
         elif array.nbytes > fmt.BATCH_BYTES_MAX:
             raise MessageTooLargeError(
-                f"column {name!r} has {array.nbytes} bytes, and a batch has at most "
+                f"column {name!r} has {array.nbytes} bytes, but a batch may have at most "
                 f"{fmt.BATCH_BYTES_MAX}; send fewer rows at a time"
             )
         else:
             array = array.combine_chunks()
     if len(array) != count:
-        raise InvalidSchemaError(f"column {name} has {len(array)} rows, not {count}")
+        raise InvalidSchemaError(f"column {name!r} has {len(array)} rows, not {count}")
     return array
 
 
@@ -359,11 +361,13 @@ def _binary(array: pa.Array | None, name: str, count: int) -> pa.Array | None:
         array = array.dictionary_decode()
         kind = array.type
     if not any(accepts(kind) for accepts in _BINARY_LIKE):
-        raise InvalidSchemaError(f"column {name} is {kind}; it must be binary or string")
+        raise InvalidSchemaError(f"column {name!r} is {kind}; it must be binary or string")
     try:
         return array.cast(pa.binary())
     except pa.ArrowInvalid as error:
-        raise MessageTooLargeError(f"column {name} does not fit in one batch: {error}") from error
+        raise MessageTooLargeError(
+            f"column {name!r} does not fit in one batch ({error}); send fewer rows at a time"
+        ) from error
 
 
 _BINARY_LIKE: Final = (
@@ -393,7 +397,9 @@ def _headers(array: pa.Array | None, count: int) -> pa.Array | None:
     if len(items) == 0:
         return None
     if items.null_count or items.field("key").null_count:
-        raise InvalidSchemaError("a header or its key is null; only a header's value may be")
+        raise InvalidSchemaError(
+            "column 'headers' has a null header or a null key; only a header's value may be null"
+        )
     return array
 
 
@@ -408,14 +414,18 @@ def _timestamps(
     kind = array.type
     if kind != TIMESTAMP_TYPE:
         if not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):
-            raise InvalidSchemaError(f"column timestamp is {kind}; it must be a timestamp")
+            raise InvalidSchemaError(
+                f"column 'timestamp' is {kind}; it must be a timestamp or int64 milliseconds"
+            )
         import pyarrow.compute as pc
 
         try:
             options = pc.CastOptions(TIMESTAMP_TYPE, allow_time_truncate=True)
             array = array.cast(options=options)
         except pa.ArrowInvalid as error:
-            raise InvalidTimestampError(f"a timestamp is out of range: {error}") from error
+            raise InvalidTimestampError(
+                f"column 'timestamp' has a value out of range: {error}"
+            ) from error
     if array.null_count:
         array = array.fill_null(fixed(np.array([timestamp_ms]), TIMESTAMP_TYPE)[0])
     millis = numpy_of(array, np.int64)

@@ -102,16 +102,26 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     invalid."""
     if len(buffer) - position < fmt.HEADER_BYTES:
         raise CorruptMessageError(
-            f"a batch header takes {fmt.HEADER_BYTES} bytes; {len(buffer) - position} are left"
+            f"a batch header takes {fmt.HEADER_BYTES} bytes, but only {len(buffer) - position} "
+            "are left"
         )
     header = BatchHeader._make(fmt.HEADER.unpack_from(buffer, position))
     if header.magic not in fmt.MAGICS:
-        raise CorruptMessageError(f"magic {header.magic} is neither rows (2) nor columns (65)")
+        raise CorruptMessageError(
+            f"the batch has magic {header.magic}, which is neither 2 (rows) nor 65 (columns)"
+        )
     # Computed inline, because the ``size_bytes`` property would add a fifth to the cost.
     if not fmt.HEADER_BYTES <= header.length + fmt.LENGTH_PREFIX_BYTES <= fmt.BATCH_BYTES_MAX:
-        raise CorruptMessageError(f"batch length {header.length} is out of bounds")
+        raise CorruptMessageError(
+            f"the header declares a batch length of {header.length} bytes; valid are "
+            f"{fmt.HEADER_BYTES - fmt.LENGTH_PREFIX_BYTES} to "
+            f"{fmt.BATCH_BYTES_MAX - fmt.LENGTH_PREFIX_BYTES}"
+        )
     if header.last_offset_delta < 0 or header.record_count < 0:
-        raise CorruptMessageError("a batch's counts are negative")
+        raise CorruptMessageError(
+            f"the header declares {header.record_count} records and a last offset delta of "
+            f"{header.last_offset_delta}; neither may be negative"
+        )
     return header
 
 
@@ -155,11 +165,14 @@ def check_crc(buffer: Buffer, header: BatchHeader) -> None:
     """Raise CorruptMessageError if the CRC of the batch at the start of ``buffer`` is wrong."""
     size = header.size_bytes
     if len(buffer) < size:
-        raise CorruptMessageError(f"a batch of {size} bytes is cut: {len(buffer)} are there")
+        raise CorruptMessageError(
+            f"the batch is cut: only {len(buffer)} of its {size} bytes are present"
+        )
     crc = crc32c(memoryview(buffer)[fmt.CRC_FROM : size])
     if crc != header.crc:
         raise CorruptMessageError(
-            f"the batch at offset {header.base_offset} has CRC {crc:08x}, not {header.crc:08x}"
+            f"the batch at offset {header.base_offset} has CRC {crc:08x}, but its header says "
+            f"{header.crc:08x}"
         )
 
 
@@ -184,31 +197,39 @@ def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
     ``check_structure``."""
     end = header.size_bytes
     if end < fmt.COLUMNS_FROM or len(buffer) < end:
-        raise CorruptMessageError("a batch of columns ends within its preamble")
+        raise CorruptMessageError("a column batch is cut within its preamble")
     flags: int
     version, flags, schema_id, reserved = fmt.PREAMBLE.unpack_from(buffer, fmt.HEADER_BYTES)
     if version != fmt.BODY_VERSION or schema_id != fmt.SCHEMA_KAFKA_ROW or reserved:
         raise CorruptMessageError(
-            f"columns of version {version} and schema {schema_id} are unknown"
+            f"a column batch has version {version}, schema {schema_id} and reserved field "
+            f"{reserved}; logbus reads only version {fmt.BODY_VERSION} with schema "
+            f"{fmt.SCHEMA_KAFKA_ROW} and 0"
         )
     if not flags or flags & ~fmt.FLAGS_KNOWN:
-        raise CorruptMessageError(f"columns with flags {flags:#x} are unknown")
+        raise CorruptMessageError(
+            f"a column batch has flags {flags:#x}; known flags are {fmt.FLAGS_KNOWN:#x}"
+        )
     if header.is_control:
-        raise CorruptMessageError("control batches have rows, never columns")
+        raise CorruptMessageError("a control batch is encoded as columns; it may have only rows")
     message = check_message(buffer, fmt.COLUMNS_FROM, end, flags)
     dense = not flags & fmt.FLAG_OFFSET_DELTAS
     if message.row_count != header.record_count or (
         dense and header.last_offset_delta != message.row_count - 1
     ):
         raise CorruptMessageError(
-            f"{message.row_count} rows, where the header counts {header.record_count}"
-            f" and a last offset delta of {header.last_offset_delta}"
+            f"the columns have {message.row_count} rows, but the header declares "
+            f"{header.record_count} records and a last offset delta of {header.last_offset_delta}"
         )
     if header.last_offset_delta < message.row_count - 1:
-        raise CorruptMessageError("a batch has more rows than offsets")
+        raise CorruptMessageError(
+            f"the columns have {message.row_count} rows, but the header has only "
+            f"{header.last_offset_delta + 1} offsets for them"
+        )
     if message.codec != header.codec:
         raise CorruptMessageError(
-            f"columns compressed with codec {message.codec}, where the header says {header.codec}"
+            f"the columns are compressed with codec {message.codec}, but the header says codec "
+            f"{header.codec}"
         )
     return flags, message
 
@@ -227,26 +248,34 @@ def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> 
     size, codec = header.size_bytes, header.codec
     if size > max_bytes:
         raise MessageTooLargeError(
-            f"a batch of {size} bytes is over the topic's max.message.bytes,"
-            f" {max_bytes}; send smaller batches or raise it"
+            f"a batch has {size} bytes, but the topic's max.message.bytes is {max_bytes}; send "
+            "smaller batches, or raise max.message.bytes"
         )
     if len(buffer) > size:
-        raise InvalidRecordError("a produce request may carry one batch per partition")
+        raise InvalidRecordError(
+            f"{len(buffer) - size} bytes follow the first batch; a produce request may have only "
+            "one batch for each partition"
+        )
     check_crc(buffer, header)
     count = header.record_count
     if not 0 < count <= fmt.RECORDS_MAX or header.last_offset_delta != count - 1:
         raise InvalidRecordError(
-            f"a batch declares {count} records and a last offset delta of "
-            f"{header.last_offset_delta}"
+            f"the header declares {count} records and a last offset delta of "
+            f"{header.last_offset_delta}; give 1 to {fmt.RECORDS_MAX} records, and a delta of one "
+            "less than their number"
         )
     if header.base_offset != 0:
-        raise InvalidRecordError(f"a client's base offset must be 0, not {header.base_offset}")
+        raise InvalidRecordError(
+            f"a client sent a batch with base offset {header.base_offset}; send 0"
+        )
     if header.is_control:
-        raise InvalidRecordError("clients may not write control batches")
+        raise InvalidRecordError("a client sent a control batch, which only brokers may write")
     _check_producer(header)
     if header.is_columns:
         if codec not in _COLUMN_CODECS:
-            raise UnsupportedCompressionTypeError(f"columns take lz4 or zstd, not {codec}")
+            raise UnsupportedCompressionTypeError(
+                f"a column batch is compressed with codec {codec}; use none, lz4 or zstd"
+            )
         try:
             flags = check_structure(buffer, header)
         except CorruptMessageError as error:
@@ -254,18 +283,29 @@ def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> 
             raise InvalidRecordError(error.message) from None
         if flags & fmt.FLAG_OFFSET_DELTAS:
             raise InvalidRecordError(
-                "clients may not write columns with offset deltas, which are reserved for "
-                "compaction"
+                "a client sent a column batch with offset deltas, which are reserved for "
+                "compaction; leave the column of deltas out"
             )
     elif codec > fmt.CODEC_ZSTD:
-        raise UnsupportedCompressionTypeError(f"codec {codec} is unknown")
+        raise UnsupportedCompressionTypeError(
+            f"the batch is compressed with the unknown codec {codec}; use none, gzip, snappy, lz4 "
+            "or zstd"
+        )
     elif codec == fmt.CODEC_NONE and size - fmt.HEADER_BYTES < count * _ROW_BYTES_MIN:
-        raise CorruptMessageError(f"{count} records do not fit in {size} bytes")
+        raise CorruptMessageError(
+            f"the header declares {count} records, which do not fit in a batch of {size} bytes"
+        )
 
 
 def _check_producer(header: BatchHeader) -> None:
     if header.producer_id >= 0:
         if header.producer_epoch < 0 or header.base_sequence < 0:
-            raise InvalidRecordError("an idempotent producer's epoch or sequence is missing")
+            raise InvalidRecordError(
+                f"a batch of producer {header.producer_id} has producer epoch "
+                f"{header.producer_epoch} and base sequence {header.base_sequence}; neither may be "
+                "negative"
+            )
     elif header.is_transactional:
-        raise InvalidRecordError("a transactional batch has no producer id")
+        raise InvalidRecordError(
+            "a transactional batch has no producer id; request one with InitProducerId"
+        )

@@ -55,7 +55,7 @@ def decompress(codec: int, data: Buffer, limit: int = fmt.DECOMPRESSED_BYTES_MAX
     """
     unpack = _pair(codec)[1]
     if codec != fmt.CODEC_NONE and not len(data):
-        raise CorruptMessageError("a compressed batch has no data")
+        raise CorruptMessageError("a compressed batch has an empty body")
     try:
         out = unpack(data, limit)
     except (pa.ArrowException, OSError, zlib.error, struct.error) as error:
@@ -126,7 +126,7 @@ def _unsnappy(data: Buffer, limit: int) -> Buffer:
         (length,) = _XERIAL_LENGTH.unpack_from(view, position)
         position += _XERIAL_LENGTH.size
         if length > len(view) - position:
-            raise CorruptMessageError("a snappy block is cut")
+            raise CorruptMessageError("a snappy block extends beyond its stream")
         piece = _unsnappy_block(view[position : position + length], room, limit)
         pieces.append(piece)
         room -= len(piece)
@@ -213,5 +213,7 @@ _NAMES: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 def _pair(codec: int) -> tuple[_Compress, _Decompress]:
     pair = _PAIRS.get(codec)
     if pair is None:
-        raise UnsupportedCompressionTypeError(f"codec {codec} is unknown")
+        raise UnsupportedCompressionTypeError(
+            f"compression codec {codec} is unknown; use none, gzip, snappy, lz4 or zstd"
+        )
     return pair

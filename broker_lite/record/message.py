@@ -121,7 +121,7 @@ def check_message(buffer: Buffer, position: int, end: int, flags: int) -> Messag
     try:
         return _check(buffer, position, end, flags)
     except (struct.error, IndexError) as error:
-        raise CorruptMessageError(f"the columns' metadata is cut or wrong: {error}") from error
+        raise CorruptMessageError(f"the columns' metadata is cut or malformed: {error}") from error
 
 
 def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
@@ -130,7 +130,10 @@ def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
     if continuation != _CONTINUATION:
         raise CorruptMessageError("the columns do not begin with an Arrow message")
     if not 8 <= metadata_bytes <= _METADATA_BYTES_MAX or metadata_bytes % 8 or body > end:
-        raise CorruptMessageError(f"the columns' metadata cannot take {metadata_bytes} bytes")
+        raise CorruptMessageError(
+            f"the columns declare metadata of {metadata_bytes} bytes; valid is a multiple of 8 up "
+            f"to {_METADATA_BYTES_MAX} that fits in the batch"
+        )
     # Copy about 400 bytes: they are cheaper to read from, and no position can leave the metadata.
     metadata = bytes(buffer[position + _PREFIX.size : body])
     is_small = end - body <= _SMALL_BODY_BYTES and len(metadata) <= _SMALL_METADATA_BYTES
@@ -153,12 +156,14 @@ def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
     batch = _message_header(metadata, message, body_bytes)
     row_count = _scalar(metadata, batch, _BATCH_LENGTH, _I64)
     if not 0 < row_count <= fmt.RECORDS_MAX:
-        raise CorruptMessageError(f"{row_count} rows in one batch are out of bounds")
+        raise CorruptMessageError(
+            f"the columns declare {row_count} rows; valid are 1 to {fmt.RECORDS_MAX}"
+        )
     nodes = _vector(metadata, batch, _BATCH_NODES, 2 * len(shape.nodes))
     buffers = _vector(metadata, batch, _BATCH_BUFFERS, 2 * len(shape.buffers))
     variadic = _field(metadata, batch, _BATCH_VARIADIC)
     if variadic and _U32.unpack_from(metadata, _follow(metadata, variadic))[0]:
-        raise CorruptMessageError("the columns hold view types")
+        raise CorruptMessageError("a column has one of Arrow's view types, which are not allowed")
     codec = _codec(metadata, batch)
     _check_nodes(nodes, shape, row_count)
     _check_positions(buffers, body_bytes)
@@ -183,9 +188,9 @@ def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:
     kind = _field(metadata, message, _MESSAGE_TYPE)
     header = _field(metadata, message, _MESSAGE_HEADER)
     if not version or _U16.unpack_from(metadata, version)[0] != _VERSION_5:
-        raise CorruptMessageError("the columns are not in version 5 of Arrow's format")
+        raise CorruptMessageError("the columns do not have version 5 of Arrow's metadata")
     if not kind or metadata[kind] != _RECORD_BATCH or not header:
-        raise CorruptMessageError("the columns are not an Arrow record batch message")
+        raise CorruptMessageError("the columns are not a record batch message of Arrow")
     declared = _scalar(metadata, message, _MESSAGE_BODY_LENGTH, _I64)
     if declared != body_bytes:
         raise CorruptMessageError(
@@ -206,7 +211,8 @@ def _check_nodes(nodes: tuple[int, ...], shape: _Shape, row_count: int) -> None:
             expected = child_count
         if length != expected or not 0 <= nulls <= length or (nulls and not nullable):
             raise CorruptMessageError(
-                f"field {index} of the columns has {length} entries and {nulls} nulls"
+                f"field {index} of the columns declares {length} entries and {nulls} nulls; valid "
+                f"are {expected} entries and " + ("some nulls" if nullable else "no nulls")
             )
 
 
@@ -214,7 +220,10 @@ def _check_positions(buffers: tuple[int, ...], body_bytes: int) -> None:
     for index in range(0, len(buffers), 2):
         offset, size = buffers[index], buffers[index + 1]
         if offset < 0 or size < 0 or offset + size > body_bytes:
-            raise CorruptMessageError(f"buffer {index // 2} of the columns lies outside their body")
+            raise CorruptMessageError(
+                f"buffer {index // 2} of the columns has {size} bytes at {offset}, outside of the "
+                f"body of {body_bytes} bytes"
+            )
 
 
 def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]:
@@ -226,11 +235,15 @@ def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]
         offset, size = buffers[index], buffers[index + 1]
         if size:
             if size < _I64.size:
-                raise CorruptMessageError(f"buffer {index // 2} of the columns is cut")
+                raise CorruptMessageError(
+                    f"buffer {index // 2} of the columns has {size} bytes, too few for its length"
+                )
             declared = _I64.unpack_from(body, offset)[0]
             size = size - _I64.size if declared == -1 else declared
             if size < 0:
-                raise CorruptMessageError(f"buffer {index // 2} declares {size} bytes")
+                raise CorruptMessageError(
+                    f"buffer {index // 2} of the columns declares {size} decompressed bytes"
+                )
         sizes.append(size)
     return sizes
 
@@ -238,8 +251,8 @@ def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]
 def _check_sizes(sizes: Sequence[int], nodes: tuple[int, ...], shape: _Shape) -> None:
     if sum(sizes) > fmt.COLUMNS_BYTES_MAX:
         raise CorruptMessageError(
-            f"the columns would grow to {sum(sizes)} bytes; at most {fmt.COLUMNS_BYTES_MAX} are "
-            f"allowed"
+            f"the columns would grow to {sum(sizes)} bytes when decompressed; at most "
+            f"{fmt.COLUMNS_BYTES_MAX} are allowed"
         )
     for index, (kind, node) in enumerate(shape.buffers):
         length, nulls = nodes[2 * node], nodes[2 * node + 1]
@@ -255,8 +268,8 @@ def _check_sizes(sizes: Sequence[int], nodes: tuple[int, ...], shape: _Shape) ->
             least = 0
         if sizes[index] < least:
             raise CorruptMessageError(
-                f"buffer {index} of the columns takes {sizes[index]} bytes;"
-                f" {length} entries need {least}"
+                f"buffer {index} of the columns has {sizes[index]} bytes, but its {length} entries "
+                f"need {least}"
             )
 
 
@@ -276,7 +289,7 @@ def _check_values(
             if not 0 <= first <= last <= limit:
                 raise CorruptMessageError(
                     f"the offsets in field {node} of the columns go from {first} to {last}; "
-                    f"at most 0 to {limit} are valid"
+                    f"they must stay within 0 to {limit}"
                 )
             if length < ORDERED_MAX:
                 offsets = _offsets(length).unpack_from(body, at)
@@ -289,7 +302,7 @@ def _check_values(
             found = length - (bits & (1 << length) - 1).bit_count()
             if found != nulls:
                 raise CorruptMessageError(
-                    f"field {node} of the columns has {found} nulls instead of the declared {nulls}"
+                    f"field {node} of the columns has {found} nulls, but declares {nulls}"
                 )
 
 
@@ -308,7 +321,7 @@ def _codec(metadata: bytes, batch: int) -> int:
     number = metadata[codec] if codec else 0
     if number not in _CODECS or (method and metadata[method] != 0):
         raise CorruptMessageError(
-            f"the columns are compressed with codec {number}, which is unknown"
+            f"the columns are compressed with Arrow's codec {number}, which logbus does not read"
         )
     return _CODECS[number]
 
@@ -324,7 +337,7 @@ def _table(metadata: bytes, position: int) -> int:
 def _table_at(metadata: bytes, table: int) -> int:
     vtable = table - _I32.unpack_from(metadata, table)[0]
     if vtable < 0 or vtable + 4 > len(metadata):
-        raise CorruptMessageError("the columns' metadata points outside itself")
+        raise CorruptMessageError("an offset in the columns' metadata points outside the metadata")
     return table
 
 
@@ -360,5 +373,7 @@ def _vector(metadata: bytes, table: int, number: int, words: int) -> tuple[int, 
     start = _follow(metadata, position) if position else 0
     count = _U32.unpack_from(metadata, start)[0] if position else 0
     if 2 * count != words:
-        raise CorruptMessageError(f"the columns declare {count} parts instead of {words // 2}")
+        raise CorruptMessageError(
+            f"the columns declare {count} nodes or buffers, but their flags need {words // 2}"
+        )
     return struct.unpack_from(f"<{words}q", metadata, start + 4) if words else ()

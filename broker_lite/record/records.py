@@ -43,12 +43,14 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
         for _ in range(header.record_count):
             row, position = _read_row(body, position, header)
             if rows and row.offset <= rows[-1].offset:
-                raise CorruptMessageError(f"offset {row.offset} does not ascend in its batch")
+                raise CorruptMessageError(
+                    f"offset {row.offset} follows offset {rows[-1].offset} in a batch"
+                )
             rows.append(row)
     except IndexError as error:
-        raise CorruptMessageError("a record ends beyond its batch") from error
+        raise CorruptMessageError("a record extends beyond its batch") from error
     if position != len(body):
-        raise CorruptMessageError(f"{len(body) - position} bytes follow a batch's last record")
+        raise CorruptMessageError(f"{len(body) - position} bytes follow the last record of a batch")
     return rows
 
 
@@ -67,7 +69,7 @@ def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | No
             length, at = read_varint(view, at)
             end = at + length
             if length < 0 or end > size:
-                raise CorruptMessageError(f"a record of {length} bytes leaves its batch")
+                raise CorruptMessageError(f"a record of {length} bytes extends beyond its batch")
             at += 1  # Skip the attributes.
             while body[at] > 0x7F:  # Skip the timestamp delta.
                 at += 1
@@ -86,15 +88,17 @@ def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | No
                     fields.append(None)
                     continue
                 if length > end - at:
-                    raise CorruptMessageError(f"a field of {length} bytes leaves its record")
+                    raise CorruptMessageError(
+                        f"a field of {length} bytes extends beyond its record"
+                    )
                 fields.append(body[at : at + length])
                 at += length
             entries.append((fields[0], fields[1]))
             at = end
     except IndexError as error:
-        raise CorruptMessageError("a record ends beyond its batch") from error
+        raise CorruptMessageError("a record extends beyond its batch") from error
     if at != size:
-        raise CorruptMessageError(f"{size - at} bytes follow a batch's last record")
+        raise CorruptMessageError(f"{size - at} bytes follow the last record of a batch")
     return entries
 
 
@@ -103,7 +107,9 @@ def rows_body(
 ) -> memoryview:
     """Return the decompressed body of a batch of rows, at most ``limit`` bytes."""
     if header.magic != fmt.MAGIC_ROWS or len(buffer) < header.size_bytes:
-        raise CorruptMessageError("not a whole batch of rows")
+        raise CorruptMessageError(
+            f"{len(buffer)} bytes with magic {header.magic} are not a whole batch of rows"
+        )
     body = memoryview(buffer)[fmt.HEADER_BYTES : header.size_bytes]
     codec = header.attributes & fmt.CODEC_MASK
     if codec == fmt.CODEC_NONE and len(body) <= limit:
@@ -128,13 +134,15 @@ def encode_rows(
     no rows or if their offsets do not ascend.
     """
     if not rows:
-        raise InvalidRecordError("a batch takes at least one record")
+        raise InvalidRecordError("a batch of no records cannot be encoded; give one or more")
     base_offset, base_timestamp = rows[0].offset, rows[0].timestamp_ms
     body = bytearray()
     last = base_offset - 1
     for row in rows:
         if row.offset <= last:
-            raise InvalidRecordError(f"offset {row.offset} follows {last} in a batch")
+            raise InvalidRecordError(
+                f"offset {row.offset} follows offset {last} in a batch; give ascending offsets"
+            )
         last = row.offset
         _write_row(body, row, base_offset, base_timestamp)
     packed: Buffer = body
@@ -177,26 +185,33 @@ def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row
     length, position = read_varint(body, position)
     end = position + length
     if length < 0 or end > len(body):
-        raise CorruptMessageError(f"a record of {length} bytes leaves its batch")
+        raise CorruptMessageError(f"a record of {length} bytes extends beyond its batch")
     position += 1  # Skip the attributes: no attribute is defined.
     timestamp_delta, position = read_varint(body, position)
     offset_delta, position = read_varint(body, position)
     if not 0 <= offset_delta <= header.last_offset_delta:
-        raise CorruptMessageError(f"offset delta {offset_delta} leaves its batch")
+        raise CorruptMessageError(
+            f"a record has offset delta {offset_delta}, but its batch ends at "
+            f"{header.last_offset_delta}"
+        )
     key, position = _read_bytes(body, position, end)
     value, position = _read_bytes(body, position, end)
     count, position = read_varint(body, position)
     if not 0 <= count <= end - position:
-        raise CorruptMessageError(f"a record declares {count} headers")
+        raise CorruptMessageError(
+            f"a record declares {count} headers, but has {end - position} bytes for them"
+        )
     headers = []
     for _ in range(count):
         name, position = _read_bytes(body, position, end)
         content, position = _read_bytes(body, position, end)
         if name is None:
-            raise CorruptMessageError("a header has no key")
+            raise CorruptMessageError("the key of a header is null")
         headers.append((name.decode("utf-8", "replace"), content))
     if position != end:
-        raise CorruptMessageError("a record's fields and its length disagree")
+        raise CorruptMessageError(
+            f"a record ends at byte {end} of its batch's body, but its fields end at {position}"
+        )
     timestamp = (
         header.max_timestamp
         if header.is_log_append_time
@@ -225,10 +240,10 @@ def _read_bytes(body: memoryview, position: int, end: int) -> tuple[bytes | None
     length, position = read_varint(body, position)
     if length < 0:
         if length != -1:
-            raise CorruptMessageError(f"a field declares {length} bytes")
+            raise CorruptMessageError(f"a field declares a length of {length} bytes")
         return None, position
     if length > end - position:
-        raise CorruptMessageError(f"a field of {length} bytes leaves its record")
+        raise CorruptMessageError(f"a field of {length} bytes extends beyond its record")
     return bytes(body[position : position + length]), position + length
 
 

@@ -35,7 +35,7 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
     CorruptMessageError unless ``count`` records fill the body exactly.
     """
     if count * (_CONTENT_BYTES_MIN + 1) > len(body):
-        raise CorruptMessageError(f"{count} records do not fit in {len(body)} bytes")
+        raise CorruptMessageError(f"{count} records do not fit in a body of {len(body)} bytes")
     if len(body) - int(np.count_nonzero(body)) > _ZEROS_MAX:
         return _walk(body, count)
     starts, ends, attributes = _candidates(body)
@@ -155,8 +155,8 @@ def _walk(body: Bytes, count: int) -> tuple[Positions, Positions]:
         attributes[index] = position
         position += raw >> 1
         if raw & 1 or raw >> 1 < _CONTENT_BYTES_MIN or position > size:
-            raise CorruptMessageError(f"record {index} of a batch has an invalid length")
+            raise CorruptMessageError(f"record {index} of a batch declares an invalid length")
         ends[index] = position
     if position != size:
-        raise CorruptMessageError(f"{size - position} bytes follow a batch's last record")
+        raise CorruptMessageError(f"{size - position} bytes follow the last record of a batch")
     return attributes, ends

@@ -92,11 +92,11 @@ def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, B
     total = int(stops[-1])
     found = _read_body(memoryview(b"".join(bodies)), total)
     if not np.array_equal(found.ends[stops - 1], np.cumsum(list(map(len, bodies)))):
-        raise CorruptMessageError("the records of a batch do not fill it")
+        raise CorruptMessageError("the records of a batch do not end where the batch ends")
     last_deltas = np.array([header.last_offset_delta for header in headers], np.int64)
     deltas = found.deltas
     if (deltas[stops - counts] < 0).any() or (deltas[stops - 1] > last_deltas).any():
-        raise CorruptMessageError("the offsets of a batch's records leave it")
+        raise CorruptMessageError("a record's offset is outside the offsets of its batch")
     deltas = deltas + _repeated([h.base_offset - first.base_offset for h in headers], counts)
     whole = first._replace(
         length=sum(header.size_bytes for header in headers) - fmt.LENGTH_PREFIX_BYTES,
@@ -149,7 +149,7 @@ def _read_body(memory: memoryview, count: int) -> _Body:
     else:
         headers = None
         if not np.array_equal(at, ends):
-            raise CorruptMessageError("a record's fields and its length disagree")
+            raise CorruptMessageError("a record's fields do not end at its declared end")
     key = _gather(data, key_starts, key_lengths)
     value = _gather(data, value_starts, value_lengths)
     return _Body(ends, timestamps, deltas, key, value, headers)
@@ -159,7 +159,7 @@ def _field(body: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Posi
     """Decode a length-prefixed field of each record: return lengths (-1: null), starts and ends."""
     lengths, starts = varints.decode(body, at)
     if lengths.min() < -1 or (lengths > ends - starts).any():
-        raise CorruptMessageError("a field leaves its record")
+        raise CorruptMessageError("a field extends beyond its record")
     return lengths, starts, starts + np.maximum(lengths, 0)
 
 
@@ -205,7 +205,7 @@ def _read_headers(
 ) -> pa.Array:
     """Decode the first headers of all records at once, then their second headers, and so on."""
     if counts.min() < 0 or (2 * counts > ends - at).any():
-        raise CorruptMessageError("a record's count of headers is out of bounds")
+        raise CorruptMessageError("a record declares more headers than its bytes can hold")
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     total = int(firsts[-1])
     names = np.empty((2, total), np.int64)
@@ -228,9 +228,9 @@ def _read_headers(
             contents[:, firsts[row] + level : firsts[row + 1]],
         )
     if not np.array_equal(at, ends):
-        raise CorruptMessageError("a record's fields and its length disagree")
+        raise CorruptMessageError("a record's fields do not end at its declared end")
     if names[1].min() < 0:
-        raise CorruptMessageError("a header has no key")
+        raise CorruptMessageError("the key of a header is null")
     return _headers_array(data, names, contents, counts, firsts)
 
 
@@ -243,11 +243,11 @@ def _read_many_headers(
             for parts in (names, contents):
                 length, position = read_varint(record, position)
                 if not -1 <= length <= len(record) - position:
-                    raise CorruptMessageError("a header leaves its record")
+                    raise CorruptMessageError("a header extends beyond its record")
                 parts[0, slot], parts[1, slot] = position, length
                 position += max(length, 0)
     except IndexError as error:
-        raise CorruptMessageError("a header leaves its record") from error
+        raise CorruptMessageError("a header extends beyond its record") from error
     return position
 
 
@@ -403,7 +403,8 @@ def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
 
 
 def _join(parts: list[pa.Array | pa.Scalar]) -> memoryview:
-    """Concatenate the parts element by element, then all elements."""
+    """Return the bytes of all entries. Each entry is the concatenation of its elements in
+    ``parts``."""
     joined = _join_entries(parts)
     _, offsets, content = joined.buffers()
     size = int(np.frombuffer(offsets, np.int32, len(joined) + 1)[-1])

@@ -139,13 +139,16 @@ class BatchWalker:
                     continue
                 holds = base < expected < following and not self.at_boundary
                 if not holds and not (allows_gaps and base > expected):
-                    reason = f"offsets {base} to {following - 1} do not continue"
+                    wrong = f"the batch has offsets {base} to {following - 1}"
+                    reason = f"{wrong}, where offset {expected} must follow"
                     raise BadBatch(position, expected, reason)
             if orders_epochs and (epoch < self.epoch or epoch > latest >= 0):
-                reason = f"leader epoch {epoch} follows epoch {self.epoch} and is not valid there"
+                limit = f" to {latest}" if latest >= 0 else " and above"
+                reason = f"the batch has leader epoch {epoch}; valid are {self.epoch}{limit}"
                 raise BadBatch(position, expected, reason)
             if position + length > end:
-                raise BadBatch(position, expected, f"the batch is cut: it takes {length} bytes")
+                reason = f"the batch is cut: {end - position} of its {length} bytes are present"
+                raise BadBatch(position, expected, reason)
             if headers_only:
                 buffer = _NO_BYTES
             elif stop > size:

@@ -87,8 +87,8 @@ def decode_lines(data: bytes) -> list[str]:
     version, count, *lines = data[:at].decode().split("\n")[:-1]
     if version != str(VERSION) or count != str(len(lines)):
         raise CorruptCheckpoint(
-            f"version {version} with a count of {count}, where version {VERSION} and "
-            f"{len(lines)} entries were expected"
+            f"the header declares version {version} and {count} entries, but the file has "
+            f"{len(lines)} entries and logbus reads version {VERSION}"
         )
     return lines
 

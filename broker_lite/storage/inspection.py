@@ -66,8 +66,8 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
         known = epochs.epoch_at(header.base_offset) if epochs is not None else UNKNOWN
         if known not in (UNKNOWN, header.leader_epoch):
             problems.append(
-                f"position {found.position}: leader epoch {header.leader_epoch}, but the epoch "
-                f"file says {known}"
+                f"position {found.position}: the batch has leader epoch {header.leader_epoch}, but "
+                f"the epoch file says {known}"
             )
         batches, records = batches + 1, records + header.record_count
         size, end_offset = size + header.size_bytes, header.next_offset
@@ -97,13 +97,15 @@ def check_partition(
         problems = list(check.problems)
         is_first = base == bases[0]
         if expected != UNKNOWN and (base > expected if is_first else base != expected):
-            problems.insert(0, f"begins at offset {base}, expected {expected}")
+            problems.insert(0, f"the segment begins at offset {base}, not {expected}")
         if base == bases[-1] and end < recovery_point:
-            problems.append(f"ends at offset {end}, below the recovery point {recovery_point}")
+            problems.append(
+                f"the log ends at offset {end}, below its recovery point {recovery_point}"
+            )
         yield check._replace(end_offset=end, problems=tuple(problems))
         expected = end
     if not bases and recovery_point > max(log_start, 0):
-        problem = f"no segment, but the recovery point is {recovery_point}"
+        problem = f"the log has no segment, but its recovery point is {recovery_point}"
         yield FileCheck(directory, problems=(problem,))
     yield from _damaged_small_files(files, directory, names, has_epochs=epochs is not None)
 

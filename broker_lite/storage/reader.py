@@ -203,7 +203,7 @@ class LogReader:
             end, active, size = self.tail
         if not self.log_start_offset <= offset <= end:
             raise OffsetOutOfRangeError(
-                f"offset {offset} of {self.key} is outside [{self.log_start_offset}, {end}]"
+                f"the log of {self.key} has offsets {self.log_start_offset} to {end}, not {offset}"
             )
         at_tail = end_offset >= end
         if not at_tail:
@@ -397,7 +397,10 @@ class LogReader:
             segment, batch = item
             header = batch.header
             if (epoch := self.epoch_at(header.base_offset)) not in (-1, header.leader_epoch):
-                reason = f"leader epoch {header.leader_epoch}, but the epoch file says {epoch}"
+                reason = (
+                    f"the batch has leader epoch {header.leader_epoch}, but the epoch file says "
+                    f"{epoch}"
+                )
                 at = (header.base_offset, header.next_offset, segment.base_offset, batch.position)
                 found.append(CorruptRange(self.key, *at, header.size_bytes, reason, False))
         return found
@@ -589,7 +592,9 @@ class LogReader:
                         break
                     if following > segment.next_offset:
                         raise BadBatch(
-                            found.position, at, "its last offset is beyond the segment's end"
+                            found.position,
+                            at,
+                            "the batch's last offset is beyond the segment's end",
                         )
                     if following > start:
                         if needs_check(found.header) and not _is_sound(segment, found):
@@ -641,7 +646,7 @@ class LogReader:
         if start >= end or start < self.log_start_offset:
             if start < self.log_start_offset:
                 raise OffsetOutOfRangeError(
-                    f"offset {start} of {self.key} is before its start {self.log_start_offset}"
+                    f"the log of {self.key} begins at offset {self.log_start_offset}, after {start}"
                 )
             return start, 0
         counted = 0

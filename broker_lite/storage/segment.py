@@ -213,7 +213,7 @@ class Segment:
     def _whole(self, suffix: str) -> bytes:
         data = read_whole(self._files, self.path(suffix))
         if data is None:
-            raise CorruptIndex("missing")
+            raise CorruptIndex("the file is missing")
         return data
 
     # Properties and methods that load the file and the indexes on first use.
@@ -271,7 +271,7 @@ class Segment:
             facts, index = offset_index.decode(self._whole(paths.INDEX))
             _, times = time_index.decode(self._whole(paths.TIME_INDEX))
             if facts.base_offset != self.base_offset or facts.log_bytes != self.size_bytes:
-                raise CorruptIndex("it describes another log file")
+                raise CorruptIndex("the index describes another log file")
         except (CorruptIndex, OSError):
             index, times = self.rebuilt()
         self._times, self._index = times, index
@@ -530,5 +530,7 @@ class Segment:
 def _check_epoch(found: LogBatch, epoch: int) -> None:
     header, position = found.header, found.position
     if epoch not in (-1, header.leader_epoch):
-        reason = f"leader epoch {header.leader_epoch}, but the epoch file says {epoch}"
+        reason = (
+            f"the batch has leader epoch {header.leader_epoch}, but the epoch file says {epoch}"
+        )
         raise BadBatch(position, header.base_offset, reason, header)

@@ -273,7 +273,7 @@ def why_too_long(key: int, size: int) -> str:
     most = SYNC_BYTES_MAX if key == ApiKey.SYNC_GROUP else REQUEST_BYTES_MAX
     if size <= most or key == ApiKey.PRODUCE:
         return ""
-    return f"a request of {size} bytes for API {key}; at most {most} are allowed"
+    return f"a request of API {key} has {size} bytes; at most {most} are allowed"
 
 
 def write_request_header(
@@ -308,7 +308,7 @@ def correlation_id_of(frame: memoryview) -> int:
     """Return the correlation id of a response. Raises ProtocolError for a frame that is too
     short."""
     if len(frame) < 4:
-        raise ProtocolError(f"a response of {len(frame)} bytes has no correlation id")
+        raise ProtocolError(f"a response of {len(frame)} bytes is too short for a correlation id")
     return int(I32.unpack_from(frame, 0)[0])
 
 

@@ -62,7 +62,7 @@ def decode_member(data: Buffer) -> Subscription:
     reader = Reader(data)
     version = reader.i16()
     if version < 0:
-        raise ProtocolError("not a consumer's subscription")
+        raise ProtocolError(f"a consumer's subscription cannot have version {version}")
     topics = tuple(reader.classic_string() for _ in range(_count(reader)))
     member = Subscription(topics, bytes(reader.classic_view() or b""))
     if not reader.left:
@@ -120,8 +120,9 @@ def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
     if not len(data):
         return ()
     reader = Reader(data)
-    if reader.i16() < 0:
-        raise ProtocolError("not a consumer's assignment")
+    version = reader.i16()
+    if version < 0:
+        raise ProtocolError(f"a consumer's assignment cannot have version {version}")
     return tuple(sorted(_partitions(reader)))
 
 
@@ -148,5 +149,5 @@ def _partitions(reader: Reader) -> tuple[TopicPartition, ...]:
 def _count(reader: Reader) -> int:
     count = reader.classic_count()
     if count < 0:
-        raise ProtocolError("a list that may not be null is null")
+        raise ProtocolError("an array that may not be null is null")
     return count

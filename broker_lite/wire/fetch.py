@@ -554,5 +554,8 @@ def _stored(value: memoryview) -> StoredRange:
     device, inode, position, length = tag.unpack(_STORED)
     path = bytes(value[tag.position :])
     if position < 0 or length <= 0 or not path or b"\0" in path:
-        raise ProtocolError("an answer has a stored range that is not a range of a file")
+        raise ProtocolError(
+            f"the response names {length} bytes at position {position} of file {path[:80]!r}, "
+            "which is not a valid file range"
+        )
     return StoredRange(path.decode("utf-8", "surrogateescape"), device, inode, position, length)

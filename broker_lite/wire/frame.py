@@ -138,7 +138,7 @@ class FrameReceiver:
                         "security.protocol to the protocol of the listener, SSL or PLAINTEXT"
                     )
                 raise ProtocolError(
-                    f"a frame of {size} bytes; at most {self.max_bytes} are allowed"
+                    f"the peer declares a frame of {size} bytes; 0 to {self.max_bytes} are allowed"
                 )
             position += PREFIX_BYTES
             if size <= end - position:

@@ -71,7 +71,10 @@ class Reader:
         """Advance over ``size`` bytes and return the previous position."""
         position = self.position
         if size < 0 or size > self.end - position:
-            raise ProtocolError(f"a field of {size} bytes; {self.end - position} are left")
+            raise ProtocolError(
+                f"a field needs {size} bytes, but {self.end - position} bytes of the message are "
+                "left"
+            )
         self.position = position + size
         return position
 
@@ -101,13 +104,13 @@ class Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 if value > 0xFFFFFFFF:
-                    raise ProtocolError(f"a varint of {value} exceeds 32 bits")
+                    raise ProtocolError(f"varint {value} exceeds 32 bits")
                 self.position = position
                 return value
             shift += 7
             if shift > 28:
                 raise ProtocolError("a varint is longer than five bytes")
-        raise ProtocolError("a varint is cut: no bytes are left")
+        raise ProtocolError("the message ends within a varint")
 
     def unpack(self, fields: struct.Struct) -> tuple[Any, ...]:
         """Read several fields of fixed size at once."""
@@ -123,7 +126,7 @@ class Reader:
         try:
             return str(self.buffer[position : position + size], "utf-8")
         except UnicodeDecodeError as error:
-            raise ProtocolError(f"a string is not UTF-8: {error.reason}") from None
+            raise ProtocolError(f"a string is not valid UTF-8: {error.reason}") from None
 
     def string(self) -> str:
         size = self.uvarint()
@@ -168,7 +171,10 @@ class Reader:
 
     def _checked_count(self, count: int) -> int:
         if count < -1 or count > self.end - self.position:
-            raise ProtocolError(f"{count} items; {self.end - self.position} bytes are left")
+            raise ProtocolError(
+                f"an array declares {count} items, but {self.end - self.position} bytes of the "
+                "message are left"
+            )
         return count
 
     def array(self, item: Callable[[Reader], T]) -> tuple[T, ...]:
@@ -195,7 +201,9 @@ class Reader:
     def _tag_count(self) -> int:
         count = self._checked_count(self.uvarint())
         if count > TAGS_MAX:
-            raise ProtocolError(f"{count} tagged fields in one place; at most {TAGS_MAX} are read")
+            raise ProtocolError(
+                f"a structure has {count} tagged fields; at most {TAGS_MAX} are allowed"
+            )
         return count
 
     def ended(self, value: T) -> T:
@@ -264,7 +272,9 @@ class Writer:
     def classic_string(self, value: str) -> None:
         raw = value.encode("utf-8")
         if len(raw) > CLASSIC_STRING_MAX:
-            raise ProtocolError(f"a string of {len(raw)} bytes; {CLASSIC_STRING_MAX} fit")
+            raise ProtocolError(
+                f"a string has {len(raw)} bytes; at most {CLASSIC_STRING_MAX} can be sent"
+            )
         self.buffer += I16.pack(len(raw))
         self.buffer += raw
 

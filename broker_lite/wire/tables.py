@@ -242,7 +242,7 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
     if not first <= version <= last or api_key not in REQUESTS:
         if api_key == ApiKey.API_VERSIONS:
             return build(REQUESTS[api_key])
-        raise UnsupportedVersionError(f"API {api_key} version {version} is not served")
+        raise UnsupportedVersionError(f"API {api_key} version {version} is not supported")
     return _request_decoder(api_key, version)(Reader(frame, at))
 
 
@@ -453,7 +453,7 @@ def _array_decoder(
                 raise ProtocolError("an array that may not be null is null")
             return None
         if rows_max is not None and count > rows_max:
-            raise ProtocolError(f"{count} rows; at most {rows_max} are read")
+            raise ProtocolError(f"an array has {count} items; at most {rows_max} are allowed")
         return [item(reader) for _ in range(count)]
 
     return take

@@ -199,7 +199,10 @@ def _topic(reader: Reader) -> MetadataTopic:
     reader.skip_tags()
     indexes = sorted(partition.partition_index for partition in row.partitions)
     if indexes != list(range(len(indexes))):
-        raise ProtocolError(f"the metadata of topic {row.name!r} lacks partitions")
+        raise ProtocolError(
+            f"the response lists {len(indexes)} partitions of topic {row.name!r}, which are not "
+            f"numbered from 0 to {len(indexes) - 1}"
+        )
     return row
 
 

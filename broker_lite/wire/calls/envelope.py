@@ -52,13 +52,13 @@ class EnvelopeRequest:
         """Decode the request. Raises ProtocolError."""
         request, principal, host = reader.view(), reader.view(), reader.view()
         if request is None or principal is None or host is None:
-            raise ProtocolError("an Envelope without request, principal or address")
+            raise ProtocolError("an Envelope request lacks its request, principal or address")
         try:
             text = str(bytes(principal), "utf-8")
             address = str(ipaddress.ip_address(bytes(host)))
         except ValueError as error:
             raise ProtocolError(
-                f"an Envelope with a malformed principal or address: {error}"
+                f"an Envelope request has a malformed principal or address: {error}"
             ) from None
         return reader.ended(EnvelopeRequest(bytes(request), text, address))
 

@@ -196,7 +196,10 @@ class OffsetsForBytesRequest:
         if bounds is None:
             return OffsetsForBytesResponse(answers)
         if len(bounds) != len(answers) * _BOUNDS.size:
-            raise ProtocolError(f"{len(bounds)} bytes for the bounds of {len(answers)} logs")
+            raise ProtocolError(
+                f"the response has {len(bounds)} bytes for the bounds of {len(answers)} logs; each "
+                f"takes {_BOUNDS.size}"
+            )
         rows = zip(answers, _BOUNDS.iter_unpack(bounds))
         return OffsetsForBytesResponse(tuple(BytesAnswer(*row[:3], *of) for row, of in rows), True)
 

@@ -86,8 +86,8 @@ def test_verify_distinguishes_lost_data_from_rebuildable_files(tmp_path: Path) -
     code, found = verify(tmp_path)
     assert (code, [row["made_again"] for row in found]) == (5, [False, True])
     assert found[0]["problems"] == [
-        "position 0: the batch is cut: it takes 120 bytes",
-        "ends at offset 0, below the recovery point 1",
+        "position 0: the batch is cut: 119 of its 120 bytes are present",
+        "the log ends at offset 0, below its recovery point 1",
     ]
 
 

@@ -175,9 +175,9 @@ def test_other_string_and_binary_types_are_accepted(kind: pa.DataType) -> None:
 @pytest.mark.parametrize("kind", [pa.int32(), pa.list_(pa.binary()), pa.bool_()], ids=str)
 def test_columns_of_wrong_types_are_refused(kind: pa.DataType) -> None:
     array = pa.nulls(2, kind).fill_null(1) if kind == pa.int32() else pa.array([[b"a"]] * 2)
-    with pytest.raises(InvalidSchemaError, match="column value is"):
+    with pytest.raises(InvalidSchemaError, match="column 'value' is"):
         both_ways(Columns(2, None, array))
-    with pytest.raises(InvalidSchemaError, match="column timestamp is"):
+    with pytest.raises(InvalidSchemaError, match="column 'timestamp' is"):
         both_ways(Columns(2, None, None, pa.array([1.5, 2.5])))
     with pytest.raises(InvalidSchemaError, match="column 'headers' has type"):
         both_ways(Columns(2, None, None, None, pa.array([1, 2])))

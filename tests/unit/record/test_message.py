@@ -167,7 +167,7 @@ def test_cached_metadata_are_not_used_for_another_body_or_other_columns() -> Non
     # The declared sizes of compressed buffers are in the body, not in the metadata.
     at = body_position(buffer)
     struct.pack_into("<q", buffer, at, -2)
-    with pytest.raises(CorruptMessageError, match="declares -2 bytes"):
+    with pytest.raises(CorruptMessageError, match="declares -2 decompressed bytes"):
         check(buffer, fmt.FLAG_VALUE)
 
 

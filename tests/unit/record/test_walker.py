@@ -93,7 +93,7 @@ def test_offset_gap_is_corruption_in_a_logbus_log_and_allowed_in_a_kafka_log() -
     batches = by_hand.with_gaps()
     good, error = bad(batches, BatchWalker(OWN_LOG, 0))
     assert (good[-1], error.offset) == (20, 21)
-    assert "offsets 24 to 25 do not continue" in error.reason
+    assert "offsets 24 to 25, where offset 21 must follow" in error.reason
     walker = BatchWalker(KAFKA_LOG, 0)
     assert len(list(walker.walk(b"".join(batches)))) == len(batches)
     assert walker.offset == by_hand.END

@@ -61,15 +61,15 @@ Damage = Callable[[Disk], None]
         (lambda d: d.flip(segment_name(34), 6 * 120 + 70), segment_name(34),
          "position 720: the checksum is wrong"),
         (lambda d: d.flip(segment_name(34), 6 * 120 + 12), segment_name(34),
-         "position 720: leader epoch"),
+         "position 720: the batch has leader epoch"),
         (lambda d: d.shrink(segment_name(34), 240), segment_name(LAST),
-         "begins at offset 68, expected 66"),
+         "begins at offset 68, not 66"),
         (lambda d: d.remove(segment_name(0)), segment_name(34),
-         "begins at offset 34, expected 0"),
+         "begins at offset 34, not 0"),
         (lambda d: d.remove(segment_name(34)), segment_name(LAST),
-         "begins at offset 68, expected 34"),
+         "begins at offset 68, not 34"),
         (lambda d: d.shrink(segment_name(LAST), 120), segment_name(LAST),
-         "ends at offset 79, below the recovery point 80"),
+         "the log ends at offset 79, below its recovery point 80"),
         (lambda d: d.shrink(segment_name(LAST), 5), segment_name(LAST),
          "position 1320: the batch is cut"),
     ],
@@ -86,7 +86,7 @@ def test_loss_of_every_segment_is_reported() -> None:
     for name in disk.names(paths.LOG):
         disk.remove(name)
     (found,) = checked(disk)
-    assert found.problems == ("no segment, but the recovery point is 80",)
+    assert found.problems == ("the log has no segment, but its recovery point is 80",)
 
 
 @pytest.mark.parametrize(
