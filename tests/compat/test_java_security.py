@@ -96,7 +96,7 @@ def test_java_client_logs_in_with_plain_and_with_a_token(
         tools(PRODUCER, "--topic", mechanism, stdin="hello\n")
         read = ("--topic", mechanism, "--from-beginning", "--max-messages", "1")
         tools(CONSUMER, *read, "--timeout-ms", "20000", says="hello")
-        note(f"SASL_SSL with {mechanism}", "works")
+        note(f"SASL_SSL with {mechanism}", "served")
 
 
 def test_kafka_configs_and_kafka_acls_administer_a_secured_cluster(
@@ -106,7 +106,7 @@ def test_kafka_configs_and_kafka_acls_administer_a_secured_cluster(
     admin(PRODUCER, "--topic", TOPIC, stdin="hello\n")
     scram = f"SCRAM-SHA-256=[iterations=8192,password={PASSWORD}]"
     admin(CONFIGS, "--alter", *ALICE, "--add-config", scram, says="Completed updating")
-    note("kafka-configs --add-config SCRAM-SHA-256", "works")
+    note("kafka-configs --add-config SCRAM-SHA-256", "served")
 
     read = ("--topic", TOPIC, "--group", GROUP, "--from-beginning", "--max-messages", "1")
     consume = (*read, "--timeout-ms", "20000")
@@ -116,7 +116,7 @@ def test_kafka_configs_and_kafka_acls_administer_a_secured_cluster(
     listed = admin.eventually("User:alice", ACLS, "--list", "--topic", TOPIC)
     assert "operation=READ, permissionType=ALLOW" in listed
     assert "hello" in alice.eventually("hello", CONSUMER, *consume)
-    note("kafka-acls --add, --list", "works")
+    note("kafka-acls --add, --list", "served")
 
     alice(PRODUCER, "--topic", TOPIC, stdin="no\n", says="AuthorizationException")
     assert "ClusterAuthorizationException" in _fails(alice, ACLS, "--list")
@@ -129,16 +129,16 @@ def test_kafka_configs_and_kafka_acls_administer_a_secured_cluster(
     admin(ACLS, "--remove", "--force", *denial)
     admin(ACLS, "--remove", "--force", *rights, "--group", GROUP)
     assert "User:alice" not in admin(ACLS, "--list", "--topic", TOPIC)
-    note("kafka-acls --remove", "works")
+    note("kafka-acls --remove", "served")
 
     prefix = ("--topic", "guard", "--resource-pattern-type", "prefixed")
     admin(ACLS, "--add", "--allow-principal", "User:alice", "--producer", *prefix)
     alice.eventually(TOPIC, TOPICS, "--list")
-    note("kafka-acls --producer, --resource-pattern-type prefixed", "works")
+    note("kafka-acls --producer, --resource-pattern-type prefixed", "served")
 
     admin(CONFIGS, "--alter", *ALICE, "--delete-config", "SCRAM-SHA-256", says="Completed")
     assert "SaslAuthenticationException" in _fails(alice, TOPICS, "--list")
-    note("kafka-configs --delete-config SCRAM-SHA-256", "works")
+    note("kafka-configs --delete-config SCRAM-SHA-256", "served")
 
 
 def _fails(tools: Tools, tool: str, *arguments: str) -> str:
