@@ -1,4 +1,4 @@
-"""Conversions without ``pa.array`` give the same columns as ``pa.array``."""
+"""Tests of the conversions between Python values and Arrow columns, which avoid ``pa.array``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_sliced_column_converts_to_its_own_rows() -> None:
         assert nulls_of(part).tolist() == [value is None for value in part.to_pylist()]
 
 
-def test_missing_column_yields_none() -> None:
+def test_absent_column_converts_to_none_in_each_row() -> None:
     assert list(python_of(None, 3)) == [None] * 3
 
 
@@ -62,7 +62,7 @@ def test_headers_round_trip_with_missing_and_null_values() -> None:
     ]
 
 
-def test_pandas_is_not_imported() -> None:
+def test_array_conversions_do_not_import_pandas() -> None:
     code = (
         "import sys\n"
         "from broker_lite.client.arrays import *\n"
@@ -75,7 +75,7 @@ def test_pandas_is_not_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_buffer_longer_than_its_values_is_converted() -> None:
+def test_arrow_column_with_a_longer_offsets_buffer_is_converted() -> None:
     offsets = pa.py_buffer(np.array([0, 1, 3], np.int32).tobytes() + b"odd")
     column = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
     assert list(python_of(column, 2)) == [b"a", b"bc"]

@@ -1,4 +1,4 @@
-"""The client's security settings from a file, and the protection of its password."""
+"""Tests of the client's security settings from options and files, and of hidden passwords."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LOGIN = {
 }
 
 
-def test_options_and_jaas_text_give_the_same_login() -> None:
+def test_login_options_and_jaas_text_give_the_same_login() -> None:
     options = {key: LOGIN[key] for key in ("security.protocol", "sasl.mechanism")}
     assert security_of({**options, "sasl.jaas.config": JAAS}) == security_of(LOGIN)
     assert security_of(LOGIN).username == "alice"
     assert security_of(LOGIN).demands_login
 
 
-def test_password_is_in_no_text_and_no_pickle() -> None:
+def test_password_is_not_in_repr_and_cannot_be_pickled() -> None:
     security = security_of(LOGIN)
     assert "canary" not in repr(security)
     assert "canary" not in str(security)
@@ -69,7 +69,7 @@ def test_wrong_login_options_are_named_without_the_password(
     assert "canary" not in str(refused.value)
 
 
-def test_environment_names_a_file_that_others_may_not_read(
+def test_client_config_file_that_other_users_may_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "client.conf"
@@ -87,7 +87,7 @@ def test_environment_names_a_file_that_others_may_not_read(
         security_of_file(tmp_path / "absent.conf")
 
 
-def test_keyword_options_and_a_file_give_security(tmp_path: Path) -> None:
+def test_keyword_options_override_the_client_config_file(tmp_path: Path) -> None:
     file = tmp_path / "client.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in LOGIN.items()), "utf-8")
     file.chmod(0o600)
@@ -99,7 +99,7 @@ def test_keyword_options_and_a_file_give_security(tmp_path: Path) -> None:
         take_security({"sasl_password": 17})
 
 
-def test_credentials_of_a_recorded_cluster_go_to_its_addresses_only(tmp_path: Path) -> None:
+def test_credentials_of_a_recorded_cluster_are_used_only_for_its_addresses(tmp_path: Path) -> None:
     environment = {"XDG_DATA_HOME": str(tmp_path)}
     file = tmp_path / "admin.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in LOGIN.items()), "utf-8")

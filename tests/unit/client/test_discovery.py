@@ -1,4 +1,4 @@
-"""Cluster discovery: the order of its sources, and invalid addresses."""
+"""Tests of cluster discovery: the order of its sources, and invalid addresses."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from broker_lite.model import Endpoint
         ("PLAINTEXT://h:7", [("h", 7)]),
     ],
 )
-def test_valid_addresses_are_parsed(text: str, expected: list[tuple[str, int]]) -> None:
+def test_valid_bootstrap_addresses_are_parsed(text: str, expected: list[tuple[str, int]]) -> None:
     assert list(parse_endpoints(text)) == [Endpoint(*row) for row in expected]
     assert parse_endpoints(join(parse_endpoints(text))) == parse_endpoints(text)
 
 
 @pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:70000", ":9092", "::1:9092", " , "])
-def test_error_names_the_invalid_address(text: str) -> None:
+def test_invalid_bootstrap_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"host:port|brackets"):
         parse_endpoints(text)
 
 
 @pytest.mark.parametrize("given", [9092, [9092], ("a:1", 2), b"a:1"])
-def test_non_text_address_is_refused(given: Any) -> None:
+def test_bootstrap_address_that_is_no_text_is_refused(given: Any) -> None:
     with pytest.raises(InvalidConfigError, match=r"=.*: give host and port as text: '.+'$"):
         parse_endpoints(given)
 
@@ -86,5 +86,5 @@ def test_unreadable_cluster_record_is_ignored(tmp_path: Path) -> None:
     assert read_cluster(broken) is None
 
 
-def test_data_directory_without_xdg_is_in_the_home_folder() -> None:
+def test_data_directory_without_xdg_data_home_is_in_the_home_folder() -> None:
     assert data_directory({}) == Path.home() / ".local" / "share" / "logbus"

@@ -1,4 +1,4 @@
-"""Options by name or in Kafka's spelling; errors of unknown options suggest the nearest name."""
+"""Tests of client options: names of logbus and of Kafka, and errors for unknown names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.errors import InvalidConfigError
 
 
-def test_options_accept_both_spellings() -> None:
+def test_options_accept_names_of_logbus_and_of_kafka() -> None:
     ours = build(ProducerConfig, {"batch_bytes": 5, "compression": "lz4"}, {})
     kafkas = build(ProducerConfig, {"batch_size": 5, "compression_type": "lz4"}, {})
     assert ours == kafkas
@@ -75,7 +75,7 @@ def test_acks_values_are_normalised(given: Any, kept: str) -> None:
     assert config.idempotence == (kept == "all")
 
 
-def test_text_option_accepts_text_and_none() -> None:
+def test_numeric_and_boolean_options_accept_text() -> None:
     config = build(ProducerConfig, {"linger_ms": "7", "idempotence": "false"}, {})
     assert (config.linger_ms, config.idempotence) == (7, False)
     assert build(ProducerConfig, {"compression": None}, {}).compression == "none"

@@ -1,4 +1,4 @@
-"""Fetched bytes: batch boundaries, inconsistent headers, corruption, and rows as records."""
+"""Tests of fetched bytes: batch boundaries, inconsistent headers, corruption, and records."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def answer(*batches: bytes | bytearray) -> memoryview:
     return memoryview(bytearray(b"".join(batches)))
 
 
-def test_consecutive_batches_are_walked() -> None:
+def test_walk_of_a_fetch_response_returns_consecutive_batches() -> None:
     found = taken(answer(batch(10, [b"a", b"b"]), batch(12, [b"c"])), WHERE, 11, 3)
     assert [each.header.base_offset for each in found.batches] == [10, 12]
     assert (found.next_offset, found.damage) == (13, None)
@@ -91,7 +91,7 @@ def test_decode_returns_only_rows_within_the_range() -> None:
         ([b"x" * 30], 12, False),
     ],
 )
-def test_inconsistent_batch_header_is_damage_at_its_offset(
+def test_inconsistent_batch_header_ends_the_walk_with_an_error(
     batches: list[bytes], offset: int, boundary: bool
 ) -> None:
     found = taken(answer(*batches), WHERE, offset, 3, at_boundary=boundary)
@@ -101,14 +101,14 @@ def test_inconsistent_batch_header_is_damage_at_its_offset(
     assert "'t' partition 1 offset 12" in str(found.damage)
 
 
-def test_walk_stops_at_damage_after_valid_batches() -> None:
+def test_walk_stops_at_a_corrupt_batch_after_valid_ones() -> None:
     for second in (batch(2, [b"x"]), batch(1, [b"x"], epoch=2), bytearray(100)):
         found = taken(answer(batch(0, [b"a"]), second), WHERE, 0, 3)
         assert (len(found.batches), found.next_offset) == (1, 1)
         assert found.damage is not None
 
 
-def test_falling_leader_epoch_between_answers_is_damage() -> None:
+def test_leader_epoch_lower_than_in_the_previous_response_is_corruption() -> None:
     found = taken(answer(batch(1, [b"x"], epoch=2)), WHERE, 1, 3, after_epoch=3)
     assert found.batches == [] and found.damage is not None
 
@@ -158,13 +158,13 @@ def test_records_have_all_columns() -> None:
 
 
 def small(base: int, values: list[bytes], epoch: int = 3, attributes: int = 0) -> bytearray:
-    """Return a batch as Kafka's clients send it."""
+    """Return a batch of rows, as Kafka's clients send it, with offsets from ``base``."""
     rows = [Row(base + n, 1000 + base + n, None, value) for n, value in enumerate(values)]
     return encode_rows(rows, leader_epoch=epoch, attributes=attributes)
 
 
 def found_in(items: list[Item], start: int = 0, end: int = 1 << 40) -> list[list[int] | Skipped]:
-    """Return the offsets of each slice, and check each row's value and timestamp."""
+    """Decode the batches, check values and timestamps, and return the offsets of each slice."""
     seen: list[list[int] | Skipped] = []
     for found in decode_all([list(items)], WHERE, start, end):
         if isinstance(found, Skipped):
@@ -191,7 +191,9 @@ def test_small_row_batches_are_decoded_together() -> None:
     ]
 
 
-def test_batches_with_different_headers_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_batches_with_different_headers_are_decoded_separately(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     batches = [
         small(0, [b"0"]),
         small(1, [b"1"]),
@@ -209,7 +211,7 @@ def test_batches_with_different_headers_are_not_joined(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_error_names_the_corrupt_one_of_joined_batches(which: int) -> None:
+def test_error_of_joined_batches_names_the_corrupt_one(which: int) -> None:
     batches = [small(n, [b"%d" % n]) for n in range(4)]
     batches[which][-2] ^= 1
     items: list[Item] = list(taken(answer(*batches), WHERE, 0, 3).batches)
@@ -222,7 +224,7 @@ def test_error_names_the_corrupt_one_of_joined_batches(which: int) -> None:
     ]
 
 
-def test_void_batches_between_small_ones_have_no_rows() -> None:
+def test_control_and_aborted_batches_decode_to_no_rows() -> None:
     policy = WalkPolicy(aborted=by_hand.ABORTED)
     data = answer(*by_hand.contiguous())
     items: list[Item] = list(walk(data, BatchWalker(policy, 0), WHERE).batches)
@@ -232,7 +234,7 @@ def test_void_batches_between_small_ones_have_no_rows() -> None:
     assert [row.value for row in rows] == [by_hand.value_at(at) for at in by_hand.COMMITTED]
 
 
-def test_void_batch_with_a_wrong_crc_is_damage() -> None:
+def test_control_batch_with_a_wrong_crc_is_corrupt() -> None:
     buffer = bytearray(by_hand.marker(0, 1, by_hand.COMMIT))
     buffer[-1] ^= 1
     (marker,) = walk(answer(buffer), BatchWalker(WalkPolicy(), 0), WHERE).batches

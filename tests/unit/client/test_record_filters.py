@@ -1,4 +1,4 @@
-"""Filters of records on Arrow columns."""
+"""Tests of the filter that selects records by a header."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ HEADERS = pa.array(
     ],
 )
 @pytest.mark.parametrize("first", [0, 2])
-def test_records_with_a_header_are_found(wanted: str, rows: list[int], first: int) -> None:
+def test_header_filter_finds_records_by_key_or_by_key_and_value(
+    wanted: str, rows: list[int], first: int
+) -> None:
     found = has_header(HEADERS.slice(first), wanted).to_pylist()
     assert [number + first for number, passes in enumerate(found) if passes] == [
         row for row in rows if row >= first

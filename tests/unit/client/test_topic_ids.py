@@ -1,4 +1,4 @@
-"""Offsets belong to a topic id, not to a topic name: positions, commits and lookups of clients."""
+"""Tests that clients bind positions, commits and lookups to topic ids, not to topic names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ U0 = TopicPartition("u", 0)
 
 
 class Group:
-    """A broker with the offsets of one group; ``codes`` are its next answers to commits."""
+    """A broker with one group's offsets. ``codes`` has the error codes of the next commits."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -96,7 +96,7 @@ def intake_of(
     return engine, FetchCollector(engine, skips_corrupt=False), views
 
 
-def test_positions_belong_to_the_first_topic_id() -> None:
+def test_positions_keep_the_topic_id_of_the_readers_start() -> None:
     world = World()
     cluster = Cluster((ONE,), world.now_ms, view=view())
     engine, collector, _ = intake_of(world, cluster)
@@ -111,7 +111,7 @@ def test_positions_belong_to_the_first_topic_id() -> None:
     assert engine.topic_ids == {"t": TOPIC_ID}
 
 
-def test_committed_offsets_get_the_topic_id_of_the_reader() -> None:
+def test_offsets_without_a_topic_id_get_the_readers_topic_id() -> None:
     world = World()
     _, collector, _ = intake_of(world, Cluster((ONE,), world.now_ms, view=view()))
     collector.begin({T0: 0})
@@ -135,7 +135,7 @@ def test_partitions_of_a_recreated_topic_are_not_discovered() -> None:
     assert [len(found.partitions_of("t")) for found in views] == [3, 0]
 
 
-def test_commit_has_the_id_of_each_topic() -> None:
+def test_offset_commit_request_has_the_id_of_each_topic() -> None:
     world = World()
     group = Group(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())
@@ -164,13 +164,15 @@ def test_commit_is_retried_until_the_coordinator_has_the_topic(code: int) -> Non
     operation = group_requests.commit_offsets(cluster, "g", rows, world.now + 5000)
     assert outcome(world, operation) == dict.fromkeys(rows)
     asked = [[topic.name for topic in request.topics] for request in group.commits]
-    assert asked == [["t", "u"], ["t"], ["t"]], "accepted offsets are not sent again"
+    assert asked == [["t", "u"], ["t"], ["t"]], "only refused offsets are sent again"
 
 
 @pytest.mark.parametrize(
     ("code", "kind"), [(100, UnknownTopicIdError), (3, UnknownTopicOrPartitionError)]
 )
-def test_repeated_refusal_becomes_the_partitions_error(code: int, kind: type[LogbusError]) -> None:
+def test_commit_that_is_always_refused_fails_only_its_partitions(
+    code: int, kind: type[LogbusError]
+) -> None:
     world = World()
     group = Group(world)
     group.codes = [code] * 100
@@ -200,7 +202,7 @@ def test_committed_offsets_have_topic_id_and_commit_time() -> None:
     }
 
 
-def test_consumer_ignores_committed_offsets_of_a_deleted_topic() -> None:
+def test_committed_offset_of_another_topic_id_stops_the_consumers_start() -> None:
     world = World()
     group = Group(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())
@@ -210,14 +212,14 @@ def test_consumer_ignores_committed_offsets_of_a_deleted_topic() -> None:
         return outcome(world, starting_offsets(cluster, "g", [T0], config, world.now + 5000))
 
     group.rows = (groups.FetchedOffset(0, 5, 2, "m", 0, TOPIC_ID, 1234),)
-    assert begin() == Starts({T0: 5}, {T0: 2}), "with the epoch of the group's last record"
+    assert begin() == Starts({T0: 5}, {T0: 2}), "the start has the committed leader epoch"
     group.rows = (groups.FetchedOffset(0, 5, 2, "m", 0, OTHER_ID, 1234),)
     found = begin()
     assert isinstance(found, UnknownTopicIdError)
     assert "recreated" in found.message
 
 
-def test_topic_recreated_during_a_consumers_start_is_an_error() -> None:
+def test_topic_recreated_during_a_consumers_start_raises_unknown_topic_id() -> None:
     world = World()
     Group(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())
@@ -270,7 +272,7 @@ class MadeAgain:
 
 
 def test_lookup_by_name_finds_the_recreated_topic() -> None:
-    """Regression: with old metadata, a lookup requested the deleted topic's id for ever."""
+    """Regression: a client with old metadata sent the deleted topic's id in every retry."""
     for ask, found in (
         (lambda c, by: requests.offsets_for_bytes(c, {T0: (0, 9)}, by), (7, 70)),
         (lambda c, by: requests.record_times(c, {T0: 0}, by), ListedOffset(7, 70)),
@@ -297,4 +299,4 @@ def test_offsets_for_bytes_refuses_a_recreated_topic() -> None:
     assert set(broker.asked) == {TOPIC_ID}
     assert ask(OTHER_ID) == (7, 70)
     cluster.learn(view(), everything=True)
-    assert ask(OTHER_ID) == (7, 70), "independent of the cached metadata"
+    assert ask(OTHER_ID) == (7, 70), "the given topic id overrides the cached metadata"

@@ -1,4 +1,4 @@
-"""Checkpoint files: loaded whole or refused, replaced whole or not at all."""
+"""Tests of checkpoint files: a damaged file is refused, and a write replaces a file atomically."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def files() -> MemFiles:
     return made
 
 
-def test_offsets_round_trip(files: MemFiles) -> None:
+def test_checkpointed_offsets_round_trip(files: MemFiles) -> None:
     assert read_offsets(files, "/d", "points") == {}
     offsets = {KEY: 12, PartitionKey("b" * 22, 0): 0}
     write_offsets(files, "/d", "points", offsets)
     assert read_offsets(files, "/d", "points") == offsets
 
 
-def test_every_truncation_and_every_flipped_byte_is_refused() -> None:
+def test_checkpoint_with_a_truncation_or_a_flipped_byte_is_refused() -> None:
     data = encode_lines(["a 1", "b 2"])
     assert decode_lines(data) == ["a 1", "b 2"]
     for i in range(len(data)):
@@ -50,19 +50,21 @@ def test_every_truncation_and_every_flipped_byte_is_refused() -> None:
 
 
 @pytest.mark.parametrize("lines", [["x"], ["a b c d"], [f"{KEY.topic_id} zero 1"]])
-def test_lines_that_are_not_offsets_are_refused(files: MemFiles, lines: list[str]) -> None:
+def test_checkpoint_lines_that_are_not_offsets_are_refused(
+    files: MemFiles, lines: list[str]
+) -> None:
     write_atomic(files, "/d", "points", encode_lines(lines))
     with pytest.raises(CorruptCheckpoint):
         read_offsets(files, "/d", "points")
 
 
-def test_another_version_is_refused() -> None:
+def test_checkpoint_of_another_version_is_refused() -> None:
     body = b"2\n0\n"
     with pytest.raises(CorruptCheckpoint, match="version"):
         decode_lines(body + b"crc32c %08x\n" % crc32c(body))
 
 
-def test_power_cut_leaves_the_old_or_the_new_file() -> None:
+def test_power_cut_during_a_write_leaves_the_old_or_the_new_checkpoint() -> None:
     seen = set()
     for stop in range(7):
         for seed in range(20):

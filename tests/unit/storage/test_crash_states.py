@@ -1,4 +1,4 @@
-"""Crashes at every operation of long seeded runs.
+"""Tests that crash a log at every disk operation of a seeded random run.
 
 After each recovery every flushed batch is readable, no unwritten byte is served, a retried batch is
 a duplicate, and the open and aborted transactions are those of the batches in the log.
@@ -258,7 +258,7 @@ def test_failed_fsync_before_a_power_cut_loses_no_flushed_batch(operation: str, 
     trace.check()
 
 
-def test_equal_seeds_leave_equal_disks() -> None:
+def test_runs_with_equal_seeds_leave_equal_disks() -> None:
     states = []
     for _ in range(2):
         trace = _cut_and_recover(77, 60, 150, Random(5))

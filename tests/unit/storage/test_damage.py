@@ -1,4 +1,4 @@
-"""Random damage to any file of a stopped log: no wrong record is served, no offset reused."""
+"""Tests that damage random files of a stopped log and check all later reads and offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written(random: Random) -> tuple[Disk, dict[int, bytes]]:
 
 
 def damage(disk: Disk, random: Random) -> str:
-    """Damage one file as a disk or an operator might, and return a description."""
+    """Damage a random file of the log as a disk or an operator might; return a description."""
     name = random.choice([n for n in disk.names() if disk.files.size(f"{FOLDER}/{n}")])
     data = bytearray(disk.content(name))
     at = random.randrange(len(data))
@@ -50,7 +50,7 @@ def damage(disk: Disk, random: Random) -> str:
 
 
 def as_reader(data: bytes, offset: int) -> BatchHeader | None:
-    """Return the header with which a reader at ``offset`` continues; None if it is unusable."""
+    """Return the header of the batch that holds ``offset``; None if the header is unusable."""
     try:
         header = read_header(data)
     except CorruptMessageError:
@@ -60,9 +60,10 @@ def as_reader(data: bytes, offset: int) -> BatchHeader | None:
 
 
 def check(log: Log, batches: dict[int, bytes]) -> set[int]:
-    """Check every offset, and return the lost ones.
+    """Read every offset, and return the offsets that cannot be read.
 
-    Each offset yields its own batch, a bad batch that ``verify`` reports, or CorruptMessageError.
+    Each read must return the written batch, a corrupt batch that ``verify`` reports, or
+    CorruptMessageError.
     """
     lost: set[int] = set()
     offset = log.log_start_offset
@@ -81,7 +82,7 @@ def check(log: Log, batches: dict[int, bytes]) -> set[int]:
         while data:
             header = as_reader(data, offset)
             if header is None:
-                # Read again from here, as clients do: the read returns a sound batch or an error.
+                # Clients also read again from here, and get a valid batch or an error.
                 assert offset > begun
                 break
             whole = data[: header.size_bytes]

@@ -1,4 +1,4 @@
-"""A follower's log: appends of a leader's batches, truncation, and restarts at another offset."""
+"""Tests of a follower's log: appended batches, truncation, and restarts at another offset."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from broker_lite.storage.scan import walk_headers
 
 
 def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
-    """Return a leader's answer: whole batches, here possibly of several segments."""
+    """Return the leader's batches from ``offset``; unlike a fetch, they may span segments."""
     data, end = b"", leader.log_end_offset
     while offset < end and len(data) < max_bytes:
         piece = leader.reader.read(offset, max_bytes - len(data), end)
@@ -39,21 +39,21 @@ def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
 
 
 def lives(disk: Disk) -> Iterator[Log]:
-    """Yield the log as it is, after a crash, and after a clean stop."""
+    """Yield the open log, the log reopened after a crash, and again after a clean stop."""
     yield disk.log
     yield disk.reopen()
     yield disk.reopen(clean=True)
 
 
 def filled(count: int, *, first_epoch: int = 1, per_epoch: int = 30) -> Log:
-    """Return a leader's log of single-record batches with a new epoch every ``per_epoch``."""
+    """Return a leader's log of ``count`` records, with a new epoch every ``per_epoch`` records."""
     log = Disk().log
     for i in range(count):
         append(log, batch(producer=(7, 0, i)), epoch=first_epoch + i // per_epoch)
     return log
 
 
-# -- appends of a leader's batches ----------------------------------------------------------------
+# The follower appends batches that it fetched from a leader.
 
 
 def test_batches_that_do_not_continue_the_log_are_refused() -> None:
@@ -101,7 +101,7 @@ def test_batches_without_disk_space_are_left_for_the_next_fetch() -> None:
     assert stored(follower) == stored(leader)
 
 
-def test_write_error_other_than_a_full_disk_stops_the_directory() -> None:
+def test_fetched_append_error_other_than_a_full_disk_stops_the_data_directory() -> None:
     leader, disk = filled(60), Disk()
     disk.files.fail_next("create", EIO, path=segment_name(34))
     with pytest.raises(StorageError):
@@ -110,7 +110,7 @@ def test_write_error_other_than_a_full_disk_stops_the_directory() -> None:
 
 
 def test_new_leader_knows_the_sequences_it_appended_as_follower() -> None:
-    """Followers record sequences without checking them; as leaders they check against these."""
+    """A follower records sequences without checking them, so that it can check them as leader."""
     leader, follower = filled(40), Disk().log
     follower.append_as_follower(fetched(leader, 0), 2, 0)
     follower.start_epoch(5)
@@ -196,12 +196,12 @@ def test_logs_reconciled_by_epoch_become_equal() -> None:
         assert follower.leader_epochs.epoch_at(leader.log_end_offset - 1) == epoch
 
 
-# -- restarts at another offset -----------------------------------------------------------
+# ``start_at`` empties the log and lets it continue at another offset.
 
 
 @pytest.mark.parametrize("start", [0, 10, 33, 34, 40, 68, 80, 81, 5000])
 @pytest.mark.parametrize("log_start", [0, 36, 70])
-def test_start_at_empties_the_log(start: int, log_start: int) -> None:
+def test_start_at_empties_the_log_at_any_offset(start: int, log_start: int) -> None:
     disk = Disk()
     for i in range(80):
         append(disk.log, batch(producer=(7, 0, i)), epoch=1 + i // 30)
@@ -244,7 +244,7 @@ def test_follower_appends_a_batch_that_contains_the_leaders_log_start() -> None:
         disk.log.append_as_follower(fetched(leader, 25), 1, 0)
 
 
-def test_truncation_below_the_start_begins_the_log_there() -> None:
+def test_truncation_below_the_log_start_empties_the_log_at_that_offset() -> None:
     disk = Disk()
     disk.write(80)
     disk.log.delete_records_before(50)
@@ -274,7 +274,7 @@ def test_truncation_inside_the_first_batch_keeps_the_log_start() -> None:
     assert disk.log.append_as_follower(fetched(leader.log, 0), 1, 0) == 3
 
 
-def test_truncation_below_the_start_is_completed_after_a_full_disk() -> None:
+def test_truncation_below_the_log_start_is_completed_after_a_full_disk() -> None:
     """Regression: the failed try left an empty log whose start was beyond its end.
 
     The retry then found nothing to do, and later fetched records counted as deleted.
@@ -304,7 +304,7 @@ def test_truncation_syncs_older_segments_too() -> None:
     assert offsets(disk.log) == list(range(40))
 
 
-# -- damage ----------------------------------------------------------------------------------------
+# The follower truncates a damaged log at the damage and fetches the rest again.
 
 
 def damaged(flip: Callable[[Disk], None]) -> Disk:
@@ -329,7 +329,16 @@ def damaged(flip: Callable[[Disk], None]) -> Disk:
         (lambda disk: disk.remove(segment_name(34)), 34),
         (lambda disk: disk.remove(segment_name(0)), 0),
     ],
-    ids=["body", "magic", "length", "first", "end of one", "end of all", "one gone", "first gone"],
+    ids=[
+        "flipped bit in a body",
+        "flipped bit in a magic byte",
+        "flipped bit in a length",
+        "flipped bit in the first base offset",
+        "middle segment truncated",
+        "last segment truncated",
+        "middle segment removed",
+        "first segment removed",
+    ],
 )
 def test_log_truncated_at_damage_can_be_refilled(flip: Callable[[Disk], None], first: int) -> None:
     disk = damaged(flip)
@@ -352,15 +361,15 @@ def test_log_truncated_at_damage_can_be_refilled(flip: Callable[[Disk], None], f
         )
 
 
-# -- power cuts ------------------------------------------------------------------------------------
+# Power cuts and disk errors interrupt random runs of a follower.
 
 
 STEP = 12
-"""A fault is injected at every n-th operation."""
+"""The disk error is injected at every n-th disk operation."""
 
 
 class Followed:
-    """A seeded run of a follower's log that records the end offsets reported as flushed."""
+    """A seeded random run of a follower's log. ``claimed`` is the reported flushed end offset."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -399,7 +408,7 @@ class Followed:
             log.apply_retention(self.disk.now_ms, log.flushed_end)
 
     def cut(self, log: Log, offset: int) -> None:
-        """Truncate, after removing the truncated batches from the expected state."""
+        """Truncate the log to ``offset`` and lower the expected flushed end."""
         self.claimed = min(self.claimed, offset - 2)
         if offset < log.log_start_offset:
             self.claimed_start = 0
@@ -419,7 +428,7 @@ class Followed:
         self.again(lambda: log.append_as_follower(sent, self.epoch, 0))
 
     def again(self, change: Callable[[], object]) -> None:
-        """Run a change, and retry it once if the disk was full, as brokers do."""
+        """Run a change of the log. Retry it once if the disk was full, as brokers do."""
         try:
             change()
         except StorageError:
@@ -468,7 +477,7 @@ def test_follower_survives_a_power_cut_at_every_operation(seed: int) -> None:
         trace.disk.files.crash(Random(seed * 7919 + stop_at))
         trace.disk.start()
         trace.check()
-        # The follower continues from the recovered log.
+        # The recovered log must accept further batches.
         trace.follow(trace.disk.log)
         trace.disk.log.flush()
         trace.check()
@@ -501,7 +510,7 @@ def test_follower_survives_a_fault_at_every_operation(seed: int, error: int) -> 
 
 
 def fail_at(files: MemFiles, at: int, error: int) -> None:
-    """Make the operation of this number fail once."""
+    """Let the disk operation with the number ``at`` fail once with ``error``."""
     before = files._take_fault
 
     def take_fault(operation: str, path: str) -> tuple[str, str, int, int] | None:

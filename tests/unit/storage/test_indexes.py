@@ -1,4 +1,4 @@
-"""The two sparse indexes: lookups, and the detection of damaged files."""
+"""Tests of the offset index and the time index: lookups, and detection of damaged files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def offsets() -> OffsetIndex:
     return index
 
 
-def test_floor_finds_the_last_entry_by_offset_and_by_position() -> None:
+def test_offset_index_floor_finds_the_last_entry_by_offset_and_by_position() -> None:
     index = offsets()
     cases = [(0, (0, 0)), (4, (0, 0)), (5, (5, 100)), (39, (9, 250)), (1000, (40, 900))]
     for offset, (found, position) in cases:
@@ -28,7 +28,7 @@ def test_floor_finds_the_last_entry_by_offset_and_by_position() -> None:
     assert OffsetIndex(BASE).last() == (BASE, 0)
 
 
-def test_cut_returns_a_copy_without_later_entries() -> None:
+def test_index_cut_returns_a_copy_without_later_entries() -> None:
     index = offsets()
     cut = index.cut(250)
     cut.add(BASE + 7, 200)
@@ -58,7 +58,7 @@ def test_index_files_round_trip() -> None:
 
 
 @pytest.mark.parametrize("kind", ["offset", "time"])
-def test_every_flipped_byte_and_every_truncation_is_detected(kind: str) -> None:
+def test_index_file_with_a_flipped_byte_or_a_truncation_is_corrupt(kind: str) -> None:
     times = TimeIndex(BASE)
     times.add(7, BASE + 1)
     made = {"offset": offsets().encode(1000, BASE + 50, False), "time": times.encode(9, (1, 2), 7)}
@@ -73,6 +73,6 @@ def test_every_flipped_byte_and_every_truncation_is_detected(kind: str) -> None:
             decode(data[:i])
 
 
-def test_entry_beyond_the_log_is_corrupt() -> None:
+def test_index_entry_beyond_the_log_is_corrupt() -> None:
     with pytest.raises(CorruptIndex, match="beyond"):
         offset_index.decode(offsets().encode(900, BASE + 50, False))

@@ -1,4 +1,4 @@
-"""The offline check: it reports each kind of damage, and nothing for a sound directory."""
+"""Tests of the offline check of a data directory: it reports each kind of damage and no others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checked(disk: Disk) -> list[FileCheck]:
 
 
 def problems(disk: Disk) -> dict[str, tuple[str, ...]]:
-    """Return the problems by file name; files without a problem are left out."""
+    """Return the problems of each file that has problems, by file name."""
     return {c.path.rpartition("/")[2]: c.problems for c in checked(disk) if c.problems}
 
 
@@ -93,7 +93,7 @@ def test_loss_of_every_segment_is_reported() -> None:
     "name", [paths.LEADER_EPOCHS, segment_name(34, paths.INDEX), segment_name(34, paths.TIME_INDEX),
              segment_name(80, paths.SNAPSHOT)]
 )  # fmt: skip
-def test_damaged_files_that_a_start_rebuilds_are_reported_as_such(name: str) -> None:
+def test_damaged_file_that_a_start_rebuilds_is_reported_as_rebuildable(name: str) -> None:
     disk = written()
     disk.reopen(clean=True)
     disk.flip(name, 3)
@@ -113,7 +113,7 @@ def test_damaged_directory_files_are_reported(name: str) -> None:
     assert problems(disk)[name] == ("the CRC-32C does not match the content",)
 
 
-def test_stray_is_checked_without_checkpoints() -> None:
+def test_stray_log_is_checked_without_checkpoints() -> None:
     disk = written()
     disk.manager.set_aside(KEY, 1000)
     assert [c.batches for c in checked(disk)] == [34, 34, 12]

@@ -1,4 +1,4 @@
-"""The leader epochs of a log: assignment, end offsets, truncation and durability."""
+"""Tests of a log's leader epochs: assignment, end offsets, truncation and durability."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def chain(*entries: tuple[int, int]) -> LeaderEpochs:
     return LeaderEpochs(files, "/d", entries)
 
 
-def test_new_epoch_removes_the_entries_it_contradicts() -> None:
+def test_new_epoch_removes_entries_of_later_epochs_or_offsets() -> None:
     epochs = chain()
     for epoch, offset, expected in [
         (1, 0, ((1, 0),)),
@@ -47,7 +47,7 @@ def test_end_offset_for_returns_the_end_of_the_epoch(
     assert found == (OffsetAndEpoch(*wanted) if wanted else None)
 
 
-def test_log_without_epochs_has_no_epoch_ends() -> None:
+def test_log_without_leader_epochs_has_no_epoch_end_offsets() -> None:
     empty = chain()
     assert empty.end_offset_for(0, 5) is None
     assert (empty.latest, empty.epoch_at(3)) == (-1, -1)
@@ -58,7 +58,7 @@ def test_epoch_at_returns_the_epoch_that_wrote_an_offset() -> None:
     assert [epochs.epoch_at(o) for o in (9, 10, 19, 20, 99)] == [-1, 2, 2, 7, 7]
 
 
-def test_epochs_are_truncated_at_both_ends() -> None:
+def test_leader_epochs_are_truncated_at_the_end_and_at_the_start() -> None:
     epochs = chain((2, 10), (7, 20), (8, 30))
     assert not epochs.truncate_from_end(31)
     assert epochs.truncate_from_end(30)
@@ -72,7 +72,7 @@ def test_epochs_are_truncated_at_both_ends() -> None:
     assert not chain((2, 10)).truncate_from_start(5)
 
 
-def test_assigned_epoch_is_on_disk_on_return() -> None:
+def test_assigned_leader_epoch_is_on_disk_on_return() -> None:
     for seed in range(10):
         epochs = chain()
         epochs.assign(3, 0)
@@ -85,13 +85,13 @@ def test_assigned_epoch_is_on_disk_on_return() -> None:
 
 
 @pytest.mark.parametrize("lines", [["1 0", "1 5"], ["2 5", "3 5"], ["x 1"], ["1"]])
-def test_inconsistent_epoch_file_is_not_loaded(lines: list[str]) -> None:
+def test_inconsistent_leader_epoch_file_is_not_loaded(lines: list[str]) -> None:
     epochs = chain()
     write_atomic(epochs._files, "/d", "leader-epoch-checkpoint", encode_lines(lines))
     assert load(epochs._files, "/d") is None
 
 
-def test_epoch_that_cannot_be_saved_is_not_assigned() -> None:
+def test_leader_epoch_that_cannot_be_saved_is_not_assigned() -> None:
     files = MemFiles()
     epochs = LeaderEpochs(files, "/no-such-directory", ((2, 10), (7, 20)))
     with pytest.raises(OSError, match="no-such-directory"):

@@ -1,4 +1,4 @@
-"""The writer of a log: stamping, rolling, flushing, faults, truncation and deletion."""
+"""Tests of the writer of a log: appends, segment rolls, flushes, disk errors and deletion."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_append_stamps_offset_and_epoch_and_keeps_the_checksum() -> None:
     assert disk.log.reader.read(3, 1000, 5).read() == bytes(data)
 
 
-def test_flushed_end_stays_until_the_flush() -> None:
+def test_flushed_end_advances_only_at_a_flush() -> None:
     log = Disk().log
     append(log)
     append(log)
@@ -75,7 +75,7 @@ def test_one_datasync_flushes_many_appends() -> None:
     assert disk.files.operations - before == 1
 
 
-# -- rolling ---------------------------------------------------------------------------------------
+# The log rolls: it closes the active segment and begins a new one.
 
 
 def test_segment_rolls_before_it_exceeds_segment_bytes() -> None:
@@ -141,7 +141,7 @@ def test_segment_rolls_when_its_index_is_full(monkeypatch: pytest.MonkeyPatch) -
     assert offsets(disk.log) == list(range(8))
 
 
-def test_flush_after_a_roll_syncs_old_segment_then_new_then_directory() -> None:
+def test_flush_after_a_roll_fails_if_the_directory_cannot_be_synced() -> None:
     disk = Disk()
     disk.write(34)
     disk.write(2, flush=False)
@@ -151,7 +151,7 @@ def test_flush_after_a_roll_syncs_old_segment_then_new_then_directory() -> None:
     assert disk.log.flushed_end == 34
 
 
-# -- faults ----------------------------------------------------------------------------------------
+# The disk is full or returns errors.
 
 
 @pytest.mark.parametrize("written", [0, 1, 60, 119])
@@ -184,7 +184,7 @@ def test_full_disk_accepts_appends_once_space_is_free() -> None:
 
 
 def test_full_disk_refuses_small_appends_until_the_threshold_is_free() -> None:
-    """Each small append would take the space that a start and the next epoch need."""
+    """Small appends would use up the space that a start and a new leader epoch need."""
     disk = Disk()
     disk.write(3)
     disk.fill()
@@ -209,7 +209,7 @@ def test_full_disk_still_answers_duplicates() -> None:
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, True)
 
 
-def test_full_disk_stops_neither_checkpoints_nor_creation_nor_retention() -> None:
+def test_full_disk_at_checkpoint_creation_or_retention_keeps_the_data_directory_running() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096))
     disk.write(200, checkpoint=True)
     disk.write(1)
@@ -267,7 +267,7 @@ def test_retry_of_a_refused_batch_is_not_a_duplicate() -> None:
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, False)
 
 
-def test_failed_truncation_after_a_short_write_stops_the_directory() -> None:
+def test_failed_truncation_after_a_short_write_stops_the_data_directory() -> None:
     disk = Disk()
     disk.write(1)
     disk.files.fail_next("write", ENOSPC, path=".log", after_bytes=10)
@@ -278,7 +278,7 @@ def test_failed_truncation_after_a_short_write_stops_the_directory() -> None:
     assert offsets(disk.reopen()) == [0]
 
 
-def test_failed_fsync_stops_every_log_of_the_directory_for_good() -> None:
+def test_failed_fsync_stops_every_log_of_the_data_directory_until_a_restart() -> None:
     disk = Disk()
     other = disk.manager.create(KEY._replace(partition=4))
     append(other)
@@ -300,7 +300,7 @@ def test_failed_fsync_stops_every_log_of_the_directory_for_good() -> None:
     assert not disk.files.exists("/data/clean-shutdown")
 
 
-def test_other_write_errors_stop_the_directory() -> None:
+def test_append_error_other_than_a_full_disk_stops_the_data_directory() -> None:
     disk = Disk()
     disk.files.fail_next("write", EIO, path=".log")
     with pytest.raises(StorageError):
@@ -317,7 +317,7 @@ def test_full_disk_at_an_index_or_snapshot_fails_no_append() -> None:
     assert offsets(disk.reopen(clean=True)) == list(range(80))
 
 
-# -- times -----------------------------------------------------------------------------------------
+# The log checks or sets the timestamps of batches.
 
 
 def test_log_append_time_is_stamped_and_the_checksum_updated() -> None:
@@ -352,7 +352,7 @@ def test_batch_marked_log_append_time_by_its_producer_is_refused() -> None:
         append(Disk().log, batch(attributes=8))
 
 
-# -- producers -------------------------------------------------------------------------------------
+# The log checks the sequence numbers of producers.
 
 
 def test_duplicate_returns_the_offsets_of_the_first_append() -> None:
@@ -364,7 +364,7 @@ def test_duplicate_returns_the_offsets_of_the_first_append() -> None:
     assert append(log, batch(2, producer=(7, 0, 0))) == (-1, 2, -1, True)
 
 
-def test_unknown_producer_may_continue_where_records_were_deleted() -> None:
+def test_unknown_producer_may_begin_at_any_sequence_after_records_were_deleted() -> None:
     log = Disk().log
     with pytest.raises(OutOfOrderSequenceError, match="begin at sequence 0"):
         append(log, batch(producer=(8, 0, 5)))
@@ -373,7 +373,7 @@ def test_unknown_producer_may_continue_where_records_were_deleted() -> None:
     append(log, batch(producer=(8, 0, 5)))
 
 
-def test_expired_producer_may_continue_even_after_a_restart() -> None:
+def test_expired_producer_may_continue_its_sequence_after_a_restart() -> None:
     disk = Disk()
     append(disk.log, batch(producer=(7, 0, 0)), now_ms=0)
     disk.log.apply_retention(24 * HOUR, 1)
@@ -384,7 +384,7 @@ def test_expired_producer_may_continue_even_after_a_restart() -> None:
         append(log, batch(producer=(7, -1, 2)))
 
 
-# -- followers -------------------------------------------------------------------------------------
+# A follower appends the batches of its leader.
 
 
 def test_follower_appends_batches_unchanged() -> None:
@@ -411,7 +411,7 @@ def test_follower_does_not_check_sequences() -> None:
     assert follower.log_end_offset == 2
 
 
-def test_follower_skips_batches_of_a_newer_epoch_and_refuses_bad_ones() -> None:
+def test_follower_skips_batches_of_a_newer_epoch_and_refuses_corrupt_ones() -> None:
     leader, follower = Disk().log, Disk().log
     append(leader, epoch=1)
     append(leader, epoch=4)
@@ -441,10 +441,10 @@ def test_append_in_an_earlier_epoch_is_fenced() -> None:
     assert offsets(disk.reopen()) == [0, 1]
 
 
-# -- shortening ------------------------------------------------------------------------------------
+# Truncation, deletion of records, retention and deletion of the partition shorten the log.
 
 
-def test_truncation_cuts_segments_epochs_producers_and_recovery_point() -> None:
+def test_truncation_shortens_segments_leader_epochs_and_producer_state() -> None:
     disk = Disk()
     for i in range(80):
         append(disk.log, batch(producer=(7, 0, i)), epoch=1 + i // 30)
@@ -471,7 +471,7 @@ def test_truncation_inside_a_batch_removes_the_batch() -> None:
     assert disk.log.log_end_offset == 5
 
 
-def test_delete_records_is_durable_and_bounded() -> None:
+def test_delete_records_is_durable_and_refuses_an_offset_beyond_the_log_end() -> None:
     disk = Disk()
     disk.write(80)
     log = disk.log
@@ -532,7 +532,7 @@ def test_retention_deletes_torn_files_before_the_log_start() -> None:
     assert not disk.names(".torn")
 
 
-def test_deleted_log_refuses_writes_and_frees_its_name() -> None:
+def test_deleted_log_refuses_writes_and_its_partition_can_be_recreated() -> None:
     disk = Disk()
     disk.write(3)
     log = disk.log
@@ -548,10 +548,10 @@ def test_deleted_log_refuses_writes_and_frees_its_name() -> None:
     assert [n for n in disk.files.list_dir("/data") if n.endswith(".deleted")] == []
 
 
-def test_partition_recreated_and_deleted_again_within_the_delay_is_discarded(
+def test_partition_deleted_three_times_within_file_delete_delay_is_discarded(
     tmp_path: Path,
 ) -> None:
-    """Found on a real disk: a partition was moved away, back, and away again within the delay."""
+    """Reassignments may delete and recreate a replica several times within file.delete.delay.ms."""
     manager = LogManager(
         OsFiles(), str(tmp_path), default_config=TopicConfig(file_delete_delay_ms=1000)
     )
@@ -586,18 +586,18 @@ def test_deleted_partitions_leave_no_file_open(tmp_path: Path) -> None:
         log.reader.max_timestamp(log.log_end_offset, [])
         assert len(open_files()) > len(before)
         manager.delete(KEY, 0)
-        del log  # a reader keeps its file open
+        del log  # The log's reader would keep the file open.
     manager.tick(1001)
     assert open_files() == before
 
 
-def test_append_racing_with_deletion_does_not_stop_the_directory() -> None:
+def test_append_racing_with_deletion_does_not_stop_the_data_directory() -> None:
     disk = Disk()
     disk.write(34)
     log = disk.log
     disk.manager.delete(KEY, 0)
     with pytest.raises(UnknownTopicOrPartitionError):
-        # Append as a thread would that had passed the first check before the deletion.
+        # The appending thread has checked that the log exists; then another thread deletes it.
         log._write(batch(), (read_header(batch())._replace(base_offset=34),), 0)
     assert not disk.manager.failed
 

@@ -1,4 +1,4 @@
-"""The data directory: lock, identity, checkpoints, creation and deletion of partitions."""
+"""Tests of the data directory: lock, identity, checkpoints, creation and deletion of partitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def manager(files: MemFiles) -> LogManager:
     return made
 
 
-def test_identity_is_created_once_and_each_start_counted() -> None:
+def test_directory_identity_is_created_once_and_each_start_is_counted() -> None:
     files = MemFiles()
     first = LogManager(files, DATA)
     first.lock()
@@ -57,7 +57,7 @@ def test_start_counter_is_on_disk_before_lock_returns() -> None:
             files.crash(Random(seed))
 
 
-def test_second_process_is_refused_with_the_directory_named(tmp_path: Path) -> None:
+def test_data_directory_locked_by_another_process_is_refused_by_name(tmp_path: Path) -> None:
     first = LogManager(OsFiles(), str(tmp_path))
     first.lock()
     with pytest.raises(DirectoryLockedError, match=str(tmp_path)):
@@ -66,7 +66,7 @@ def test_second_process_is_refused_with_the_directory_named(tmp_path: Path) -> N
     LogManager(OsFiles(), str(tmp_path)).lock()
 
 
-def test_directory_is_bound_to_one_cluster() -> None:
+def test_data_directory_is_bound_to_one_cluster_id() -> None:
     files = MemFiles()
     made = manager(files)
     made.adopt_cluster("one")
@@ -80,7 +80,7 @@ def test_directory_is_bound_to_one_cluster() -> None:
         again.adopt_cluster("two")
 
 
-def test_damaged_or_missing_identity_is_refused_with_the_remedy() -> None:
+def test_damaged_or_missing_directory_identity_is_refused_with_the_remedy() -> None:
     disk = Disk()
     disk.kill()
     meta = f"{DATA}/{paths.META}"
@@ -94,13 +94,13 @@ def test_damaged_or_missing_identity_is_refused_with_the_remedy() -> None:
     assert disk.files.locked == set()
 
 
-def test_unusable_directory_raises_a_storage_error(tmp_path: Path) -> None:
+def test_data_directory_below_a_file_raises_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="cannot be used"):
         LogManager(OsFiles(), str(tmp_path / "file")).lock()
 
 
-def test_checkpoint_writes_only_what_changed() -> None:
+def test_unchanged_offsets_are_not_checkpointed_again() -> None:
     disk = Disk()
     disk.write(3, checkpoint=True)
     before = disk.files.operations
@@ -133,8 +133,8 @@ def test_damaged_checkpoint_is_ignored_with_a_warning(name: str) -> None:
     assert (disk.manager.warnings, disk.manager.doubted) == ((), frozenset())
 
 
-def test_without_log_starts_the_log_begins_at_its_first_segment() -> None:
-    """Deleted segments are not reported as damage."""
+def test_log_with_a_damaged_start_checkpoint_begins_at_its_first_segment() -> None:
+    """The segments that retention deleted are not reported as lost."""
     disk = Disk()
     disk.write(80, checkpoint=True)
     disk.log.delete_records_before(40)
@@ -180,9 +180,9 @@ def test_recreated_topic_gets_an_empty_log() -> None:
 
 
 def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
-    """Regression: a crash between a log's deletion and the next checkpoint kept its offsets.
+    """Regression: a crash after a log's deletion left its offsets in the checkpoints.
 
-    The new log of the partition was then reported damaged, and began at the old log's offset.
+    A new log of the same partition then began at the old log's offset and was reported as damaged.
     """
     disk = Disk()
     disk.write(50, checkpoint=True)
@@ -198,10 +198,10 @@ def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (2, 5, ())
 
 
-def test_stray_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
-    """Regression: the stray's deleted records were back after the next start.
+def test_stray_log_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
+    """Regression: the deleted records of the stray log were back after the next start.
 
-    If its topic was created before that, the existing first file stopped the directory.
+    If the topic was recreated before that start, an existing segment file stopped the directory.
     """
     disk = Disk()
     disk.write(50, checkpoint=True)
@@ -216,7 +216,7 @@ def test_stray_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
     assert not disk.manager.failed
 
 
-def test_stray_is_kept_for_its_retention_across_starts() -> None:
+def test_stray_log_is_kept_for_its_retention_across_starts() -> None:
     files = MemFiles()
     first = LogManager(files, DATA, stray_retention_ms=1000)
     first.lock()
@@ -242,7 +242,7 @@ def test_stray_is_kept_for_its_retention_across_starts() -> None:
     assert second.create(PartitionKey(KEY.topic_id, 0)).log_end_offset == 0
 
 
-def test_stray_deleted_by_an_operator_causes_no_error() -> None:
+def test_stray_log_deleted_by_an_operator_causes_no_error() -> None:
     files = MemFiles()
     made = LogManager(files, DATA, stray_retention_ms=1000)
     made.lock()
@@ -266,7 +266,7 @@ def test_created_partition_survives_an_immediate_power_cut() -> None:
         assert KEY in manager(files).logs
 
 
-def test_clean_marker_is_written_last() -> None:
+def test_failed_clean_shutdown_releases_the_lock() -> None:
     disk = Disk()
     disk.write(5)
     disk.files.fail_next("sync_dir", 5, path=DATA)
@@ -276,8 +276,8 @@ def test_clean_marker_is_written_last() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_start_and_new_epoch_on_a_full_disk_use_the_reserve(clean: bool) -> None:
-    """Every start on a full disk succeeds, and writes the reserve again."""
+def test_start_and_new_epoch_on_a_full_disk_use_the_reserve_file(clean: bool) -> None:
+    """Each start frees the reserve file for its own writes and writes it again later."""
     disk = Disk()
     disk.write(5)
     disk.log.start_epoch(2)
@@ -301,7 +301,7 @@ def test_start_and_new_epoch_on_a_full_disk_use_the_reserve(clean: bool) -> None
     assert offsets(disk.reopen()) == [0, 1, 2, 3, 4, 5]
 
 
-def test_space_returns_the_sizes_of_the_file_system() -> None:
+def test_space_returns_total_and_usable_bytes_of_the_disk() -> None:
     disk = Disk()
     disk.files.capacity_bytes = 4 << 20
     total, usable = disk.manager.space()

@@ -1,4 +1,4 @@
-"""Names round-trip through their functions; any other name is rejected."""
+"""Tests of the names of directories and files: they round-trip, and other names are rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_partition_directory_names_round_trip() -> None:
 
 
 @pytest.mark.parametrize("name", ["lock", "short-1", "x" * 22, f"{'x' * 22}-1.deleted", "x" * 40])
-def test_other_names_are_not_partitions(name: str) -> None:
+def test_malformed_directory_name_is_not_a_partition(name: str) -> None:
     assert paths.parse_partition_dir(name) is None
 
 

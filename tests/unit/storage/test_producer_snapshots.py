@@ -1,4 +1,4 @@
-"""Snapshot files: how many are kept, which one is loaded, which are deleted before a truncation."""
+"""Tests of producer snapshot files: the number kept, the loaded one, and the deleted ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_lite.storage.producer_state import ProducerState
 
 
 class Kept:
-    """A directory with snapshots of the given offsets."""
+    """A directory with producer snapshots at the given offsets."""
 
     def __init__(self, *offsets: int) -> None:
         self.files = MemFiles()
@@ -38,7 +38,7 @@ def test_newest_snapshot_within_the_log_is_loaded(
     assert (None if found is None else found.next_offset) == expected
 
 
-def test_damaged_or_misnamed_snapshot_is_skipped() -> None:
+def test_damaged_or_misnamed_snapshot_is_not_loaded() -> None:
     kept = Kept(20, 100)
     path = f"/d/{100:020d}.snapshot"
     kept.files.remove(path)
@@ -53,7 +53,7 @@ def test_damaged_or_misnamed_snapshot_is_skipped() -> None:
     assert found.next_offset == 20
 
 
-def test_snapshots_outside_the_log_are_deleted() -> None:
+def test_snapshots_beyond_the_end_or_below_the_start_are_deleted() -> None:
     kept = Kept(20, 100)
     assert not kept.snapshots.drop_beyond(100)
     assert kept.snapshots.drop_beyond(99)

@@ -1,4 +1,4 @@
-"""Producer state: duplicates, gaps, epochs, expiry and snapshots."""
+"""Tests of producer state: duplicates, sequence gaps, epochs, expiry and snapshots."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_next_sequence_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("sequence", [4, 2000, LAST])
-def test_gap_is_refused(sequence: int) -> None:
+def test_sequence_gap_is_refused(sequence: int) -> None:
     with pytest.raises(OutOfOrderSequenceError, match="the partition expects 3"):
         judge(state(0, 1, 2), sequence)
 
@@ -48,7 +48,7 @@ def test_each_of_the_last_five_batches_is_a_duplicate_with_its_offsets() -> None
 
 
 @pytest.mark.parametrize(("sequence", "rows"), [(0, 2), (2, 2), (1, 1), (0, 4)])
-def test_batch_below_the_recorded_ones_is_a_duplicate_without_its_offset(
+def test_batch_older_than_the_recorded_ones_is_a_duplicate_without_its_offset(
     sequence: int, rows: int
 ) -> None:
     made = state(0, 2, 4, 6, 8, 10, 12, rows=2)
@@ -56,13 +56,13 @@ def test_batch_below_the_recorded_ones_is_a_duplicate_without_its_offset(
     assert (found.base_offset, found.next_offset) == (NO_OFFSET, 4)
 
 
-def test_batch_below_the_recorded_ones_is_refused_if_the_log_may_lack_it() -> None:
+def test_batch_older_than_the_recorded_ones_is_refused_if_the_log_may_lack_it() -> None:
     unknown = ProducerState()
     unknown.forgot = True
     for sequence in (4, 6, 8, 10, 12, 14):
         unknown.update(header(sequence, 2), unknown.next_offset, 0)
     restored = decode(state(0, 2, 4, 6, 8, 10, rows=2).encode())
-    # The batch of sequence 6 was appended by a leader without state for the producer.
+    # An earlier leader, which had no state for the producer, appended sequence 6 after sequence 2.
     skipped = state(0, 2, 6, 8, 10, 12, 14, rows=2)
     for made in (unknown, restored, skipped):
         with pytest.raises(OutOfOrderSequenceError):
@@ -72,8 +72,8 @@ def test_batch_below_the_recorded_ones_is_refused_if_the_log_may_lack_it() -> No
             judge(made, 0, 2)
 
 
-def test_batch_below_the_recorded_ones_is_a_duplicate_after_retention_too() -> None:
-    """Java retries OUT_OF_ORDER_SEQUENCE_NUMBER until its delivery timeout."""
+def test_batch_older_than_the_recorded_ones_is_a_duplicate_even_after_retention() -> None:
+    """A refusal would make Java's producer retry the appended batch until its delivery timeout."""
     made = state(0, 2, 4, 6, 8, 10, rows=2)
     made.update(header(0, producer=8), made.next_offset, -10)
     made.expire(0, 10)
@@ -85,14 +85,14 @@ def test_batch_below_the_recorded_ones_is_a_duplicate_after_retention_too() -> N
 
 
 @pytest.mark.parametrize(("sequence", "rows"), [(0, 3), (1, 2), (LAST, 1), (LAST, 2), (14, 1)])
-def test_batch_that_overlaps_the_log_or_was_never_in_it_is_refused(
+def test_sequences_that_overlap_a_batch_or_were_never_appended_are_refused(
     sequence: int, rows: int
 ) -> None:
     with pytest.raises(OutOfOrderSequenceError):
         judge(state(0, 2, 4, 6, 8, 10, rows=2), sequence, rows)
 
 
-def test_same_first_sequence_with_another_length_is_not_a_duplicate() -> None:
+def test_batch_with_a_known_first_sequence_and_another_length_is_refused() -> None:
     with pytest.raises(OutOfOrderSequenceError):
         judge(state(0, 2, rows=2), 2, 1)
 
@@ -115,7 +115,7 @@ def test_sequence_may_wrap_inside_a_batch() -> None:
     assert judge(made, 2) is None
 
 
-def test_newer_producer_epoch_fences_the_older() -> None:
+def test_batch_of_an_older_producer_epoch_is_fenced() -> None:
     made = state(0, 1, epoch=3)
     with pytest.raises(InvalidProducerEpochError):
         judge(made, 2, epoch=2)
@@ -148,7 +148,7 @@ def test_unknown_producer_begins_at_zero_unless_it_may_have_expired(
         (LAST, OutOfOrderSequenceError),
     ],
 )
-def test_batch_behind_a_refused_one_gets_its_error(
+def test_batch_after_a_refused_batch_gets_the_same_error(
     sequence: int, expected: type[Exception] | None
 ) -> None:
     refused = RefusedBatch(0, 3, errors.StorageError.code, "full")
@@ -163,10 +163,10 @@ def test_gap_unrelated_to_the_refused_batch_is_refused_as_out_of_order() -> None
 
 
 @pytest.mark.parametrize("forgot", [False, True])
-def test_new_producer_does_not_begin_behind_its_refused_batch(forgot: bool) -> None:
-    """After a deletion of records an unknown producer may begin at any sequence.
+def test_new_producer_cannot_begin_after_its_refused_first_batch(forgot: bool) -> None:
+    """After a deletion of records, an unknown producer may begin at any sequence.
 
-    If the batch behind the refused one were appended, the refused one never could be.
+    If the log appended the second batch first, it could never append the refused first batch.
     """
     refused = RefusedBatch(0, 0, errors.NotEnoughReplicasError.code, "1 of 2")
     made = ProducerState()
@@ -185,7 +185,7 @@ def test_refused_batch_is_matched_across_the_wrap_of_sequences() -> None:
 def behind(
     made: ProducerState, refused: RefusedBatch, sequence: int, forgot: bool = False
 ) -> type[Exception] | None:
-    """Return the error for a batch of ``sequence``."""
+    """Return the type of the error that a batch gets after ``refused``; None if it is accepted."""
     try:
         made.check(header(sequence), may_have_forgotten=forgot, refused=refused)
     except errors.LogbusError as error:
@@ -193,7 +193,7 @@ def behind(
     return None
 
 
-def test_expiry_removes_idle_producers_and_records_that() -> None:
+def test_expiry_removes_idle_producers_and_records_their_loss() -> None:
     made = ProducerState()
     made.update(header(0), 0, 100)
     made.update(header(0, producer=8), 1, 500)
@@ -211,7 +211,7 @@ def test_producer_with_an_open_transaction_does_not_expire() -> None:
     assert 7 in made
 
 
-def test_batches_without_a_producer_only_move_the_end() -> None:
+def test_batches_without_a_producer_id_only_advance_the_next_offset() -> None:
     made = ProducerState()
     made.update(read_header(batch(4)), 0, 0)
     assert (len(made), made.next_offset) == (0, 4)
@@ -225,7 +225,7 @@ def test_control_batch_raises_the_epoch_and_keeps_the_sequence() -> None:
     assert judge(made, 0, epoch=1) is None
 
 
-def test_snapshot_round_trip() -> None:
+def test_producer_snapshot_round_trips() -> None:
     made = state(*range(8), epoch=2)
     made.forgot = True
     again = decode(made.encode())
@@ -236,7 +236,7 @@ def test_snapshot_round_trip() -> None:
     assert again.encode() == made.encode()
 
 
-def test_every_flipped_byte_of_a_snapshot_is_detected() -> None:
+def test_producer_snapshot_with_a_flipped_byte_or_a_truncation_is_corrupt() -> None:
     data = state(*range(3)).encode()
     for i in range(len(data)):
         broken = bytearray(data)

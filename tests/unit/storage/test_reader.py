@@ -1,4 +1,4 @@
-"""Reads of a log: slices, lookups by timestamp and by bytes, checks, beside a writer."""
+"""Tests of reads: batches, lookups by timestamp and by bytes, verification, concurrent writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from broker_lite.storage.scan import CorruptRange, inspect_file
 
 
 def lives(disk: Disk) -> Iterator[Log]:
-    """Yield a log as written, after a clean stop, and after a second clean stop."""
+    """Yield the open log, the log reopened after a clean stop, and again after a crash."""
     yield disk.log
     yield disk.reopen(clean=True)
     yield disk.reopen()
@@ -97,7 +97,7 @@ def test_closed_segments_are_loaded_when_read_and_released_again() -> None:
     assert sum(segment.is_loaded for segment in segments) <= 5
 
 
-def test_read_error_names_the_partition_and_does_not_stop_the_directory() -> None:
+def test_read_error_names_the_partition_and_does_not_stop_the_data_directory() -> None:
     disk = Disk()
     disk.write(80)
     log = disk.log
@@ -108,7 +108,7 @@ def test_read_error_names_the_partition_and_does_not_stop_the_directory() -> Non
     assert not log.failed
 
 
-def test_offset_for_bytes_returns_a_boundary_above_the_start() -> None:
+def test_offset_for_bytes_returns_a_batch_boundary_above_the_start_offset() -> None:
     disk = Disk()
     disk.write(200)
     log = disk.log
@@ -127,14 +127,14 @@ def test_offset_for_bytes_returns_a_boundary_above_the_start() -> None:
         log.reader.offset_for_bytes(9, 1000, 200)
 
 
-def test_offset_for_bytes_uses_most_of_its_budget() -> None:
+def test_offset_for_bytes_returns_nearly_the_requested_bytes() -> None:
     disk = Disk(TopicConfig(index_interval_bytes=1000))
     disk.write(2000)
     _, count = disk.log.reader.offset_for_bytes(0, 100_000, 2000)
     assert 98_000 < count <= 100_000
 
 
-# -- times -----------------------------------------------------------------------------------------
+# The reader finds records by timestamp.
 
 
 def columns(*times: int) -> bytearray:
@@ -149,8 +149,9 @@ def rows(*times: int) -> bytearray:
 
 
 def rows_of_old_sarama(*times: int) -> bytearray:
-    """Return rows as from sarama before 1.46, which does not set the maximum timestamp; brokers
-    read it from the records.
+    """Return a row batch as sarama before 1.46 sends it and a broker stores it.
+
+    sarama does not set the maximum timestamp, so brokers read it from the records.
     """
     data = rows(*times)
     set_max_timestamp(data, read_header(data), -1)
@@ -159,7 +160,7 @@ def rows_of_old_sarama(*times: int) -> bytearray:
 
 
 @pytest.mark.parametrize("make", [columns, rows, rows_of_old_sarama])
-def test_timestamp_lookup_finds_the_first_record_at_or_after_it(make: object) -> None:
+def test_timestamp_lookup_finds_the_first_record_at_or_after_the_timestamp(make: object) -> None:
     log = Disk().log
     for times in ((10, 30, 20), (25, 26), (50, 5, 60)):
         append(log, make(*times))  # type: ignore[operator]
@@ -195,8 +196,8 @@ def test_max_timestamp_ignores_deleted_records(make: object) -> None:
     assert log.reader.max_timestamp(7) is None
 
 
-def test_timestamp_lookup_returns_an_undecodable_batch_itself() -> None:
-    """An error would hide every later batch from lookups."""
+def test_timestamp_lookup_returns_the_maximum_timestamp_of_an_undecodable_batch() -> None:
+    """If the lookup raised an error, no later batch could be found."""
     log = Disk().log
     append(log, bytearray(poison.backwards(3, "lz4")))
     append(log, columns(2000))
@@ -207,7 +208,7 @@ def test_timestamp_lookup_returns_an_undecodable_batch_itself() -> None:
     assert log.reader.max_timestamp(3) == ListedOffset(1, 1000, 1)
 
 
-def test_timestamp_lookup_returns_a_batch_that_decompresses_to_too_much_itself() -> None:
+def test_timestamp_lookup_does_not_decompress_a_batch_beyond_the_limit() -> None:
     log = Disk().log
     large = bytes(row_times.BODY_BYTES_MAX)
     made = [Row(0, 10, None, large), Row(1, 20, None, b"")]
@@ -277,7 +278,7 @@ def test_timestamp_lookups_skip_void_batches_missing_offsets_and_aborted_records
     assert found == ListedOffset(24, by_hand.TIME_MS, by_hand.EPOCH)
 
 
-def test_first_at_skips_damage() -> None:
+def test_first_at_skips_a_corrupt_batch_once_it_is_known() -> None:
     disk = Disk()
     for times in ((10, 20), (30, 40), (50, 60)):
         append(disk.log, rows(*times))
@@ -297,10 +298,10 @@ def test_first_at_returns_minus_one_for_rows_without_timestamp() -> None:
     ]
 
 
-# -- checks ----------------------------------------------------------------------------------------
+# The reader verifies batches and reports damage.
 
 
-def test_verify_reports_a_bad_batch_and_continues() -> None:
+def test_verify_reports_a_corrupt_batch_and_continues() -> None:
     disk = Disk()
     disk.write(80)
     assert disk.log.reader.verify(0, 80) == []
@@ -311,10 +312,10 @@ def test_verify_reports_a_bad_batch_and_continues() -> None:
     assert disk.log.reader.read(40, 1, 80).length == 120
 
 
-def test_verify_skips_a_bad_batch_that_claims_later_offsets() -> None:
-    """Regression (found by the simulator): the check never ended.
+def test_verify_continues_after_a_corrupt_batch_that_claims_later_offsets() -> None:
+    """Regression: the check never ended.
 
-    A flipped bit in the last offset makes every later offset lead to the same batch.
+    With a flipped bit in a batch's last offset, reads at later offsets returned that batch again.
     """
     disk = Disk()
     disk.write(30)
@@ -325,7 +326,7 @@ def test_verify_skips_a_bad_batch_that_claims_later_offsets() -> None:
     assert disk.log.reader.verify(0, 6) == []
 
 
-def test_verify_reports_a_batch_of_another_epoch_than_the_epoch_file() -> None:
+def test_verify_reports_batches_whose_epoch_contradicts_the_leader_epoch_file() -> None:
     disk = Disk()
     disk.write(10)
     data = bytearray(disk.content(segment_name(0)))
@@ -335,7 +336,7 @@ def test_verify_reports_a_batch_of_another_epoch_than_the_epoch_file() -> None:
     assert [bad.first_offset for bad in disk.log.reader.verify(0, 10)] == [5, 6, 7, 8, 9]
 
 
-def test_inspect_file_needs_no_broker() -> None:
+def test_inspect_file_reports_each_batch_of_a_segment_file() -> None:
     disk = Disk()
     disk.write(5)
     disk.flip(segment_name(0), 2 * 120 + 9)
@@ -351,7 +352,7 @@ def test_inspect_file_needs_no_broker() -> None:
         list(inspect_file(disk.files, f"{FOLDER}/leader-epoch-checkpoint"))
 
 
-def test_damage_at_run_time_is_reported_and_skipped() -> None:
+def test_damage_found_by_a_read_is_reported_and_skipped() -> None:
     disk = Disk()
     disk.write(80)
     disk.flip(segment_name(0), 10 * 120 + 3)
@@ -364,9 +365,9 @@ def test_damage_at_run_time_is_reported_and_skipped() -> None:
 
 @pytest.mark.parametrize("reads_before", range(3))
 def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -> None:
-    """A leader is deposed while a read waits for a thread, and the offsets are written again.
+    """A deposed leader truncates its log while a read runs, and then appends at the same offsets.
 
-    Recorded damage would make them unreadable until the next start.
+    Offsets recorded as damaged would be unreadable until the next start.
     """
     disk = Disk()
     disk.write(20)
@@ -397,9 +398,9 @@ def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -
 
 @pytest.mark.parametrize("reads_before", range(2))
 def test_read_during_a_truncation_leaves_no_stale_hints(reads_before: int) -> None:
-    """Regression: hints kept the positions of truncated batches.
+    """Regression: the read cached file positions of truncated batches as hints.
 
-    Reads of later batches then failed as corrupt, or returned uncommitted records.
+    Later reads at these offsets failed as corrupt, or returned uncommitted records.
     """
     disk = Disk()
     for _ in range(20):
@@ -431,10 +432,10 @@ def test_read_during_a_truncation_leaves_no_stale_hints(reads_before: int) -> No
     assert log.reader.corruption == ()
 
 
-# -- threads ---------------------------------------------------------------------------------------
+# Readers run on other threads than the writer.
 
 
-def test_flushed_end_is_correct_beside_a_concurrent_writer(tmp_path: Path) -> None:
+def test_flushed_end_only_grows_beside_a_concurrent_writer(tmp_path: Path) -> None:
     """``flushed_end`` only grows, never passes the synced bytes, and reaches the log's end."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))
     manager.lock()
@@ -462,8 +463,8 @@ def test_flushed_end_is_correct_beside_a_concurrent_writer(tmp_path: Path) -> No
     manager.close_clean()
 
 
-def test_slices_are_correct_beside_a_concurrent_writer(tmp_path: Path) -> None:
-    """Slices are whole, continuous and sound at any time."""
+def test_reads_beside_a_concurrent_writer_return_whole_consecutive_batches(tmp_path: Path) -> None:
+    """Two threads read while the test appends and flushes."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))
     manager.lock()
     manager.open_all(0)

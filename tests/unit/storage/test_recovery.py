@@ -1,4 +1,4 @@
-"""The recovered log after every kind of crash or damage: one short case each."""
+"""Tests of the recovered log after each kind of crash or damage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_empty_log_opens_empty() -> None:
     assert disk.manager.reports[KEY].scanned_bytes == 0
 
 
-def test_clean_stop_scans_nothing() -> None:
+def test_start_after_a_clean_stop_scans_nothing() -> None:
     disk = Disk()
     disk.write(100)
     log = disk.reopen(clean=True)
@@ -57,7 +57,7 @@ def test_crash_recovery_keeps_and_flushes_cached_batches() -> None:
     assert log.flushed_end == 5
 
 
-def test_scan_begins_at_the_recovery_point() -> None:
+def test_recovery_scan_begins_at_the_recovery_point() -> None:
     disk = Disk()
     disk.write(300, checkpoint=True)
     disk.log.close()
@@ -67,7 +67,7 @@ def test_scan_begins_at_the_recovery_point() -> None:
     assert offsets(log) == list(range(300))
 
 
-# -- torn tails, above the recovery point ----------------------------------------------------------
+# Above the recovery point, a crash may leave a torn tail: a partial write that recovery cuts off.
 
 
 def test_partial_header_is_copied_to_a_torn_file() -> None:
@@ -102,10 +102,8 @@ def test_bad_checksum_above_the_recovery_point_is_a_torn_tail() -> None:
 
 
 @pytest.mark.parametrize("position", [2 * 120 + 100, 2 * 120 + 9, 3 * 120 + 100])
-def test_complete_bad_batch_is_reported_as_torn_whole(position: int) -> None:
-    """No interrupted write leaves such a batch, whether the body, the length or the last batch is
-    bad.
-    """
+def test_log_that_loses_a_complete_corrupt_batch_is_reported_as_doubted(position: int) -> None:
+    """An interrupted write leaves a partial batch. A complete corrupt batch was damaged later."""
     disk = Disk()
     disk.write(4)
     disk.flip(FIRST, position)
@@ -117,7 +115,9 @@ def test_complete_bad_batch_is_reported_as_torn_whole(position: int) -> None:
 
 
 @pytest.mark.parametrize(("first", "end"), [(1000, 4096), (1024, 1536), (1150, 2048)])
-def test_missing_pages_are_a_partial_write(first: int, end: int) -> None:
+def test_zeroed_pages_of_an_unflushed_batch_are_cut_as_a_partial_write(
+    first: int, end: int
+) -> None:
     disk = Disk()
     disk.write(34, flush=False)
     data = disk.content(FIRST)
@@ -189,7 +189,7 @@ def test_torn_files_are_numbered_and_bounded() -> None:
     assert segment_name(1, "-20.torn") in names
 
 
-# -- damage, below the recovery point --------------------------------------------------------------
+# Below the recovery point, batches were flushed, so damage is reported and never cut off.
 
 
 def test_bad_checksum_below_the_recovery_point_is_kept_and_reported() -> None:
@@ -206,7 +206,7 @@ def test_bad_checksum_below_the_recovery_point_is_kept_and_reported() -> None:
     assert disk.names(".torn") == []
 
 
-def test_broken_header_below_the_recovery_point_makes_only_its_range_unreadable() -> None:
+def test_corrupt_header_below_the_recovery_point_makes_only_its_batch_unreadable() -> None:
     disk = Disk()
     disk.write(20, checkpoint=True)
     disk.flip(FIRST, 4 * 120 + 8)
@@ -222,14 +222,14 @@ def test_broken_header_below_the_recovery_point_makes_only_its_range_unreadable(
 
 @pytest.mark.parametrize("position", [23, 24, 25, 26])
 @pytest.mark.parametrize("is_known", [True, False])
-def test_bad_batch_that_claims_later_offsets_does_not_stop_the_start(
+def test_corrupt_batch_that_claims_later_offsets_does_not_stop_the_start(
     position: int, is_known: bool
 ) -> None:
-    """Regression: the replay of producers searched beyond the log's end, at every start."""
+    """Regression: every start failed, as the replay of producer state read beyond the log's end."""
     disk = Disk()
     disk.write(20, checkpoint=True)
     if not is_known:
-        # After a clean stop a start reads only the batches after the newest snapshot.
+        # Without snapshots, the start after a clean stop replays all batches.
         disk.manager.close_clean()
         for name in disk.names(paths.SNAPSHOT):
             disk.remove(name)
@@ -298,7 +298,7 @@ def test_damage_survives_a_clean_restart() -> None:
         log.reader.read(37, 100, 80)
 
 
-def test_damage_at_the_end_begins_a_new_segment() -> None:
+def test_append_after_damage_at_the_end_continues_at_the_next_offset() -> None:
     disk = Disk()
     disk.write(5, checkpoint=True)
     disk.flip(FIRST, 4 * 120 + 1)
@@ -310,7 +310,7 @@ def test_damage_at_the_end_begins_a_new_segment() -> None:
     assert log.reader.read(5, 1000, 6).next_offset == 6
 
 
-# -- indexes and snapshots -------------------------------------------------------------------------
+# A start rebuilds indexes and producer state.
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -343,7 +343,7 @@ def test_corrupt_index_is_rebuilt(suffix: str, position: int) -> None:
     assert disk.log.reader.read(50, 100, 80).base_offset == 50
 
 
-def test_stale_index_of_a_shorter_log_is_rebuilt() -> None:
+def test_offset_index_of_an_earlier_shorter_log_is_rebuilt() -> None:
     disk = Disk()
     disk.write(10)
     disk.manager.close_clean()
@@ -359,7 +359,7 @@ def test_stale_index_of_a_shorter_log_is_rebuilt() -> None:
 
 
 def test_index_with_wrong_positions_is_rebuilt() -> None:
-    """The checksums are right, the positions wrong: from a bug, or the file of another log."""
+    """The index file has a valid checksum and wrong positions, as after a bug of the writer."""
     disk = Disk()
     disk.write(80)
     disk.log.apply_retention(0, 0)
@@ -371,7 +371,7 @@ def test_index_with_wrong_positions_is_rebuilt() -> None:
     assert all(log.reader.read(o, 1, 80).base_offset == o for o in range(34))
 
 
-def test_snapshot_beyond_the_end_is_deleted_and_the_state_replayed() -> None:
+def test_producer_snapshot_beyond_the_end_is_deleted_and_the_state_replayed() -> None:
     disk = Disk()
     for sequence in range(4):
         append(disk.log, batch(producer=(7, 0, sequence)))
@@ -386,7 +386,7 @@ def test_snapshot_beyond_the_end_is_deleted_and_the_state_replayed() -> None:
         append(log, batch(producer=(7, 0, 9)))
 
 
-def test_corrupt_snapshot_falls_back_to_replay() -> None:
+def test_producer_state_is_replayed_if_its_snapshot_is_corrupt() -> None:
     disk = Disk()
     for sequence in range(3):
         append(disk.log, batch(producer=(7, 0, sequence)))
@@ -398,7 +398,7 @@ def test_corrupt_snapshot_falls_back_to_replay() -> None:
     assert append(disk.log, batch(producer=(7, 0, 3))).base_offset == 3
 
 
-def test_snapshot_is_continued_by_the_batches_after_it() -> None:
+def test_producer_state_is_the_snapshot_and_the_batches_after_it() -> None:
     disk = Disk()
     for sequence in range(60):
         append(disk.log, batch(producer=(7, 0, sequence)))
@@ -415,7 +415,7 @@ def test_snapshot_is_continued_by_the_batches_after_it() -> None:
 def test_replay_of_producers_reports_a_damaged_header_and_ignores_it(
     field: str, damaged: int
 ) -> None:
-    """Otherwise a flipped bit in a flushed batch fences its producer: it had epoch 0, not 128."""
+    """A flipped bit could turn producer epoch 0 into 128, which would fence the producer."""
     disk = Disk()
     for sequence in range(3):
         append(disk.log, batch(producer=(7, 0, sequence)))
@@ -450,7 +450,7 @@ def test_replay_of_producers_ignores_damage_below_the_log_start() -> None:
     assert append(disk.log, batch(producer=(7, 0, 3))).base_offset == 3
 
 
-# -- other files -----------------------------------------------------------------------------------
+# A start repairs the other files of the partition.
 
 
 def test_leader_epochs_are_rebuilt_from_the_batches() -> None:
@@ -482,7 +482,7 @@ def test_leftover_files_are_deleted_and_unknown_files_kept() -> None:
     assert disk.names(".txt") == ["notes.txt"]
 
 
-def test_segments_before_the_log_start_are_deleted_again() -> None:
+def test_start_deletes_segments_before_the_log_start_offset() -> None:
     disk = Disk()
     disk.write(80, checkpoint=True)
     disk.log.delete_records_before(40)
@@ -501,7 +501,7 @@ def test_segment_that_overlaps_its_predecessor_becomes_a_torn_file() -> None:
     assert disk.names(".torn") == [segment_name(20, "-1.torn")]
 
 
-def test_cached_pages_of_a_failed_fsync_are_dropped() -> None:
+def test_recovery_after_a_failed_fsync_drops_unflushed_batches() -> None:
     disk = Disk()
     disk.write(40)
     disk.write(60, flush=False)
@@ -513,8 +513,8 @@ def test_cached_pages_of_a_failed_fsync_are_dropped() -> None:
     assert 40 <= log.log_end_offset < 100
 
 
-def test_cached_page_that_holds_the_recovery_point_is_dropped() -> None:
-    """Found by the simulator: the operating system drops whole pages only."""
+def test_recovery_after_a_failed_fsync_drops_a_batch_in_the_page_of_the_recovery_point() -> None:
+    """The page cache is dropped in whole pages, so this page must be dropped from its beginning."""
     disk = Disk()
     disk.write(10)
     disk.reopen(clean=True)
@@ -540,9 +540,9 @@ def test_second_recovery_changes_nothing() -> None:
 
 
 def test_time_index_of_lost_batches_is_not_used_for_later_ones() -> None:
-    """Regression: after a power cut the saved index was longer than the log.
+    """Regression: after a power cut, the saved time index still had entries of lost batches.
 
-    Lookups by timestamp then skipped the batches written later.
+    Lookups by timestamp then skipped batches that were appended later.
     """
     disk = Disk()
     for i in range(20):
@@ -561,7 +561,7 @@ def test_time_index_of_lost_batches_is_not_used_for_later_ones() -> None:
 
 
 def test_damage_in_deleted_records_is_not_reported() -> None:
-    """Regression: the replica left the ISR for it and fetched its whole log again."""
+    """Regression: the replica left the ISR for such damage, and fetched its whole log again."""
     disk = Disk()
     disk.write(20, checkpoint=True)
     disk.flip(segment_name(0), 3 * 120 + 100)
@@ -573,8 +573,8 @@ def test_damage_in_deleted_records_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize("byte", [23, 25, 26])
-def test_batch_that_claims_offsets_beyond_the_log_does_not_stop_the_start(byte: int) -> None:
-    """Regression: one flipped bit in a last offset made every start of the broker fail."""
+def test_start_reports_a_corrupt_batch_that_claims_offsets_beyond_the_log_end(byte: int) -> None:
+    """Regression: a flipped bit in a batch's last offset made every start of the broker fail."""
     disk = Disk()
     for i in range(20):
         append(disk.log, batch(producer=(7, 0, i)))
@@ -588,7 +588,7 @@ def test_batch_that_claims_offsets_beyond_the_log_does_not_stop_the_start(byte: 
 
 
 @pytest.mark.parametrize("byte", [23, 25, 26])
-def test_truncation_works_beside_a_batch_that_claims_offsets_beyond_the_log(byte: int) -> None:
+def test_truncation_keeps_a_corrupt_batch_that_claims_offsets_beyond_the_log_end(byte: int) -> None:
     disk = Disk()
     for i in range(20):
         append(disk.log, batch(producer=(7, 0, i)))

@@ -1,4 +1,4 @@
-"""Which refused batches the broker remembers, so that it refuses the producer's later ones too."""
+"""Tests of the record of refused batches, with which a broker refuses the batches after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The retention decision: the segments that expire."""
+"""Tests of retention: the segments that expire by time, by size or below the log start offset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def count(
 
 
 def segments(*newest_days: float, size: int = 100) -> list[SegmentFacts]:
-    """Return segments of ten offsets each, appended at the time of their newest record."""
+    """Return segments of ten offsets whose newest records, and appends, are so many days old."""
     return [
         SegmentFacts(i * 10, size, NOW - int(days * DAY), NOW - int(days * DAY))
         for i, days in enumerate(newest_days)
@@ -73,13 +73,13 @@ def one(max_timestamp: int, appended: int) -> list[SegmentFacts]:
         (-1, NOW - 6 * DAY, False),
     ],
     ids=[
-        "old records are old although just appended",
-        "the epoch too",
-        "a timestamp one day ahead of the append is used",
-        "timestamp far ahead: append time counts, expired",
-        "timestamp far ahead: append time counts, kept",
-        "no timestamp: append time counts, expired",
-        "no timestamp: append time counts, kept",
+        "old timestamp and new append: expired by timestamp",
+        "timestamp 0 and new append: expired by timestamp",
+        "timestamp one day after the append: kept by timestamp",
+        "timestamp years ahead and old append: expired by append time",
+        "timestamp years ahead and recent append: kept by append time",
+        "no timestamp and old append: expired by append time",
+        "no timestamp and recent append: kept by append time",
     ],
 )
 def test_age_of_segments_with_timestamps_far_from_now(

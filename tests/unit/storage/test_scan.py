@@ -1,4 +1,4 @@
-"""Walks over batches: the errors that end a walk, and where a scan continues."""
+"""Tests of walks over a segment's batches, and of the search for the next valid batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chain(count: int, size: int = 120, fill: int = 0x55) -> list[bytearray]:
 
 @pytest.mark.parametrize("size", [61, 120, 5000, 300_000, 5_000_000])
 @pytest.mark.parametrize("walk", [walk_headers, walk_batches])
-def test_walks_yield_every_batch(walk: object, size: int) -> None:
+def test_segment_walk_yields_every_batch(walk: object, size: int) -> None:
     count = 3 if size > 10_000 else 200
     file = file_of(*chain(count, size))
     found = list(walk(file, 0, file.size, 0))  # type: ignore[operator]
@@ -57,7 +57,7 @@ def test_walk_checks_offset_length_epoch_and_magic_of_each_batch() -> None:
         assert caught.value.offset == 1
 
 
-def test_resync_finds_the_next_batch_that_another_one_continues() -> None:
+def test_resync_finds_the_next_batch_that_a_later_batch_continues() -> None:
     batches = chain(5)
     file = file_of(b"garbage" * 9, *batches[2:])
     found = resync(file, 0, file.size, 1, 100)

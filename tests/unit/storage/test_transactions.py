@@ -1,4 +1,4 @@
-"""Transactions in one log: the last stable offset, aborted transactions, markers and recovery."""
+"""Tests of transactions in one log: last stable offset, aborted transactions, and recovery."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def stable(log: Log, high_watermark: int | None = None) -> int:
     )
 
 
-# -- the last stable offset ------------------------------------------------------------------------
+# Open transactions and uncommitted markers bound the last stable offset.
 
 
-def test_log_without_transactions_publishes_nothing() -> None:
+def test_last_stable_offset_without_transactions_is_the_high_watermark() -> None:
     disk = Disk()
     disk.write(3)
     assert disk.log.reader.unstable is None and disk.log.reader.transactions_from == -1
@@ -70,7 +70,7 @@ def test_open_transaction_bounds_the_last_stable_offset() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_uncommitted_marker_bounds_the_last_stable_offset(commit: bool) -> None:
+def test_marker_above_the_high_watermark_bounds_the_last_stable_offset(commit: bool) -> None:
     log = Disk().log
     write(log)
     assert end(log, commit=commit) is None
@@ -90,7 +90,7 @@ def test_oldest_open_transaction_bounds_the_last_stable_offset() -> None:
     assert stable(log) == log.log_end_offset
 
 
-def test_committed_markers_are_dropped_from_the_published_transactions() -> None:
+def test_ended_transactions_are_forgotten_once_their_markers_are_committed() -> None:
     log = Disk().log
     for sequence in range(5):
         write(log, sequence=sequence)
@@ -102,7 +102,7 @@ def test_committed_markers_are_dropped_from_the_published_transactions() -> None
 
 
 def test_log_end_is_published_after_the_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that sees the new end must already see the transaction that begins there."""
+    """A reader that sees the new log end must also see the transaction that the append opened."""
     log = Disk().log
     seen: list[tuple[int, object]] = []
 
@@ -118,7 +118,7 @@ def test_log_end_is_published_after_the_open_transaction(monkeypatch: pytest.Mon
     assert end_offset == 1 and unstable is not None
 
 
-# -- judging batches and markers -------------------------------------------------------------------
+# The log accepts or refuses transactional batches and markers.
 
 
 def test_plain_batch_in_an_open_transaction_is_refused() -> None:
@@ -137,7 +137,7 @@ def test_duplicate_of_a_transactional_batch_returns_its_offset() -> None:
     assert append(log, data).duplicate
 
 
-def test_unknown_producer_of_version_2_begins_at_sequence_0_in_a_shortened_log() -> None:
+def test_unknown_producer_of_transaction_version_2_must_begin_at_sequence_0() -> None:
     disk = Disk()
     disk.write(3)
     disk.log.delete_records_before(2)
@@ -148,9 +148,7 @@ def test_unknown_producer_of_version_2_begins_at_sequence_0_in_a_shortened_log()
 
 
 def test_marker_without_a_transaction_fences_a_late_batch() -> None:
-    """Simulator seed 106090530: the leader that received the marker was deposed, and a batch was in
-    flight to the next leader.
-    """
+    """A batch may reach a new leader after the transaction was aborted at the former leader."""
     log = Disk().log
     marked = log.append_markers([Marker(7, 1, 1, False, True)], 1, 0)
     assert marked == (0, 1, (None,))
@@ -175,7 +173,7 @@ def test_marker_of_a_deposed_coordinator_is_refused() -> None:
     write(log, sequence=1)
     assert isinstance(end(log, coordinator=4), TransactionCoordinatorFencedError)
     assert end(log, coordinator=5) is None
-    # The coordinator epoch is judged first, also without an open transaction.
+    # The coordinator epoch is checked even if no transaction is open.
     assert isinstance(end(log, coordinator=4), TransactionCoordinatorFencedError)
 
 
@@ -183,7 +181,7 @@ def test_marker_of_a_deposed_coordinator_is_refused() -> None:
     ("raises_epoch", "epoch", "is_refused"),
     [(True, 3, True), (True, 4, False), (False, 2, True), (False, 3, False), (False, 4, False)],
 )
-def test_epoch_of_a_marker_follows_its_version(
+def test_marker_below_the_least_epoch_of_its_version_is_refused(
     raises_epoch: bool, epoch: int, is_refused: bool
 ) -> None:
     log = Disk().log
@@ -208,10 +206,10 @@ def test_markers_of_one_request_are_one_append() -> None:
         write(log, producer, epoch=2)
     markers = [
         Marker(1, 2, 1, True),
-        Marker(2, 1, 1, True),  # an old epoch
+        Marker(2, 1, 1, True),  # The producer epoch is too old.
         Marker(3, 2, 1, False),
-        Marker(1, 2, 1, True),  # a repetition
-        Marker(9, 0, 1, True),  # an unknown producer
+        Marker(1, 2, 1, True),  # The marker repeats the first one.
+        Marker(9, 0, 1, True),  # The producer is unknown.
     ]
     info = log.append_markers(markers, 1, 0)
     assert (info.base_offset, info.next_offset) == (3, 6)
@@ -220,18 +218,18 @@ def test_markers_of_one_request_are_one_append() -> None:
     assert stable(log) == 1
 
 
-# -- aborted transactions --------------------------------------------------------------------------
+# The reader lists the aborted transactions of a range of offsets.
 
 
 def test_aborted_transactions_of_a_range_are_listed() -> None:
     log = Disk().log
-    write(log, 1)  # 0
-    write(log, 2)  # 1
-    end(log, 1, commit=True)  # 2
-    end(log, 2)  # 3
-    append(log)  # 4
-    write(log, 3)  # 5
-    end(log, 3)  # 6
+    write(log, 1)  # offset 0
+    write(log, 2)  # offset 1
+    end(log, 1, commit=True)  # offset 2
+    end(log, 2)  # offset 3
+    append(log)  # offset 4
+    write(log, 3)  # offset 5
+    end(log, 3)  # offset 6
     assert aborted(log) == [(2, 1, 3), (3, 5, 6)]
     assert aborted(log, 0, 1) == []
     assert aborted(log, 0, 2) == [(2, 1, 3)]
@@ -271,7 +269,7 @@ def test_restart_keeps_transactions_across_segments(is_clean: bool) -> None:
 
 
 def fill_segments(log: Log, count: int = 60) -> None:
-    """Write plain, committed and aborted batches over several segments; leave 99 open."""
+    """Fill segments with plain, committed and aborted batches; leave producer 99's last open."""
     for i in range(count):
         producer = 1 + i % 3
         write(log, producer, sequence=i // 3, size=400)
@@ -317,7 +315,7 @@ def test_lost_offset_index_keeps_the_aborted_transactions() -> None:
     assert disk.log.reader.transactions_from == 0
 
 
-def test_log_without_transactions_writes_no_new_file_format() -> None:
+def test_log_without_transactions_writes_the_older_file_formats() -> None:
     disk = Disk()
     for sequence in range(40):
         append(disk.log, batch(size=400, producer=(7, 0, sequence)))
@@ -337,7 +335,7 @@ def test_snapshot_keeps_a_marker_that_is_not_committed() -> None:
     assert [stable(disk.log, high_watermark) for high_watermark in (1, 2)] == [0, 2]
 
 
-# -- truncation ------------------------------------------------------------------------------------
+# Truncation removes batches and markers of transactions.
 
 
 def test_truncation_reopens_a_transaction_whose_marker_it_removes() -> None:
@@ -396,7 +394,7 @@ def test_truncation_to_a_snapshot_forgets_the_later_aborted_transactions() -> No
     assert stable(disk.log) == 0
 
 
-def test_restarted_log_has_no_transactions() -> None:
+def test_log_restarted_at_another_offset_has_no_transactions() -> None:
     log = Disk().log
     write(log)
     end(log)
@@ -408,7 +406,7 @@ def test_restarted_log_has_no_transactions() -> None:
     assert stable(log) == 51
 
 
-# -- retention and deleted records -----------------------------------------------------------------
+# Retention and deleted records affect open transactions.
 
 
 def test_retention_keeps_the_segments_of_an_open_transaction() -> None:
@@ -441,7 +439,7 @@ def test_deleted_records_raise_the_start_of_an_open_transaction() -> None:
     assert [one[0] for one in aborted(disk.log, 3)] == [7]
 
 
-# -- followers -------------------------------------------------------------------------------------
+# A follower derives the transactions from the fetched batches.
 
 
 def test_follower_records_the_same_transactions_as_its_leader() -> None:
@@ -459,8 +457,8 @@ def test_follower_records_the_same_transactions_as_its_leader() -> None:
     assert follower.log.reader.transactions_from == leader.log.reader.transactions_from
 
 
-def test_follower_that_starts_inside_a_batch_has_no_stable_end_before_its_start() -> None:
-    """Otherwise the end would move back when this follower leads, which Spark takes for a loss."""
+def test_follower_that_starts_inside_a_batch_has_no_stable_offset_before_its_start() -> None:
+    """If the last stable offset fell when this follower leads, Spark would report data loss."""
     leader, follower = Disk(), Disk()
     rows = batch(10, producer=(7, 0, 0), attributes=TRANSACTIONAL)
     append(leader.log, rows)
@@ -471,10 +469,10 @@ def test_follower_that_starts_inside_a_batch_has_no_stable_end_before_its_start(
     assert stable(follower.log) == 5 and stable(follower.log, 3) == 3
 
 
-# -- lookups by time -------------------------------------------------------------------------------
+# Lookups by timestamp return no markers.
 
 
-def test_lookups_by_time_skip_markers() -> None:
+def test_timestamp_lookups_skip_transaction_markers() -> None:
     log = Disk().log
     write(log, timestamp=1000)
     log.append_markers([Marker(7, 0, 1, True)], 1, 9000)

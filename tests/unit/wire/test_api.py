@@ -1,4 +1,4 @@
-"""The table of APIs against Kafka's own definitions, and the headers before every message."""
+"""Tests of the API table against kafka-python's tables, and of request and response headers."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def test_librdkafka_sees_old_produce_versions_but_cannot_use_them() -> None:
 @pytest.mark.parametrize(
     ("octets", "expected"),
     [
-        ("0003 0008 00000007 0002 6162", (3, 8, 7, "ab", 12)),  # not flexible
-        ("0003 0009 00000007 0002 6162 00", (3, 9, 7, "ab", 13)),  # flexible: tags
-        ("0003 0009 00000007 ffff 01 05 01 aa", (3, 9, 7, None, 14)),  # an unknown tag
-        ("0012 0063 00000001 0001 61", (18, 99, 1, "a", 11)),  # ApiVersions of the future
-        ("0fff 0000 00000001 ffff", (4095, 0, 1, None, 10)),  # no such API
+        ("0003 0008 00000007 0002 6162", (3, 8, 7, "ab", 12)),  # Metadata 8 is not flexible.
+        ("0003 0009 00000007 0002 6162 00", (3, 9, 7, "ab", 13)),  # Metadata 9 has tagged fields.
+        ("0003 0009 00000007 ffff 01 05 01 aa", (3, 9, 7, None, 14)),  # The tag is unknown.
+        ("0012 0063 00000001 0001 61", (18, 99, 1, "a", 11)),  # ApiVersions 99 does not exist yet.
+        ("0fff 0000 00000001 ffff", (4095, 0, 1, None, 10)),  # API 4095 does not exist.
         ("ffff 0000 00000001 ffff", (-1, 0, 1, None, 10)),
     ],
 )
@@ -99,7 +99,7 @@ def test_truncated_header_is_refused_at_every_byte() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(THEIRS))
-def test_request_headers_match_the_library(key: int) -> None:
+def test_request_headers_equal_those_of_kafka_python(key: int) -> None:
     kind = THEIRS[key]
     for version in range(*VERSIONS[key]):
         message = kind(version=version)

@@ -1,4 +1,4 @@
-"""The coordinator's markers: Kafka's fields for the library, ours in a tagged field."""
+"""Tests of WriteTxnMarkers against kafka-python, and of the tagged field that logbus adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARK = calls.WriteTxnMarkersRequest(
 )
 
 
-def test_library_reads_markers() -> None:
+def test_kafka_python_decodes_write_txn_markers_requests() -> None:
     octets = bytes(encode_call(MARK, 5, "logbus-broker-1"))
     got = producer.WriteTxnMarkersRequest.decode(octets, version=2, header=True, framed=True)
     (row,) = got.markers
@@ -22,7 +22,7 @@ def test_library_reads_markers() -> None:
     assert [(topic.name, topic.partition_indexes) for topic in row.topics] == [("a", [0, 2])]
 
 
-def test_answer_to_markers_names_each_partition() -> None:
+def test_write_txn_markers_response_has_a_code_for_each_partition() -> None:
     kind = producer.WriteTxnMarkersResponse
     result = kind.WritableTxnMarkerResult
     topic = result.WritableTxnMarkerTopicResult
@@ -49,6 +49,6 @@ def test_answer_to_markers_names_each_partition() -> None:
     assert got.rows == (calls.MarkerCode(5, "a", 0, 0), calls.MarkerCode(5, "a", 2, 6))
 
 
-def test_marker_carries_number_and_state_partition() -> None:
+def test_marker_tag_holds_transaction_number_and_state_partition() -> None:
     octets = bytes(encode_call(MARK, 5, "logbus-broker-1"))
     assert calls.take_marker_tag(Reader(octets[-13:-1])) == (11, 3)

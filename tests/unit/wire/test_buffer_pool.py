@@ -1,4 +1,4 @@
-"""A block is used again when no view of it is left, and never before."""
+"""Tests of the buffer pool: it reuses a block only after the last view of the block is released."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_block_is_reused_after_its_last_view_is_released() -> None:
     block = id(frame.obj)
     part = frame[100:200]
     frame.release()
-    assert id(memory.take(MIB).obj) != block  # ``part`` still looks at it
+    assert id(memory.take(MIB).obj) != block  # ``part`` is a view of the block.
     del part
     assert block in {id(view.obj) for view in (memory.take(MIB), memory.take(MIB))}
     assert memory.kept_bytes == 2 * MIB
@@ -60,23 +60,24 @@ def test_later_frames_do_not_overwrite_an_earlier_frame() -> None:
     ]
 
 
-def test_small_frames_are_not_pooled() -> None:
+def test_small_buffers_are_not_pooled() -> None:
     memory = BufferPool(MIB)
     assert len(memory.take(REUSED_FROM_BYTES - 1)) == REUSED_FROM_BYTES - 1
     assert memory.kept_bytes == 0
 
 
-def test_free_blocks_are_evicted_for_another_size_and_used_ones_stay() -> None:
+def test_free_blocks_are_evicted_for_a_larger_size_and_blocks_in_use_stay() -> None:
     memory = BufferPool(4 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     large = memory.take(4 * MIB)
-    assert (len(large), memory.kept_bytes) == (4 * MIB, 4 * MIB)  # of its own, beyond the limit
+    # The pool is full, so ``large`` is not pooled.
+    assert (len(large), memory.kept_bytes) == (4 * MIB, 4 * MIB)
     del held, large
     again = memory.take(4 * MIB)
     assert memory.kept_bytes == 4 * MIB and len(again.obj) == 4 * MIB
 
 
-def test_sweep_releases_blocks_unused_since_the_last_sweep() -> None:
+def test_sweep_frees_blocks_unused_since_the_last_sweep() -> None:
     memory = BufferPool(64 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     held.clear()
@@ -87,16 +88,15 @@ def test_sweep_releases_blocks_unused_since_the_last_sweep() -> None:
     assert memory.kept_bytes == MIB
     memory.sweep()
     memory.sweep()
-    assert memory.kept_bytes == MIB  # still in use
+    assert memory.kept_bytes == MIB  # ``kept`` still uses its block.
     del kept
     memory.sweep()
     assert memory.kept_bytes == 0
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 8)), max_size=60))
-def test_concurrent_frames_never_share_memory(steps: list[tuple[int, int]]) -> None:
-    """Frames of random sizes are created and released; each keeps the bytes written into
-    it."""
+def test_buffers_in_use_never_share_memory(steps: list[tuple[int, int]]) -> None:
+    """Take and release buffers of random sizes; check that each keeps its first and last byte."""
     memory = BufferPool(20 * STEP_BYTES)
     held: list[tuple[memoryview, int]] = []
     for mark, (steps_long, keeps) in enumerate(steps):

@@ -1,4 +1,4 @@
-"""The frames written out in tests/bytes/frames.txt are what the code writes and reads."""
+"""Frames that the code encodes and decodes equal the recorded ones in tests/bytes/frames.txt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 
 
 def written() -> dict[str, bytes]:
-    """The frames of the file by name."""
+    """Return the recorded frames of frames.txt by their names."""
     found: dict[str, bytes] = {}
     name = ""
     for line in TABLE.read_text("utf-8").splitlines():

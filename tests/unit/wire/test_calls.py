@@ -1,4 +1,4 @@
-"""The client's calls against the library in both directions, and cut at every byte."""
+"""Tests of the client's requests and responses against kafka-python, and of truncated responses."""
 
 from __future__ import annotations
 
@@ -564,7 +564,8 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
 IDS = [type(case[0]).__name__ for case in CASES]
 
 RENAMED = {"broker_id": "node_id"}
-"""DescribeCluster's brokers are the same rows as Metadata's."""
+"""A field name in kafka-python and its name in logbus, which reads the brokers of DescribeCluster
+and of Metadata as the same rows."""
 UNSAID = {
     "topic_id": NULL_TOPIC_ID,
     "commit_ms": NO_TIMESTAMP,
@@ -573,11 +574,11 @@ UNSAID = {
     "producer_epoch": NO_EPOCH,
     "state": None,
 }
-"""Fields of ours that Kafka's messages, or their earlier versions, do not have."""
+"""Values of logbus's fields that Kafka's messages, or their earlier versions, do not have."""
 
 
 def ours(item: Any) -> Any:
-    """A response of ours as dictionaries and lists."""
+    """Return a decoded logbus response as dictionaries and lists."""
     if hasattr(item, "_asdict"):
         return {name: ours(value) for name, value in item._asdict().items()}
     if isinstance(item, tuple):
@@ -586,7 +587,7 @@ def ours(item: Any) -> Any:
 
 
 def narrowed(theirs: Any, mine: Any) -> Any:
-    """Theirs without the fields that our client does not keep."""
+    """Return kafka-python's response ``theirs`` with only the fields that ``mine`` has."""
     if isinstance(theirs, dict) and isinstance(mine, dict):
         named = {RENAMED.get(key, key) if RENAMED.get(key) in mine else key: value
                  for key, value in theirs.items()}  # fmt: skip
@@ -597,7 +598,7 @@ def narrowed(theirs: Any, mine: Any) -> Any:
 
 
 def sample(call: Any, kind: Any, rng: random.Random) -> Any:
-    """A response of the library that a broker could give to ``call``."""
+    """Return a random kafka-python response that a broker could send to ``call``."""
     response = message(kind, call.VERSION, rng)
     if kind is metadata.MetadataResponse:
         for topic in response.topics:
@@ -622,7 +623,7 @@ def body(octets: bytes) -> memoryview:
 
 
 @pytest.mark.parametrize(("call", "request_kind", "response_kind", "expected"), CASES, ids=IDS)
-def test_library_decodes_our_requests(
+def test_kafka_python_decodes_requests_of_the_client(
     call: Any, request_kind: Any, response_kind: Any, expected: dict[str, Any]
 ) -> None:
     octets = bytes(encode_call(call, 5, "client"))
@@ -633,7 +634,7 @@ def test_library_decodes_our_requests(
 
 
 @pytest.mark.parametrize(("call", "request_kind", "response_kind", "expected"), CASES, ids=IDS)
-def test_library_responses_are_decoded(
+def test_client_decodes_kafka_python_responses(
     call: Any, request_kind: Any, response_kind: Any, expected: dict[str, Any]
 ) -> None:
     rng = random.Random(IDS.index(type(call).__name__))
@@ -647,7 +648,7 @@ def test_library_responses_are_decoded(
 
 
 def check_features(got: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Ours has one kind of row for both lists of features."""
+    """Compare finalized features, which logbus decodes to the same rows as supported features."""
     rows = theirs.pop("finalized_features")
     assert got.pop("finalized_features") == [
         {
@@ -675,7 +676,7 @@ def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, call: A
         decode_call(call, memoryview(noise))
 
 
-def test_library_ignores_topic_id_tags_in_offset_responses() -> None:
+def test_kafka_python_ignores_topic_id_tags_in_offset_responses() -> None:
     row = groups.FetchedOffset(1, 2, 3, "m", 0, ID, 1_700_000_000_000)
     none = groups.FetchedOffset(2, -1, -1, "", 0)
     group = groups.FetchedOffsetsGroup("g", (groups.FetchedOffsetsTopic("a", (row, none)),), 0)
@@ -691,7 +692,7 @@ def test_library_ignores_topic_id_tags_in_offset_responses() -> None:
     ]
 
 
-def test_truncated_offset_origin_is_refused() -> None:
+def test_truncated_topic_id_tag_of_an_offset_response_is_refused() -> None:
     row = groups.FetchedOffset(1, 2, 3, "m", 0, ID, 5)
     group = groups.FetchedOffsetsGroup("g", (groups.FetchedOffsetsTopic("a", (row,)),), 0)
     octets = tables.encode(ApiKey.OFFSET_FETCH, 8, 6, groups.OffsetFetchResponse(0, (group,)))
@@ -717,7 +718,7 @@ def test_described_users_carry_the_salt_in_a_tagged_field() -> None:
     assert [row.name for row in asked.users] == ["a"]
 
 
-def test_every_client_call_has_a_test() -> None:
+def test_every_request_of_the_client_has_a_case() -> None:
     known = {
         value
         for found in pkgutil.iter_modules(calls.__path__)
@@ -747,14 +748,14 @@ def test_every_client_call_has_a_test() -> None:
     assert known == {type(case[0]) for case in CASES} | not_theirs
 
 
-def test_unsupported_version_response_lists_supported_versions() -> None:
+def test_client_decodes_supported_versions_of_an_unsupported_version_response() -> None:
     frame = bytes.fromhex("00000005" + "0023" + "00000001" + "000300000009")
     got = decode_call(cluster.ApiVersionsRequest("a", "b"), memoryview(frame))
     assert got.error_code == 35
     assert got.api_keys == (cluster.VersionRange(3, 0, 9),)
 
 
-def test_metadata_without_a_requested_partition_is_refused() -> None:
+def test_metadata_response_with_a_missing_partition_index_is_refused() -> None:
     kind = metadata.MetadataResponse
     row = kind.MetadataResponseTopic.MetadataResponsePartition
     parts = [

@@ -1,4 +1,4 @@
-"""Subscriptions and assignments as Kafka's consumers write them."""
+"""Tests of the codec for subscriptions and assignments of Kafka's consumers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MEMBER = Subscription(("t", "ü"), b"own", PARTITIONS, 7, "rack")
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_every_member_metadata_version_matches_the_library(version: int) -> None:
+def test_every_version_of_member_metadata_equals_kafka_pythons(version: int) -> None:
     data = encode_member(MEMBER, version)
     kept = {
         0: Subscription(MEMBER.topics, b"own"),
@@ -69,10 +69,10 @@ def test_member_without_user_data_encodes_null() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_later_version_with_v0_body_owns_no_partitions(
+def test_subscription_of_a_later_version_with_v0_body_owns_no_partitions(
     version: int,
 ) -> None:
-    """As @platformatic/kafka and older clients in Go write it."""
+    """@platformatic/kafka and older Go clients write this version with the fields of version 0."""
     data = bytearray(encode_member(Subscription(("t",), b"own"), 0))
     data[1] = version
     assert decode_member(data) == Subscription(("t",), b"own")
@@ -86,7 +86,7 @@ def test_sticky_assignor_user_data_is_decoded() -> None:
         "00000002 0001 61 00000002 00000000 00000002 0001 62 00000001 00000001 00000004"
     )
     assert decode_sticky(data) == (PARTITIONS, 4)
-    assert decode_sticky(data[:-4]) == (PARTITIONS, -1), "the form before generations"
+    assert decode_sticky(data[:-4]) == (PARTITIONS, -1), "older user data has no generation"
     assert decode_sticky(b"") == decode_sticky(b"\0\0\0\5") == ((), -1)
 
 
@@ -98,13 +98,13 @@ def test_trailing_fields_of_later_versions_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"\0\0\x7f\xff\xff\xff", b"\0\0\0\0\0\x01\0\x05ab"])
-def test_foreign_metadata_bytes_are_refused(data: bytes) -> None:
+def test_malformed_assignment_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_assignment(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\1" + b"\xff" * 4, b"\0\1\0\0\0\0" + b"\xff" * 8])
-def test_null_lists_are_refused_in_a_subscription(data: bytes) -> None:
-    """Java's consumers end by them, so nobody who leads some may let them pass."""
+def test_subscription_with_a_null_list_is_refused(data: bytes) -> None:
+    """A null list stops a Java consumer that leads the group, so the decoder refuses the list."""
     with pytest.raises(ProtocolError):
         decode_member(data)

@@ -1,4 +1,4 @@
-"""Older versions of the transaction APIs answer with the codes that their clients know."""
+"""Tests of error codes: responses in older versions have only codes that their clients know."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from broker_lite.wire.error_codes import code_in_version
         (28, 5, 47),
     ],
 )
-def test_versions_that_do_not_know_a_fenced_producer_get_its_epoch_error(
+def test_versions_without_producer_fenced_get_invalid_producer_epoch(
     key: int, version: int, code: int
 ) -> None:
     assert code_in_version(ProducerFencedError(), key, version) == code
@@ -50,13 +50,13 @@ def test_versions_that_do_not_know_a_fenced_producer_get_its_epoch_error(
         (28, 4, 120),
     ],
 )
-def test_versions_that_cannot_abort_get_the_error_of_a_wrong_state(
+def test_versions_without_transaction_abortable_get_invalid_txn_state(
     key: int, version: int, code: int
 ) -> None:
     assert code_in_version(TransactionAbortableError(), key, version) == code
 
 
-def test_all_other_errors_keep_their_code_of_the_protocol() -> None:
+def test_all_other_errors_have_the_same_code_in_every_version() -> None:
     assert code_in_version(ConcurrentTransactionsError(), 26, 0) == 51
     assert code_in_version(WriteConflictError(), 26, 0) == 15
 

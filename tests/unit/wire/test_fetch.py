@@ -1,4 +1,4 @@
-"""Fetch 4-18 against the library in both directions, with our own tag, and cut at every byte."""
+"""Tests of Fetch 4-18 against kafka-python, with logbus's tagged fields, and truncated frames."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DIRECTORY_ID = "EAECAwQFBgcICQoLDA0ODw"
 
 
 class StoredBytes:
-    """Stands for an open file in these tests: what a range of it would send."""
+    """Bytes in place of an open file; the encoder must not read them."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -51,7 +51,7 @@ class StoredBytes:
 
 
 def joined(parts: list[Part]) -> bytes:
-    """What a socket would carry."""
+    """Return the response's parts as the bytes that a socket would send."""
     out = bytearray()
     for part in parts:
         if isinstance(part, FileRange):
@@ -90,7 +90,7 @@ REQUEST = FetchRequest(
 
 
 def as_seen_in(request: FetchRequest, version: int) -> FetchRequest:
-    """What is left of a request in a version that lacks some of its fields."""
+    """Return the request with defaults in the fields that ``version`` lacks."""
     topics = []
     for topic in request.topics:
         rows = []
@@ -119,7 +119,7 @@ def as_seen_in(request: FetchRequest, version: int) -> FetchRequest:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_broker_decodes_our_fetch_requests(version: int) -> None:
+def test_broker_decodes_fetch_requests_of_the_client(version: int) -> None:
     frame = view(encode_request(REQUEST, correlation_id=5, client_id="c", version=version))
     header = parse_header(frame)
     assert header[:4] == (1, version, 5, "c")
@@ -127,7 +127,7 @@ def test_broker_decodes_our_fetch_requests(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_library_decodes_our_fetch_requests(version: int) -> None:
+def test_kafka_python_decodes_fetch_requests_of_the_client(version: int) -> None:
     octets = encode_request(REQUEST, correlation_id=5, client_id="c", version=version)
     got = consumer.FetchRequest.decode(bytes(octets), version=version, header=True, framed=True)
     seen = as_seen_in(REQUEST, version)
@@ -156,7 +156,7 @@ def test_library_decodes_our_fetch_requests(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_broker_decodes_library_fetch_requests(version: int) -> None:
+def test_broker_decodes_kafka_python_fetch_requests(version: int) -> None:
     rng = random.Random(version)
     for _ in range(20):
         sent = message(consumer.FetchRequest, version, rng)
@@ -224,7 +224,7 @@ def held(part: PartitionAnswer) -> bytes:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_client_decodes_our_fetch_responses(version: int) -> None:
+def test_client_decodes_fetch_responses_of_the_broker(version: int) -> None:
     octets = joined(encode_response(ANSWERS, version, 77, error_code=70, throttle_time_ms=3))
     got = decode_response(view(octets), version)
     assert got.error_code == (70 if version >= 7 else 0)
@@ -245,7 +245,7 @@ def test_client_decodes_our_fetch_responses(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_library_decodes_our_fetch_responses(version: int) -> None:
+def test_kafka_python_decodes_fetch_responses_of_the_broker(version: int) -> None:
     nodes = [NodeEndpoint(1, "h", 9092, None), NodeEndpoint(4, "g", 1, "rack")]
     octets = joined(encode_response(ANSWERS, version, 77, nodes=nodes))
     got = consumer.FetchResponse.decode(octets, version=version, header=True, framed=True)
@@ -276,7 +276,7 @@ def test_library_decodes_our_fetch_responses(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_client_decodes_library_fetch_responses(version: int) -> None:
+def test_client_decodes_kafka_python_fetch_responses(version: int) -> None:
     rng = random.Random(version)
     for _ in range(20):
         sent = message(consumer.FetchResponse, version, rng)
@@ -341,9 +341,8 @@ def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, version
 
 
 @pytest.mark.parametrize("tag", ["", "01", "010203"])
-def test_short_tag_is_refused_and_longer_tag_is_accepted(tag: str) -> None:
-    """A shorter tag is malformed. A longer one comes from a newer sender; its first two bytes
-    mean the same."""
+def test_columns_tag_below_two_bytes_is_refused_and_longer_one_is_accepted(tag: str) -> None:
+    """A newer sender may append bytes to the columns tag. Two bytes keep their present meaning."""
     request = FetchRequest([], 1, columns_body_version=1)
     octets = bytes(encode_request(request, correlation_id=1, client_id=None))
     assert octets.endswith(bytes.fromhex("01904e020100"))
@@ -357,7 +356,7 @@ def test_short_tag_is_refused_and_longer_tag_is_accepted(tag: str) -> None:
             decode_request(frame, 17, at)
 
 
-def test_local_reader_flag_yields_stored_ranges() -> None:
+def test_fetch_response_to_a_local_reader_carries_stored_ranges() -> None:
     request = FetchRequest([], 1, columns_body_version=1, machine=bytes(range(16)), file_bytes=77)
     frame = view(bytes(encode_request(request, correlation_id=1, client_id=None)))
     assert decode_request(frame, 17, parse_header(frame).body_at) == request._replace(topics=[])

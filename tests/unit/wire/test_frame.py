@@ -1,4 +1,4 @@
-"""Cutting a stream into frames, however it arrives, with no more memory than was declared."""
+"""Tests of ``FrameReceiver``: it splits a byte stream into frames, and its memory is bounded."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_frame_buffer_grows_with_received_bytes(size: int, step: int) -> None:
     assert [bytes(frame) for frame in found] == [body[:size]]
 
 
-def test_stream_end_inside_a_frame_is_an_error() -> None:
+def test_receiver_knows_whether_it_is_between_frames() -> None:
     receiver = FrameReceiver(100)
     assert receiver.is_between_frames
     feed(receiver, b"\x00\x00", 2)
@@ -102,7 +102,7 @@ def test_invalid_frame_length_is_refused_before_allocation(size: int) -> None:
     assert receiver.pending_bytes == 0
 
 
-def test_frame_limit_can_grow_after_the_peer_is_identified() -> None:
+def test_raised_frame_limit_applies_to_the_next_frame() -> None:
     receiver = FrameReceiver(10)
     assert feed(receiver, framed(b"hello"), 9) == [b"hello"]
     receiver.max_bytes = 1 << 20
@@ -120,7 +120,7 @@ def test_receivers_of_a_thread_share_the_small_frame_buffer() -> None:
     assert got == {"one": [b"a" * 10], "two": [b"b" * 10]}
 
 
-def test_large_frames_begin_in_a_part_of_the_scratch_until_one_fits_into_it() -> None:
+def test_large_frames_use_part_of_the_scratch_until_a_frame_fits_into_it() -> None:
     scratch = bytearray(4 * SCRATCH_BYTES)
     receiver = FrameReceiver(1 << 20, scratch=scratch)
     for size, following in ((len(scratch) + 1, SCRATCH_BYTES), (len(scratch), len(scratch))):

@@ -1,4 +1,4 @@
-"""What a hostile peer declares costs no memory: only what it sends does."""
+"""Tests against hostile peers: a declared size allocates no memory before its bytes arrive."""
 
 from __future__ import annotations
 
@@ -26,31 +26,33 @@ MANY_MEMBERS = memoryview(SYNC + b"\x01\x01\x00" * MEMBERS + b"\x00")
 """A SyncGroup request with ``MEMBERS`` empty assignments, each in the fewest possible bytes."""
 
 LIES: list[tuple[str, Callable[[], object]]] = [
-    ("topics of a fetch", lambda: fetch.decode_request(
+    ("topics of a Fetch request", lambda: fetch.decode_request(
         memoryview(bytes(21) + HUGE_COUNT + bytes(60)), 17, 0)),
-    ("partitions of a fetch", lambda: fetch.decode_request(
+    ("partitions of a Fetch request", lambda: fetch.decode_request(
         memoryview(bytes(21) + b"\x02" + bytes(16) + HUGE_COUNT + bytes(60)), 17, 0)),
-    ("topics of a produce", lambda: produce.decode_request(
+    ("topics of a Produce request", lambda: produce.decode_request(
         memoryview(bytes(7) + HUGE_COUNT + bytes(60)), 13, 0)),
-    ("topics of an old produce", lambda: produce.decode_request(
+    ("topics of a Produce 3 request", lambda: produce.decode_request(
         memoryview(bytes(8) + HUGE_CLASSIC + bytes(60)), 3, 0)),
-    ("records of a produce", lambda: produce.decode_request(
+    ("records of a Produce request", lambda: produce.decode_request(
         memoryview(bytes(7) + b"\x02" + bytes(16) + b"\x02" + bytes(4) + HUGE_COUNT), 13, 0)),
-    ("topics of a metadata request", lambda: tables.decode(
+    ("topics of a Metadata request", lambda: tables.decode(
         ApiKey.METADATA, 12, memoryview(HUGE_COUNT + bytes(60)), 0)),
-    ("topics of an old metadata request", lambda: tables.decode(
+    ("topics of a Metadata 1 request", lambda: tables.decode(
         ApiKey.METADATA, 1, memoryview(HUGE_CLASSIC + bytes(60)), 0)),
-    ("members of an assignment", lambda: tables.decode(
+    ("members of a SyncGroup request", lambda: tables.decode(
         ApiKey.SYNC_GROUP, 5, MANY_MEMBERS, 0)),
-    ("a string", lambda: Reader(HUGE_COUNT + bytes(60)).string()),
-    ("bytes", lambda: Reader(HUGE_CLASSIC + bytes(60)).classic_view()),
-    ("tags", lambda: Reader(HUGE_COUNT + bytes(60)).tags()),
-    ("tags to skip", lambda: Reader(HUGE_COUNT + bytes(60)).skip_tags()),
+    ("length of a string", lambda: Reader(HUGE_COUNT + bytes(60)).string()),
+    ("length of a byte field", lambda: Reader(HUGE_CLASSIC + bytes(60)).classic_view()),
+    ("number of decoded tagged fields", lambda: Reader(HUGE_COUNT + bytes(60)).tags()),
+    ("number of skipped tagged fields", lambda: Reader(HUGE_COUNT + bytes(60)).skip_tags()),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "decode"), LIES, ids=[name for name, _ in LIES])
-def test_declared_sizes_allocate_no_memory(name: str, decode: Callable[[], object]) -> None:
+def test_false_declared_size_is_refused_without_allocation(
+    name: str, decode: Callable[[], object]
+) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError):

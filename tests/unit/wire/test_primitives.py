@@ -1,4 +1,4 @@
-"""Primitive types: bytes by table, round trips, and everything a hostile peer may write."""
+"""Tests of primitive types: known bytes, round trips, and malformed bytes of a hostile peer."""
 
 from __future__ import annotations
 
@@ -73,22 +73,22 @@ def test_truncated_primitives_are_refused(
 
 
 LIES: list[tuple[Read, str]] = [
-    (Reader.string, "00"),  # null where it may not be
+    (Reader.string, "00"),  # null in a field that is not nullable
     (Reader.string, "02ff"),  # not UTF-8
-    (Reader.string, "ffffffff0f61"),  # 4 GiB long
-    (Reader.classic_string, "ffff"),  # null where it may not be
-    (Reader.classic_string, "800061"),  # negative
-    (Reader.classic_nullable_string, "fffe"),  # -2
-    (Reader.classic_view, "fffffffe"),  # -2
+    (Reader.string, "ffffffff0f61"),  # declared length of 4 GiB
+    (Reader.classic_string, "ffff"),  # null in a field that is not nullable
+    (Reader.classic_string, "800061"),  # negative length
+    (Reader.classic_nullable_string, "fffe"),  # length -2
+    (Reader.classic_view, "fffffffe"),  # length -2
     (Reader.classic_view, "7fffffff00"),
     (Reader.view, "ffffffff0f00"),
-    (Reader.uvarint, "ffffffffff"),  # longer than five bytes
-    (Reader.uvarint, "ffffffff7f"),  # more than 32 bits
-    (Reader.count, "ffffffff0f00"),  # counts beyond what is left
+    (Reader.uvarint, "ffffffffff"),  # varint longer than five bytes
+    (Reader.uvarint, "ffffffff7f"),  # varint of more than 32 bits
+    (Reader.count, "ffffffff0f00"),  # count above the number of bytes left
     (Reader.classic_count, "7fffffff00"),
-    (Reader.classic_count, "fffffffe"),  # -2
-    (lambda r: r.array(Reader.i8), "00"),  # null where it may not be
-    (Reader.skip_tags, "02000101"),  # says two, holds one
+    (Reader.classic_count, "fffffffe"),  # count -2
+    (lambda r: r.array(Reader.i8), "00"),  # null in a field that is not nullable
+    (Reader.skip_tags, "02000101"),  # two tags declared, one present
     (Reader.skip_tags, "0100ff01"),
     (Reader.tags, "0100ff01"),
     (Reader.tags, "ffffffff0f"),

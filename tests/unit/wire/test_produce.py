@@ -1,4 +1,4 @@
-"""Produce 3-13 against the library in both directions, by bytes, and cut at every byte."""
+"""Tests of Produce 3-13 against kafka-python, by known bytes, and with truncated frames."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 
 
 def view(octets: bytes) -> memoryview:
-    """A frame as the receiver gives it: without its length, over its own memory."""
+    """Return a copy of a frame without its length prefix, as ``FrameReceiver`` returns frames."""
     assert int.from_bytes(octets[:4], "big") == len(octets) - 4
     return memoryview(bytearray(octets))[4:]
 
@@ -44,7 +44,7 @@ def their_request(version: int, rng: random.Random) -> tuple[Any, memoryview]:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_broker_decodes_library_produce_requests(version: int) -> None:
+def test_broker_decodes_kafka_python_produce_requests(version: int) -> None:
     rng = random.Random(version)
     for _ in range(20):
         sent, frame = their_request(version, rng)
@@ -67,7 +67,7 @@ def test_broker_decodes_library_produce_requests(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_library_decodes_our_produce_requests(version: int) -> None:
+def test_kafka_python_decodes_produce_requests_of_the_client(version: int) -> None:
     topics = [
         TopicRecords("a", TOPIC_ID, [PartitionRecords(0, b"one"), PartitionRecords(7, b"")]),
         TopicRecords("b", NULL_TOPIC_ID, [PartitionRecords(1, [b"two", bytearray(b"-three")])]),
@@ -125,7 +125,7 @@ def their_view_of(response: ProduceResponse, version: int) -> Any:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_library_decodes_our_produce_responses(version: int) -> None:
+def test_kafka_python_decodes_produce_responses_of_the_broker(version: int) -> None:
     row = ProducedPartition(
         4, 87, 10, 20, 5, "cure: é", [RecordError(2, "bad"), RecordError(3, None)], 1, 6
     )
@@ -157,7 +157,7 @@ def test_library_decodes_our_produce_responses(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_client_decodes_library_produce_responses(version: int) -> None:
+def test_client_decodes_kafka_python_produce_responses(version: int) -> None:
     rng = random.Random(version)
     for _ in range(20):
         sent = message(producer.ProduceResponse, version, rng)
@@ -183,7 +183,7 @@ def test_client_decodes_library_produce_responses(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_client_decodes_our_produce_responses(version: int) -> None:
+def test_client_decodes_produce_responses_of_the_broker(version: int) -> None:
     row = ProducedPartition(4, 87, 10, 20, 5, "why", [RecordError(2, "bad")], 1, 6)
     octets = encode_response(ProduceResponse([ProducedTopic("a", TOPIC_ID, [row])], 1), version, 12)
     (topic,) = decode_response(view(octets), version).topics

@@ -1,5 +1,4 @@
-"""PROTOCOL.md's tables: the APIs that the broker serves, the clients that were tested; and the
-short table of those in README.md."""
+"""Tests of the tables of served APIs and tested clients in PROTOCOL.md and README.md."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ FETCHED = ("java", "java clients", "broker", "old broker", "connect", "streams",
            "librdkafka suite")  # fmt: skip
 """Clients whose versions are in a package manager's file in this repository."""
 MIRRORED = "broker"
-"""What `logbus mirror` reads is no client."""
+"""The name of Kafka's broker, which `logbus mirror` reads; README.md lists only clients."""
 
 
 def test_protocol_page_lists_every_api_and_its_versions() -> None:
@@ -28,8 +27,8 @@ def test_protocol_page_lists_every_api_and_its_versions() -> None:
         assert name.lower() == ApiKey(int(key)).name.replace("_", "").lower()
 
 
-def test_protocol_page_lists_tested_clients_with_versions() -> None:
-    """`make compat` wrote what they were answered; a newer client is a new row there and here."""
+def test_protocol_page_lists_the_clients_of_the_compat_results() -> None:
+    """`make compat` writes the results. A new client version needs a row there and on the page."""
     assert set(on_page()) == in_results()
     assert len(on_page()) == len(in_results())
 
@@ -44,12 +43,12 @@ def in_results() -> set[str]:
     return set(rows) - {"client", "---"}
 
 
-def test_tested_clients_match_the_pinned_clients() -> None:
+def test_protocol_page_lists_the_pinned_versions_of_clients() -> None:
     assert {names()[client] for client in FETCHED} <= set(on_page())
 
 
-def test_readme_table_lists_the_same_clients() -> None:
-    """By their names; versions are on the page."""
+def test_readme_table_lists_the_clients_of_the_protocol_page() -> None:
+    """README.md has the clients' names only; PROTOCOL.md has their versions too."""
     text = (TESTS.parent / "README.md").read_text("utf-8")
     part = text.partition("## Clients of Kafka")[2].partition("\n## ")[0]
     cells = [row.split("|")[2] for row in part.splitlines() if row.startswith("| ")][1:]

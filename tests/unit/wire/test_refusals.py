@@ -1,5 +1,5 @@
-"""Refusals of requests that no handler answers, read by kafka-python's own decoders, and those of
-which it knows nothing by bytes that Kafka's own classes wrote and read."""
+"""Tests of refusals of unserved requests. kafka-python's decoders read them; for APIs that
+kafka-python lacks, recorded bytes of Kafka's Java classes are compared."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BEFORE_2_1: list[tuple[Any, Any]] = [
 
 
 def codes(item: Any) -> list[int]:
-    """Every error code in an answer as dictionaries and lists."""
+    """Return every error code in a response of dictionaries and lists."""
     if isinstance(item, list):
         return [code for each in item for code in codes(each)]
     if not isinstance(item, dict):
@@ -54,9 +54,7 @@ def codes(item: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
-def test_every_unserved_request_is_refused_in_its_own_response_format(
-    key: int, version: int
-) -> None:
+def test_unserved_request_is_refused_in_its_own_response_format(key: int, version: int) -> None:
     asks, answers = refusals._kinds()[key]
     rng = random.Random(key * 100 + version)
     told = 0
@@ -66,7 +64,7 @@ def test_every_unserved_request_is_refused_in_its_own_response_format(
         frame = memoryview(asked.encode(header=True, framed=True))[4:]
         octets = refusals.refused(parse_header(frame), frame, CODE, "no")
         if octets is None:
-            # It wants no answer, or has no row that could be refused and asks for everything.
+            # The request has acks=0, or a null list, which selects everything and names no row.
             is_silent = getattr(asked, "acks", None) == 0
             assert is_silent or None in plain(asked, asks._struct, version).values()
             continue
@@ -100,7 +98,7 @@ def test_requests_older_than_kafka_2_1_are_refused_in_their_own_format(
 
 
 def values(schema: Any, rng: random.Random) -> list[Any]:
-    """Two rows in every array."""
+    """Return random values for the fields of a schema, with two rows in every array."""
     return [value(field, rng) for field in schema.fields]
 
 
@@ -118,8 +116,8 @@ def value(field: Any, rng: random.Random) -> Any:
 
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
-def test_empty_request_gets_an_empty_response(key: int, version: int) -> None:
-    """The connection stays open."""
+def test_unserved_request_without_rows_gets_a_response(key: int, version: int) -> None:
+    """Without a response, the broker would have to close the connection."""
     asks, answers = refusals._kinds()[key]
     asked = asks(version=version)
     asked.with_header(correlation_id=7, client_id="c")
@@ -136,7 +134,7 @@ BYTES = Path(__file__).parents[2] / "bytes" / "refusals.txt"
 
 
 def newest() -> list[tuple[str, bytes, bytes]]:
-    """API and version, a request and its refusal, of each pair in the file."""
+    """Return (API and version, request, refusal) of each recorded pair in refusals.txt."""
     lines = [line for line in BYTES.read_text("utf-8").splitlines() if not line.startswith("#")]
     found = []
     for is_pair, pair in groupby(lines, key=bool):
@@ -192,10 +190,10 @@ def refused(data: memoryview) -> bytes | None:
     return refusals.refused(parse_header(data), data, CODE, "no")
 
 
-def test_telemetry_of_any_size_is_refused() -> None:
-    """A PushTelemetry request may hold 1 MiB; its response needs none of it."""
+def test_large_request_is_refused_only_if_the_response_has_no_rows() -> None:
+    """The broker does not decode a request of 1 MiB only to refuse its rows."""
     assert refused(frame(72, 0, bytes(1 << 20))) is not None
-    # Rows are gone through up to a length.
+    # ConsumerGroupDescribe (69) needs an error for each requested group.
     assert refused(frame(69, 0, bytes(1 << 20))) is None
 
 

@@ -1,4 +1,4 @@
-"""The adapter over the library's tables, for every API in every version that is advertised."""
+"""Tests of the adapter over kafka-python's message tables, in every advertised API version."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def request_frame(key: int, version: int, rng: random.Random) -> tuple[Any, memo
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_broker_decodes_library_requests(key: int, version: int) -> None:
+def test_broker_decodes_kafka_python_requests(key: int, version: int) -> None:
     rng = random.Random(key * 100 + version)
     for _ in range(10):
         sent, frame = request_frame(key, version, rng)
@@ -79,13 +79,13 @@ def test_broker_decodes_library_requests(key: int, version: int) -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_library_decodes_our_responses(key: int, version: int) -> None:
+def test_kafka_python_decodes_responses_of_the_broker(key: int, version: int) -> None:
     rng = random.Random(key * 100 + version)
     kind = response_kind(key)
     for _ in range(10):
         sent = message(kind, version, rng)
         if key == ApiKey.API_VERSIONS:
-            sent.error_code = 0  # the library reads an error in version 0
+            sent.error_code = 0  # kafka-python decodes errors in version 0.
         expected = plain(sent, kind._struct, version)
         octets = tables.encode(key, version, 41, sent)
         assert int.from_bytes(octets[:4], "big") == len(octets) - 4
@@ -154,7 +154,7 @@ def test_broker_state_is_a_tagged_field_that_kafka_clients_skip() -> None:
 
 
 @pytest.mark.parametrize("version", [5, 99, -1])
-def test_unknown_api_versions_version_is_answered_in_version_0(version: int) -> None:
+def test_api_versions_request_of_an_unknown_version_is_answered_in_version_0(version: int) -> None:
     assert tables.decode(ApiKey.API_VERSIONS, version, memoryview(b"\xff" * 9), 0) is not None
     kind = tables.ApiVersionsResponse
     row = tables.build(kind.ApiVersion, api_key=18, min_version=0, max_version=4)
@@ -195,7 +195,7 @@ def test_offset_commit_topic_id_tag_is_decoded() -> None:
     assert [row.committed_offset for topic in got.topics for row in topic.partitions] == [2, 2]
 
 
-def test_malformed_topic_id_is_refused_and_trailing_bytes_ignored() -> None:
+def test_topic_id_tag_with_fifteen_bytes_is_refused_and_trailing_bytes_are_ignored() -> None:
     whole = bytes(encode_call(OURS, 5, None))[4:]
     tag = b"\x01\x90\x4e\x10" + bytes(range(16))
     assert tag in whole
@@ -211,7 +211,7 @@ def test_malformed_topic_id_is_refused_and_trailing_bytes_ignored() -> None:
     assert read(b"\x01\x91\x4e\x10" + bytes(range(16))) == [None, None]
 
 
-def test_offset_origin_request_flag_is_decoded() -> None:
+def test_offset_fetch_flag_that_asks_for_topic_ids_is_decoded() -> None:
     request = groups.OffsetFetchRequest((groups.OffsetFetchGroup("g"),))
     frame = memoryview(encode_call(request, 5, None))[4:]
     got = tables.decode(ApiKey.OFFSET_FETCH, 8, frame, parse_header(frame).body_at)
@@ -221,7 +221,7 @@ def test_offset_origin_request_flag_is_decoded() -> None:
     assert tables.own_tag(got) is None
 
 
-def test_apis_unknown_to_the_library_round_trip() -> None:
+def test_unregister_broker_frames_round_trip() -> None:
     request = UnregisterBrokerRequest(7)
     frame = memoryview(encode_call(request, 5, None))[4:]
     assert bytes(frame).hex() == "00400000" + "00000005" + "ffff" + "00" + "00000007" + "00"
@@ -298,19 +298,21 @@ def test_logbus_apis_round_trip(request_: Any, response: Any) -> None:
     assert reader.left == 0
 
 
-def test_add_offsets_to_txn_answers_a_broker_with_transaction_and_coordinator_epoch() -> None:
+def test_add_offsets_to_txn_response_to_a_broker_has_transaction_number_and_coordinator_epoch() -> (
+    None
+):
     response = AddGroupResponse(0, 12, 5, 7)
     octets = tables.encode(ApiKey.ADD_OFFSETS_TO_TXN, 4, 5, response)
     _, reader = read_response_header(memoryview(octets)[4:], ApiKey.ADD_OFFSETS_TO_TXN, 4)
     assert AddGroupRequest.decode(reader) == response
     assert reader.left == 0
-    # An answer without our field, as to a client.
+    # A client's response has no tagged field of logbus.
     reader = Reader(memoryview(bytes.fromhex("00000000" + "0033" + "00")))
     assert AddGroupRequest.decode(reader) == AddGroupResponse(51)
 
 
 @pytest.mark.parametrize("verify_only", [False, True])
-def test_request_of_a_broker_to_add_a_group(verify_only: bool) -> None:
+def test_add_offsets_to_txn_request_of_a_broker_round_trips(verify_only: bool) -> None:
     call = AddGroupRequest("copier", 1000, 3, "g", verify_only)
     writer = Writer()
     call.encode(writer)

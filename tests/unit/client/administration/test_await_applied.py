@@ -1,4 +1,4 @@
-"""A change of ACLs, quotas or users ends when every live broker has applied it."""
+"""Tests of the wait after a change of quotas, until every live broker has applied the change."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def described(rate: float | None) -> DescribedClientQuotas:
 
 
 def alter(*looks: tuple[Any, Any]) -> list[float]:
-    """Alter a quota. ``looks`` has the answers of both brokers at each look, the last one for all
-    later looks. Return the pauses."""
+    """Alter a quota and return the pauses in ms between checks of the brokers.
+
+    ``looks`` has the responses of both brokers at each check. The last pair repeats.
+    """
     now, pauses, left = 0.0, [], list(looks)
     operation = quotas.alter_quotas(
         Cluster((Endpoint("b", 1),), lambda: now), ALICE, CHANGE, DEADLINE_MS
@@ -54,18 +56,18 @@ def alter(*looks: tuple[Any, Any]) -> list[float]:
         return pauses
 
 
-def test_wait_ends_when_every_broker_shows_the_change() -> None:
+def test_alter_quotas_returns_once_every_broker_shows_the_change() -> None:
     late, done = described(512.0), described(1024.0)
     assert alter((done, done)) == []
     assert alter((done, described(None)), (done, late), (done, done)) == [LOOK_MS, LOOK_MS]
 
 
-def test_wait_ends_at_the_deadline() -> None:
+def test_alter_quotas_times_out_if_a_broker_never_shows_the_change() -> None:
     with pytest.raises(RequestTimedOutError, match="the quotas changed, but not every broker"):
         alter((described(1024.0), described(512.0)))
 
 
-def test_error_of_a_broker_ends_the_wait() -> None:
+def test_alter_quotas_fails_if_a_broker_cannot_be_asked() -> None:
     lost: LogbusError = NetworkError("the connection ended")
     with pytest.raises(NetworkError, match="the connection ended"):
         alter((described(512.0), lost))

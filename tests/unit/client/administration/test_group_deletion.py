@@ -1,4 +1,4 @@
-"""Deleting a group over connections that end before the answer, as an operation without I/O."""
+"""Tests of the deletion of a group over connections that end before the response, without I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ OK, NOT_COORDINATOR, NOT_AVAILABLE, NOT_FOUND = 0, 16, 15, 69
 
 
 def play(said: Sequence[int | LogbusError]) -> int:
-    """Return the number of requests; each is answered with its code, or not at all."""
+    """Delete group g and return the number of DeleteGroups requests.
+
+    ``said`` has the error code of each response, or the error of a lost connection.
+    """
     now, left = 0.0, list(said)
     cluster = Cluster((Endpoint("one", 1),), lambda: now)
     operation = delete_group(cluster, "g", 60_000.0)
@@ -46,9 +49,8 @@ def play(said: Sequence[int | LogbusError]) -> int:
 
 
 @pytest.mark.parametrize("first", [NetworkError("the connection ended"), NOT_AVAILABLE])
-def test_repeated_deletion_of_a_deleted_group_succeeds(first: int | LogbusError) -> None:
-    """The retry's unknown-group error counts as success: the first attempt may have deleted the
-    group."""
+def test_retried_deletion_of_a_deleted_group_succeeds(first: int | LogbusError) -> None:
+    """The first request may have deleted the group, so the retry ignores GROUP_ID_NOT_FOUND."""
     assert play([first, NOT_COORDINATOR, NOT_FOUND]) == 3
     assert play([first, OK]) == 2
 

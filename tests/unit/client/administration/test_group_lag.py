@@ -1,4 +1,4 @@
-"""The lag of a group from offsets and times."""
+"""Tests of a group's lag in records and seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TP = TopicPartition("t", 0)
         (5, ListedOffset(5, 12_000), (4, 0)),
         (5, ListedOffset(5, -1), (4, None)),
         (5, NetworkError("gone"), (4, None)),
-        # Markers and aborted records follow, and no other record.
+        # The log has only markers and aborted records after offset 8.
         (8, ListedOffset(-1), (1, 0)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Health of partitions, and plans for moves of replicas."""
+"""Tests of the health of partitions, and of plans that move replicas."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ T0 = TopicPartition("t", 0)
 
 
 def view_of(live: int, *rows: tuple[int, ...]) -> ClusterView:
-    """Return a view with brokers 1 to ``live``, and topic t with these replicas: all in sync, the
-    first leads."""
+    """Return a cluster of brokers 1 to ``live`` with topic t; each row has a partition's replicas.
+
+    All replicas are in sync, and the first one leads.
+    """
     partitions = tuple(
         PartitionMetadata(number, row[0], 0, row, row) for number, row in enumerate(rows)
     )
@@ -65,7 +67,7 @@ def tps(view: ClusterView) -> list[TopicPartition]:
         (-1, (2,), (1, 2), "no leader", "broker 2 is up, but with another data directory"),
     ],
 )
-def test_partition_state_and_cause_follow_from_its_replicas(
+def test_partition_health_names_state_and_cause(
     leader: int, isr: tuple[int, ...], live: tuple[int, ...], state: str, why: str
 ) -> None:
     partition = PartitionMetadata(0, leader, 0, (1, 2, 3), isr)
@@ -80,8 +82,8 @@ def test_adding_replica_outside_the_isr_is_healthy() -> None:
     assert partition_health(T0, partition, (1, 2, 3), adding=(3,)).state == "ok"
 
 
-def test_min_insync_of_a_moving_partition_counts_target_replicas_only() -> None:
-    """Counted over all six replicas, three in sync would be too few."""
+def test_min_insync_majority_during_a_reassignment_is_of_the_target_replicas() -> None:
+    """A majority of all six replicas would be four, and only three are in sync during the move."""
     partition = PartitionMetadata(0, 1, 0, (4, 5, 6, 1, 2, 3), (1, 2, 3))
     brokers = {number: Endpoint("h", number) for number in range(1, 7)}
     view = ClusterView("c", 1, brokers, {"t": TopicMetadata("t", partitions=(partition,))})
@@ -130,7 +132,7 @@ def test_plan_changes_the_replication_factor() -> None:
         to_factor(view, {}, [T0], 4)
 
 
-def test_plan_off_a_broker_puts_the_new_replica_in_its_position() -> None:
+def test_plan_to_empty_a_broker_puts_the_new_replica_in_its_position() -> None:
     view = view_of(3, (1, 2), (2, 1), (3, 2))
     plan = off_broker(view, {}, tps(view), 1)
     assert plan == {TopicPartition("t", 0): (3, 2), TopicPartition("t", 1): (2, 3)}
@@ -142,7 +144,7 @@ def test_plan_with_an_unknown_broker_is_refused() -> None:
     view = view_of(2, (1, 2), (9, 1))
     with pytest.raises(BrokerIdNotRegisteredError, match=r"no broker 5.*live brokers: \[1, 2\]"):
         off_broker(view, {}, [T0], 5)
-    # A broker that is down is found by its replicas.
+    # Broker 9 is down, but it is known, because it has a replica.
     assert off_broker(view, {}, tps(view), 9) == {TopicPartition("t", 1): (2, 1)}
     for broker_id in (-1, 1 << 31):
         with pytest.raises(InvalidReplicaAssignmentError, match=f"broker {broker_id}: ids are"):

@@ -1,4 +1,4 @@
-"""Groups are listed by all brokers; a broker that does not list its groups is asked again."""
+"""Tests of ``list_groups``: it asks all brokers, and repeats the request to those that fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups
 
 Tells = str | int | LogbusError
-"""A broker's answer: the group that it coordinates, an error code, or a network error."""
+"""A broker's response: the name of its group, an error code, or a network error."""
 
 
 def answer_of(said: Tells) -> Any:
@@ -35,9 +35,11 @@ def answer_of(said: Tells) -> Any:
 
 
 def play(rounds: Sequence[dict[int, Tells]], deadline_ms: float = 20_000.0) -> tuple[Any, float]:
-    """Run the operation against live brokers with these answers; the last round repeats. Return the
-    groups' names or the error, and the elapsed ms; a broker without an answer uses up its
-    time-out."""
+    """Run ``list_groups``. Return the groups' names or the error, and the elapsed ms.
+
+    Each round maps the live brokers to their responses. The last round repeats. A broker with a
+    network error uses up the time-out of its request.
+    """
     now, at = 0.0, 0
     cluster = Cluster((Endpoint("b", 1),), lambda: now)
     operation = list_groups(cluster, deadline_ms)
@@ -66,25 +68,25 @@ def play(rounds: Sequence[dict[int, Tells]], deadline_ms: float = 20_000.0) -> t
         return error, now
 
 
-def test_broker_that_loads_groups_is_asked_again() -> None:
+def test_list_groups_repeats_the_request_to_a_broker_that_loads_its_groups() -> None:
     loads = CoordinatorLoadInProgressError.code
     assert play([{1: "b", 2: loads}, {1: "b", 2: loads}, {1: "b", 2: "a"}])[0] == ["a", "b"]
 
 
-def test_listing_waits_for_a_hung_broker_until_others_have_its_groups() -> None:
-    """Without the wait, a check of all lags passed although groups were missing from the list."""
+def test_list_groups_waits_until_other_brokers_take_over_from_a_hung_broker() -> None:
+    """Without the wait, a check of all groups' lags would pass without the hung broker's groups."""
     hangs = NetworkError("no answer")
     found, took_ms = play([{1: "b", 2: hangs}, {1: "b"}, {1: "a"}])
     assert found == ["b"] and 5_000 <= took_ms < 6_000
 
 
 @pytest.mark.parametrize("said", [NetworkError("no answer"), CoordinatorLoadInProgressError.code])
-def test_error_names_the_broker_that_never_lists_its_groups(said: Tells) -> None:
+def test_list_groups_error_names_the_broker_that_never_answers(said: Tells) -> None:
     error, took_ms = play([{1: "b", 2: said}])
     assert isinstance(error, LogbusError) and "broker 2 did not list its groups" in str(error)
     assert 19_000 <= took_ms <= 20_001
 
 
-def test_final_error_of_a_broker_is_raised_at_once() -> None:
+def test_list_groups_raises_a_non_retriable_error_at_once() -> None:
     error, took_ms = play([{1: "b", 2: InvalidRequestError.code}])
     assert isinstance(error, InvalidRequestError) and took_ms == 0

@@ -1,4 +1,4 @@
-"""Many groups with few requests: coordinators that move, fail or leave a group out."""
+"""Tests of ``lag_of_groups``: many groups in few requests, with coordinators that move or fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_lite.model import Endpoint
 from broker_lite.wire.calls import groups
 
 Answer = Callable[[int, str], int | NetworkError]
-"""Returns the error code of a port's broker for a group in a round."""
+"""Returns the error code for a group and a port."""
 
 
 def play(
@@ -22,8 +22,11 @@ def play(
     code: Callable[[str, int, int], Any],
     empty: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, GroupLag], list[list[int]]]:
-    """Run the operation. ``home(group, round)`` is the coordinator's port, ``code(group, port,
-    round)`` its error code. Return the result, and the number of groups in each round's sends."""
+    """Run ``lag_of_groups``. Return its result, and the number of groups in each request, by round.
+
+    ``home(group, round)`` returns the coordinator's port. ``code(group, port, round)`` returns the
+    coordinator's error code, or a network error.
+    """
     now, rounds, sizes = 0.0, 0, []
     operation = lag_of_groups(
         Cluster((Endpoint("b", 1),), lambda: now), names, lambda: 0.0, 20_000.0, empty=empty

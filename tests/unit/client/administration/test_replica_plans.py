@@ -1,4 +1,4 @@
-"""Plans of elections: which replica becomes leader, and why none does."""
+"""Tests of planned elections: the replica that becomes leader, or the reason if none does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TP = TopicPartition("t", 0)
 
 
 def view_of(leader: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> ClusterView:
-    """Return a cluster whose brokers 0 and 1 live."""
+    """Return a cluster with live brokers 0 and 1, and topic t with one partition."""
     topic = TopicMetadata("t", partitions=(PartitionMetadata(0, leader, 3, replicas, isr),))
     return ClusterView(
         brokers={broker: Endpoint("127.0.0.1", 9092 + broker) for broker in (0, 1)},
@@ -52,7 +52,7 @@ def test_unclean_election_takes_a_live_replica_only_if_none_in_sync_is_registere
     assert elections(view_of(leader, replicas, isr), {}, [TP], unclean=True) == {TP: expected}
 
 
-def test_preferred_replica_is_that_of_the_assignment_after_a_move() -> None:
+def test_preferred_replica_during_a_reassignment_is_the_first_target_replica() -> None:
     view = view_of(0, (0, 1), (0, 1))
     move = {TP: Reassignment((1, 0), adding=(1,), removing=(0,))}
     assert elections(view, move, [TP], unclean=False) == {TP: Election(0, 1, None)}

@@ -1,4 +1,4 @@
-"""The consumer's engine and collector against scripted brokers."""
+"""Tests of the consumer's fetch engine and fetch collector against scripted brokers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def batch(base: int, count: int, size: int = 1, epoch: int = 5) -> bytearray:
 
 
 class Bench:
-    """A fetch engine and a collector on a scripted shell."""
+    """A fetch engine and a collector, whose requests the test answers."""
 
     def __init__(self, known: ClusterView | None = None, **options: Any) -> None:
         self.world = World()
@@ -151,7 +151,7 @@ def test_fetched_records_are_returned_and_positions_advance() -> None:
     assert asked_offsets(bench.fetch()) == {0: 14}
 
 
-def test_partitions_at_the_log_end_use_the_tail_connection() -> None:
+def test_partitions_at_the_log_end_are_fetched_on_the_tail_connection() -> None:
     bench = Bench()
     bench.begin({T0: 0, T1: 0})
     asked = bench.fetch()
@@ -167,7 +167,7 @@ def test_partitions_at_the_log_end_use_the_tail_connection() -> None:
 
 
 def test_only_the_partition_without_local_reads_is_fetched_over_the_network() -> None:
-    """The other partitions of the same fetch are still read locally."""
+    """A partition whose local read failed must not stop local reads of other partitions."""
     bench = Bench()
     bench.in_place.refuse(T1)
     bench.begin({T1: 0})
@@ -198,14 +198,14 @@ def test_full_buffer_stops_fetches_of_its_partition() -> None:
     assert asked_offsets(bench.fetch()) == {0: 20}
 
 
-def test_taken_batches_wake_the_engine_only_if_a_buffer_is_full() -> None:
+def test_taking_batches_wakes_the_engine_only_if_a_buffer_was_full() -> None:
     bench = Bench(partition_fetch_bytes=1024)
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 10, size=100))
     assert bench.advance()
     bench.collector.take_records(10)
     assert not bench.world.is_called
-    # The taken bytes are counted: two more batches fit, and the third waits until one is taken.
+    # Two more batches fill the buffer, so the next fetch waits until a batch is taken.
     bench.give(bench.fetch(), batch(10, 10, size=100))
     bench.give(bench.fetch(), batch(20, 10, size=100))
     assert bench.fetches() == []
@@ -215,7 +215,7 @@ def test_taken_batches_wake_the_engine_only_if_a_buffer_is_full() -> None:
     assert asked_offsets(bench.fetch()) == {0: 30}
 
 
-def test_seek_voids_fetches_in_flight_and_queued_batches() -> None:
+def test_seek_discards_fetches_in_flight_and_queued_batches() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3))
@@ -254,7 +254,7 @@ def test_fetch_follows_the_partition_to_a_new_leader() -> None:
     assert bench.views
 
 
-def test_request_to_a_hung_leader_moves_to_its_successor() -> None:
+def test_request_to_a_hung_leader_is_repeated_at_the_next_leader() -> None:
     bench = Bench()
     bench.begin({T0: 3})
     bench.world.run(2000)
@@ -297,7 +297,7 @@ def test_deleted_topic_stops_the_reader() -> None:
         bench.advance()
 
 
-def test_out_of_range_offset_is_passed_to_the_readers_callback() -> None:
+def test_out_of_range_offset_calls_the_readers_callback() -> None:
     bench = Bench()
     bench.begin({T0: 50})
     bench.refuse(bench.fetch(), 1)
@@ -309,7 +309,7 @@ def test_out_of_range_offset_is_passed_to_the_readers_callback() -> None:
 
 
 def test_truncation_below_the_position_is_reported() -> None:
-    """The log may now have other records at the reader's offset, in a batch that begins there."""
+    """After a truncation, the log may have other records at the reader's offset."""
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
@@ -325,15 +325,17 @@ def test_truncation_below_the_position_is_reported() -> None:
     assert isinstance(error, LogTruncatedError) and error.offset == 1
     assert "topic 't' partition 0 offset 3: the log was truncated" in str(error)
     assert type(pickle.loads(pickle.dumps(error))) is LogTruncatedError
-    # Records after a seek were not read before, so no epoch is compared.
+    # After a seek, the last fetched epoch is unknown, so the leader compares none.
     bench.begin({T0: 1})
     (wanted,) = bench.fetch().message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (1, -1)
 
 
-def test_truncation_is_reported_although_the_log_grew_past_the_position() -> None:
-    """After two unclean elections in turn, the log goes past the reader's offset, but lacks the
-    epoch of the records that the reader has read."""
+def test_truncation_is_reported_even_if_the_log_grew_past_the_position_again() -> None:
+    """After two unclean elections, the log has records at the reader's offset again.
+
+    It lacks the leader epoch of the records that the reader has read.
+    """
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 20, epoch=3), batch(20, 10, epoch=5), high=30)
@@ -344,22 +346,22 @@ def test_truncation_is_reported_although_the_log_grew_past_the_position() -> Non
     asked = bench.fetch("tail")
     (wanted,) = asked.message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (30, 5)
-    # Epoch 4 of this log ends at 33; it never had the records that were read in epoch 5.
+    # In the new leader's log, epoch 4 ends at 33. The reader has read records of epoch 5.
     asked.fetched([PartitionAnswer(0, 0, 33, 33, 0, (), None, OffsetAndEpoch(33, 4))])
     bench.world.run()
     told: list[LogbusError] = []
     assert not bench.collector.advance(lambda tp, error: told.append(error))
     [error] = told
     assert isinstance(error, LogTruncatedError) and (error.offset, error.epoch) == (20, 3)
-    # The remaining records are compared as well: the logs may diverge earlier.
+    # The next fetch compares epoch 3 too, because the logs may diverge even earlier.
     bench.collector.go_on(T0, OffsetAndEpoch(20, 3))
     bench.world.run()
     (wanted,) = bench.fetch().message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (20, 3)
 
 
-def test_committed_leader_epoch_is_checked_against_the_log() -> None:
-    """Without the check, a group resumed within other records after an unclean election."""
+def test_truncation_below_a_committed_offset_is_reported() -> None:
+    """Regression: after an unclean election, a group resumed inside other records unnoticed."""
     bench = Bench()
     bench.collector.begin({T0: 3}, {T0: 4})
     bench.world.run()
@@ -375,7 +377,7 @@ def test_committed_leader_epoch_is_checked_against_the_log() -> None:
 
 
 def test_records_older_than_a_committed_epoch_are_not_corrupt() -> None:
-    """Some clients commit the leader's present epoch instead of the epoch of the last record."""
+    """Some clients commit the current leader epoch instead of the epoch of the last record."""
     bench = Bench()
     bench.collector.begin({T0: 3}, {T0: 5})
     bench.world.run()
@@ -384,7 +386,7 @@ def test_records_older_than_a_committed_epoch_are_not_corrupt() -> None:
     assert bench.collector.commitable()[T0].leader_epoch == 4
 
 
-def test_plain_offset_is_committed_with_its_leader_epoch() -> None:
+def test_commit_of_an_offset_includes_the_leader_epoch_of_the_last_record() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
@@ -394,8 +396,8 @@ def test_plain_offset_is_committed_with_its_leader_epoch() -> None:
     assert bench.collector.stamped({T0: 2})[T0].leader_epoch == -1
 
 
-def test_flipped_bit_in_an_epoch_is_no_truncation() -> None:
-    """The epoch is outside the CRC. A log that has the next records was not truncated."""
+def test_flipped_bit_in_a_leader_epoch_is_not_reported_as_truncation() -> None:
+    """The CRC does not cover the leader epoch. The log has all records, so it was not truncated."""
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
@@ -439,8 +441,7 @@ def test_wrong_crc_stops_the_reader_at_its_offset() -> None:
 
 
 def test_each_retry_of_a_corrupt_batch_asks_the_leader_for_repair() -> None:
-    """Regression, found by the simulator: a batch that was corrupt on a second replica was never
-    repaired."""
+    """Regression: a batch that was also corrupt on a second replica was never repaired."""
     bench = Bench(view(isr=(1, 2)))
     bad = batch(0, 2)
     bad[-1] ^= 1
@@ -490,7 +491,7 @@ def test_unreadable_batch_header_is_an_error_without_skip() -> None:
         bench.advance()
 
 
-def test_settled_positions_exclude_records_in_flight() -> None:
+def test_commitable_offsets_are_those_of_taken_records() -> None:
     bench = Bench()
     bench.begin({T0: 0, T1: 9})
     bench.give(bench.fetch(), batch(0, 3))
@@ -521,14 +522,14 @@ def test_arrow_rows_and_records_can_be_taken_in_turn() -> None:
     assert arrow_rows([], headers=True).num_rows == 0
 
 
-def test_rows_above_the_limit_stay_open_and_returned_rows_can_be_given_back() -> None:
+def test_rows_above_the_byte_limit_are_not_taken_and_taken_rows_can_be_given_back() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
     bench.collector.settle()
     assert bench.advance()
     parts = ConcatenatedSlices(size_bytes=JOINED_BYTES)
-    assert bench.collector.take_rows(parts, 2), "the first rows are taken whatever their size"
+    assert bench.collector.take_rows(parts, 2), "the first rows are taken even above the limit"
     parts.size_bytes = JOINED_BYTES
     assert not bench.collector.take_rows(parts, 2)
     assert bench.collector.position(T0) == 2
@@ -547,7 +548,7 @@ def test_total_buffered_bytes_are_limited() -> None:
     assert asked_offsets(bench.fetch())[0] == 50
 
 
-def test_void_batches_advance_positions_and_yield_no_records() -> None:
+def test_control_and_aborted_batches_advance_positions_and_yield_no_records() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     answer = PartitionAnswer(
@@ -560,7 +561,7 @@ def test_void_batches_advance_positions_and_yield_no_records() -> None:
     assert asked_offsets(bench.fetch("tail")) == {0: by_hand.END}
 
 
-def test_answer_with_only_void_batches_advances_the_position() -> None:
+def test_fetch_response_with_only_control_batches_advances_the_position() -> None:
     bench = Bench()
     bench.begin({T0: 34})
     bench.give(bench.fetch(), *by_hand.contiguous()[18:20])

@@ -1,4 +1,4 @@
-"""A fetch's request by topic and its answer by partition."""
+"""Tests of ``fetch_request``, which groups partitions by topic, and of ``answers_of``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_fetch_request_groups_partitions_by_topic_in_order() -> None:
     assert [p.fetch_offset for p in topics[0].partitions] == [5, 7]
 
 
-def test_each_partition_gets_its_row_or_error_and_a_missing_one_a_network_error() -> None:
+def test_partition_missing_in_a_fetch_response_gets_a_network_error() -> None:
     answer = FetchResponse(0, 0, [FetchedTopic("", "T", [row(1), row(0, 6), row(7)])], 0)
     found = answers_of(answer, IDS)
     assert found[T1] == row(1)
@@ -44,7 +44,7 @@ def test_each_partition_gets_its_row_or_error_and_a_missing_one_a_network_error(
     assert list(found) == [T0, T1, U0]
 
 
-def test_error_of_the_answer_applies_to_each_partition() -> None:
+def test_error_of_a_whole_fetch_response_applies_to_each_partition() -> None:
     late: LogbusError = RequestTimedOutError("late")
     assert answers_of(late, IDS) == dict.fromkeys(IDS, late)
     refused = answers_of(FetchResponse(-1, 0, [], 0), IDS)

@@ -1,4 +1,4 @@
-"""The offset at which a log diverges from the records that a reader has read."""
+"""Tests of ``Lineage``: where a log diverges from the records that a reader has read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def batch(base: int, count: int, epoch: int) -> LogBatch:
 
 
 def read() -> Lineage:
-    """Return a lineage with 0 to 10 of epoch 1, 10 to 15 of epoch 3, 15 to 20 of epoch 6; served in
-    leader epoch 7."""
+    """Return the lineage of a reader that read offsets 0 to 20 from the leader of epoch 7.
+
+    Offsets 0 to 9 have leader epoch 1, 10 to 14 have epoch 3, and 15 to 19 have epoch 6.
+    """
     lineage = Lineage()
     lineage.begin(0, -1)
     lineage.read([batch(0, 10, 1), batch(10, 5, 3)], 0, 7)
@@ -45,18 +47,18 @@ def read() -> Lineage:
     ],
     ids=str,
 )
-def test_logs_diverge_at_the_epoch_end_or_the_readers_next_epoch(
+def test_cut_returns_where_the_readers_log_and_the_leaders_log_diverge(
     told: tuple[int, int], goes_on_at: tuple[int, int] | None
 ) -> None:
     assert read().cut(OffsetAndEpoch(*told), 20, 8) == goes_on_at
 
 
-def test_divergence_within_the_serving_leader_epoch_is_a_flipped_bit() -> None:
+def test_divergence_reported_by_the_leader_epoch_that_served_the_records_is_ignored() -> None:
     assert read().cut(OffsetAndEpoch(30, 5), 20, 7) is None
     assert read().cut(OffsetAndEpoch(12, 5), 20, 7) == (12, 3)
 
 
-def test_cut_keeps_the_earlier_epochs() -> None:
+def test_lineage_after_a_truncation_keeps_the_earlier_epochs() -> None:
     lineage = read()
     lineage.begin(12, 3)
     assert lineage.last_epoch == 3
@@ -65,9 +67,11 @@ def test_cut_keeps_the_earlier_epochs() -> None:
     assert lineage.cut(OffsetAndEpoch(30, 7), 16, 9) == (12, 3)
 
 
-def test_committed_epoch_without_records_is_no_truncation() -> None:
-    """Some clients commit their leader's epoch, which may have no records. This is no loss unless
-    the log ends before the offset."""
+def test_committed_leader_epoch_without_records_is_no_truncation() -> None:
+    """Some clients commit the current leader epoch, which may have no records in the log.
+
+    The log lost records only if its earlier epoch ends before the committed offset.
+    """
     lineage = Lineage()
     lineage.begin(20, 5)
     assert lineage.last_epoch == 5
@@ -78,7 +82,7 @@ def test_committed_epoch_without_records_is_no_truncation() -> None:
     assert lineage.cut(OffsetAndEpoch(40, 5), 25, 7) == (23, 4)
 
 
-def test_divergence_is_not_before_the_start_within_a_batch() -> None:
+def test_divergence_is_never_before_the_readers_first_offset() -> None:
     lineage = Lineage()
     lineage.begin(3, -1)
     lineage.read([batch(0, 10, 4)], 3, 4)

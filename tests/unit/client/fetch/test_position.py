@@ -1,4 +1,4 @@
-"""``FetchPosition.take`` on answers from hand-made logs."""
+"""Tests of ``FetchPosition.take`` with fetch responses from hand-made logs."""
 
 from __future__ import annotations
 
@@ -71,9 +71,8 @@ def test_request_carries_the_leader_epoch_and_the_epoch_before_the_offset() -> N
     assert position.request(7, 1)[1].last_fetched_epoch == 4
 
 
-def test_position_moves_by_offsets_not_by_rows() -> None:
-    """Covers batches with offset gaps, batches without rows, control batches and aborted
-    batches."""
+def test_position_advances_by_offsets_not_by_rows() -> None:
+    """The log has offset gaps, batches without rows, control batches and aborted batches."""
     position = at(leader_epoch=0)
     found = position.take(answer(*by_hand.contiguous(), aborted=by_hand.aborted_from(0)))
     assert isinstance(found, Walked) and found.damage is None
@@ -87,7 +86,7 @@ def test_empty_answer_keeps_the_position() -> None:
     assert position.offset == 5
 
 
-def test_offset_gap_is_corrupt_in_logs_of_logbus_and_valid_in_logs_of_kafka() -> None:
+def test_offset_gap_is_corrupt_in_a_logbus_log_and_valid_in_a_kafka_log() -> None:
     ours = at()
     assert isinstance(ours.take(answer(batch(0, 2), batch(4, 6))), Walked)
     assert ours.offset == 2
@@ -96,7 +95,7 @@ def test_offset_gap_is_corrupt_in_logs_of_logbus_and_valid_in_logs_of_kafka() ->
     theirs = FetchPosition(WHERE, "T", policy=KAFKA_LOG)
     assert isinstance(theirs.take(answer(batch(0, 2), batch(4, 6))), Walked)
     assert theirs.offset == 6
-    # A compacted log may answer with a batch that ends before the offset.
+    # The leader of a compacted log may return a batch that ends before the requested offset.
     assert isinstance(theirs.take(answer(batch(2, 4), batch(8, 9))), Walked)
     assert theirs.offset == 9
 
@@ -111,7 +110,7 @@ def test_batch_of_a_later_epoch_than_its_leader_is_corrupt() -> None:
     assert isinstance(at().take(answer(batch(0, 2, epoch=4))), Corrupt)
 
 
-def test_corruption_after_valid_batches_is_left_to_the_next_fetch() -> None:
+def test_corrupt_batch_after_valid_ones_is_left_to_the_next_fetch() -> None:
     position = at()
     found = position.take(answer(batch(0, 2), bytes(100)))
     assert isinstance(found, Walked) and found.damage is not None
@@ -141,8 +140,8 @@ def test_log_that_lost_records_below_the_offset_is_reported_as_truncated() -> No
     )
 
 
-def test_leader_without_the_epoch_of_an_intact_log_is_fetched_without_it() -> None:
-    """A leader epoch without records is unknown to later leaders."""
+def test_fetch_omits_a_last_epoch_that_the_leader_does_not_know() -> None:
+    """Later leaders do not know a leader epoch that has no records."""
     position = at(8, last_epoch=3)
     position.request(5, 1)
     assert position.take(answer(diverging=OffsetAndEpoch(8, 2))) == Retry(None)
@@ -170,7 +169,7 @@ def test_retriable_errors_are_retried_and_others_are_final(
         assert "topic 't' partition 0 offset 5: " in str(found.error)
 
 
-def test_errors_in_a_row_are_counted_until_an_answer() -> None:
+def test_consecutive_errors_are_counted_until_a_successful_fetch() -> None:
     position = at()
     error = NetworkError("cut")
     assert [position.take(error) for _ in range(3)] == [Retry(error, n) for n in range(3)]
@@ -178,14 +177,14 @@ def test_errors_in_a_row_are_counted_until_an_answer() -> None:
     assert position.take(error) == Retry(error, 0)
 
 
-def test_corrupt_batch_is_awaited_while_another_replica_holds_it() -> None:
+def test_position_awaits_the_repair_of_a_corrupt_batch_while_other_replicas_exist() -> None:
     position = at()
     read(position, batch(0, 2))
     assert not position.awaits_repair(1000, has_copies=False)
     assert not position.repair_until_ms
     assert position.awaits_repair(1000, has_copies=True)
     assert position.lineage.last_epoch == NO_EPOCH, "the corrupt batch may hold a wrong epoch"
-    # A second corrupt answer does not extend the time.
+    # A second corrupt response does not extend the time limit of the repair.
     position.request(3, 1)
     assert isinstance(position.take(answer(bytes(100))), Corrupt)
     assert position.awaits_repair(999 + REPAIR_MS, has_copies=True)

@@ -1,4 +1,4 @@
-"""Buffers for direct disk reads: aligned, and reused only once no view exists."""
+"""Tests of buffers for direct disk reads: they are aligned, and reused once no view exists."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_buffer_is_reused_once_no_view_of_it_exists() -> None:
     first = address(buffer)
     column = pa.py_buffer(buffer[begin : begin + 10])
     del buffer
-    assert address(kept.take(FRONT, SIZE)[0]) != first, "a column still uses it"
+    assert address(kept.take(FRONT, SIZE)[0]) != first, "a column still uses the buffer"
     del column
     held = [kept.take(FRONT, size)[0] for size in (SIZE, 4096)]
     assert first in map(address, held)

@@ -1,4 +1,4 @@
-"""File ranges read by direct I/O, with any part of them in the page cache."""
+"""Tests of direct I/O on file ranges, any part of which may be in the page cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def forget(path: str) -> None:
 
 
 def open_count(path: str | Path) -> int:
-    """Return how often a file is open in this process."""
+    """Return the number of this process's file descriptors for a file."""
     fds = (os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
     return sum(fd == os.path.realpath(path) for fd in fds)
 
@@ -67,7 +67,7 @@ def content(stored: StoredRange) -> bytes:
 @pytest.mark.parametrize(
     ("part", "front"), [(1 << 12, 1 << 12), (1 << 16, 100), (1 << 21, 1 << 20)]
 )
-def test_cold_range_is_read_once_and_only_through_the_direct_descriptor(
+def test_uncached_range_is_read_once_and_only_by_direct_io(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int, front: int
 ) -> None:
     monkeypatch.setattr(disk_parts, "FIRST_BYTES", min(part, 1 << 16))
@@ -105,7 +105,7 @@ def test_cold_range_is_read_once_and_only_through_the_direct_descriptor(
 def test_range_with_only_its_first_pages_cached_is_read_directly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker's lookup of the range's start cached these pages; they stay cached."""
+    """The broker cached these pages when it looked up the start of the range."""
     begins_until = 3 * ALIGNED_BYTES
     told = lambda fd, position: position < begins_until  # noqa: E731
     monkeypatch.setattr(disk_parts, "is_in_memory", told)
@@ -121,10 +121,10 @@ def test_range_with_only_its_first_pages_cached_is_read_directly(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_range_is_read_completely_with_any_pages_cached(
+def test_range_is_read_completely_with_random_pages_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Covers a start in the middle, and batches that are too large for direct I/O."""
+    """Some reads start in the middle of the file, and some batches are too large for direct I/O."""
     chance = random.Random(seed)
     cached = chance.choice([0.0, 0.2, 0.8])
     told = lambda fd, position: chance.random() < cached  # noqa: E731
@@ -146,7 +146,7 @@ def test_range_is_read_completely_with_any_pages_cached(
     assert b"".join(batch.buffer for batch in batches) == whole[before:]
 
 
-def test_failed_direct_read_is_retried_through_the_cache(
+def test_failed_direct_read_is_retried_through_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the cached read fails too, the reader gets the error and fetches from the broker."""
@@ -183,7 +183,7 @@ def test_failed_direct_read_is_retried_through_the_cache(
     assert not open_count(stored.path)
 
 
-def test_file_truncated_during_reads_ends_at_its_new_end(
+def test_direct_read_of_a_truncated_file_ends_at_its_new_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_parts, "FIRST_BYTES", ALIGNED_BYTES)
@@ -197,7 +197,7 @@ def test_file_truncated_during_reads_ends_at_its_new_end(
         parts = DiskParts(cached.fileno(), open_direct(path), 7, len(data))
         found = parts.take(memoryview(b"rest"))
         assert bytes(found) == b"rest" + data[7:ALIGNED_BYTES]
-        parts._drop()  # Later reads find the truncated file.
+        parts._drop()  # Discard reads of the file before its truncation.
         os.truncate(path, cut_at)
         parts._next = ALIGNED_BYTES
         found = parts.take(found)
@@ -209,7 +209,7 @@ def test_file_truncated_during_reads_ends_at_its_new_end(
         parts.close()
 
 
-def test_reader_closed_early_releases_files_and_reads(tmp_path: Path) -> None:
+def test_local_reader_closed_before_the_end_closes_its_files(tmp_path: Path) -> None:
     stored = write(tmp_path / "0.log", VALUES)
     forget(stored.path)
     for _ in range(3):

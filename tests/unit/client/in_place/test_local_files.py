@@ -1,4 +1,4 @@
-"""Local reads of file ranges, also of files that are truncated, rewritten or deleted."""
+"""Tests of local reads of file ranges, even of truncated, rewritten or deleted files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def values() -> list[bytes]:
 
 
 @pytest.mark.parametrize("read_bytes", [100, 1000, 65_536, 1 << 20])
-def test_every_batch_is_returned_once_for_any_batch_size(
+def test_local_read_returns_every_batch_once_with_any_read_size(
     tmp_path: Path, values: list[bytes], monkeypatch: pytest.MonkeyPatch, read_bytes: int
 ) -> None:
     monkeypatch.setattr(local_files, "READ_BYTES", read_bytes)
@@ -33,7 +33,7 @@ def test_every_batch_is_returned_once_for_any_batch_size(
     assert b"".join(batch.buffer for batch in seen) == (tmp_path / "0.log").read_bytes()
 
 
-def test_range_in_the_middle_of_a_file_is_read(tmp_path: Path, values: list[bytes]) -> None:
+def test_local_read_begins_in_the_middle_of_a_file(tmp_path: Path, values: list[bytes]) -> None:
     stored = write(tmp_path / "0.log", values)
     before = sum(len((rows_batch, columns_batch)[n % 2]([values[n]])) for n in range(3))
     middle = stored._replace(position=before, length=stored.length - before)
@@ -57,11 +57,11 @@ def test_uncached_bytes_are_read_from_the_disk(
 
     monkeypatch.setattr(os, "preadv", cold)
     assert len(list(read_all(opened(stored)))) == len(values)
-    assert [at for at, _ in told] == list(range(0, stored.length, told[0][1])), "each once"
+    assert [at for at, _ in told] == list(range(0, stored.length, told[0][1])), "each range once"
 
 
 @pytest.mark.parametrize("reads_once", [False, True])
-def test_stream_drops_only_the_pages_that_it_loaded(
+def test_local_read_drops_only_the_cached_pages_that_it_loaded(
     tmp_path: Path, values: list[bytes], monkeypatch: pytest.MonkeyPatch, reads_once: bool
 ) -> None:
     stored = write(tmp_path / "0.log", values)
@@ -91,7 +91,7 @@ def test_stream_drops_only_the_pages_that_it_loaded(
     if not reads_once:
         assert not gone
         return
-    assert len(gone) > 1, "not only at the end"
+    assert len(gone) > 1, "pages are dropped during the read, not only at its end"
     assert gone[0][0] == in_memory
     assert gone[-1][1] == stored.length
     assert all(a[1] - page < b[0] <= a[1] for a, b in itertools.pairwise(gone))
@@ -123,7 +123,9 @@ def test_rewritten_bytes_are_reported_as_corruption(tmp_path: Path, values: list
     found.close()
 
 
-def test_open_deleted_file_is_read_but_not_reopened(tmp_path: Path, values: list[bytes]) -> None:
+def test_deleted_file_is_read_while_open_and_cannot_be_reopened(
+    tmp_path: Path, values: list[bytes]
+) -> None:
     stored = write(tmp_path / "0.log", values)
     found = opened(stored)
     os.unlink(stored.path)

@@ -1,4 +1,4 @@
-"""Assignments give every partition one owner, are balanced, and move few partitions."""
+"""Tests of the assignors: one owner for each partition, balanced shares, and few moves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parts(topic: str, *numbers: int) -> tuple[TopicPartition, ...]:
 
 def owners(shares: Shares) -> dict[TopicPartition, str]:
     found = [(tp, member) for member, share in shares.items() for tp in share]
-    assert len(dict(found)) == len(found), "nothing has two owners"
+    assert len(dict(found)) == len(found), "no partition has two owners"
     return dict(found)
 
 
@@ -76,12 +76,12 @@ def test_cooperative_assignor_moves_a_partition_in_two_rebalances() -> None:
     assert owners(second).keys() == set(parts("t", 0, 1, 2, 3))
 
 
-def test_owner_of_the_later_generation_keeps_a_twice_reported_partition() -> None:
+def test_partition_reported_by_two_members_stays_with_the_later_generation() -> None:
     a = Candidate("a", None, ("t",), parts("t", 0), 4)
     b = Candidate("b", None, ("t",), parts("t", 0, 1), 5)
     shares = assign(COOPERATIVE_STICKY, [a, b], {"t": 2})
     assert shares["a"] == [], (
-        "it releases the partitions that it reports before another member gets them"
+        "a member releases the partitions that it reports before another member gets them"
     )
     assert shares["b"] == [*parts("t", 1)]
     assert owners(assign(STICKY, [a, b], {"t": 1})) == {parts("t", 0)[0]: "b"}
@@ -127,7 +127,7 @@ def test_every_partition_has_exactly_one_subscribed_owner(
 
 @settings(deadline=None, max_examples=60)
 @given(groups())
-def test_no_single_move_improves_the_balance(
+def test_no_move_of_one_partition_improves_the_balance_of_the_sticky_assignor(
     group: tuple[list[Candidate], dict[str, int]],
 ) -> None:
     members, counts = group
@@ -141,7 +141,9 @@ def test_no_single_move_improves_the_balance(
 
 @settings(deadline=None, max_examples=60)
 @given(groups())
-def test_balanced_assignment_is_unchanged(group: tuple[list[Candidate], dict[str, int]]) -> None:
+def test_sticky_assignor_keeps_its_own_assignment(
+    group: tuple[list[Candidate], dict[str, int]],
+) -> None:
     members, counts = group
     shares = assign(STICKY, members, counts)
     settled = [row._replace(owned=tuple(shares[row.member_id]), generation=9) for row in members]
@@ -156,7 +158,7 @@ def test_cooperative_rebalances_converge_without_shared_partitions(
     group: tuple[list[Candidate], dict[str, int]],
 ) -> None:
     members, counts = group
-    # No two members own the same partition, which the coordinator's generations guarantee.
+    # Let no two members own the same partition, as the coordinator's generations guarantee.
     seen: set[TopicPartition] = set()
     for index, row in enumerate(members):
         owned = tuple(tp for tp in row.owned if tp not in seen)
@@ -175,7 +177,7 @@ def test_cooperative_rebalances_converge_without_shared_partitions(
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
-def test_leader_decodes_the_members_metadata(name: str) -> None:
+def test_group_leader_decodes_the_metadata_of_members(name: str) -> None:
     owned = parts("t", 0, 3)
     said = JoinedMember("m", "i", metadata(name, ("t", "u"), owned, 5))
     heard = candidate(name, said)
@@ -184,11 +186,13 @@ def test_leader_decodes_the_members_metadata(name: str) -> None:
         assert (heard.owned, heard.generation) == (owned, 5)
 
 
-def test_metadata_of_other_clients_is_decoded() -> None:
+def test_group_leader_decodes_the_metadata_of_other_clients() -> None:
     owned = parts("t", 1)
     older = encode_member(Subscription(("t",), b"\0\0\0\7", owned), 1)
     heard = candidate(COOPERATIVE_STICKY, JoinedMember("m", None, older))
-    assert (heard.owned, heard.generation) == (owned, 7), "the generation is the assignor's data"
+    assert (heard.owned, heard.generation) == (owned, 7), (
+        "the user data of the assignor holds the generation"
+    )
     unsaid = encode_member(Subscription(("t",), b"", owned), 1)
     assert candidate(COOPERATIVE_STICKY, JoinedMember("m", None, unsaid)).generation == -1
     with pytest.raises(ProtocolError):

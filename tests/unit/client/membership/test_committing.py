@@ -1,4 +1,4 @@
-"""Commits of a member whose generation changes during the commit."""
+"""Tests of commits by a group member whose generation changes during the commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OK, ILLEGAL_GENERATION, UNKNOWN_MEMBER, GATHERS, FENCED = 0, 22, 25, 27, 82
 
 
 class Seat:
-    """The member that commits; ``held`` are the partitions that the reader still has."""
+    """The group member that commits. ``held`` has the partitions that its reader still owns."""
 
     def __init__(self) -> None:
         self.identity: MemberIdentity | None = MemberIdentity("me", 1, None)
@@ -31,8 +31,11 @@ class Seat:
 
 
 class Play:
-    """Runs the operation against a coordinator that answers these codes, one per request. ``sent``
-    has the identity and rows of each request; ``then`` is called after each answer."""
+    """A run of ``commit`` against a coordinator that answers each request with the next code.
+
+    ``sent`` has the generation and partitions of each request. ``then`` is called after each
+    response.
+    """
 
     def __init__(self, seat: Seat, codes: Sequence[int], then: Any = lambda: None) -> None:
         self.sent: list[tuple[int, set[TopicPartition]]] = []
@@ -66,7 +69,7 @@ class Play:
             self.done: dict[TopicPartition, LogbusError | None] = stop.value
 
 
-def test_member_commits_its_own_partitions() -> None:
+def test_member_commits_only_partitions_that_it_owns() -> None:
     seat = Seat()
     seat.held = {T1}
     play = Play(seat, [OK])
@@ -94,7 +97,7 @@ def test_commit_during_a_long_rebalance_times_out() -> None:
     assert all(isinstance(error, RebalanceInProgressError) for error in play.done.values())
 
 
-def test_commit_without_membership_is_refused() -> None:
+def test_commit_of_an_evicted_member_is_refused() -> None:
     for code in (UNKNOWN_MEMBER, FENCED):
         play = Play(Seat(), [code])
         assert len(play.sent) == 1
@@ -105,16 +108,15 @@ def test_commit_without_membership_is_refused() -> None:
     assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
 
 
-def test_rows_of_an_earlier_grant_are_not_committed_under_a_later_one() -> None:
-    """Regression: the commit ran after the reader had the next grant, and overwrote later offsets
-    of other members."""
+def test_offsets_of_an_earlier_assignment_are_not_committed_under_a_later_one() -> None:
+    """Regression: a commit after the next assignment overwrote later offsets of other members."""
     seat = Seat()
     seat.grant = 2
     play = Play(seat, [OK])
     assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
 
 
-def test_partitions_created_after_the_group_began_count_as_added() -> None:
+def test_partitions_created_after_the_group_began_to_read_count_as_added() -> None:
     look = FirstLook({"t": 3, "u": 2}, {"t": 1}, {"t": "a", "u": "b"})
 
     def added(topic: str, topic_id: str, count: int) -> list[bool]:
@@ -122,6 +124,6 @@ def test_partitions_created_after_the_group_began_count_as_added() -> None:
 
     assert added("t", "a", 4) == [False, False, True, True]
     assert added("u", "b", 3) == [False, False, True]
-    assert added("new", "c", 1) == [True], "all its records are newer than the member"
-    assert added("u", "d", 2) == [True, True], "a recreated topic"
-    assert added("u", NULL_TOPIC_ID, 2) == [False, False], "a broker that reports no topic id"
+    assert added("new", "c", 1) == [True], "all records of a new topic are newer than the member"
+    assert added("u", "d", 2) == [True, True], "all partitions of a recreated topic are new"
+    assert added("u", NULL_TOPIC_ID, 2) == [False, False], "an unknown topic id is not compared"

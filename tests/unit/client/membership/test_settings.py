@@ -1,4 +1,4 @@
-"""Options of group members, and combinations that are refused."""
+"""Tests of the options of group members, and of refused values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member's topics: which metadata refreshes make it rejoin; which topics a leader watches."""
+"""Tests of a member's topics: changes that make it rejoin, and topics that a leader watches."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from broker_lite.model import TopicPartition
 A, B = TopicFacts("id-a", 2), TopicFacts("id-b", 1)
 
 
-def test_pattern_matches_whole_names_and_no_internal_topics() -> None:
+def test_topic_pattern_matches_whole_names_and_no_internal_topics() -> None:
     topics = SubscribedTopics((), "a.*|__x")
     assert topics.are_unknown and topics.watched is None
     assert topics.learn({"ab": A, "a": A, "ba": B, "__x": B})
     assert topics.names == ("a", "ab") and not topics.are_unknown
-    assert not topics.learn({"ab": B, "a": A}), "the same names"
+    assert not topics.learn({"ab": B, "a": A}), "the matching names did not change"
     assert topics.learn({"a": A})
 
 
-def test_leader_watches_the_topics_of_all_members() -> None:
+def test_group_leader_watches_the_topics_of_all_members() -> None:
     topics = SubscribedTopics(("b", "a", "a"), None)
     assert topics.watched == topics.names == ("a", "b")
     topics.lead(("a", "c"), {"a": A}, assigns=True)
@@ -26,13 +26,13 @@ def test_leader_watches_the_topics_of_all_members() -> None:
     assert not topics.would_assign_otherwise({"a": A, "other": B})
     assert topics.would_assign_otherwise({"a": A, "c": B}), "the topic was created"
     assert topics.would_assign_otherwise({"a": A, "b": B}), (
-        "its own topic, without other subscribers"
+        "the leader alone subscribes to topic b, which was created"
     )
     topics.stop_leading()
     assert not topics.would_assign_otherwise({}) and topics.partition_counts == {}
 
 
-def test_leader_without_an_assignment_keeps_the_previous_metadata() -> None:
+def test_group_leader_that_keeps_the_assignment_keeps_its_topic_metadata() -> None:
     topics = SubscribedTopics(("a",), None)
     topics.learn({"a": A})
     grown = TopicFacts("id-a", 5)

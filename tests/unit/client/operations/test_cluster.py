@@ -1,4 +1,4 @@
-"""Errors for partitions without a leader: the cause and the next step."""
+"""Tests of the client's metadata, and of errors for partitions without a leader."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def with_isr(*isr: int) -> ClusterView:
     return dataclasses.replace(found, topics={"t": dataclasses.replace(topic, partitions=rows)})
 
 
-def test_error_names_the_leader_that_is_down() -> None:
+def test_leaderless_error_names_the_leader_that_is_down() -> None:
     assert why(view(leaders=(9,))) == (
         "t-0 has no leader: broker 9, which led it, is down (alive: 1, 2); "
         "start it, or wait until another in-sync replica is elected"
     )
 
 
-def test_error_names_the_last_in_sync_replica_that_is_down() -> None:
+def test_leaderless_error_names_the_last_in_sync_replica_that_is_down() -> None:
     message = why(with_isr(3))
     assert "every in-sync replica is down: broker 3 (alive: 1, 2); start it." in message
     assert "unclean.leader.election.enable=true" in message
     assert "[LOGBUS_LEADER_NOT_AVAILABLE] no in-sync replica of the partition" in message
 
 
-def test_error_of_a_pending_election_names_the_controller() -> None:
+def test_leaderless_error_during_an_election_names_the_controllers_log() -> None:
     assert "alive, but none was elected yet; if it stays so, see the log of the controller" in why(
         with_isr(1)
     )

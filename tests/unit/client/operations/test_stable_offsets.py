@@ -1,4 +1,4 @@
-"""Readers of committed records wait for transactions that move their group's offsets (KIP-447)."""
+"""Tests of KIP-447: consumers wait for open transactions that commit offsets of their group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNSTABLE = (STABLE[0], groups.FetchedOffset(1, -1, -1, "", UnstableOffsetCommitE
 
 
 class Group:
-    """A coordinator whose transaction ends after ``unstable`` fetches that require stability."""
+    """A group coordinator with an open transaction, which ends after ``unstable`` OffsetFetches."""
 
     def __init__(self, world: World, unstable: int) -> None:
         self.world = world
@@ -75,13 +75,13 @@ def member(unstable: int, isolation: str = "read_committed") -> tuple[Any, Group
     return outcome(world, operation), group
 
 
-def test_member_waits_for_an_open_transaction() -> None:
+def test_member_waits_for_an_open_transaction_on_its_offsets() -> None:
     begun, group = member(unstable=3)
     assert begun.starts.offsets == {T0: 7, T1: 8}
     assert len(group.requests) == 4
 
 
-def test_member_starts_its_other_partitions_when_a_transaction_stays_open() -> None:
+def test_member_starts_its_other_partitions_if_a_transaction_stays_open() -> None:
     begun, _ = member(unstable=1000)
     assert begun.starts.offsets == {T0: 7}
 
@@ -93,7 +93,7 @@ def test_reader_of_uncommitted_records_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("unstable", [3, 1000])
-def test_reader_outside_of_the_group_waits_until_its_deadline(unstable: int) -> None:
+def test_reader_that_only_uses_committed_offsets_waits_until_its_deadline(unstable: int) -> None:
     world = World()
     Group(world, unstable)
     cluster = Cluster((ONE,), world.now_ms, view=view())

@@ -1,4 +1,4 @@
-"""Order, sequences, retries and deadlines of batches, without a clock or a network."""
+"""Tests of ``Delivery``: order, sequences, retries and deadlines of batches, without I/O."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ def make(rows: int = 1, partition: int = 0, deadline_ms: float = 1e9) -> Produce
 
 
 class Bench:
-    """A delivery, its view and its clock. Unless it is ``new``, the broker knows the producer in
-    both partitions, whose next number is 0."""
+    """A delivery with metadata and a clock. The partitions' next sequence is 0.
+
+    Unless ``new``, the broker has already acknowledged a batch in both partitions.
+    """
 
     def __init__(
         self, *, idempotent: bool = True, max_in_flight: int = 5, new: bool = False
@@ -107,7 +109,7 @@ class Bench:
 
 
 def sequences(sent: Sequence[Outgoing]) -> list[tuple[int, int]]:
-    """Return producer id and base sequence of each batch, from its bytes."""
+    """Return the producer id and the base sequence in each sent batch's header."""
     found = []
     for outgoing in sent:
         for batch in outgoing.batches:
@@ -139,7 +141,7 @@ def test_partitions_of_one_leader_share_a_request() -> None:
     ]
 
 
-def test_batches_refused_as_columns_are_sent_at_once_as_rows_with_their_sequences() -> None:
+def test_column_batches_that_a_broker_cannot_read_are_resent_as_rows_at_once() -> None:
     bench = Bench()
     bench.add(make(3), make(2))
     for sent in bench.send():
@@ -171,8 +173,10 @@ def test_at_most_five_batches_per_partition_are_in_flight() -> None:
 
 
 def test_first_batch_of_a_producer_is_sent_alone() -> None:
-    """If the log's start was deleted, a broker accepts any sequence of an unknown producer. It
-    could refuse the first batch, append the second, and then append the first after it."""
+    """A broker whose log has deleted records accepts any first sequence of an unknown producer.
+
+    If it refused the first batch, it could append the second one before the first.
+    """
     bench = Bench(new=True)
     bench.add(make(4), make(1), make(1, partition=1))
     (both,) = bench.send()
@@ -186,8 +190,7 @@ def test_first_batch_of_a_producer_is_sent_alone() -> None:
 
 
 def test_hung_batch_is_overtaken_by_at_most_four_batches() -> None:
-    """The first batch hangs at a deposed leader while the next leader appends the following
-    ones."""
+    """The first batch waits at a deposed leader while the next leader appends the later batches."""
     bench = Bench()
     bench.add(*(make() for _ in range(9)))
     first, *rest = bench.send()
@@ -225,7 +228,7 @@ def test_unanswered_batches_are_resent_unchanged_and_in_order() -> None:
     bench.add(*batches)
     first, second, third = bench.send()
     bench.fail(first)
-    assert bench.later() == [], "until all batches in flight have returned"
+    assert bench.later() == [], "batches are resent only once all in flight have failed"
     bench.fail(second)
     bench.fail(third)
     bench.add(make(2))
@@ -262,7 +265,7 @@ def test_out_of_order_batch_is_resent_with_its_sequence() -> None:
     assert sequences(bench.later()) == [(1001, 0), (1001, 1)]
 
 
-def test_batch_after_a_refused_one_takes_its_sequences() -> None:
+def test_batch_after_a_finally_refused_batch_takes_its_sequences() -> None:
     bench = Bench()
     refused, following = make(3), make(2)
     bench.add(make(), refused, following)
@@ -280,13 +283,13 @@ def test_batch_accepted_after_a_refused_first_batch_sets_the_sequence() -> None:
     bench.add(make(3), make(2))
     first, second = bench.send()
     bench.answer(first, INVALID_RECORD)
-    bench.answer(second, base=0)  # An unknown producer may begin at any sequence.
+    bench.answer(second, base=0)  # Some logs let an unknown producer begin at any sequence.
     bench.add(make())
     assert sequences(bench.later()) == [(1001, 5)]
 
 
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN_PRODUCER, 47])
-def test_unknown_producer_error_gets_a_new_identity_if_no_duplicate_is_possible(code: int) -> None:
+def test_producer_state_error_gets_a_new_producer_id_if_no_duplicate_is_possible(code: int) -> None:
     bench = Bench()
     bench.add(make(2))
     bench.answer(bench.send()[0], base=0)
@@ -302,7 +305,7 @@ def test_unknown_producer_error_gets_a_new_identity_if_no_duplicate_is_possible(
     assert sequences(bench.send()) == [(1002, 2)]
 
 
-def test_possibly_appended_batch_is_never_renumbered() -> None:
+def test_possibly_appended_batch_keeps_its_sequence() -> None:
     bench = Bench()
     batch = make(2)
     bench.add(batch)
@@ -312,7 +315,7 @@ def test_possibly_appended_batch_is_never_renumbered() -> None:
 
 
 def test_sequence_error_of_a_deposed_leader_does_not_fail_the_batch() -> None:
-    """The deposed leader's log may lack the batch. Found by the simulator, seed 1791202826."""
+    """OUT_OF_ORDER is not final, because the log of a deposed leader may lack earlier batches."""
     bench = Bench()
     acked, batch = make(2), make(2, deadline_ms=60_000)
     bench.add(acked)
@@ -349,9 +352,8 @@ def test_sequences_of_a_timed_out_batch_are_not_reused() -> None:
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_batch_after_a_retried_one_does_not_take_its_sequences() -> None:
-    """With the same sequences, a leader would acknowledge it as a duplicate of the retried
-    batch."""
+def test_batch_after_a_retried_batch_does_not_take_its_sequences() -> None:
+    """If both batches had the same sequence, the leader would drop the second as a duplicate."""
     bench = Bench()
     asked_again, too_large, following = make(), make(), make()
     bench.add(asked_again, too_large, following)
@@ -365,9 +367,8 @@ def test_batch_after_a_retried_one_does_not_take_its_sequences() -> None:
     assert sequences(again) == [(1001, 0), (1001, 1)]
 
 
-def test_late_duplicate_does_not_move_the_sequence_back() -> None:
-    """The first batch hung at a deposed leader while the next leader appended the following
-    ones."""
+def test_late_duplicate_error_does_not_lower_the_next_sequence() -> None:
+    """The first batch waited at a deposed leader while the next leader appended the second."""
     bench = Bench()
     bench.add(make(), make())
     first, second = bench.send()
@@ -383,9 +384,8 @@ def test_late_duplicate_does_not_move_the_sequence_back() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_sequences_are_not_reused_after_an_unclear_error(is_answered: bool) -> None:
-    """The broker may have appended the batch. With its sequences, the next batch would count as a
-    duplicate."""
+def test_sequences_are_not_reused_after_an_error_with_unknown_outcome(is_answered: bool) -> None:
+    """If the broker appended the failed batch, a batch with the same sequence is a duplicate."""
     bench = Bench()
     batch = make()
     bench.add(batch)
@@ -401,9 +401,11 @@ def test_sequences_are_not_reused_after_an_unclear_error(is_answered: bool) -> N
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_possibly_appended_batch_is_not_halved() -> None:
-    """The topic's limit was lowered before the retry. If the first attempt was appended, halves
-    would duplicate its records."""
+def test_possibly_appended_batch_is_not_split_in_two() -> None:
+    """The first attempt may have been appended before the topic's size limit was lowered.
+
+    Halves have other sequences, so the leader would append the records twice.
+    """
     bench = Bench()
     batch = make(2)
     bench.add(batch)
@@ -414,7 +416,7 @@ def test_possibly_appended_batch_is_not_halved() -> None:
     assert bench.later() == []
 
 
-def test_unsent_batch_times_out_without_a_new_identity() -> None:
+def test_time_out_of_an_unsent_batch_keeps_the_producer_id() -> None:
     bench = Bench()
     bench.view = ClusterView()
     lost = make(deadline_ms=500)
@@ -430,7 +432,7 @@ def test_unsent_batch_times_out_without_a_new_identity() -> None:
     assert sequences(bench.later()) == [(1001, 0)]
 
 
-def test_partitions_keep_the_old_identity_until_their_batches_return() -> None:
+def test_partition_keeps_the_old_producer_id_until_its_batches_are_answered() -> None:
     bench = Bench()
     bench.add(make(), make(partition=1))
     (both,) = bench.send()
@@ -464,7 +466,7 @@ def test_too_large_batch_is_sent_as_two_halves_with_its_sequences() -> None:
     assert [each.base_offset + at for each, at in found if each] == [10, 11, 12, 13, 14]
 
 
-def test_size_of_a_refused_batch_limits_later_batches_of_the_topic() -> None:
+def test_refused_batch_halves_the_batch_size_limit_of_the_topic() -> None:
     bench = Bench()
     batch = make(8)
     batch.size_bytes = 8000
@@ -477,7 +479,7 @@ def test_size_of_a_refused_batch_limits_later_batches_of_the_topic() -> None:
     assert bench.delivery.limits_bytes == {batch.topic: 2000}
 
 
-def test_too_large_record_fails_alone() -> None:
+def test_too_large_batch_of_one_record_fails_without_the_following_batch() -> None:
     bench = Bench()
     batch, following = make(1), make(1)
     bench.add(batch, following)
@@ -488,7 +490,7 @@ def test_too_large_record_fails_alone() -> None:
     assert sequences(bench.later()) == [(1001, 0)]
 
 
-def test_batch_missing_in_the_answer_fails() -> None:
+def test_batch_missing_in_a_produce_response_fails() -> None:
     bench = Bench()
     batch = make()
     bench.add(batch)
@@ -496,7 +498,7 @@ def test_batch_missing_in_the_answer_fails() -> None:
     assert batch.error is not None
 
 
-def test_acks_0_completes_without_an_answer() -> None:
+def test_batch_with_acks_0_completes_without_a_response() -> None:
     bench = Bench(idempotent=False)
     batch = make()
     bench.add(batch)
@@ -543,7 +545,7 @@ def test_timeout_error_without_a_leader_names_the_broker_that_is_down() -> None:
     assert "broker 9, which led it, is down (alive: 1, 2)" in str(lost.error)
 
 
-def test_retries_follow_the_leader() -> None:
+def test_batch_is_retried_at_the_partitions_new_leader() -> None:
     bench = Bench()
     bench.add(make())
     bench.answer(bench.send()[0], NOT_LEADER)
@@ -551,8 +553,8 @@ def test_retries_follow_the_leader() -> None:
     assert [each.endpoint for each in bench.later()] == [TWO]
 
 
-def test_batches_that_fail_together_share_one_backoff() -> None:
-    """Regression: five batches in flight at a broker that died made the first backoff 1.6 s."""
+def test_batches_that_fail_together_raise_the_backoff_once() -> None:
+    """Regression: when five batches failed at once, the backoff doubled five times, to 1.6 s."""
     bench = Bench()
     bench.add(*(make() for _ in range(5)))
     for sent in bench.send():
@@ -563,7 +565,7 @@ def test_batches_that_fail_together_share_one_backoff() -> None:
     assert bench.delivery.next_due_ms(bench.now) == 150
 
 
-def test_batch_is_retried_at_a_newer_leader_at_once() -> None:
+def test_batch_is_retried_without_backoff_at_a_newer_leader() -> None:
     bench = Bench()
     bench.add(make())
     bench.fail(bench.send()[0])
@@ -574,7 +576,7 @@ def test_batch_is_retried_at_a_newer_leader_at_once() -> None:
 
 
 def test_backoff_restarts_at_a_newer_leader() -> None:
-    """The next leader of killed brokers refuses records until a second replica is in sync."""
+    """A new leader may refuse batches shortly, until a second replica is in sync."""
     bench = Bench()
     bench.add(make())
     bench.fail(bench.send()[0])
@@ -608,7 +610,7 @@ def test_close_fails_all_batches() -> None:
     assert bench.delivery.next_due_ms(0) == float("inf")
 
 
-def test_request_is_closed_at_its_size_limit() -> None:
+def test_batches_beyond_the_request_size_limit_get_their_own_request() -> None:
     bench = Bench()
     large = [make(partition=0), make(partition=1)]
     for batch in large:

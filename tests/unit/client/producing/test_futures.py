@@ -1,4 +1,4 @@
-"""Futures of sent records: waits, callbacks and errors."""
+"""Tests of the futures of sent records: waits, callbacks and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def make() -> tuple[Outcome, list[Outcome]]:
     return Outcome("t", threading.Condition(), urged.append), urged
 
 
-def test_result_ends_the_linger_and_times_out() -> None:
+def test_waiting_for_a_future_ends_the_linger_and_times_out() -> None:
     outcome, urged = make()
     future = RecordFuture(outcome, 0)
     assert not future.done()
@@ -24,7 +24,7 @@ def test_result_ends_the_linger_and_times_out() -> None:
     assert urged == [outcome]
 
 
-def test_result_wakes_when_the_batch_completes() -> None:
+def test_waiter_of_a_future_wakes_when_the_batch_completes() -> None:
     outcome, _ = make()
     seen: list[BaseException | None] = []
     waiting = threading.Thread(target=lambda: seen.append(RecordFuture(outcome, 0).exception(30)))
@@ -38,7 +38,7 @@ def test_result_wakes_when_the_batch_completes() -> None:
     assert outcome.seen
 
 
-def test_callbacks_run_once_done_or_at_once() -> None:
+def test_callback_runs_when_the_future_is_done_or_at_once_if_it_already_is() -> None:
     outcome, _ = make()
     future, called = RecordFuture(outcome, 0), []
     future.add_done_callback(called.append)
@@ -58,8 +58,8 @@ def test_callbacks_of_one_record_run_in_order() -> None:
     assert called == [("a", first), ("b", second), ("c", second)]
 
 
-def test_shared_callback_of_many_records_keeps_no_futures_alive() -> None:
-    """Kept futures would slow down every garbage collection."""
+def test_shared_callback_of_many_records_does_not_store_their_futures() -> None:
+    """Many stored futures would slow down garbage collections."""
     outcome, _ = make()
     called: list[RecordFuture] = []
 
@@ -81,7 +81,9 @@ def test_shared_callback_of_many_records_keeps_no_futures_alive() -> None:
     assert RecordFuture(other, 0) != futures[0] != futures[1]
 
 
-def test_failing_callback_does_not_stop_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_callback_does_not_stop_other_callbacks_of_the_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     outcome, _ = make()
     called: list[RecordFuture] = []
 
@@ -97,7 +99,7 @@ def test_failing_callback_does_not_stop_others(caplog: pytest.LogCaptureFixture)
 
 
 def test_callback_added_during_completion_runs_once() -> None:
-    """``add_done_callback`` takes no lock while the sender's thread completes the record."""
+    """``add_done_callback`` takes no lock, so the sender's thread may complete the record in it."""
     for _ in range(200):
         outcome, _ = make()
         called: list[RecordFuture] = []

@@ -1,4 +1,4 @@
-"""Keys go to the same partitions as with Kafka's Java producers."""
+"""Tests of the partitioner: keys get the same partitions as in Kafka's Java producer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.java_partitions import murmur2, partition_for
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.producing.partitioner import Sticky, murmur2_column, partitions_for
 
-# From Kafka's own UtilsTest, as unsigned numbers.
+# The test vectors are from UtilsTest of Kafka, as signed 32-bit numbers.
 KNOWN = {
     b"21": -973932308,
     b"foobar": -790332482,
@@ -49,13 +49,13 @@ def test_murmur2_of_a_slice_hashes_its_own_rows() -> None:
     assert partitions_for(column, 7).tolist() == [partition_for(key, 7) for key in keys]
 
 
-def test_null_keys_have_no_partition() -> None:
+def test_partitions_for_returns_minus_one_for_null_keys() -> None:
     found = partitions_for(binary_of([b"a", None, b"b"]), 3)
     assert found[1] == -1
     assert found[0] == partition_for(b"a", 3)
 
 
-def test_empty_key_column_has_no_partitions() -> None:
+def test_partitions_for_accepts_empty_columns_and_empty_keys() -> None:
     assert len(partitions_for(binary_of([]), 3)) == 0
     assert partitions_for(binary_of([b"", b""]), 5).tolist() == [partition_for(b"", 5)] * 2
 

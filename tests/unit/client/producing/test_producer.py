@@ -1,4 +1,4 @@
-"""The blocking producer after an unexpected end of its thread."""
+"""Tests of the blocking producer after its thread ended with an unexpected exception."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_flush_and_close_report_unacknowledged_records_after_a_crash() -> None:
     def fail() -> None:
         raise RuntimeError("planted")
 
-    # Nothing listens on port 1: the rows wait for metadata when the thread ends.
+    # Nothing listens on port 1, so the records still wait for metadata when the thread ends.
     producers = [Producer("127.0.0.1:1") for _ in range(2)]
     for producer in producers:
         sent = producer.send("t", b"x")

@@ -1,4 +1,4 @@
-"""The producer's engine against scripted brokers: requests and answers pass through their bytes."""
+"""Tests of the producer's sender against scripted brokers; requests pass through their encoding."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def metadata(
 
 
 class Bench:
-    """A sender on a scripted shell whose brokers answer metadata and InitProducerId requests."""
+    """A sender whose brokers answer metadata and InitProducerId requests by themselves."""
 
     def __init__(self, **options: Any) -> None:
         self.world = World()
@@ -85,8 +85,7 @@ class Bench:
         self.released += count
 
     def reply(self, asked: Asked, answer: Any) -> None:
-        """Answer a request. Answers given as values are not encoded: the codecs have their own
-        tests."""
+        """Answer a request with a decoded response, which skips the codec."""
         self.world.asked.remove(asked)
         self.world.call_soon(lambda: asked.on_answer(answer))
 
@@ -114,7 +113,7 @@ class Bench:
         return rows
 
     def produced(self) -> dict[int, arrow.Columns]:
-        """Return the columns of the only produce request, by partition."""
+        """Return the decoded records of the only produce request, by partition."""
         topic = self.world.the(ApiKey.PRODUCE).message.topics[0]
         return {
             row.partition: arrow.decode(row.records, read_header(row.records))
@@ -122,7 +121,7 @@ class Bench:
         }
 
 
-def test_repeated_refusals_of_a_partition_are_logged_once(
+def test_repeated_produce_errors_of_a_partition_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench()
@@ -135,7 +134,7 @@ def test_repeated_refusals_of_a_partition_are_logged_once(
     assert "NOT_ENOUGH_REPLICAS" in warning
 
 
-def test_keyed_rows_reach_their_partitions_in_order_with_offsets() -> None:
+def test_keyed_rows_are_sent_to_their_partitions_in_order_and_get_their_offsets() -> None:
     bench = Bench()
     keys = [b"k%d" % index for index in range(20)]
     rows = bench.rows(*[(key, b"v" + key) for key in keys])
@@ -158,7 +157,7 @@ def test_keyed_rows_reach_their_partitions_in_order_with_offsets() -> None:
         assert found.timestamp_ms == 77
 
 
-def test_rows_without_keys_use_one_sticky_partition_per_batch() -> None:
+def test_rows_without_keys_go_to_one_sticky_partition_per_batch() -> None:
     bench = Bench()
     bench.rows((None, b"a"), (None, b"b"))
     first = set(bench.produced())
@@ -288,7 +287,7 @@ def test_end_of_an_outage_is_detected_within_an_eighth_of_its_length(outage_ms: 
     assert bench.world.the(ApiKey.PRODUCE).endpoint.host == "two"
 
 
-def test_request_to_a_hung_leader_moves_to_its_successor() -> None:
+def test_request_to_a_hung_leader_is_repeated_at_the_next_leader() -> None:
     bench = Bench()
     bench.rows((b"k", b"v"))
     bench.world.run(2000)
@@ -320,7 +319,7 @@ def test_missing_topic_fails_with_the_command_that_creates_it() -> None:
     assert "logbus topic create t" in str(rows.error)
 
 
-def test_send_waits_for_a_new_topic() -> None:
+def test_rows_wait_until_a_new_topic_is_in_the_metadata() -> None:
     bench = Bench()
     bench.metadata = metadata(error=3)
     rows = bench.rows((b"k", b"v"))
@@ -374,7 +373,7 @@ def test_refused_init_producer_id_is_retried() -> None:
     assert read_header(records).producer_id == 7
 
 
-def test_acks_0_request_expects_no_answer() -> None:
+def test_produce_request_with_acks_0_expects_no_response() -> None:
     bench = Bench(acks="0", idempotence=False)
     bench.rows((b"k", b"v"))
     assert bench.world.the(ApiKey.PRODUCE).message.acks == 0

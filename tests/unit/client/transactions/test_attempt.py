@@ -1,4 +1,4 @@
-"""Keep-alives of an attempt, without a broker."""
+"""Tests of the keep-alive requests of a sink task's attempt, without a broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOBODY = "127.0.0.1:9"
         (False, ProducerFencedError("batch 0 is decided"), False),
     ],
 )
-def test_only_a_fence_of_the_present_task_fails_its_attempt(
+def test_attempt_fails_only_if_its_present_task_is_fenced(
     is_present: bool, error: Exception, fails: bool
 ) -> None:
     producer = AttemptProducer(NOBODY, ProducerConfig(transactional_id="sink", max_block_ms=50))

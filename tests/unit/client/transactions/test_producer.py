@@ -1,4 +1,4 @@
-"""Transactions of producers that reach no broker: what is refused before any request."""
+"""Tests of calls that transactional producers refuse before they send any request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_send_outside_of_a_transaction_says_to_begin(bus: Bus) -> None:
         producer.abort()
 
 
-def test_a_transaction_that_cannot_begin_releases_its_producer(bus: Bus) -> None:
+def test_transaction_that_cannot_begin_does_not_run_its_block(bus: Bus) -> None:
     transaction = bus.transaction("x")
     with pytest.raises(LogbusError, match=r"no broker|cannot connect"), transaction:
         raise AssertionError("the block ran")
@@ -78,7 +78,7 @@ def test_transaction_with_acks_1_of_the_bus_is_refused() -> None:
 
 
 class Positions(NamedTuple):
-    """A consumer with only the methods that ``send_offsets`` uses."""
+    """A consumer in place of a real one, with only the members that ``send_offsets`` uses."""
 
     config: ConsumerConfig
 
@@ -86,7 +86,7 @@ class Positions(NamedTuple):
         return MemberOffsets("g", MemberIdentity("me", 1, None), {AT: CommittedOffset(7)})
 
 
-def test_a_consumer_that_commits_automatically_cannot_join_a_transaction() -> None:
+def test_consumer_that_commits_automatically_cannot_join_a_transaction() -> None:
     with pytest.raises(InvalidConfigError, match="auto_commit=False"):
         checked_offsets(Positions(ConsumerConfig()), None)
 
@@ -102,7 +102,7 @@ def test_send_offsets_takes_a_consumer_or_rows_with_a_group() -> None:
         checked_offsets(consumer, "g")
 
 
-def test_idle_producers_are_reused_and_limited() -> None:
+def test_idle_transactional_producers_are_reused_up_to_a_limit() -> None:
     idle: IdleProducers[TransactionalProducer] = IdleProducers()
     producers = [
         TransactionalProducer(NOBODY, ProducerConfig(transactional_id=f"x{each}"))

@@ -1,4 +1,4 @@
-"""A producer's transactions against scripted brokers: requests pass through their bytes."""
+"""Tests of a producer's transactions against scripted brokers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ INVALID_EPOCH, OTHER_PRODUCER_ID, CONCURRENT, FENCED, ILLEGAL_GENERATION = 47, 4
 
 
 class Bench:
-    """A runner, its sender, and two brokers: one leads the partitions, two coordinates."""
+    """A transaction runner, its sender and two brokers: the leader ONE and the coordinator TWO."""
 
     def __init__(self, version: int = 2) -> None:
         self.world = World()
@@ -96,8 +96,7 @@ class Bench:
         return lambda asked: self.reply(asked, make(asked.message))
 
     def reply(self, asked: Asked, answer: Any) -> None:
-        """Answer a request. Answers given as values are not encoded: the codecs have their own
-        tests."""
+        """Answer a request with a decoded response, which skips the codec."""
         self.world.asked.remove(asked)
         self.world.call_soon(lambda: asked.on_answer(answer))
 
@@ -133,8 +132,7 @@ class Bench:
         return rows
 
     def produced(self) -> tuple[int, int, int, bool]:
-        """Return id, epoch, sequence of the only produce request, and whether its batch is
-        transactional."""
+        """Return (producer id, epoch, sequence, is transactional) of the only produce request."""
         message = self.world.the(ApiKey.PRODUCE).message
         assert message.transactional_id == "x"
         header = read_header(message.topics[0].partitions[0].records)
@@ -150,7 +148,7 @@ class Bench:
         self.world.run()
 
     def end(self, answer: EndTxnResponse | LogbusError) -> bool:
-        """Answer the only EndTxn; return whether it commits."""
+        """Answer the only EndTxn request. Return whether the request commits."""
         asked = self.world.the(ApiKey.END_TXN)
         assert asked.endpoint == TWO
         self.reply(asked, answer)
@@ -158,7 +156,7 @@ class Bench:
         return bool(asked.message.committed)
 
     def answer(self) -> LogbusError | None:
-        """Return the answer of the only finished call."""
+        """Return the error of the only finished call; None if the call succeeded."""
         (found,) = self.answers
         self.answers.clear()
         return found
@@ -188,7 +186,7 @@ def test_commit_waits_for_every_acknowledgement() -> None:
     assert bench.answer() is None
 
 
-def test_version_1_adds_partitions_before_their_first_batch() -> None:
+def test_transaction_version_1_adds_a_partition_before_its_first_batch() -> None:
     bench = Bench(version=1)
     bench.begin()
     bench.send()
@@ -199,7 +197,9 @@ def test_version_1_adds_partitions_before_their_first_batch() -> None:
     bench.reply(added, result)
     bench.world.run()
     message = bench.world.the(ApiKey.PRODUCE).message
-    assert message.topics[0].name == "t", "version 12 and up would add partitions implicitly"
+    assert message.topics[0].name == "t", (
+        "Produce 12 and later, with topic ids, add partitions implicitly"
+    )
 
 
 def test_transaction_version_1_bumps_the_epoch_before_each_transaction() -> None:
@@ -221,7 +221,7 @@ def test_transaction_version_1_bumps_the_epoch_before_each_transaction() -> None
         assert bench.answer() is None
 
 
-def test_offsets_carry_the_consumers_membership() -> None:
+def test_offsets_in_a_transaction_carry_the_consumers_generation() -> None:
     bench = Bench()
     bench.begin()
     offsets = OffsetsToCommit("g", {AT: CommittedOffset(3)}, ("me", 4, "static"))
@@ -245,8 +245,10 @@ def test_offsets_carry_the_consumers_membership() -> None:
 
 
 @pytest.mark.parametrize("code", [INVALID_EPOCH, OTHER_PRODUCER_ID])
-def test_offsets_of_a_transaction_that_the_coordinator_ended_say_to_begin_again(code: int) -> None:
-    """After the last epoch of a producer id the transactional id has another one."""
+def test_offsets_of_a_transaction_that_the_coordinator_ended_raise_transaction_aborted(
+    code: int,
+) -> None:
+    """When a coordinator ends a transaction, it assigns a new producer epoch or producer id."""
     bench = Bench()
     bench.begin()
     bench.call(ev.OffsetsCall("g"), OffsetsToCommit("g", {AT: CommittedOffset(3)}))
@@ -256,7 +258,7 @@ def test_offsets_of_a_transaction_that_the_coordinator_ended_say_to_begin_again(
     assert isinstance(bench.answer(), TransactionAbortedError)
 
 
-def test_a_refused_batch_discards_the_others_and_aborts() -> None:
+def test_refused_batch_aborts_its_transaction_and_discards_waiting_batches() -> None:
     bench = Bench()
     bench.begin()
     bench.send()
@@ -290,7 +292,7 @@ def test_late_answer_of_an_aborted_transaction_does_not_affect_a_later_one() -> 
     assert rows.error is None
 
 
-def test_a_batch_waits_while_the_former_transactions_markers_are_written() -> None:
+def test_batch_is_retried_while_markers_of_the_previous_transaction_are_written() -> None:
     bench = Bench()
     bench.begin()
     rows = bench.send()
@@ -302,7 +304,7 @@ def test_a_batch_waits_while_the_former_transactions_markers_are_written() -> No
     assert rows.error is None
 
 
-def test_unanswered_commit_is_repeated_with_the_same_identity() -> None:
+def test_unanswered_commit_is_repeated_with_the_same_producer_epoch() -> None:
     bench = Bench()
     bench.begin()
     bench.send()
@@ -320,8 +322,8 @@ def test_unanswered_commit_is_repeated_with_the_same_identity() -> None:
     assert bench.answer() is None
 
 
-def test_a_producer_rests_only_between_transactions() -> None:
-    """Otherwise a bus would lend a producer whose begin was interrupted, and refuse it for ever."""
+def test_transactional_producer_is_idle_only_between_transactions() -> None:
+    """A bus reuses idle producers, and a producer whose ``begin`` was interrupted is unusable."""
     bench = Bench()
     assert bench.runner.is_resting
     bench.runner.call(ev.BeginCall(), bench.answers.append)
@@ -335,7 +337,7 @@ def test_a_producer_rests_only_between_transactions() -> None:
     assert bench.runner.is_resting
 
 
-def test_a_refused_record_aborts_the_open_transaction_and_no_later_one() -> None:
+def test_refused_record_aborts_only_the_transaction_that_is_open() -> None:
     bench = Bench()
     bench.runner.lose(MessageTooLargeError("no transaction is open"))
     bench.begin()
@@ -355,8 +357,8 @@ def test_a_refused_record_aborts_the_open_transaction_and_no_later_one() -> None
     assert bench.answer() is None
 
 
-def test_a_fenced_producer_sends_no_init_producer_id() -> None:
-    """Kafka's coordinator would abort the newer producer's transaction."""
+def test_fenced_producer_sends_no_init_producer_id() -> None:
+    """On InitProducerId, Kafka's coordinator would abort the newer producer's transaction."""
     bench = Bench()
     bench.begin()
     bench.send()
@@ -371,7 +373,7 @@ def test_a_fenced_producer_sends_no_init_producer_id() -> None:
     assert isinstance(bench.answer(), FencedError)
 
 
-def test_calls_run_one_after_another() -> None:
+def test_begin_during_a_commit_waits_until_the_commit_is_done() -> None:
     bench = Bench()
     bench.begin()
     bench.send()
@@ -383,7 +385,7 @@ def test_calls_run_one_after_another() -> None:
     assert bench.answers == [None, None]
 
 
-def test_closing_answers_every_call() -> None:
+def test_closing_the_runner_fails_waiting_and_later_calls() -> None:
     bench = Bench()
     bench.begin()
     bench.send()
@@ -400,6 +402,8 @@ def test_closing_answers_every_call() -> None:
     [({"acks": 1}, "acks=1"), ({"acks": 0}, "acks=0"),
      ({"idempotence": False}, "enable.idempotence=false")],
 )  # fmt: skip
-def test_a_transaction_needs_acks_all_and_idempotence(options: dict[str, Any], named: str) -> None:
+def test_transactional_id_needs_acks_all_and_idempotence(
+    options: dict[str, Any], named: str
+) -> None:
     with pytest.raises(InvalidConfigError, match=f"transactional.id='x' with {named}"):
         build(ProducerConfig, {"transactional_id": "x", **options}, {})

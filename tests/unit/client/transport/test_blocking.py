@@ -1,4 +1,4 @@
-"""Pooled connections and the reactor on loopback sockets, and network failures."""
+"""Tests of the connection pool and the reactor on loopback sockets, with network failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def answer(correlation_id: int, producer_id: int) -> bytes:
 
 
 class Server:
-    """Accepts connections and lets a script answer each frame."""
+    """A server that calls ``script`` for each received frame."""
 
     def __init__(self) -> None:
         self.script: Script = self.reply
@@ -166,7 +166,7 @@ def test_concurrent_borrowers_get_different_connections(server: Server, pool: Po
 
 
 @pytest.mark.parametrize("kind", ["pool", "reactor"])
-def test_network_failure_raises_its_error(
+def test_each_network_failure_raises_its_own_error(
     server: Server, reactor: Reactor, pool: Pool, kind: str
 ) -> None:
     def failure(endpoint: Endpoint, timeout_ms: float = 20_000) -> LogbusError:
@@ -287,9 +287,12 @@ def test_stopped_reactor_fails_requests_in_flight(server: Server) -> None:
     assert isinstance(found[0], ClosedError)
 
 
-def test_stopped_reactor_does_not_use_its_closed_descriptors() -> None:
-    """Regression: a child that was forked later closed files that had reused the pipe's descriptor
-    numbers, so Popen(preexec_fn=…), which Spark uses, failed. A late wake wrote into them."""
+def test_stopped_reactor_does_not_use_its_closed_file_descriptors() -> None:
+    """Regression: a later forked child closed the numbers of the reactor's closed pipe once more.
+
+    Other files had reused the numbers, so Popen(preexec_fn=…) failed, which Spark uses. A late
+    ``wake`` also wrote into these files.
+    """
     reactor = Reactor("test", "test-reactor")
     reactor.start()
     reactor.stop()
@@ -312,7 +315,7 @@ def test_stopped_reactor_does_not_use_its_closed_descriptors() -> None:
     assert child.returncode == 0, child.stderr
 
 
-def test_dead_broker_fails_only_its_own_request_of_many(server: Server, pool: Pool) -> None:
+def test_dead_broker_fails_only_its_own_one_of_several_requests(server: Server, pool: Pool) -> None:
     def operation() -> Any:
         answers = yield SendAll([Send(server.endpoint, REQUEST), Send(dead(), REQUEST)])
         return answers
@@ -337,8 +340,8 @@ def test_unreachable_cluster_raises_no_brokers_error(monkeypatch: pytest.MonkeyP
         Pool().run(requests.refresh(cluster, None, monotonic_ms() + 60_000))
 
 
-def test_pool_is_shared_by_one_credential_alone() -> None:
-    """A reused worker process must not send for another user."""
+def test_pool_is_shared_only_by_clients_with_the_same_credential() -> None:
+    """Spark reuses worker processes, which must not send with the login of another user."""
 
     def pool_of(user: str, password: str) -> Pool:
         login = ClientSecurity(
@@ -351,8 +354,7 @@ def test_pool_is_shared_by_one_credential_alone() -> None:
 
 
 class LoginServer(Server):
-    """Accepts every login with PLAIN for a session of 1 ms; with ``refuses``, it refuses later
-    logins."""
+    """A server that accepts PLAIN logins for sessions of 1 ms, or refuses them with ``refuses``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -380,7 +382,7 @@ WITH_PLAIN = ClientSecurity(
 LOGIN = [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE]
 
 
-def test_connection_logs_in_again_between_its_requests() -> None:
+def test_reactor_logs_in_again_on_the_same_connection_before_its_session_ends() -> None:
     server, found, done = LoginServer(), [], threading.Event()
     running = Reactor("test", "test-reactor", WITH_PLAIN)
     running.start()
@@ -410,7 +412,7 @@ def test_connection_logs_in_again_between_its_requests() -> None:
         server.close()
 
 
-def test_pool_replaces_a_connection_whose_session_ends() -> None:
+def test_pool_replaces_a_connection_whose_login_session_has_ended() -> None:
     server, pool = LoginServer(), Pool("test", WITH_PLAIN)
     try:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""The connection that a request uses, and its replacement, without sockets."""
+"""Tests of the choice and replacement of connections for requests, without sockets."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def test_each_endpoint_and_lane_has_its_own_connection() -> None:
     assert connections.get(ONE, "tail") is others[1]
 
 
-def test_closed_connection_is_replaced_and_its_removal_keeps_the_new_one() -> None:
+def test_closed_connection_is_replaced_and_forgetting_it_keeps_the_new_one() -> None:
     connections = Connections("test")
     first, _, answers = asked(connections, ONE)
     assert connections.disconnect(ONE, "") is first and isinstance(answers[0], ClosedError)
     second, is_new, _ = asked(connections, ONE)
     assert is_new and second is not first
-    connections.forget(first)  # Another connection has the same endpoint and lane now.
+    connections.forget(first)  # ``second`` has the same endpoint and lane.
     assert connections.get(ONE, "") is second
     connections.forget(second)
     assert connections.get(ONE, "") is None is connections.disconnect(ONE, "")
 
 
-def test_overdue_answer_closes_only_its_connection() -> None:
+def test_overdue_response_closes_only_its_own_connection() -> None:
     connections = Connections("test")
     assert connections.next_deadline_ms() == float("inf")
     slow, _, answers = asked(connections, ONE, timeout_ms=50)
@@ -57,7 +57,7 @@ def test_overdue_answer_closes_only_its_connection() -> None:
     assert isinstance(others[0], ClosedError)
 
 
-def test_unencodable_request_opens_no_connection() -> None:
+def test_request_that_cannot_be_encoded_opens_no_connection() -> None:
     connections = Connections("test")
     unsound = CallExchange(InitProducerIdRequest(producer_id=1 << 63))
     with pytest.raises(InvalidRequestError):

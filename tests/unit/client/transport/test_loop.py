@@ -1,4 +1,4 @@
-"""The asyncio shell's connections, against sockets on loopback."""
+"""Tests of the client's asyncio connections on loopback sockets."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Large:
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_loop_connection_closes_during_reads_and_writes(is_closed: bool) -> None:
-    """Regression: the loop modified an already closed descriptor in epoll."""
+def test_asyncio_connection_closes_during_reads_and_writes(is_closed: bool) -> None:
+    """Regression: the event loop changed the epoll registration of an already closed socket."""
     troubles: list[dict[str, Any]] = []
 
     async def main() -> None:

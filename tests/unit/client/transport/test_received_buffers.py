@@ -1,4 +1,4 @@
-"""The buffer pool of all threads: a buffer is reused only after its last view is released."""
+"""Tests of the buffer pool that all threads share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def address(view: memoryview) -> int:
     return int(np.frombuffer(view, np.uint8).ctypes.data)
 
 
-def test_a_buffer_is_reused_after_its_last_view_is_released() -> None:
+def test_buffer_is_reused_after_its_last_view_is_released() -> None:
     kept = SharedBufferPool(1 << 20)
     first = address(kept.take(SIZE_BYTES))
     view = kept.take(SIZE_BYTES)
