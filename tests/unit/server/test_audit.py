@@ -1,4 +1,4 @@
-"""The audit log's file: private, rotated, and named in the error if it cannot be written."""
+"""Tests of the audit log's file: its permissions, rotation, and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from broker_lite.wire.api import ApiKey
 SHA_256 = ScramMechanism.SHA_256
 
 
-def test_lines_reach_the_private_file_when_the_log_closes(tmp_path: Path) -> None:
+def test_audit_log_writes_its_lines_to_a_private_file(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     log = AuditLog(str(path))
     log.write("login", user="User:alice", host="10.0.0.7")
@@ -41,7 +41,7 @@ def test_lines_reach_the_private_file_when_the_log_closes(tmp_path: Path) -> Non
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_full_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_audit_log_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "FILE_BYTES_MAX", 500)
     path = tmp_path / "audit.log"
     log = AuditLog(str(path))
@@ -54,23 +54,23 @@ def test_full_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert {each.stat().st_mode & 0o777 for each in files} == {0o600}
 
 
-def test_file_that_cannot_be_written_names_the_setting(tmp_path: Path) -> None:
+def test_error_for_an_unwritable_audit_log_names_the_setting(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match=r"audit\.log=.*missing/audit\.log"):
         AuditLog(str(tmp_path / "missing" / "audit.log"))
 
 
-def test_log_without_a_path_writes_nothing() -> None:
+def test_audit_log_without_a_path_writes_nothing() -> None:
     log = AuditLog()
     log.write("login", user="User:alice")
     log.close()
     assert not log.is_on
 
 
-def test_every_recorded_api_is_served() -> None:
+def test_every_api_in_the_audit_table_is_served() -> None:
     assert CHANGES.keys() <= ROWS.keys()
 
 
-def test_deleted_offsets_are_recorded_by_group_and_partition() -> None:
+def test_audit_log_names_group_and_partition_of_deleted_offsets() -> None:
     rows = [SimpleNamespace(partition_index=3, error_code=0)]
     message: Any = SimpleNamespace(group_id="readers")
     response: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Unsupported and failing requests: errors in the format of the request's own answer."""
+"""Tests of the dispatcher: unsupported, failing and oversized requests get their own errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from broker_lite.wire.primitives import Writer
 
 
 class Answered:
-    """A recorder of one answer."""
+    """A reply that records the response to one request."""
 
     session = Session(7, "10.0.0.7:4711")
     arrived_ms = 0
@@ -56,7 +56,7 @@ def dispatcher_of(world: World) -> Dispatcher:
 
 
 def old_produce(acks: int) -> bytes:
-    """Return a Produce request of version 2 with one batch to t-0, as from a client of 2016."""
+    """Return a Produce 2 request to t-0 without records, as from a client of 2016."""
     writer = Writer()
     writer.i16(ApiKey.PRODUCE)
     writer.i16(2)
@@ -84,7 +84,7 @@ def test_unsupported_version_error_names_the_served_versions(
                 b"\0\1t" + b"\0\0\0\1" + bytes(4) + UnsupportedVersionError.code.to_bytes(2, "big")
             )
             assert row in reply.data
-        # A request with acks=0 has no answer.
+        # A request with acks=0 gets no response.
         assert "versions 3 to 13 are" in (await ask(dispatcher, old_produce(0))).refusal
 
     with caplog.at_level(logging.WARNING, "logbus.dispatch"):
@@ -93,7 +93,7 @@ def test_unsupported_version_error_names_the_served_versions(
     assert [row.getMessage() for row in caplog.records] == [f"10.0.0.7:4711: {told}"]
 
 
-def test_failing_handler_fails_only_its_request(
+def test_handler_with_an_unexpected_error_fails_only_its_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(*_: object) -> None:
@@ -139,8 +139,10 @@ def code_of(name: str, version: int, data: bytes) -> int:
 
 
 def test_oversized_request_is_refused_and_the_connection_stays_open() -> None:
-    """The leader of a large group would otherwise retry for ever. An assignment may be as long
-    as the coordinator's limit."""
+    """If the broker closed the connection, the leader of a large group would retry for ever.
+
+    An assignment may be as long as the group coordinator's own limit.
+    """
 
     async def body(world: World) -> None:
         await world.start()
@@ -152,7 +154,7 @@ def test_oversized_request_is_refused_and_the_connection_stays_open() -> None:
         for size, error in ((3 << 20, UnknownMemberIdError), (16 << 20, InvalidRequestError)):
             synced = await ask(dispatcher, assignment(size))
             assert code_of("SyncGroup", version, synced.data) == error.code
-        # An answer with a row for each request item cannot be built without parsing the request.
+        # OffsetCommit needs a response row for each partition, and the broker does not parse 3 MiB.
         frame = bytes.fromhex("0008 0002 00000003 0001 63") + bytes(3 << 20)
         assert "at most" in (await ask(dispatcher, frame)).refusal
 

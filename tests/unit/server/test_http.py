@@ -1,4 +1,4 @@
-"""The broker's HTTP port, over real sockets on loopback."""
+"""Tests of the broker's HTTP port for metrics and probes, over sockets on loopback."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def get(path: str, *headers: str, name: str = "127.0.0.1:9644") -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: {name}\r\n{lines}\r\n".encode()
 
 
-def test_each_path_answers() -> None:
+def test_http_port_answers_each_path() -> None:
     async def test(ask: Ask) -> None:
         metrics = await ask(get("/metrics?name[]=x"))
         assert metrics.startswith(b"HTTP/1.1 200") and b"logbus_loop_rule_violations" in metrics
@@ -79,7 +79,7 @@ def test_each_path_answers() -> None:
     run(test)
 
 
-def test_readiness_names_the_reasons() -> None:
+def test_readiness_probe_names_the_reasons() -> None:
     async def test(ask: Ask) -> None:
         answer = await ask(get("/readyz"))
         assert answer.startswith(b"HTTP/1.1 503") and b'["draining"]' in answer
@@ -87,7 +87,7 @@ def test_readiness_names_the_reasons() -> None:
     run(test, "draining")
 
 
-def test_off_loopback_only_the_probes_answer_and_without_detail() -> None:
+def test_http_port_off_loopback_answers_only_probes_without_details() -> None:
     async def test(ask: Ask) -> None:
         answer = await ask(get("/metrics"))
         assert answer.startswith(b"HTTP/1.1 403") and b"metrics.listener.name" in answer
@@ -101,7 +101,7 @@ def test_off_loopback_only_the_probes_answer_and_without_detail() -> None:
     "request_bytes",
     [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"y" * 20_000],
 )
-def test_broken_requests_end_the_connection(request_bytes: bytes) -> None:
+def test_malformed_http_request_ends_the_connection(request_bytes: bytes) -> None:
     async def test(ask: Ask) -> None:
         assert await ask(request_bytes + b"\r\n\r\n") == b""
         assert (await ask(get("/livez"))).startswith(b"HTTP/1.1 200")
@@ -109,7 +109,7 @@ def test_broken_requests_end_the_connection(request_bytes: bytes) -> None:
     run(test)
 
 
-def test_connections_above_the_limit_are_closed_and_freed_later(
+def test_http_connection_beyond_the_limit_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
@@ -117,13 +117,13 @@ def test_connections_above_the_limit_are_closed_and_freed_later(
 
     async def test(ask: Ask) -> None:
         answers = await asyncio.gather(ask(b"GET /livez HTTP/1.1\r\n"), ask(get("/livez")))
-        assert answers == [b"", b""], "the first sends half a request, the second is one too many"
+        assert answers == [b"", b""], "one stalls with half a request, one is beyond the limit"
         assert (await ask(get("/livez"))).startswith(b"HTTP/1.1 200")
 
     run(test)
 
 
-def test_metrics_of_loopback_are_refused_to_a_page_of_another_name() -> None:
+def test_metrics_request_with_a_foreign_host_name_is_refused() -> None:
     async def test(ask: Ask) -> None:
         for name in ("localhost", "127.0.0.1:9644", "[::1]:9644"):
             assert (await ask(get("/metrics", name=name))).startswith(b"HTTP/1.1 200")
@@ -148,7 +148,7 @@ def secured(pem: PemFiles, **settings: str) -> BrokerConfig:
 
 
 def login(config: BrokerConfig) -> HttpLogin:
-    """Return the login of a broker with the users alice (a super user) and bob."""
+    """Return the HTTP login of a broker with the users alice, a super user, and bob."""
     listener = metrics_listener(config)
     assert listener is not None
     salt = b"0123456789abcdef"
@@ -191,7 +191,7 @@ def basic(text: str) -> str:
         ((basic("bob:of bob"),), 403),
     ],
 )
-def test_scrape_off_loopback_needs_a_user_that_may_describe_the_cluster(
+def test_metrics_request_off_loopback_needs_a_user_that_may_describe_the_cluster(
     tmp_path: Path, headers: tuple[str, ...], status: int
 ) -> None:
     pem = write_pem(tmp_path)
@@ -207,7 +207,9 @@ def test_scrape_off_loopback_needs_a_user_that_may_describe_the_cluster(
 
 
 @pytest.mark.parametrize(("name", "status"), [("scraper", 200), ("someone", 403)])
-def test_scrape_logs_in_with_a_client_certificate(tmp_path: Path, name: str, status: int) -> None:
+def test_metrics_request_logs_in_with_a_client_certificate(
+    tmp_path: Path, name: str, status: int
+) -> None:
     pem = write_pem(tmp_path / "broker")
     own = write_pem(tmp_path / "client", common_name=name)
     config = secured(pem, ssl_principal_mapping_rules="RULE:^.*CN=([a-z]+).*$/CN=$1/")
@@ -218,7 +220,7 @@ def test_scrape_logs_in_with_a_client_certificate(tmp_path: Path, name: str, sta
     run(test, login=login(config), context=trusting(pem, own))
 
 
-def test_changed_certificate_serves_new_connections(tmp_path: Path) -> None:
+def test_changed_certificate_serves_new_http_connections(tmp_path: Path) -> None:
     pem = write_pem(tmp_path / "old")
     one = login(secured(pem))
     new = write_pem(tmp_path / "new", ca=authority("another"))

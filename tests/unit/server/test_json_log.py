@@ -1,4 +1,4 @@
-"""JSON log lines, and the table of log events."""
+"""Tests of JSON log lines and of the table of log events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lines() -> Iterator[io.StringIO]:
     logger.removeHandler(handler)
 
 
-def test_line_is_one_json_object_with_event_and_subject(lines: io.StringIO) -> None:
+def test_json_log_line_is_one_object_with_event_and_subject(lines: io.StringIO) -> None:
     extra = log_event("isr_changed", tp=TopicPartition("ev\nents", 3))
     logging.getLogger("tests.json").warning("%s: now %s", "ev\nents-3", [1, 2], extra=extra)
     (text,) = lines.getvalue().splitlines()
@@ -51,7 +51,7 @@ def test_line_is_one_json_object_with_event_and_subject(lines: io.StringIO) -> N
     }
 
 
-def test_stack_trace_stays_in_its_line(lines: io.StringIO) -> None:
+def test_stack_trace_stays_in_its_json_log_line(lines: io.StringIO) -> None:
     try:
         raise OSError("no disk")
     except OSError:
@@ -60,12 +60,12 @@ def test_stack_trace_stays_in_its_line(lines: io.StringIO) -> None:
     assert json.loads(text)["exception"].endswith("OSError: no disk")
 
 
-def test_undeclared_event_is_refused() -> None:
+def test_undeclared_log_event_is_refused() -> None:
     with pytest.raises(KeyError):
         log_event("nothing_of_this_name")
 
 
-def test_every_declared_event_is_logged_and_every_logged_one_declared() -> None:
+def test_declared_log_events_are_those_that_the_code_logs() -> None:
     used = set()
     for path in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -76,7 +76,7 @@ def test_every_declared_event_is_logged_and_every_logged_one_declared() -> None:
     assert len(EVENTS) >= 40
 
 
-def test_logging_file_can_name_the_formatter(tmp_path: Path) -> None:
+def test_logging_conf_can_name_the_json_formatter(tmp_path: Path) -> None:
     file = tmp_path / "logging.conf"
     text = (SOURCES.parent / "conf" / "logging.conf").read_text("utf-8")
     chosen = "class=broker_lite.server.json_log.JsonFormatter"

@@ -1,4 +1,4 @@
-"""Limits of a broker's log under any client behaviour."""
+"""Tests of the limits of a broker's log: repeated lines, and rotated files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_S = 1_000_000.0
 
 
 class Lines(logging.Handler):
-    """A handler that keeps its lines."""
+    """A log handler that stores its lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,14 +49,14 @@ def test_repeated_warning_is_logged_once_a_minute_with_the_suppressed_count(line
     assert lines.said[1:] == ["t-0 offset 7: corrupt (59 such lines were left out before)"]
 
 
-def test_lines_about_one_object_count_as_one(lines: Lines) -> None:
+def test_warnings_about_one_object_count_as_repetitions(lines: Lines) -> None:
     for port in range(5):
         say(lines, 0, f"10.0.0.1:{port}: closed", about="10.0.0.1")
     say(lines, 0, "10.0.0.2:1: closed", about="10.0.0.2")
     assert lines.said == ["10.0.0.1:0: closed", "10.0.0.2:1: closed"]
 
 
-def test_one_statement_logs_a_bounded_number_of_different_lines(lines: Lines) -> None:
+def test_different_lines_of_one_log_statement_are_limited(lines: Lines) -> None:
     for number in range(1000):
         say(lines, 0, f"offset {number}")
     say(lines, 0, "another statement", line=2)
@@ -65,13 +65,13 @@ def test_one_statement_logs_a_bounded_number_of_different_lines(lines: Lines) ->
     assert lines.said[-1] == f"later ({1000 - LINES_MAX} such lines were left out before)"
 
 
-def test_info_lines_are_not_limited(lines: Lines) -> None:
+def test_repeated_info_lines_are_not_limited(lines: Lines) -> None:
     for _ in range(3):
         lines.handle(logging.LogRecord("logbus", logging.INFO, "x.py", 1, "leads", (), None))
     assert lines.said == ["leads"] * 3
 
 
-def test_output_file_is_rotated_and_crash_output_is_in_the_newest(
+def test_output_file_is_rotated_and_the_newest_has_the_crash_output(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "broker.log"
@@ -93,18 +93,18 @@ raise SystemExit("crashed")
     assert [one.name for one in files] == ["broker.log"] + [f"broker.log.{n}" for n in (1, 2, 3)]
     text = "".join(one.read_text() for one in reversed(files))
     numbers = [int(line[:3]) for line in text.splitlines() if line[0].isdigit()]
-    assert numbers == list(range(numbers[0], 100)), "no line is lost between two files"
+    assert numbers == list(range(numbers[0], 100)), "no line is lost at a rotation"
     assert files[0].read_text().endswith("stdout\ncrashed\n")
     assert all(one.stat().st_size <= 1100 for one in files)
 
 
-def test_output_file_of_another_process_is_copied_and_truncated(tmp_path: Path) -> None:
+def test_output_file_of_another_process_is_rotated_by_copying(tmp_path: Path) -> None:
     path = tmp_path / "zookeeper.log"
     with path.open("ab", buffering=0) as output:
         for letter in (b"a", b"b", b"c", b"d", b"e"):
             output.write(letter * 1000)
             rotate_foreign(path, 1000)
-            assert path.stat().st_size == 1000, "a file that is not full stays"
+            assert path.stat().st_size == 1000, "a file up to the limit is not rotated"
             output.write(letter)
             rotate_foreign(path, 1000)
             assert path.stat().st_size == 0

@@ -1,4 +1,4 @@
-"""Loop delays are recorded, with a clock that the test sets."""
+"""Tests of the recorded delays of the event loop, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SetClock(Clock):
 
 
 async def lateness(*kept_ms: int) -> Metrics:
-    """Return the metrics after loop turns that were late by these milliseconds."""
+    """Return the metrics after timers that ran late by these milliseconds."""
     loop, clock, metrics = asyncio.get_running_loop(), SetClock(), Metrics()
     watch = LoopWatch(loop, clock=clock, metrics=metrics)
     turns = iter(kept_ms)
@@ -49,26 +49,26 @@ async def lateness(*kept_ms: int) -> Metrics:
 
 
 def delays(metrics: Metrics) -> tuple[tuple[int, ...], float]:
-    """Return the counts of the histogram's buckets, and the sum in seconds."""
+    """Return the bucket counts of the loop delay histogram, and the sum in seconds."""
     [sample] = [one for one in metrics.snapshot() if one.metric.name == "loop_delay_seconds"]
     return sample.buckets[()]
 
 
-def test_each_loop_delay_and_each_above_the_limit_are_recorded() -> None:
+def test_loop_watch_records_delays_and_delays_above_the_limit() -> None:
     metrics = asyncio.run(lateness(0, RULE_MS, RULE_MS + 1, 70, 2))
     counts, total = delays(metrics)
     assert total == pytest.approx(0.083)
-    assert sum(counts[:3]) == 3, "buckets up to 5 ms"
+    assert sum(counts[:3]) == 3, "three delays are at most 5 ms"
     assert sum(counts) == 5
     assert metrics.value("loop_rule_violations") == 2
 
 
-def test_early_timer_is_not_a_loop_delay() -> None:
+def test_early_timer_counts_as_no_loop_delay() -> None:
     assert delays(asyncio.run(lateness(-1)))[1] == 0
 
 
 class RecordedLoop:
-    """A loop that keeps scheduled callbacks until the test calls them."""
+    """An event loop in place of a real one, which stores timers for the test to call."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, Any]] = []
@@ -77,9 +77,10 @@ class RecordedLoop:
         self.asked.append((delay_s, callback))
 
 
-def test_idle_broker_measures_seldom() -> None:
+def test_loop_watch_of_an_idle_broker_measures_less_often() -> None:
     """Regression: three idle brokers used 1.6 % of a core, mostly for timers every 20 ms.
-    Followers' waiting fetches do not count as load.
+
+    A few requests, such as waiting follower fetches, do not count as load.
     """
     loop, metrics = RecordedLoop(), Metrics()
     watch = LoopWatch(loop, clock=SetClock(), metrics=metrics)  # type: ignore[arg-type]

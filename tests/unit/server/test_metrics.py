@@ -1,4 +1,4 @@
-"""Counters, gauges and histograms: their table, their limits and their text."""
+"""Tests of counters, gauges and histograms: their names, limits and text formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_lite.server.metrics import (
 )
 
 
-def test_text_is_in_prometheus_format() -> None:
+def test_metrics_text_is_in_prometheus_format() -> None:
     metrics = Metrics()
     metrics.counter("requests", "fetch").n += 1
     metrics.count("requests", "produce", amount=2)
@@ -56,7 +56,7 @@ def test_label_values_are_escaped() -> None:
     assert r'{error="a\"b\\c\nd"} 1.0' in text(metrics)
 
 
-def test_unknown_names_are_refused() -> None:
+def test_unknown_metric_names_are_refused() -> None:
     metrics = Metrics()
     with pytest.raises(KeyError):
         metrics.count("request")
@@ -64,7 +64,7 @@ def test_unknown_names_are_refused() -> None:
         metrics.gauge("request", lambda: 1)
 
 
-def test_topics_beyond_the_limit_share_a_series() -> None:
+def test_topics_beyond_the_limit_share_a_metric_series() -> None:
     metrics = Metrics(topics_max=2)
     for number in range(1000):
         metrics.traffic(f"t{number}").sent_bytes.n += 1
@@ -72,9 +72,11 @@ def test_topics_beyond_the_limit_share_a_series() -> None:
     assert metrics.value("sent_bytes", OTHER) == 998
 
 
-def test_a_broker_never_exceeds_its_series() -> None:
-    """1,500 series without those of the process: with 1,000 topics, and every error of every kind
-    of request. Other labels have few values, which no client chooses."""
+def test_broker_has_at_most_1500_metric_series() -> None:
+    """The broker has 1,000 topics, and every API had every error.
+
+    Clients cannot choose the values of other labels, which are few.
+    """
     metrics = Metrics()
     apis = [*(LABELS[key] for key in TIMED), OTHER_APIS]
     values = {
@@ -102,7 +104,7 @@ def test_a_broker_never_exceeds_its_series() -> None:
     assert any('topic="(other)"' in line for line in lines)
 
 
-def test_names_end_in_units() -> None:
+def test_metric_names_are_lower_case_without_unit_abbreviations() -> None:
     for metric in METRICS.values():
         assert metric.name == metric.name.lower()
         assert not metric.name.endswith(("_ms", "_total")), metric.name

@@ -1,4 +1,4 @@
-"""Text log lines: one message, one line."""
+"""Tests of text log lines: each message is one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_lite.server.broker import LOG_FORMAT
 from broker_lite.server.text_log import TextFormatter
 
 
-def test_text_of_a_client_cannot_look_like_a_line_of_the_broker() -> None:
+def test_client_text_with_line_breaks_stays_on_one_log_line() -> None:
     forged = "x)\n2026-01-01 00:00:00,000 WARNING logbus.access: User:admin\x1b[2J\u2028"
     record = logging.LogRecord("logbus", logging.INFO, "", 0, "login of %s, é", (forged,), None)
     line = TextFormatter(LOG_FORMAT).format(record)
@@ -17,7 +17,7 @@ def test_text_of_a_client_cannot_look_like_a_line_of_the_broker() -> None:
     assert line.endswith(r"User:admin\x1b[2J\u2028, é") and r"x)\n2026" in line
 
 
-def test_stack_trace_keeps_its_lines() -> None:
+def test_stack_trace_in_a_text_log_keeps_its_lines() -> None:
     try:
         raise ValueError("broken")
     except ValueError:

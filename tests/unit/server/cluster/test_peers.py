@@ -1,4 +1,4 @@
-"""Connections to other brokers over real sockets, and the detection of dead brokers."""
+"""Tests of connections to other brokers over real sockets, and of the detection of dead brokers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from broker_lite.wire.tables import FindCoordinatorResponse
 
 
 class Other:
-    """A peer broker that accepts connections and answers fetches until it dies."""
+    """Another broker, which accepts connections and answers requests until ``die``."""
 
     def __init__(self, port: int = 0) -> None:
         self._port = port
@@ -66,7 +66,7 @@ class Other:
         return len(self._writers)
 
     def drop(self) -> None:
-        """Close the connections while the process stays alive."""
+        """Close the connections and keep the listening socket open."""
         for writer in self._writers:
             writer.close()
         self._writers.clear()
@@ -78,7 +78,7 @@ class Other:
 
 
 class Here:
-    """This broker's peers; ``hints`` records the calls to the registry in order."""
+    """The connections of broker 1. ``hints`` records its reports about other brokers, in order."""
 
     def __init__(self) -> None:
         self.hints: list[tuple[str, int, int]] = []
@@ -125,7 +125,7 @@ def run(test: Callable[[Here, Other], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def test_dead_peer_is_suspected_until_it_is_reachable() -> None:
+def test_dead_broker_is_suspected_until_it_is_reachable_again() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -141,7 +141,7 @@ def test_dead_peer_is_suspected_until_it_is_reachable() -> None:
     run(test)
 
 
-def test_suspicion_is_cleared_after_a_reconnection() -> None:
+def test_broker_that_only_closed_its_connection_is_trusted_after_a_reconnection() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -167,7 +167,7 @@ def test_requests_in_flight_fail_when_the_connection_closes() -> None:
     run(test)
 
 
-def test_new_registration_replaces_the_peer_and_departure_removes_it() -> None:
+def test_connection_is_replaced_at_a_new_registration_and_closed_at_a_departure() -> None:
     async def test(here: Here, other: Other) -> None:
         endpoint = await other.start()
         before, after = BrokerView(2, endpoint, "D2", 77), BrokerView(2, endpoint, "D2", 78)
@@ -185,19 +185,19 @@ def test_new_registration_replaces_the_peer_and_departure_removes_it() -> None:
     run(test)
 
 
-def test_calls_to_one_broker_share_a_connection_of_their_own() -> None:
+def test_calls_to_a_broker_share_a_connection_apart_from_fetches() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
         call = FindCoordinatorRequest(("g",))
         answers = await asyncio.gather(*(here.peers.send(2, call) for _ in range(20)))
         assert [answer.coordinators for answer in answers] == [()] * 20
-        assert other.connection_count == 2, "the other one carries fetches"
+        assert other.connection_count == 2, "one connection for calls, and one for fetches"
 
     run(test)
 
 
-def test_call_fails_when_its_connection_ends_and_the_next_one_reconnects() -> None:
+def test_call_fails_when_its_connection_ends_and_the_next_call_reconnects() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -215,7 +215,7 @@ def test_call_fails_when_its_connection_ends_and_the_next_one_reconnects() -> No
     run(test)
 
 
-def test_call_fails_when_its_answer_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_without_a_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "SWEEP_S", 0.005)
 
     async def test(here: Here, other: Other) -> None:
@@ -228,9 +228,8 @@ def test_call_fails_when_its_answer_is_overdue(monkeypatch: pytest.MonkeyPatch) 
     run(test)
 
 
-def test_call_in_flight_to_a_broker_that_leaves_may_be_retried() -> None:
-    """A forwarded request to a controller that hangs until its session ends: the client must get a
-    retriable error."""
+def test_call_in_flight_to_a_broker_that_leaves_fails_with_a_retriable_error() -> None:
+    """A client whose request was forwarded to a hanging controller must get a retriable error."""
 
     async def test(here: Here, other: Other) -> None:
         here.know(BrokerView(2, await other.start(), "D2", 77))
@@ -253,8 +252,8 @@ def test_call_to_an_unregistered_broker_fails_at_once() -> None:
     run(test)
 
 
-def test_closed_port_is_not_reached_by_self_connection() -> None:
-    """A socket connected to its own port would occupy the port of the returning broker."""
+def test_socket_that_connected_to_itself_counts_as_refused() -> None:
+    """Such a socket would occupy the port on which the other broker restarts."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = probe.getsockname()

@@ -1,4 +1,4 @@
-"""The registry's snapshot while ZooKeeper is away."""
+"""Tests of the registry's metadata snapshot while ZooKeeper is unreachable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from support.handler_world import World, run
 
 
-def test_metadata_age_grows_only_while_zookeeper_is_away() -> None:
+def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
     async def body(world: World) -> None:
         await world.start()
         registry = world.brokers[1].registry

@@ -1,4 +1,4 @@
-"""The state log over three replica managers with real disk threads."""
+"""Tests of the state log of transaction coordinators, on three brokers with real disk threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_lite.server.coordinators.state_log import StateLog
 
 
 class Owner:
-    """The state log of one broker, and the owner that receives its reports."""
+    """The state log of one broker, and the values and epochs that it reported as loaded."""
 
     def __init__(self, world: World, number: int) -> None:
         self.values: dict[int, Mapping[bytes, bytes]] = {}
@@ -47,7 +47,7 @@ class Owner:
 
 
 class Owners:
-    """An owner on every broker, created after the world has published its metadata."""
+    """An ``Owner`` for each broker of the world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -58,7 +58,7 @@ class Owners:
         return self.at[number]
 
 
-def test_the_next_leader_loads_every_committed_append() -> None:
+def test_next_leader_loads_every_committed_append() -> None:
     async def test(world: World) -> None:
         owners = Owners(world)
         first = await owners.leads(1)
@@ -76,7 +76,7 @@ def test_the_next_leader_loads_every_committed_append() -> None:
     run(test)
 
 
-def test_appends_of_a_loop_turn_share_a_batch() -> None:
+def test_appends_of_one_event_loop_turn_share_a_batch() -> None:
     async def test(world: World) -> None:
         owner = await Owners(world).leads(1)
         await asyncio.gather(*(owner.log.append(0, b"%d" % n, b"v") for n in range(50)))
@@ -85,7 +85,7 @@ def test_appends_of_a_loop_turn_share_a_batch() -> None:
     run(test)
 
 
-def test_append_completes_when_the_high_watermark_passes_it() -> None:
+def test_append_to_the_state_log_completes_when_the_high_watermark_passes_it() -> None:
     async def test(world: World) -> None:
         owner = await Owners(world).leads(1)
         world.nodes[1].cut_off()
@@ -115,7 +115,7 @@ def test_appends_in_flight_fail_when_leadership_is_lost() -> None:
     run(test)
 
 
-def test_an_append_after_which_the_isr_is_too_small_stays_pending() -> None:
+def test_append_stays_pending_while_the_isr_is_below_min_insync() -> None:
     async def test(world: World) -> None:
         owner = await Owners(world).leads(1)
         world.config = {"min.insync.replicas": "2"}
@@ -136,7 +136,7 @@ def test_an_append_after_which_the_isr_is_too_small_stays_pending() -> None:
     run(test)
 
 
-def test_a_leader_loads_only_after_its_epoch_start_is_committed() -> None:
+def test_leader_loads_only_after_the_start_of_its_epoch_is_committed() -> None:
     async def test(world: World) -> None:
         owners = Owners(world)
         first = await owners.leads(1)
@@ -144,7 +144,7 @@ def test_a_leader_loads_only_after_its_epoch_start_is_committed() -> None:
         world.nodes[1].cut_off()
         append = first.log.append(0, b"k", b"2")
         await world.until(lambda: world.nodes[1].replica().log.log_end_offset == 2)
-        # The same leader in a new epoch: its log holds k=2, which is not committed.
+        # Broker 1 leads in a new epoch. Its log has k=2, which is not committed.
         world.elect(1)
         with pytest.raises(NotCoordinatorError):
             await append
@@ -158,7 +158,9 @@ def test_a_leader_loads_only_after_its_epoch_start_is_committed() -> None:
     run(test)
 
 
-def test_a_copy_replaces_the_log_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_of_all_values_replaces_the_state_log_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BYTES_MIN", 2000)
     monkeypatch.setattr(keyed_state, "BATCH_BYTES", 100)
 
@@ -176,7 +178,7 @@ def test_a_copy_replaces_the_log_before_it(monkeypatch: pytest.MonkeyPatch) -> N
     run(test)
 
 
-def test_a_key_belongs_to_the_partition_of_its_crc32c() -> None:
+def test_partition_of_a_key_is_the_crc32c_modulo_the_partition_count() -> None:
     async def test(world: World) -> None:
         log = Owner(world, 1).log
         assert log.partition_of(b"id") == crc32c(b"id") % 4
@@ -187,7 +189,7 @@ def test_a_key_belongs_to_the_partition_of_its_crc32c() -> None:
     run(test, partitions=4)
 
 
-def test_an_append_to_a_partition_of_another_leader_fails() -> None:
+def test_append_to_a_partition_of_another_leader_fails() -> None:
     async def test(world: World) -> None:
         owners = Owners(world)
         await owners.leads(1)
@@ -198,13 +200,13 @@ def test_an_append_to_a_partition_of_another_leader_fails() -> None:
     run(test)
 
 
-def test_a_request_waits_for_the_load_of_a_new_leader() -> None:
+def test_wait_loaded_returns_once_the_leader_has_loaded() -> None:
     async def test(world: World) -> None:
         owner = Owner(world, 1)
         await owner.log.wait_loaded(0)
         assert owner.log.led(0) == 0
         other = Owner(world, 2)
         await other.log.wait_loaded(0)
-        assert other.log.led(0) is None, "no load is due"
+        assert other.log.led(0) is None, "broker 2 does not lead, so it loads nothing"
 
     run(test)

@@ -1,4 +1,4 @@
-"""The transaction coordinator: its records, markers, answers and expiry."""
+"""Tests of the transaction coordinator: records, markers, responses and expiry."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_commit_sends_markers_to_every_partition_and_group() -> None:
     run(test)
 
 
-def test_decision_that_is_not_committed_sends_no_marker() -> None:
+def test_coordinator_sends_no_marker_before_its_decision_is_committed() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)
@@ -62,7 +62,7 @@ def test_decision_that_is_not_committed_sends_no_marker() -> None:
     run(test)
 
 
-def test_next_coordinator_sends_the_markers_of_a_decided_transaction_again() -> None:
+def test_next_coordinator_resends_the_markers_of_a_decided_transaction() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)
@@ -76,15 +76,14 @@ def test_next_coordinator_sends_the_markers_of_a_decided_transaction_again() -> 
         }
         with pytest.raises(NotCoordinatorError, match="broker 1 does not coordinate"):
             await cluster.at[1].ask("x", lambda token: ev.Init(token, 1000))
-        # On the new coordinator the producer continues: its End is repeated, and its next
-        # transaction begins.
+        # The producer repeats its EndTxn at the new coordinator, and begins its next transaction.
         assert await cluster.end(pair, commit=False, number=2) == (5, 1)
         assert (await cluster.add((5, 1), number=2)).transaction == 2
 
     run(test)
 
 
-def test_lost_leadership_answers_waiting_requests() -> None:
+def test_waiting_requests_fail_when_the_coordinator_loses_leadership() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         cluster.world.nodes[1].cut_off()
@@ -102,7 +101,7 @@ def test_lost_leadership_answers_waiting_requests() -> None:
     run(test)
 
 
-def test_marker_is_repeated_until_its_leader_has_it() -> None:
+def test_marker_is_resent_until_the_partition_leader_accepts_it() -> None:
     async def test(cluster: Cluster) -> None:
         refusals = [6, 19, 3]
         cluster.code = lambda partition: refusals.pop() if partition and refusals else 0
@@ -116,7 +115,9 @@ def test_marker_is_repeated_until_its_leader_has_it() -> None:
     run(test)
 
 
-def test_many_markers_are_sent_one_request_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_requests_to_one_broker_are_sent_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def body(cluster: Cluster) -> None:
         monkeypatch.setattr(transaction_markers, "PARTITIONS_PER_CALL", 1)
         under_way = most = 0
@@ -141,8 +142,8 @@ def test_many_markers_are_sent_one_request_after_another(monkeypatch: pytest.Mon
     run(body)
 
 
-def test_open_attempts_of_a_sink_are_listed_until_their_batch_ends() -> None:
-    """Otherwise the search for hanging transactions finds no coordinator that will end them."""
+def test_open_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() -> None:
+    """A search for hanging transactions must find the coordinator that will end these."""
 
     async def body(cluster: Cluster) -> None:
         coordinator = cluster.at[1]
@@ -177,7 +178,7 @@ def test_open_attempts_of_a_sink_are_listed_until_their_batch_ends() -> None:
     run(body)
 
 
-def test_id_of_a_sink_that_is_being_created_is_refused_to_a_producer() -> None:
+def test_producer_cannot_take_the_id_of_a_spark_sink_that_is_being_created() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.init()
         join = JoinBatch(1, "s", "run", 0, 0, 0, 60_000, frozenset())
@@ -191,7 +192,7 @@ def test_id_of_a_sink_that_is_being_created_is_refused_to_a_producer() -> None:
     run(body)
 
 
-def test_sink_with_a_timeout_above_the_brokers_is_refused() -> None:
+def test_spark_sink_with_a_timeout_above_the_broker_limit_is_refused() -> None:
     async def body(cluster: Cluster) -> None:
         join = JoinBatch(1, "s", "run", 0, 0, 0, 900_001, frozenset())
         with pytest.raises(InvalidTransactionTimeoutError, match="lower the option or raise"):
@@ -200,7 +201,7 @@ def test_sink_with_a_timeout_above_the_brokers_is_refused() -> None:
     run(body)
 
 
-def test_partition_of_a_deleted_topic_counts_as_done() -> None:
+def test_marker_for_a_partition_of_a_deleted_topic_is_skipped() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)
@@ -213,10 +214,10 @@ def test_partition_of_a_deleted_topic_counts_as_done() -> None:
 
 
 @pytest.mark.parametrize("is_deleted", [False, None])
-def test_marker_waits_for_metadata_that_lack_a_new_topic(
+def test_marker_for_a_topic_missing_in_the_metadata_waits_for_the_metadata(
     is_deleted: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long ZooKeeper does not answer: a lost marker would hide the committed rows."""
+    """Without its marker, the partition would never show the committed records to readers."""
     monkeypatch.setattr(transaction_markers, "RETRY_S", (0.001, 0.002))
 
     async def test(cluster: Cluster) -> None:
@@ -248,7 +249,7 @@ def test_coordinator_stops_sending_a_marker_fenced_by_a_newer_coordinator() -> N
     run(test)
 
 
-def test_init_waits_for_the_abort_of_the_former_producers_transaction() -> None:
+def test_init_producer_id_waits_for_the_abort_of_the_former_producers_transaction() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)
@@ -260,7 +261,9 @@ def test_init_waits_for_the_abort_of_the_former_producers_transaction() -> None:
     run(test)
 
 
-def test_request_that_waits_too_long_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_producer_id_that_waits_too_long_fails_and_raises_no_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)
@@ -272,13 +275,13 @@ def test_request_that_waits_too_long_is_withdrawn(monkeypatch: pytest.MonkeyPatc
                 await cluster.init()
         cluster.unreachable = False
         await cluster.becomes(TransactionState.COMPLETE_COMMIT)
-        # The withdrawn Init raised no epoch.
+        # The failed InitProducerId raised no epoch.
         assert await cluster.init() == (5, 2)
 
     run(test)
 
 
-def test_open_transaction_times_out_after_its_state_is_loaded() -> None:
+def test_open_transaction_times_out_even_at_the_next_coordinator() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init(timeout_ms=100)
         await cluster.add(pair)
@@ -291,7 +294,7 @@ def test_open_transaction_times_out_after_its_state_is_loaded() -> None:
     run(test)
 
 
-def test_idle_id_expires_and_an_open_one_stays() -> None:
+def test_idle_transactional_id_expires_and_one_with_an_open_transaction_stays() -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.init()
         coordinator = cluster.at[1]
@@ -310,7 +313,7 @@ def test_idle_id_expires_and_an_open_one_stays() -> None:
     run(test, transactional_id_expiration_ms=10)
 
 
-def test_idle_ids_have_no_state_machine_in_memory() -> None:
+def test_idle_transactional_id_has_no_state_machine_in_memory() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)
@@ -322,7 +325,7 @@ def test_idle_ids_have_no_state_machine_in_memory() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 1025])
-def test_id_of_a_wrong_length_is_refused(name: str) -> None:
+def test_transactional_id_of_a_wrong_length_is_refused(name: str) -> None:
     async def test(cluster: Cluster) -> None:
         with pytest.raises(InvalidRequestError, match="give 1 to 1024 bytes"):
             await cluster.at[1].ask(name, lambda token: ev.Init(token, 1000))
@@ -330,7 +333,7 @@ def test_id_of_a_wrong_length_is_refused(name: str) -> None:
     run(test)
 
 
-def test_cluster_with_a_broker_without_transactions_refuses_ids() -> None:
+def test_transactional_ids_are_refused_while_a_broker_lacks_the_feature() -> None:
     async def test(cluster: Cluster) -> None:
         cluster.features = {}
         with pytest.raises(TransactionalIdAuthorizationError, match="upgrade it"):
@@ -367,7 +370,7 @@ def test_metrics_count_open_and_ended_transactions() -> None:
     run(test)
 
 
-def test_metrics_count_batches_of_sinks_by_outcome() -> None:
+def test_metrics_count_spark_sink_batches_by_outcome() -> None:
     async def test(cluster: Cluster) -> None:
         coordinator, metrics = cluster.at[1], cluster.metrics[1]
 

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas on a simulated ZooKeeper, and quotas of mutations."""
+"""Tests of DescribeClientQuotas, AlterClientQuotas and controller_mutation_rate."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ async def ask(world: World, call: Call[Any], broker: int = 1, **parts: Any) -> A
 
 
 @given(NAMES, st.one_of(st.none(), NAMES))
-def test_every_entity_has_a_path_of_its_own(user: str, client_id: str | None) -> None:
+def test_every_quota_entity_has_its_own_znode_path(user: str, client_id: str | None) -> None:
     entity = Entity(((CLIENT_ID, client_id), (USER, user)))
     path = entity_path(entity)
     assert path_entity(path) == entity
     assert path.count("/") == 2
 
 
-def test_quotas_are_described_by_every_broker_until_they_are_deleted() -> None:
+def test_client_quotas_are_described_by_every_broker_until_they_are_deleted() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         both = ((CLIENT_ID, "*"), (USER, DEFAULT))
@@ -92,7 +92,7 @@ def test_quotas_are_described_by_every_broker_until_they_are_deleted() -> None:
     run(body)
 
 
-def test_quota_that_cannot_hold_is_refused_with_its_entity() -> None:
+def test_invalid_client_quota_is_refused_with_its_entity() -> None:
     async def body(world: World) -> None:
         await world.start()
         for parts, key, value in (
@@ -109,7 +109,7 @@ def test_quota_that_cannot_hold_is_refused_with_its_entity() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_filter_with_an_impossible_match_is_refused(version: int) -> None:
+def test_describe_client_quotas_with_an_invalid_filter_is_refused(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         kind = admin.DescribeClientQuotasRequest.ComponentData
@@ -127,7 +127,7 @@ def test_filter_with_an_impossible_match_is_refused(version: int) -> None:
     run(body)
 
 
-def test_topics_beyond_the_mutation_rate_are_refused_until_it_refills() -> None:
+def test_topics_beyond_the_controller_mutation_rate_are_refused_until_it_refills() -> None:
     async def body(world: World) -> None:
         await world.start()
         rate = (("controller_mutation_rate", 1.0),)
@@ -140,7 +140,7 @@ def test_topics_beyond_the_mutation_rate_are_refused_until_it_refills() -> None:
             call = CreateTopicsRequest((CreatableTopic(name, partitions, 1),), 5000)
             return (await ask(world, call, quotas=quotas)).topics[0].error_code
 
-        # The partitions of eleven seconds may be created at once. A request is never split.
+        # The burst is 11 partitions. A request that exceeds the rest of the burst still passes.
         assert await create("a", 8) == 0
         assert await create("b", 8) == 0
         assert await create("c", 1) == ThrottlingQuotaExceededError.code
@@ -155,7 +155,7 @@ def test_topics_beyond_the_mutation_rate_are_refused_until_it_refills() -> None:
     run(body)
 
 
-def test_refused_partition_count_is_not_charged_to_the_mutation_rate() -> None:
+def test_refused_request_is_not_charged_to_the_controller_mutation_rate() -> None:
     async def body(world: World) -> None:
         await world.start()
         rate = (("controller_mutation_rate", 1.0),)

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata and DescribeCluster in every version."""
+"""Tests of ApiVersions, Metadata, DescribeCluster and UpdateFeatures in every version."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_api_versions_lists_apis_versions_and_features(version: int) -> None:
     run(body)
 
 
-def test_unknown_api_versions_request_receives_the_supported_versions() -> None:
+def test_api_versions_request_of_an_unknown_version_receives_the_supported_versions() -> None:
     async def body(world: World) -> None:
         await world.start()
         message = tables.decode(ApiKey.API_VERSIONS, 9, memoryview(b"\x07"), 0)
@@ -91,7 +91,7 @@ def test_metadata_describes_topics_by_name(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_missing_topic_is_created_if_broker_and_client_allow_it(version: int) -> None:
+def test_metadata_creates_a_missing_topic_if_broker_and_client_allow_it(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2, auto_create_topics=True, num_partitions=3)
         await world.make_topic("old")
@@ -112,7 +112,7 @@ def test_missing_topic_is_created_if_broker_and_client_allow_it(version: int) ->
     run(body)
 
 
-def test_a_topic_that_cannot_be_created_has_the_reason_as_its_error() -> None:
+def test_metadata_error_says_why_a_missing_topic_cannot_be_created() -> None:
     async def body(world: World) -> None:
         await world.start(1, auto_create_topics=True, default_replication_factor=2)
         answer = await world.ask("Metadata", 12, topics=by_name("t"))
@@ -126,7 +126,7 @@ def test_a_topic_that_cannot_be_created_has_the_reason_as_its_error() -> None:
     run(body)
 
 
-def test_one_request_creates_a_bounded_number_of_topics() -> None:
+def test_one_metadata_request_creates_a_limited_number_of_topics() -> None:
     async def body(world: World) -> None:
         await world.start(1, auto_create_topics=True)
         names = [f"t{number}" for number in range(CREATED_MAX + 1)]
@@ -138,7 +138,7 @@ def test_one_request_creates_a_bounded_number_of_topics() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_metadata_distinguishes_all_topics_from_none(version: int) -> None:
+def test_metadata_distinguishes_a_request_for_all_topics_from_one_for_none(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("a")
@@ -174,7 +174,7 @@ def test_metadata_describes_topics_by_id(version: int) -> None:
     run(body)
 
 
-def test_partition_without_a_live_leader_does_not_fail_the_others() -> None:
+def test_metadata_reports_a_leaderless_partition_beside_healthy_ones() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await world.make_topic("t", 2)
@@ -231,7 +231,7 @@ def test_topics_and_brokers_are_listed_as_config_resources(version: int) -> None
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.UPDATE_FEATURES))
-def test_the_present_level_of_a_feature_is_confirmed_and_any_other_refused(version: int) -> None:
+def test_update_features_accepts_only_the_current_level_of_a_feature(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         level = world.brokers[1].registry.snapshot.features["metadata"]
@@ -260,7 +260,7 @@ def test_the_present_level_of_a_feature_is_confirmed_and_any_other_refused(versi
     run(body)
 
 
-def test_topics_are_described_in_pages() -> None:
+def test_describe_topic_partitions_returns_topics_in_pages() -> None:
     async def body(world: World) -> None:
         await world.start()
         for name, partitions in (("b", 3), ("a", 2), ("c", 1)):
@@ -299,7 +299,7 @@ def test_topics_are_described_in_pages() -> None:
     run(body)
 
 
-def test_described_topic_agrees_with_its_metadata() -> None:
+def test_describe_topic_partitions_returns_the_topics_metadata() -> None:
     async def body(world: World) -> None:
         await world.start()
         made = await world.make_topic("t")
@@ -328,8 +328,8 @@ ON_CLUSTER = {5, 7, 8, 9, 10, 11, 12}
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-def test_all_operations_are_authorized_when_requested(is_asked: bool) -> None:
-    """All operations are set, as in Kafka without an authorizer; -2147483648 if not requested."""
+def test_authorized_operations_without_an_authorizer_are_all_operations(is_asked: bool) -> None:
+    """As in Kafka, the field is -2147483648 if the client did not request the operations."""
 
     def seen(found: set[int] | None) -> set[int] | None:
         assert is_asked or found is None

@@ -1,4 +1,4 @@
-"""Describe and alter settings through the handlers, in every version."""
+"""Tests of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs in every version."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_settings_of_topics_and_brokers_are_described(version: int) -> None:
     run(body)
 
 
-def test_only_requested_settings_are_described() -> None:
+def test_describe_configs_omits_documentation_and_synonyms_unless_requested() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -106,7 +106,9 @@ def test_only_requested_settings_are_described() -> None:
         (99, "x", InvalidRequestError.code, "resource of type 99 'x' has no settings"),
     ],
 )
-def test_undescribable_resources_are_refused(kind: int, name: str, code: int, words: str) -> None:
+def test_describe_configs_of_an_unknown_resource_is_refused(
+    kind: int, name: str, code: int, words: str
+) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -134,7 +136,7 @@ def test_group_has_no_settings() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
-def test_changed_settings_are_described_afterwards(version: int) -> None:
+def test_incremental_alter_configs_sets_deletes_and_appends(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", retention_ms="60000", segment_ms="5000")
@@ -173,7 +175,7 @@ KAFKA_DEFAULTS = {
     "remote.storage.enable": "false",
     "segment.index.bytes": "10485760",
     "segment.jitter.ms": "0",
-    # Kafka's defaults of the settings whose logbus default differs.
+    # The defaults of logbus for the settings below differ from Kafka's.
     "flush.messages": "9223372036854775807",
     "flush.ms": "9223372036854775807",
     "max.message.bytes": "1048588",
@@ -182,8 +184,8 @@ KAFKA_DEFAULTS = {
 }
 
 
-def test_kafka_topic_settings_are_accepted_at_their_defaults() -> None:
-    """Tools such as Terraform, Strimzi and kafka-configs write all defaults and read them back."""
+def test_topic_settings_of_kafka_are_accepted_with_kafkas_defaults() -> None:
+    """Terraform, Strimzi and kafka-configs write Kafka's defaults and read them back."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -201,7 +203,7 @@ def test_kafka_topic_settings_are_accepted_at_their_defaults() -> None:
     run(body)
 
 
-def test_a_segment_may_be_smaller_than_the_largest_batch() -> None:
+def test_segment_bytes_below_max_message_bytes_is_accepted() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", segment_bytes="1048576")
@@ -212,9 +214,11 @@ def test_a_segment_may_be_smaller_than_the_largest_batch() -> None:
     run(body)
 
 
-def test_setting_is_stored_in_its_canonical_spelling() -> None:
-    """A padded number once exceeded ZooKeeper's limit for one write, and the controller retried
-    that write for ever."""
+def test_setting_is_stored_in_canonical_form() -> None:
+    """Regression: a number padded with spaces exceeded ZooKeeper's limit for one write.
+
+    The controller then retried the write for ever.
+    """
 
     async def body(world: World) -> None:
         await world.start()
@@ -270,7 +274,7 @@ WRONG: list[tuple[tuple[tuple[str, int, str | None], ...], type[Exception], str]
 
 
 @pytest.mark.parametrize(("rows", "error", "words"), WRONG)
-def test_invalid_changes_change_nothing(
+def test_invalid_config_change_is_refused_and_changes_nothing(
     rows: tuple[tuple[str, int, str | None], ...], error: type[Exception], words: str
 ) -> None:
     async def body(world: World) -> None:
@@ -287,7 +291,7 @@ def test_invalid_changes_change_nothing(
     run(body)
 
 
-def test_unchangeable_resources_are_refused() -> None:
+def test_alter_configs_of_an_unchangeable_resource_is_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         row = ("retention.ms", OPERATION_SET, "1")
@@ -303,7 +307,7 @@ def test_unchangeable_resources_are_refused() -> None:
     run(body)
 
 
-def test_deleting_an_unset_throttle_succeeds() -> None:
+def test_deleting_an_unset_replication_throttle_succeeds() -> None:
     """Kafka's reassignment tool deletes throttles after every move, on brokers and topics."""
 
     async def body(world: World) -> None:
@@ -324,8 +328,8 @@ def test_deleting_an_unset_throttle_succeeds() -> None:
     run(body)
 
 
-def test_throttled_rates_of_a_broker_are_set_described_and_deleted() -> None:
-    """`kafka-reassign-partitions --throttle` sets them before a move."""
+def test_replication_throttle_of_a_broker_is_set_described_and_deleted() -> None:
+    """`kafka-reassign-partitions --throttle` sets the throttled rates before a reassignment."""
     name = "leader.replication.throttled.rate"
 
     async def body(world: World) -> None:
@@ -354,7 +358,7 @@ def test_throttled_rates_of_a_broker_are_set_described_and_deleted() -> None:
     run(body)
 
 
-def test_validate_only_changes_no_setting() -> None:
+def test_incremental_alter_configs_with_validate_only_changes_nothing() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -369,7 +373,7 @@ def test_validate_only_changes_no_setting() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ALTER_CONFIGS))
-def test_settings_are_replaced(version: int) -> None:
+def test_alter_configs_replaces_all_settings_of_a_topic(version: int) -> None:
     def replaced(kind: int, name: str, **settings: str) -> Any:
         path = "AlterConfigsResource"
         configs = [

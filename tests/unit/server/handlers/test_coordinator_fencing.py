@@ -1,4 +1,4 @@
-"""Coordinators without ZooKeeper: one isolated broker, or all brokers."""
+"""Tests of group coordinators that do not reach ZooKeeper, which ask other brokers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_lite.wire.calls.groups import FindCoordinatorRequest, FindCoordinato
 
 
 class Wire(Calls):
-    """Calls that can be cut, or wait for a silent broker."""
+    """Calls to other brokers: all fail if ``is_cut``; those to broker ``silent`` wait 60 s."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.brokers)
@@ -30,7 +30,7 @@ class Wire(Calls):
         return await self.send(broker_id, call)
 
 
-def test_isolated_coordinator_gives_up_groups_that_moved() -> None:
+def test_isolated_group_coordinator_gives_up_groups_that_moved() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.make_topic("t")
@@ -39,16 +39,16 @@ def test_isolated_coordinator_gives_up_groups_that_moved() -> None:
         wire = Wire(world)
         opinion = CoordinatorFencing(one.broker, parts.registry, parts.groups, wire.ask)
         await opinion.look()
-        assert wire.asked == 0, "ZooKeeper answers"
+        assert wire.asked == 0, "a coordinator that reaches ZooKeeper asks no broker"
         store.cut()
         await opinion.look()
         assert wire.asked == 2
-        assert await one.heartbeat() == 0, "its session may live"
+        assert await one.heartbeat() == 0, "the other brokers still see the coordinator's session"
         await asyncio.sleep(20.0)
         assert one.broker not in world.brokers[one.broker % 3 + 1].registry.snapshot.brokers
         wire.is_cut = True
         await opinion.look()
-        assert await one.heartbeat() == 0, "nobody says otherwise"
+        assert await one.heartbeat() == 0, "no broker has answered that the group moved"
         wire.is_cut = False
         await opinion.look()
         assert await one.heartbeat() == UnknownMemberIdError.code
@@ -57,9 +57,11 @@ def test_isolated_coordinator_gives_up_groups_that_moved() -> None:
     run(body)
 
 
-def test_silent_peer_does_not_delay_the_answers_of_others() -> None:
-    """Once, the check processed answers only after all had arrived. Peers take turns, so that
-    the cost is the same in a large cluster."""
+def test_silent_broker_does_not_delay_the_answers_of_other_brokers() -> None:
+    """Regression: the check used no answer before all had arrived.
+
+    Each check asks only three brokers, so its cost does not grow with the cluster.
+    """
 
     async def body(world: World) -> None:
         await world.start(5)
@@ -80,7 +82,7 @@ def test_silent_peer_does_not_delay_the_answers_of_others() -> None:
     run(body)
 
 
-def test_members_stay_while_no_broker_reaches_zookeeper() -> None:
+def test_group_members_stay_while_no_broker_reaches_zookeeper() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.make_topic("t")

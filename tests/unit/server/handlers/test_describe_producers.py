@@ -1,4 +1,4 @@
-"""DescribeProducers over a real replica: the idempotent producers recorded in its log."""
+"""Tests of DescribeProducers: the idempotent producers that a replica's log records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey
 
 
-def test_the_producers_of_a_log_are_described_by_each_replica() -> None:
+def test_describe_producers_is_answered_by_each_replica() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"no producer"])

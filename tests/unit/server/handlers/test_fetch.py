@@ -1,4 +1,4 @@
-"""Fetches over real replicas with logs in memory. Tests with real disks are in tests/cluster."""
+"""Tests of Fetch and ListOffsets over replicas with logs in memory."""
 
 from __future__ import annotations
 
@@ -66,11 +66,13 @@ class Reader:
 @pytest.mark.parametrize(
     ("says_epoch", "expected"), [(True, FencedLeaderEpochError), (False, NotLeaderError)]
 )
-def test_fetch_from_a_deposed_leader_is_not_offset_out_of_range(
+def test_fetch_from_a_deposed_leader_never_answers_offset_out_of_range(
     says_epoch: bool, expected: type[LogbusError]
 ) -> None:
-    """An unclean election truncates the log while a read waits for a thread. Only the new leader
-    can answer for the offset, so the client must not reset to ``start``."""
+    """An unclean election truncates the log while the read of a fetch waits for a thread.
+
+    OFFSET_OUT_OF_RANGE would make the client reset its offset, and only the new leader knows.
+    """
 
     async def body(world: World) -> None:
         old = await with_records(world)
@@ -89,7 +91,7 @@ def test_fetch_from_a_deposed_leader_is_not_offset_out_of_range(
 
 
 def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
-    """Repeat the previous case with a timestamp lookup."""
+    """An unclean election truncates the log while the lookup waits for a thread."""
 
     async def body(world: World) -> None:
         old = await with_records(world)
@@ -109,8 +111,8 @@ def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
     run(body, brokers=2)
 
 
-def test_follower_answers_only_the_debugging_consumer() -> None:
-    """Kafka's ReplicaVerificationTool compares what each replica has below its high watermark."""
+def test_follower_answers_only_fetches_of_the_debugging_consumer() -> None:
+    """Kafka's ReplicaVerificationTool fetches from each replica as the debugging consumer."""
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -131,8 +133,8 @@ def test_follower_answers_only_the_debugging_consumer() -> None:
     run(body, brokers=2)
 
 
-def test_a_consumer_of_another_leader_epoch_is_fenced() -> None:
-    """Fence waiting fetches as well when the epoch ends. Epoch -1 disables the check."""
+def test_fetch_with_another_leader_epoch_is_fenced() -> None:
+    """A waiting fetch is fenced too when the epoch ends. Epoch -1 disables the check."""
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -165,11 +167,13 @@ def test_a_consumer_of_another_leader_epoch_is_fenced() -> None:
     run(body, brokers=1)
 
 
-def test_undecodable_batch_changes_neither_leadership_nor_isr(
+def test_fetch_of_an_undecodable_batch_keeps_leadership_and_isr(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Clients that need rows get CORRUPT_MESSAGE at the batch's offset and continue after it.
-    The follower holds the same bytes, so electing it would only repeat the error."""
+    """Clients that need rows get CORRUPT_MESSAGE at the batch and can continue after it.
+
+    The follower has the same bytes, so an election would only repeat the error.
+    """
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -204,11 +208,10 @@ def test_undecodable_batch_changes_neither_leadership_nor_isr(
     ("timestamp", "since", "expected"),
     [(-4, 8, (0, 0)), (-5, 9, (-1, -1)), (-6, 11, (-1, -1)), (-7, 12, (-1, -1))],
 )
-def test_tiered_storage_offsets_are_listed_from_their_first_version(
+def test_list_offsets_for_tiered_storage_timestamps_is_answered_from_their_first_version(
     timestamp: int, since: int, expected: tuple[int, int]
 ) -> None:
-    """Storage is not tiered: the earliest local offset is the earliest offset, and no other
-    exists."""
+    """logbus has no tiered storage. The earliest local offset is the earliest offset."""
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -231,7 +234,7 @@ def test_tiered_storage_offsets_are_listed_from_their_first_version(
 
 
 async def with_records(world: World) -> Node:
-    """Return broker 1, which leads, with three records that broker 2 lacks."""
+    """Return the leader, broker 1, with three records that broker 2 lacks."""
     world.config = {"min.insync.replicas": "1"}
     leader = await world.serves(1)
     leader.cut_off()

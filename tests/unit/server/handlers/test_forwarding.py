@@ -1,4 +1,4 @@
-"""Requests forwarded to a controller that hangs."""
+"""Tests of requests that a broker forwards to a hanging controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expiry of group offsets."""
+"""Tests of the expiry of groups and their offsets after offsets.retention.minutes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_lite.metadata.store import Create, Delete, Set
 from broker_lite.model import CommittedOffset, TopicPartition
 
 
-def test_native_groups_expire_after_the_retention_time() -> None:
+def test_native_group_without_members_expires_after_offsets_retention() -> None:
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
         await world.make_topic("t")
@@ -28,12 +28,14 @@ def test_native_groups_expire_after_the_retention_time() -> None:
             await asyncio.sleep(1200)
             await parts.groups.expire()
         kept = await parts.registry.groups.fetch("g")
-        assert len(kept) == 1, "it has a member, though no commit for long"
+        assert len(kept) == 1, "a group with a member does not expire"
         await store.write([Delete(consumer)])
         await parts.groups.expire()
         await asyncio.sleep(3500)
         await parts.groups.expire()
-        assert await parts.registry.groups.kind("g") == "native", "empty since the last look"
+        assert await parts.registry.groups.kind("g") == "native", (
+            "the retention time begins when the last member leaves"
+        )
         await asyncio.sleep(150)
         await parts.groups.expire()
         assert await parts.registry.groups.kind("g") is None
@@ -41,7 +43,7 @@ def test_native_groups_expire_after_the_retention_time() -> None:
     run(body)
 
 
-def test_mirror_progress_does_not_expire() -> None:
+def test_offsets_of_mirrors_do_not_expire() -> None:
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
         await world.make_topic("t")
@@ -56,9 +58,11 @@ def test_mirror_progress_does_not_expire() -> None:
     run(body)
 
 
-def test_native_group_with_members_between_two_checks_does_not_expire() -> None:
-    """A job runs for a minute each hour and commits only when it has read records. Brokers never
-    saw its members, so the group seemed empty since its last commit."""
+def test_native_group_with_short_lived_members_does_not_expire() -> None:
+    """Regression: brokers did not see members that came and left between two checks.
+
+    They then counted the retention time of such a group from its last commit.
+    """
 
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=600_000)
@@ -73,7 +77,7 @@ def test_native_group_with_members_between_two_checks_does_not_expire() -> None:
             await parts.groups.expire()
             znode = await store.get(path)
             assert znode is not None
-            # Write it as a claim does; the owner leaves before the next check.
+            # A member claims the partition, which writes this znode, and leaves before the check.
             await store.write([Set(path, znode.data, znode.version)])
             await asyncio.sleep(1200)
             await parts.groups.expire()
@@ -86,7 +90,7 @@ def test_native_group_with_members_between_two_checks_does_not_expire() -> None:
     run(body)
 
 
-def test_kafka_groups_expire_after_the_retention_time() -> None:
+def test_kafka_group_without_members_expires_after_offsets_retention() -> None:
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
         await world.make_topic("t")
@@ -103,7 +107,7 @@ def test_kafka_groups_expire_after_the_retention_time() -> None:
             assert await one.heartbeat() == 0
             await parts.groups.expire()
         kept = set(await parts.registry.groups.kinds())
-        assert kept == {"g"}, "it has a member, though no commit for long"
+        assert kept == {"g"}, "a group with a member does not expire"
         assert set(await one.leave()) == {0}
         await asyncio.sleep(3500)
         await parts.groups.expire()

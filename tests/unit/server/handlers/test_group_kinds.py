@@ -1,4 +1,4 @@
-"""Native and Kafka members of one group, and concurrent takeovers of a group."""
+"""Tests of groups that native and Kafka members try to join, and of concurrent group loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broker_lite.native.events import PartitionStart
 from broker_lite.native.member import NativeShell as NativeMember
 
 
-def test_native_and_kafka_members_do_not_mix() -> None:
+def test_native_group_refuses_kafka_members() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -50,7 +50,7 @@ class NativeReader:
     def __init__(self, world: World, name: str) -> None:
         self.refused: list[str] = []
         self.given: asyncio.Queue[int | None] = asyncio.Queue()
-        """Offsets of partition 0."""
+        """The committed offset of partition 0 at each assignment; None without a commit."""
         loop, subscription = asyncio.get_running_loop(), znodes.NativeSubscription(("t",), None, 1)
         self.member = NativeMember(
             "g", name, subscription, self,
@@ -67,15 +67,17 @@ class NativeReader:
         raise AssertionError("nobody else is there")
 
     def renewed(self) -> None:
-        """Do nothing: this reader polls by itself."""
+        """Do nothing, because this reader polls by itself."""
 
     def refuse(self, error: LogbusError) -> None:
         self.refused.append(error.name)
 
 
-def test_first_member_determines_the_group_kind() -> None:
-    """A commit without a member once fixed the kind as Kafka's. A copy of a native group's
-    offsets was then readable by Kafka members only."""
+def test_first_member_determines_whether_a_group_is_native_or_kafka() -> None:
+    """Regression: a commit without a member made the group a Kafka group.
+
+    Native members could then not read offsets that were copied into a group.
+    """
 
     async def body(world: World) -> None:
         await world.start(group_initial_rebalance_delay_ms=3000)
@@ -87,7 +89,7 @@ def test_first_member_determines_the_group_kind() -> None:
         native = NativeReader(world, "n")
         await native.member.start()
         assert await native.given.get() == 5
-        # The native member converted the group before the first join was answered.
+        # The native member converted the group before the Kafka member's join was answered.
         assert await joining == NotCoordinatorError.code
         gathering.id = ""
         assert await gathering.join() == InconsistentGroupProtocolError.code
@@ -117,9 +119,11 @@ def test_first_member_determines_the_group_kind() -> None:
     run(body)
 
 
-def test_concurrent_takeovers_of_a_group_create_one_coordinator() -> None:
-    """A describe request checked for members before others joined, and then replaced the machine
-    that held them. The replacement began a generation that existed already."""
+def test_concurrent_requests_to_a_new_coordinator_load_the_group_once() -> None:
+    """Regression: a describe request replaced the group state that concurrent joins had loaded.
+
+    The members were lost, and the new state began a generation that existed already.
+    """
 
     async def body(world: World) -> None:
         await world.start(2)

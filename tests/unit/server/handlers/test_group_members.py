@@ -1,4 +1,4 @@
-"""Members of Kafka groups in every version, and coordinators that move."""
+"""Tests of the group APIs for members in every version, and of coordinators that move."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from broker_lite.wire.calls import members
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
-def test_members_join_in_every_version(version: int) -> None:
+def test_join_group_is_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         one, two = Member(world), Member(world)
@@ -58,7 +58,7 @@ def test_members_join_in_every_version(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.SYNC_GROUP))
-def test_assignments_are_returned_in_every_version(version: int) -> None:
+def test_sync_group_returns_assignments_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         one = Member(world)
@@ -93,7 +93,7 @@ def test_heartbeats_are_answered_in_every_version(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
-def test_members_leave_in_every_version(version: int) -> None:
+def test_leave_group_is_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         one, two = await gathered(world, 2)
@@ -123,7 +123,7 @@ def test_silent_member_is_removed_after_its_session_timeout() -> None:
     run(body)
 
 
-def test_only_members_commit_and_only_in_their_generation() -> None:
+def test_only_members_of_the_current_generation_commit() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -135,7 +135,7 @@ def test_only_members_commit_and_only_in_their_generation() -> None:
         old = one.generation
         joining = asyncio.ensure_future(one.join())
         await asyncio.sleep(0.01)
-        assert await two.commit(5) == 0, "it has not joined again yet, and may"
+        assert await two.commit(5) == 0, "a member may commit until it rejoins"
         assert await two.join() == 0
         await joining
         assert await two.commit(6) == RebalanceInProgressError.code
@@ -160,14 +160,16 @@ def test_group_survives_deletion_and_recreation_of_its_topic() -> None:
         assert await one.commit(6) == UnknownTopicOrPartitionError.code
         assert await both(one.heartbeat(), two.heartbeat()) == [0, 0]
         await world.make_topic("t")
-        assert await world.brokers[1].registry.groups.fetch("g") == {}, "of another topic"
+        assert await world.brokers[1].registry.groups.fetch("g") == {}, (
+            "the offsets of the deleted topic are gone"
+        )
         assert await one.commit(1) == 0
         assert await both(one.heartbeat(), two.heartbeat()) == [0, 0]
 
     run(body)
 
 
-def test_static_members_are_fenced() -> None:
+def test_static_member_is_fenced_once_replaced() -> None:
     async def body(world: World) -> None:
         await world.start()
         (one,) = await gathered(world, 1, group_instance_id="i")
@@ -184,10 +186,8 @@ def test_static_members_are_fenced() -> None:
     run(body)
 
 
-def test_static_members_successor_reads_its_last_commit() -> None:
-    """Regression: no generation is written in this case, so the join did not wait for the pending
-    commit.
-    """
+def test_successor_of_a_static_member_reads_its_last_commit() -> None:
+    """Regression: the join of a static member's successor did not wait for the pending commit."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -205,7 +205,7 @@ def test_static_members_successor_reads_its_last_commit() -> None:
     run(body)
 
 
-def test_group_name_is_any_text_up_to_the_limit() -> None:
+def test_group_id_may_be_any_text_up_to_the_length_limit() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -227,7 +227,7 @@ def test_group_name_is_any_text_up_to_the_limit() -> None:
     run(body)
 
 
-def test_full_group_refuses_new_members_without_a_rebalance() -> None:
+def test_full_group_refuses_further_members() -> None:
     async def body(world: World) -> None:
         await world.start(group_size_max=3)
         one, two = await gathered(world, 2)
@@ -244,9 +244,8 @@ def test_full_group_refuses_new_members_without_a_rebalance() -> None:
     run(body)
 
 
-def test_metadata_of_all_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker refuses new members, and the leader retries its assignment, until others have
-    left."""
+def test_memory_of_group_metadata_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit, the broker refuses new members and larger assignments."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -268,11 +267,13 @@ def test_metadata_of_all_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     run(body)
 
 
-def test_member_that_only_received_an_id_reserves_no_memory(
+def test_requested_member_id_reserves_no_memory_before_the_join(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All members that requested an id once joined together despite little memory. A returning
-    static member was refused the memory that its predecessor had left."""
+    """Regression: more members joined at once than the memory limit allows.
+
+    The successor of a static member was refused although it replaces the predecessor's metadata.
+    """
 
     async def body(world: World) -> None:
         await world.start()
@@ -291,8 +292,8 @@ def test_member_that_only_received_an_id_reserves_no_memory(
     run(body)
 
 
-def test_ten_thousand_requested_member_ids_do_not_affect_the_group() -> None:
-    """Use the real limit of brokers; raw bytes keep the test fast."""
+def test_ten_thousand_requested_member_ids_do_not_disturb_the_group() -> None:
+    """The group has the default limit of 1,000 members."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -335,7 +336,7 @@ def test_ten_thousand_requested_member_ids_do_not_affect_the_group() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_GROUPS))
-def test_members_are_described(version: int) -> None:
+def test_describe_groups_returns_members_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(3)
         one, two = await gathered(world, 2)
@@ -353,7 +354,7 @@ def test_members_are_described(version: int) -> None:
     run(body)
 
 
-def test_groups_with_members_are_listed_and_protected() -> None:
+def test_group_with_members_is_listed_and_cannot_be_deleted() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -385,7 +386,7 @@ def test_groups_with_members_are_listed_and_protected() -> None:
     run(body)
 
 
-def test_a_group_is_deleted_right_after_its_last_member_left() -> None:
+def test_group_can_be_deleted_right_after_its_last_member_left() -> None:
     """DeleteGroups arrives before the coordinator has written the empty generation."""
 
     async def body(world: World) -> None:
@@ -399,7 +400,7 @@ def test_a_group_is_deleted_right_after_its_last_member_left() -> None:
     run(body)
 
 
-def test_a_group_is_deleted_right_after_its_static_member_expired() -> None:
+def test_group_can_be_deleted_right_after_its_static_member_expired() -> None:
     """ZooKeeper is unavailable while the static member's session ends."""
 
     async def body(world: World) -> None:
@@ -407,7 +408,7 @@ def test_a_group_is_deleted_right_after_its_static_member_expired() -> None:
         (one,) = await gathered(world, 1, group_instance_id="i")
         group = world.brokers[one.broker].groups.find("g")
         assert group is not None
-        await asyncio.sleep(9.9)  # The session timeout is 10 s.
+        await asyncio.sleep(9.9)  # The static member's session times out after 10 s.
         world.service.stop()
         while group.size:
             await asyncio.sleep(0.01)
@@ -420,7 +421,7 @@ def test_a_group_is_deleted_right_after_its_static_member_expired() -> None:
     run(body)
 
 
-def test_group_moves_with_its_generation_when_the_coordinator_dies() -> None:
+def test_group_keeps_its_generation_when_its_coordinator_dies() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.make_topic("t")
@@ -436,8 +437,7 @@ def test_group_moves_with_its_generation_when_the_coordinator_dies() -> None:
             await asyncio.sleep(0.1)
         for group, before in stayed.items():
             assert (coordinator(world, group) != before) == (group in moved)
-        # The members are live but unknown to the new coordinator. The group is not Empty, before or
-        # after the takeover.
+        # The new coordinator does not know the live members, so it must not report Empty.
         for member in (one, two):
             member.broker = coordinator(world, "g")
         assert await one.listed() == ["PreparingRebalance"]
@@ -447,7 +447,7 @@ def test_group_moves_with_its_generation_when_the_coordinator_dies() -> None:
             assert await member.heartbeat() == UnknownMemberIdError.code
             assert await member.commit(6) == UnknownMemberIdError.code
             member.id = ""
-        # The members may still read, so the coordinator waits for them and the group is not Empty.
+        # Members may still read, so the coordinator waits for their rejoin.
         assert await Member(world).commit(6) == CoordinatorLoadInProgressError.code
         answer = await world.ask("DeleteGroups", 2, broker=one.broker, groups_names=["g"])
         assert answer.results[0].error_code == NonEmptyGroupError.code
@@ -465,7 +465,7 @@ def test_group_moves_with_its_generation_when_the_coordinator_dies() -> None:
 
 
 def test_group_whose_members_died_with_the_coordinator_becomes_empty() -> None:
-    """No member returns; only list requests mention the group."""
+    """No member returns, so only list and describe requests make the coordinator load the group."""
 
     async def body(world: World) -> None:
         await world.start(2)
@@ -488,7 +488,7 @@ def test_group_whose_members_died_with_the_coordinator_becomes_empty() -> None:
     run(body)
 
 
-def test_described_group_shows_a_rebalance() -> None:
+def test_describe_groups_shows_the_state_during_a_rebalance() -> None:
     async def body(world: World) -> None:
         await world.start()
         one, two = await gathered(world, 2)
@@ -510,7 +510,7 @@ def test_described_group_shows_a_rebalance() -> None:
 
 
 def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> None:
-    """A watch reports another broker's claim at once."""
+    """A ZooKeeper watch tells the coordinator at once that another broker claimed the group."""
 
     async def body(world: World) -> None:
         await world.start(2)
@@ -521,8 +521,7 @@ def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> Non
         thief = world.brokers[3 - one.broker].registry
         await thief.groups.claim("g")
         assert await asyncio.wait_for(joining, 1) == NotCoordinatorError.code
-        # The broker is still the group's coordinator by hashing, so the next join claims the group
-        # again.
+        # The hash of the group still selects this broker, so the next join claims the group again.
         two.id = ""
         assert await two.join() == 0
         assert two.generation == 2
@@ -534,7 +533,7 @@ def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> Non
     run(body)
 
 
-def test_other_brokers_answer_not_coordinator() -> None:
+def test_group_requests_to_another_broker_get_not_coordinator() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await world.make_topic("t")
@@ -552,7 +551,7 @@ def test_other_brokers_answer_not_coordinator() -> None:
     run(body)
 
 
-def test_without_zookeeper_members_stay_and_rebalances_wait() -> None:
+def test_without_zookeeper_group_members_stay_and_rebalances_wait() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")

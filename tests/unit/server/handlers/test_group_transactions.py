@@ -1,4 +1,4 @@
-"""Offsets in transactions through the handlers: members, verification, ends, and stable reads."""
+"""Tests of group offsets that are committed in transactions, through the handlers."""
 
 from __future__ import annotations
 
@@ -142,13 +142,17 @@ async def parts(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.TXN_OFFSET_COMMIT))
-def test_offsets_are_kept_until_the_transaction_ends_in_every_version(version: int) -> None:
+def test_transactional_offsets_are_pending_until_the_transaction_ends_in_every_version(
+    version: int,
+) -> None:
     async def body(world: World) -> None:
         coordinator = await start(world)
         assert await commit(world, 5, version) == 0
         assert await commit(world, 6, version) == 0
         request = AddGroupRequest("copier", 1000, 0, "g", verify_only=version < 5)
-        assert coordinator.asked == [request], "not asked once a transaction"
+        assert coordinator.asked == [request], (
+            "the second commit of a transaction needs no verification"
+        )
         assert await fetch(world) == (UnstableOffsetCommitError.code, -1)
         assert await fetch(world, is_stable=False) == (0, -1)
         assert await end(world) == 0
@@ -159,7 +163,7 @@ def test_offsets_are_kept_until_the_transaction_ends_in_every_version(version: i
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
-def test_stable_fetch_reports_pending_offsets_in_every_version(version: int) -> None:
+def test_offset_fetch_with_require_stable_reports_pending_offsets(version: int) -> None:
     async def body(world: World) -> None:
         await start(world)
         await commit(world, 5)
@@ -171,7 +175,7 @@ def test_stable_fetch_reports_pending_offsets_in_every_version(version: int) -> 
     run(body)
 
 
-def test_each_offset_row_has_its_own_error() -> None:
+def test_txn_offset_commit_has_an_error_for_each_partition() -> None:
     async def body(world: World) -> None:
         await start(world)
         good, bad = OffsetToCommit(0, 5), OffsetToCommit(9, 5)
@@ -191,8 +195,8 @@ def test_each_offset_row_has_its_own_error() -> None:
     run(body)
 
 
-def test_only_the_present_generation_commits_in_a_transaction() -> None:
-    """KIP-447. A client without a member may commit, as versions below 3 must."""
+def test_only_the_current_generation_commits_in_a_transaction() -> None:
+    """KIP-447; versions below 3 have no member fields, so such commits are accepted."""
 
     async def body(world: World) -> None:
         await start(world)
@@ -216,7 +220,7 @@ def test_only_the_present_generation_commits_in_a_transaction() -> None:
     run(body)
 
 
-def test_replaced_static_member_is_fenced() -> None:
+def test_txn_offset_commit_of_a_replaced_static_member_is_fenced() -> None:
     async def body(world: World) -> None:
         await start(world)
         old = Member(world)
@@ -231,7 +235,7 @@ def test_replaced_static_member_is_fenced() -> None:
     run(body)
 
 
-def test_member_that_leaves_during_the_verification_adds_nothing() -> None:
+def test_txn_offset_commit_of_a_member_that_leaves_meanwhile_is_refused() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world)
         (one,) = await gathered(world, 1)
@@ -257,21 +261,21 @@ def test_member_that_leaves_during_the_verification_adds_nothing() -> None:
         (5, NotCoordinatorError, CoordinatorNotAvailableError.code),
     ],
 )
-def test_refused_verification_is_answered_in_the_versions_terms(
+def test_refusal_by_the_transaction_coordinator_has_the_error_code_of_the_version(
     version: int, answer: Any, code: int
 ) -> None:
     async def body(world: World) -> None:
         coordinator = await start(world, AddGroupResponse(answer.code))
         assert await commit(world, 5, version) == code
         assert await parts(world) == []
-        # The next request is verified again.
+        # The refusal is not stored, so the next request is verified again.
         coordinator.answers = [OK]
         assert await commit(world, 5, version) == 0
 
     run(body)
 
 
-def test_retriable_answers_are_retried_for_a_second() -> None:
+def test_verification_of_offsets_is_retried_after_retriable_errors() -> None:
     async def body(world: World) -> None:
         busy = AddGroupResponse(ConcurrentTransactionsError.code)
         coordinator = await start(world, busy, NetworkError("broken"), busy, OK)
@@ -281,7 +285,7 @@ def test_retriable_answers_are_retried_for_a_second() -> None:
     run(body)
 
 
-def test_requests_of_one_producer_share_a_verification() -> None:
+def test_concurrent_offset_commits_of_one_producer_share_a_verification() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world)
         assert await asyncio.gather(*(commit(world, n) for n in range(5))) == [0] * 5
@@ -291,8 +295,8 @@ def test_requests_of_one_producer_share_a_verification() -> None:
     run(body)
 
 
-def test_end_during_the_verification_refuses_the_offsets() -> None:
-    """The late answer must not admit them to the producer's next transaction."""
+def test_transaction_end_during_the_verification_refuses_the_offsets() -> None:
+    """A late verification must not add the offsets to the producer's next transaction."""
 
     async def body(world: World) -> None:
         coordinator = await start(world)
@@ -303,7 +307,7 @@ def test_end_during_the_verification_refuses_the_offsets() -> None:
     run(body)
 
 
-def test_next_transaction_is_verified_again() -> None:
+def test_offsets_of_the_next_transaction_are_verified_again() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world, OK, OK._replace(number=2))
         assert await commit(world, 5, 4) == 0
@@ -315,7 +319,7 @@ def test_next_transaction_is_verified_again() -> None:
     run(body)
 
 
-def test_fenced_epoch_is_refused() -> None:
+def test_txn_offset_commit_of_a_fenced_producer_epoch_is_refused() -> None:
     async def body(world: World) -> None:
         await start(world)
         assert await commit(world, 5, producer_epoch=3) == 0
@@ -325,14 +329,14 @@ def test_fenced_epoch_is_refused() -> None:
     run(body)
 
 
-def test_deposed_transaction_coordinator_decides_nothing() -> None:
+def test_deposed_transaction_coordinator_cannot_end_offsets() -> None:
     async def body(world: World) -> None:
         await start(world, OK._replace(coordinator_epoch=4), OK)
         assert await commit(world, 5) == 0
         fenced = TransactionCoordinatorFencedError.code
         assert await end(world, coordinator_epoch=3) == fenced
         assert await parts(world) == ["1000-0-1-0"]
-        # A confirmation by that coordinator is not accepted for another producer either.
+        # The deposed coordinator's verification is not accepted for another producer either.
         code = CoordinatorNotAvailableError.code
         assert await commit(world, 5, producer_id=2000) == code
         assert await end(world, coordinator_epoch=4) == 0
@@ -340,7 +344,7 @@ def test_deposed_transaction_coordinator_decides_nothing() -> None:
     run(body)
 
 
-def test_only_brokers_end_offsets_in_a_group() -> None:
+def test_end_group_offsets_request_of_a_client_is_refused() -> None:
     async def body(world: World) -> None:
         await start(world)
         assert await commit(world, 5) == 0
@@ -351,7 +355,7 @@ def test_only_brokers_end_offsets_in_a_group() -> None:
     run(body)
 
 
-def test_other_brokers_do_not_serve_the_group() -> None:
+def test_transactional_offsets_at_another_broker_get_not_coordinator() -> None:
     async def body(world: World) -> None:
         await start(world, count=3)
         view = world.brokers[1].groups.coordinator_of("g")
@@ -364,7 +368,7 @@ def test_other_brokers_do_not_serve_the_group() -> None:
     run(body)
 
 
-def test_native_group_takes_no_offsets_of_transactions() -> None:
+def test_native_group_refuses_offsets_of_transactions() -> None:
     async def body(world: World) -> None:
         await start(world)
         native = znodes.encode_group(znodes.KIND_NATIVE)
@@ -388,7 +392,7 @@ def test_native_group_takes_no_offsets_of_transactions() -> None:
         (NetworkError("unreachable"), False),
     ],
 )
-def test_overdue_pending_offsets_are_dropped_when_their_transaction_has_ended(
+def test_overdue_pending_offsets_are_dropped_if_their_transaction_has_ended(
     answer: Any, is_ended: bool
 ) -> None:
     async def body(world: World) -> None:
@@ -399,7 +403,7 @@ def test_overdue_pending_offsets_are_dropped_when_their_transaction_has_ended(
         overdue = world.brokers[1].group_transactions.end_overdue
         await asyncio.sleep(2 * limit_ms / 1000 - 1)
         await overdue()
-        assert len(coordinator.asked) == 1, "asked before the transaction was overdue"
+        assert len(coordinator.asked) == 1, "the coordinator is asked only about overdue offsets"
         await asyncio.sleep(2)
         await overdue()
         assert coordinator.asked[1:] == [AddGroupRequest("copier", 1000, 0, "g", True)]

@@ -1,4 +1,4 @@
-"""Group offsets, group coordinators and producer ids through the handlers, in every version."""
+"""Tests of the APIs for group offsets, group coordinators and producer ids in every version."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from broker_lite.wire.calls import groups
 
 
 def commit_row(name: str, **rows: Any) -> Any:
-    """Build a topic row; ``p0=(offset, epoch, metadata)`` is partition 0, and so on."""
+    """Return a topic row. ``p0=(offset, epoch, metadata)`` is for partition 0, ``p1`` for 1."""
     path = "OffsetCommitRequestTopic"
     return struct(
         "OffsetCommit", path, name=name,
@@ -69,7 +69,7 @@ async def fetch(world: World, version: int, group: str, wanted: dict[str, list[i
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
-def test_offsets_are_committed(version: int) -> None:
+def test_offset_commit_is_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", 3)
@@ -91,8 +91,8 @@ def test_offsets_are_committed(version: int) -> None:
     run(body)
 
 
-def test_a_commit_of_version_1_is_stored() -> None:
-    """kaf and sarama before 1.41 send version 1; `kaf group commit` ignores a partition's error."""
+def test_offset_commit_of_version_1_is_stored() -> None:
+    """kaf and sarama before 1.41 send version 1, and kaf ignores errors in the response."""
     body_of_2016 = (
         b"\0\1g" + b"\xff" * 4 + b"\0\0"
         + b"\0\0\0\1" + b"\0\1t"
@@ -114,7 +114,7 @@ def test_a_commit_of_version_1_is_stored() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
-def test_offsets_are_fetched(version: int) -> None:
+def test_offset_fetch_is_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", 3)
@@ -186,7 +186,7 @@ async def own_commit(world: World, *topics: groups.OffsetCommitTopic) -> list[li
     return [[row.error_code for row in topic.partitions] for topic in answer.topics]
 
 
-def test_commit_for_a_former_topic_id_is_refused() -> None:
+def test_offset_commit_for_a_former_topic_id_is_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", 2)
@@ -200,7 +200,7 @@ def test_commit_for_a_former_topic_id_is_refused() -> None:
         other = groups.OffsetCommitTopic("u", (groups.OffsetToCommit(0, 7),))
         assert await own_commit(world, stale, other) == [[UnknownTopicIdError.code], [0]]
         assert await fetch(world, 8, "g", None) == (0, {("u", 0): (7, -1, "")})
-        # One request holds both topics; each is checked by its own id.
+        # One request has the deleted and the recreated topic, and each is checked by its own id.
         right = groups.OffsetCommitTopic("t", (groups.OffsetToCommit(0, 3),), new)
         code = UnknownTopicIdError.code
         assert await own_commit(world, right, stale) == [[0], [code]]
@@ -210,7 +210,7 @@ def test_commit_for_a_former_topic_id_is_refused() -> None:
     run(body)
 
 
-def test_commit_for_a_deleted_topic_is_refused() -> None:
+def test_offset_commit_for_a_deleted_topic_is_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -222,7 +222,7 @@ def test_commit_for_a_deleted_topic_is_refused() -> None:
     run(body)
 
 
-def test_logbus_client_receives_topic_ids_and_commit_times() -> None:
+def test_offset_fetch_of_a_logbus_client_has_topic_ids_and_commit_times() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", 2)
@@ -244,7 +244,7 @@ def test_logbus_client_receives_topic_ids_and_commit_times() -> None:
     run(body)
 
 
-def test_without_zookeeper_commits_fail_with_a_retriable_error() -> None:
+def test_without_zookeeper_offset_commits_fail_with_a_retriable_error() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -262,7 +262,7 @@ def test_without_zookeeper_commits_fail_with_a_retriable_error() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.FIND_COORDINATOR))
-def test_every_broker_names_the_same_coordinator(version: int) -> None:
+def test_every_broker_names_the_same_group_coordinator(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(3)
         found = set()
@@ -292,7 +292,7 @@ def test_an_empty_coordinator_key_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_GROUPS))
-def test_groups_are_listed(version: int) -> None:
+def test_list_groups_is_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -300,7 +300,9 @@ def test_groups_are_listed(version: int) -> None:
         answer = await world.ask("ListGroups", version)
         (row,) = answer.groups
         assert (answer.error_code, row.group_id) == (0, "g")
-        assert row.protocol_type == "", "as in Kafka, of a group that never had a member"
+        assert row.protocol_type == "", (
+            "as in Kafka, a group without former members has no protocol type"
+        )
         if version >= 4:
             assert row.group_state == "Empty"
             stable = await world.ask("ListGroups", version, states_filter=["Stable"])
@@ -316,7 +318,7 @@ def test_groups_are_listed(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_GROUPS))
-def test_groups_are_described(version: int) -> None:
+def test_describe_groups_is_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -334,7 +336,7 @@ def test_groups_are_described(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
-def test_groups_are_deleted(version: int) -> None:
+def test_delete_groups_is_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", 2)
@@ -356,7 +358,7 @@ def test_groups_are_deleted(version: int) -> None:
     run(body)
 
 
-def test_offsets_are_deleted() -> None:
+def test_offset_delete_removes_the_offsets_of_a_group() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", 3)
@@ -388,7 +390,7 @@ def test_offsets_are_deleted() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.INIT_PRODUCER_ID))
-def test_producer_ids_are_unique(version: int) -> None:
+def test_init_producer_id_returns_unique_producer_ids(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         given = []

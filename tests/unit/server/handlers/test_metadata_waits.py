@@ -1,4 +1,4 @@
-"""Metadata while elections are due: when an answer waits, what ends the wait, and its limit."""
+"""Tests of Metadata requests that wait for an election after a leader's connection ended."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from broker_lite.server.handlers.metadata import NOTICE_S
 
 
 async def start(world: World) -> tuple[Registry, int]:
-    """Start brokers 1 to 3 and topic "t", with broker 3 as leader and broker 2 as follower. Return
-    the registry of broker 2 and the broker epoch of broker 3."""
+    """Start brokers 1 to 3 and topic "t", with broker 3 as leader and broker 2 as follower.
+
+    Return the registry of broker 2 and the broker epoch of broker 3.
+    """
     await world.start(3)
     assigned = struct(
         "CreateTopics", "CreatableTopic.CreatableReplicaAssignment", partition_index=0,
@@ -100,7 +102,7 @@ def test_metadata_waits_when_a_leaders_session_ended() -> None:
     run(body)
 
 
-def test_metadata_is_answered_at_once_when_the_connection_is_back() -> None:
+def test_waiting_metadata_request_is_answered_once_the_leader_is_reachable_again() -> None:
     async def body(world: World) -> None:
         registry, epoch = await start(world)
         registry.lost(3, epoch)
@@ -114,7 +116,7 @@ def test_metadata_is_answered_at_once_when_the_connection_is_back() -> None:
     run(body)
 
 
-def test_metadata_waits_for_an_election_once_and_for_a_bounded_time() -> None:
+def test_metadata_waits_for_an_election_only_once_and_for_a_limited_time() -> None:
     async def body(world: World) -> None:
         registry, epoch = await start(world)
         registry.lost(3, epoch)
@@ -142,7 +144,7 @@ def test_metadata_does_not_wait_for_elections_without_zookeeper() -> None:
     run(body)
 
 
-def test_metadata_of_topics_with_living_leaders_does_not_wait() -> None:
+def test_metadata_of_topics_with_live_leaders_does_not_wait() -> None:
     async def body(world: World) -> None:
         registry, _ = await start(world)
         registry.lost(1, registry.snapshot.brokers[1].broker_epoch)

@@ -1,4 +1,4 @@
-"""Requests to the leader of a new topic while its log is being created."""
+"""Tests of requests to a leader that is still creating its log."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Connection:
 
 
 def new_partition(world: World) -> threading.Event:
-    """Add partition 1; its log is not created until the returned event is set."""
+    """Add partition 1. Its leader creates the log once the returned event is set."""
     may_go_on = threading.Event()
     node = world.nodes[1]
     node.disk.keep(lambda: may_go_on.wait(10), lambda *_: None)
@@ -63,9 +63,11 @@ def new_partition(world: World) -> threading.Event:
     return may_go_on
 
 
-def test_leader_defers_requests_until_its_log_exists() -> None:
-    """A refused client would refresh its metadata, find the same leader and retry. librdkafka
-    retries after 100 ms; idempotent producers of sarama 1.38 give up."""
+def test_leader_delays_requests_until_its_new_log_exists() -> None:
+    """A refused client would find the same leader in new metadata and retry.
+
+    librdkafka retries after 100 ms. Idempotent producers of sarama 1.38 do not retry.
+    """
 
     async def body(world: World) -> None:
         await world.serves(1)

@@ -1,5 +1,4 @@
-"""Produce requests over real replicas with logs in memory. Tests with real disks are in
-tests/cluster."""
+"""Tests of Produce requests over replicas with logs in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from broker_lite.wire import produce as wire
 
 
 class Producer:
-    """The client side of an idempotent producer's connection; each batch holds one record."""
+    """The client's side of an idempotent producer's connection. Each batch has one record."""
 
     def __init__(self, node: Node, version: int = 13) -> None:
         nothing = cast(Any, None)
@@ -38,7 +37,7 @@ class Producer:
         )  # fmt: skip
 
     def send(self, sequence: int, *, broken: bool = False) -> asyncio.Future[int]:
-        """Send a batch and return a future of the answer's error code."""
+        """Send a batch and return a future with the error code of the response."""
         batch = bytearray(
             rows_batch([b"x"], producer_id=7, producer_epoch=0, base_sequence=sequence)
         )
@@ -58,15 +57,14 @@ class Producer:
         return done
 
     async def finds_its_pipeline_refused(self, code: int) -> None:
-        """Send batches after the refused batch 0, check that all fail with its error, and send
-        all again."""
+        """Check that batches after the refused batch 0 fail with ``code``, and resend them all."""
         assert [await self.send(sequence) for sequence in (1, 2)] == [code] * 2
         assert [await self.send(sequence) for sequence in (0, 1, 2)] == [0] * 3
         assert await self.send(9) == OutOfOrderSequenceError.code
 
 
 @pytest.mark.parametrize("version", [9, 13])
-def test_batches_after_one_refused_before_the_assignment_get_the_same_error(
+def test_batches_after_one_refused_by_a_broker_without_the_replica_get_the_same_error(
     version: int,
 ) -> None:
     async def body(world: World) -> None:
@@ -137,7 +135,7 @@ def test_retry_of_a_batch_older_than_the_recorded_ones_is_answered_as_a_duplicat
     run(body, brokers=1)
 
 
-def test_answer_of_an_old_duplicate_waits_for_the_high_watermark() -> None:
+def test_acknowledgement_of_a_duplicate_waits_for_the_high_watermark() -> None:
     async def body(world: World) -> None:
         world.config = {"min.insync.replicas": "2"}
         leader, follower = world.nodes[1], world.nodes[2]

@@ -1,4 +1,4 @@
-"""Elections, reassignments and broker removal through the handlers, in every version."""
+"""Tests of the APIs for elections, reassignments and broker removal in every version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ELECT, ALTER, LIST = "ElectLeaders", "AlterPartitionReassignments", "ListPartiti
 
 
 async def make(world: World, name: str, *rows: list[int]) -> None:
-    """Create a topic with these replicas."""
+    """Create a topic; each row lists the replicas of a partition."""
     assignments = [
         struct(
             "CreateTopics",
@@ -58,7 +58,7 @@ def view_of(world: World, name: str, partition: int = 0) -> PartitionView:
 
 
 async def isr_becomes(world: World, name: str, *broker_ids: int) -> None:
-    """Write the ISR as the leader of partition 0 would."""
+    """Set the ISR of partition 0, as its leader would."""
     registry = world.brokers[1].registry
     topic = registry.snapshot.topics[name]
     state = topic.partitions[0].state
@@ -79,7 +79,7 @@ def named(**partitions: list[int]) -> list[Any]:
 
 
 def moves(name: str, **targets: list[int] | None) -> list[Any]:
-    """Build target rows; ``p0=[1, 2]`` are the new replicas of partition 0."""
+    """Return a reassignment of a topic; ``p0=[1, 2]`` are the target replicas of partition 0."""
     rows = [
         struct(
             ALTER,
@@ -109,7 +109,7 @@ def altered(answer: Any) -> dict[tuple[str, int], int]:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ELECT_LEADERS))
-def test_preferred_leaders_are_elected(version: int) -> None:
+def test_elect_leaders_elects_preferred_leaders(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await make(world, "t", [1, 2], [2, 1])
@@ -133,7 +133,7 @@ def test_preferred_leaders_are_elected(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ELECT_LEADERS))
-def test_only_the_controller_elects(version: int) -> None:
+def test_elect_leaders_at_another_broker_gets_not_controller(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await make(world, "t", [1])
@@ -148,7 +148,7 @@ def test_only_the_controller_elects(version: int) -> None:
     run(body)
 
 
-def test_elections_of_an_unknown_kind_are_refused() -> None:
+def test_elect_leaders_with_an_unknown_election_type_is_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         answer = await world.ask(ELECT, 2, election_type=7, topic_partitions=None, timeout_ms=1)
@@ -157,7 +157,7 @@ def test_elections_of_an_unknown_kind_are_refused() -> None:
     run(body)
 
 
-def test_unclean_election_needs_a_leaderless_partition() -> None:
+def test_unclean_election_needs_a_partition_without_a_leader() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await make(world, "t", [2, 3])
@@ -182,7 +182,7 @@ def test_unclean_election_needs_a_leaderless_partition() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ALTER_PARTITION_REASSIGNMENTS))
-def test_reassignments_are_made_and_listed(version: int) -> None:
+def test_reassignments_are_begun_and_listed(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await make(world, "t", [1, 2], [1, 2])
@@ -231,7 +231,7 @@ def test_reassignment_is_cancelled() -> None:
     run(body)
 
 
-def test_reassignment_keeps_the_replication_factor_on_request() -> None:
+def test_reassignment_with_another_replication_factor_is_refused_on_request() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await make(world, "t", [1, 2])
@@ -245,7 +245,7 @@ def test_reassignment_keeps_the_replication_factor_on_request() -> None:
     run(body)
 
 
-def test_only_the_controller_reassigns() -> None:
+def test_reassignment_at_another_broker_gets_not_controller() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await make(world, "t", [1])
@@ -259,7 +259,7 @@ def test_only_the_controller_reassigns() -> None:
     run(body)
 
 
-def test_broker_is_unregistered_once_it_is_stopped_and_empty() -> None:
+def test_broker_can_be_unregistered_once_it_is_stopped_and_has_no_replicas() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await make(world, "t", [1, 2])
@@ -285,7 +285,7 @@ def test_broker_is_unregistered_once_it_is_stopped_and_empty() -> None:
     run(body)
 
 
-def test_broker_does_not_forward_a_request_that_a_broker_sent() -> None:
+def test_request_forwarded_by_a_broker_is_not_forwarded_again() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         header = context_of(ApiKey.UNREGISTER_BROKER, 0, broker_client_id(1))

@@ -1,4 +1,4 @@
-"""Create, extend and delete topics through the handlers, in every version."""
+"""Tests of CreateTopics, CreatePartitions and DeleteTopics in every version."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def assigned(index: int, *broker_ids: int) -> Any:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.CREATE_TOPICS))
-def test_topics_are_created(version: int) -> None:
+def test_create_topics_is_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         row = topic("logs", 3, configs=[setting("retention.ms", "60000")])
@@ -71,7 +71,7 @@ def test_topics_are_created(version: int) -> None:
     run(body)
 
 
-def test_default_counts_come_from_the_brokers_settings() -> None:
+def test_create_topics_takes_default_counts_from_the_broker_settings() -> None:
     async def body(world: World) -> None:
         await world.start(1, num_partitions=4)  # type: ignore[arg-type]
         answer = await world.ask("CreateTopics", 7, topics=[topic("t", -1, -1)], timeout_ms=5000)
@@ -112,7 +112,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("row", "error", "words"), REFUSED)
-def test_invalid_topics_are_refused_with_the_reason(
+def test_create_topics_refuses_an_invalid_topic_with_the_reason(
     row: Any, error: type[Exception], words: str
 ) -> None:
     async def body(world: World) -> None:
@@ -129,7 +129,7 @@ def test_invalid_topics_are_refused_with_the_reason(
     run(body)
 
 
-def test_replica_assignment_of_the_request_is_used() -> None:
+def test_create_topics_uses_the_replica_assignment_of_the_request() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         row = topic("t", -1, -1, assignments=[assigned(1, 2), assigned(0, 2), assigned(2, 1)])
@@ -141,7 +141,7 @@ def test_replica_assignment_of_the_request_is_used() -> None:
     run(body)
 
 
-def test_duplicate_topic_is_refused_and_answered_once() -> None:
+def test_topic_named_twice_in_a_request_is_refused_and_answered_once() -> None:
     async def body(world: World) -> None:
         await world.start()
         rows = [topic("t"), topic("t", 2), topic("u")]
@@ -154,7 +154,7 @@ def test_duplicate_topic_is_refused_and_answered_once() -> None:
     run(body)
 
 
-def test_validate_only_creates_no_topic() -> None:
+def test_create_topics_with_validate_only_creates_no_topic() -> None:
     async def body(world: World) -> None:
         await world.start()
         rows = [topic("t", 2), topic("u", 0)]
@@ -167,7 +167,7 @@ def test_validate_only_creates_no_topic() -> None:
     run(body)
 
 
-def test_only_the_controller_changes_topics() -> None:
+def test_topic_changes_at_another_broker_get_not_controller() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         answer = await world.ask("CreateTopics", 7, broker=2, topics=[topic("t")], timeout_ms=1)
@@ -181,7 +181,7 @@ def test_only_the_controller_changes_topics() -> None:
     run(body)
 
 
-def test_without_zookeeper_the_error_is_retriable() -> None:
+def test_create_topics_without_zookeeper_fails_with_a_retriable_error() -> None:
     async def body(world: World) -> None:
         await world.start()
         world.service.stop()
@@ -193,7 +193,7 @@ def test_without_zookeeper_the_error_is_retriable() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DELETE_TOPICS))
-def test_topics_are_deleted(version: int) -> None:
+def test_delete_topics_is_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         made = await world.make_topic("a")
@@ -217,7 +217,7 @@ def test_topics_are_deleted(version: int) -> None:
     run(body)
 
 
-def test_deleting_an_unknown_topic_id_is_refused() -> None:
+def test_delete_topics_refuses_an_unknown_topic_id() -> None:
     async def body(world: World) -> None:
         await world.start()
         made = await world.make_topic("a")
@@ -236,7 +236,7 @@ def test_deleting_an_unknown_topic_id_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.CREATE_PARTITIONS))
-def test_partitions_are_added(version: int) -> None:
+def test_create_partitions_is_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await world.make_topic("a")

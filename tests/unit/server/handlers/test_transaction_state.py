@@ -1,4 +1,4 @@
-"""The topic of transaction coordinators: its creation, its coordinators and its protection."""
+"""Tests of __transaction_state: its creation, its coordinators and its protection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def find(world: World, name: str, version: int = 4, broker: int = 1) -> An
 
 
 @pytest.mark.parametrize("version", [v for v in versions(ApiKey.FIND_COORDINATOR) if v])
-def test_first_request_creates_the_topic_and_names_the_leader(version: int) -> None:
+def test_first_transactional_id_creates_the_state_topic(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(3, FEATURES)
         row = await find(world, "id", version)
@@ -50,7 +50,7 @@ def test_first_request_creates_the_topic_and_names_the_leader(version: int) -> N
     run(body)
 
 
-def test_other_brokers_forward_the_first_request_to_the_controller() -> None:
+def test_request_that_needs_the_state_topic_is_forwarded_to_the_controller() -> None:
     async def body(world: World) -> None:
         await world.start(3, FEATURES)
         found = {(await find(world, "id", broker=broker)).node_id for broker in (3, 2, 1)}
@@ -60,7 +60,7 @@ def test_other_brokers_forward_the_first_request_to_the_controller() -> None:
     run(body)
 
 
-def test_transactional_ids_are_refused_for_good_until_every_broker_supports_them() -> None:
+def test_find_coordinator_refuses_transactional_ids_until_every_broker_supports_them() -> None:
     async def body(world: World) -> None:
         await world.start(1, SUPPORTED_FEATURES | {TRANSACTION_FEATURE: 1})
         row = await find(world, "id")
@@ -71,7 +71,7 @@ def test_transactional_ids_are_refused_for_good_until_every_broker_supports_them
     run(body)
 
 
-def test_empty_transactional_id_is_refused() -> None:
+def test_find_coordinator_refuses_an_empty_transactional_id() -> None:
     async def body(world: World) -> None:
         await world.start(1, FEATURES)
         assert (await find(world, "")).error_code == InvalidRequestError.code
@@ -79,7 +79,7 @@ def test_empty_transactional_id_is_refused() -> None:
     run(body)
 
 
-def test_request_without_zookeeper_may_be_retried() -> None:
+def test_find_coordinator_without_zookeeper_fails_with_a_retriable_error() -> None:
     async def body(world: World) -> None:
         await world.start(1, FEATURES)
         world.service.stop()
@@ -88,7 +88,7 @@ def test_request_without_zookeeper_may_be_retried() -> None:
     run(body)
 
 
-def test_clients_may_not_create_delete_or_extend_the_topic() -> None:
+def test_clients_may_not_change_the_transaction_state_topic() -> None:
     async def body(world: World) -> None:
         await world.start(1, FEATURES)
         row = struct(
@@ -151,7 +151,7 @@ def test_settings_that_would_lose_transaction_state_are_refused(
     run(body)
 
 
-def test_metadata_mark_the_topic_as_internal() -> None:
+def test_metadata_marks_the_transaction_state_topic_as_internal() -> None:
     async def body(world: World) -> None:
         await world.start(1, FEATURES)
         await find(world, "id")

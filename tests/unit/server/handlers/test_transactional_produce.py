@@ -1,4 +1,4 @@
-"""Produce with transactional batches: verification by the coordinator, and its outcomes."""
+"""Tests of Produce with transactional batches, which the transaction coordinator verifies."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ BY_CLIENT, BY_BROKER = 11, 13
 
 
 class Coordinator:
-    """A coordinator on broker 2: it answers each question with the next of ``answers``."""
+    """The transaction coordinator on broker 2, which answers each verification from ``answers``."""
 
     def __init__(self) -> None:
         self.requests: list[VerifyPartitionsRequest] = []
         self.answers: list[LogbusError | None] = []
-        """The errors to answer with; None confirms. The last one repeats."""
+        """The errors of the next responses, where None is success. The last one repeats."""
         self.epoch = STATE_EPOCH
         self.held: asyncio.Event | None = None
 
@@ -89,7 +89,7 @@ class Coordinator:
 
 
 class TransactionalProducer:
-    """The client side of a transactional producer; broker 1 leads the topic."""
+    """The client's side of a transactional producer's connection to broker 1, the leader."""
 
     def __init__(self, node: Node, *answers: LogbusError | None) -> None:
         self.coordinator = Coordinator()
@@ -126,7 +126,7 @@ class TransactionalProducer:
         acks: int = -1,
         transactional_id: str | None = "id",
     ) -> int:
-        """Send a batch of a transaction and return the answer's error code."""
+        """Send a batch of a transaction and return the error code of the response."""
         batch = rows_batch(
             [b"x"], producer_id=7, producer_epoch=0, base_sequence=sequence,
             attributes=fmt.ATTRIBUTE_TRANSACTIONAL,
@@ -149,7 +149,7 @@ class TransactionalProducer:
 
 
 def with_state_topic(snapshot: MetadataSnapshot, epoch: int = STATE_EPOCH) -> MetadataSnapshot:
-    """Add the feature, and a state topic that broker 2 leads."""
+    """Add the transaction feature, and __transaction_state with broker 2 as leader."""
     state = LeaderAndIsr(2, epoch, (), 1)
     views = tuple(PartitionView(p, (2,), state) for p in range(6))
     topics = dict(snapshot.topics) | {TRANSACTION_STATE: TopicView(TRANSACTION_STATE, "x", views)}
@@ -173,7 +173,7 @@ def test_only_the_first_batch_of_a_transaction_is_verified() -> None:
     run(test)
 
 
-def test_old_versions_of_produce_verify_only() -> None:
+def test_produce_before_version_12_only_verifies_the_partition() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         assert await producer.send(0, BY_CLIENT) == 0
@@ -182,7 +182,7 @@ def test_old_versions_of_produce_verify_only() -> None:
     run(test)
 
 
-def test_batches_behind_an_open_question_continue_in_order() -> None:
+def test_batches_wait_in_order_for_the_verification_of_their_transaction() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         producer.coordinator.held = asyncio.Event()
@@ -196,7 +196,7 @@ def test_batches_behind_an_open_question_continue_in_order() -> None:
     run(test)
 
 
-def test_questions_of_a_loop_turn_share_a_request() -> None:
+def test_verifications_of_one_event_loop_turn_share_a_request() -> None:
     async def test(world: World) -> None:
         await world.serves(1, 1)
         producer = await started(world)
@@ -208,7 +208,7 @@ def test_questions_of_a_loop_turn_share_a_request() -> None:
     run(test, partitions=2)
 
 
-def test_append_that_outlasts_a_sweep_is_acknowledged_within_its_timeout(
+def test_slow_append_of_a_transactional_batch_is_acknowledged_within_its_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(purgatory, "SWEEP_MS", 1)
@@ -249,7 +249,7 @@ def test_batch_is_refused_if_the_coordinator_refuses_the_transaction(
     run(test)
 
 
-def test_verification_is_retried_after_retriable_answers() -> None:
+def test_verification_of_a_batch_is_retried_after_retriable_errors() -> None:
     async def test(world: World) -> None:
         producer = await started(world, ConcurrentTransactionsError(), NetworkError("cut"), None)
         assert await producer.send(0) == 0
@@ -266,7 +266,7 @@ def test_verification_is_retried_after_retriable_answers() -> None:
         (NetworkError("cut"), BY_BROKER, NotEnoughReplicasError.code),
     ],
 )
-def test_producer_retries_when_the_coordinator_stays_busy(
+def test_unavailable_coordinator_gives_the_producer_a_retriable_error(
     answer: LogbusError, version: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_verifier, "PATIENCE_S", 0.02)
@@ -280,7 +280,7 @@ def test_producer_retries_when_the_coordinator_stays_busy(
     run(test)
 
 
-def test_answer_after_the_end_of_the_transaction_is_ignored() -> None:
+def test_verification_after_the_end_of_its_transaction_is_ignored() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         producer.coordinator.held = asyncio.Event()
@@ -295,8 +295,10 @@ def test_answer_after_the_end_of_the_transaction_is_ignored() -> None:
 
 
 def test_marker_with_a_raised_epoch_does_not_end_the_next_transaction() -> None:
-    """The marker has the raised epoch, which is the epoch of the next transaction. The first batch
-    of that transaction may already wait for its verification."""
+    """The marker of a transaction has the epoch of the next transaction.
+
+    The next transaction's first batch may already wait for its verification.
+    """
 
     async def test(world: World) -> None:
         producer = await started(world)
@@ -312,7 +314,7 @@ def test_marker_with_a_raised_epoch_does_not_end_the_next_transaction() -> None:
     run(test)
 
 
-def test_answer_in_another_leader_epoch_is_ignored() -> None:
+def test_verification_from_an_earlier_leader_epoch_is_ignored() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         producer.coordinator.held = asyncio.Event()
@@ -323,12 +325,12 @@ def test_answer_in_another_leader_epoch_is_ignored() -> None:
         assert await sending == NotLeaderError.code
         await world.serves(1)
         assert await producer.send(0) == 0
-        assert len(producer.coordinator.requests) == 2, "the next epoch asks again"
+        assert len(producer.coordinator.requests) == 2, "each leader epoch verifies again"
 
     run(test)
 
 
-def test_confirmation_of_a_deposed_coordinator_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_by_a_deposed_coordinator_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_verifier, "PATIENCE_S", 0.02)
 
     async def test(world: World) -> None:
@@ -367,7 +369,7 @@ def test_transactional_batch_is_refused_while_a_broker_does_not_support_it() -> 
     run(test)
 
 
-def test_question_and_answer_survive_their_encoding() -> None:
+def test_verification_request_and_response_round_trip() -> None:
     rows = [AskedTransaction("id", 7, 3, True, (AskedTopic("t", TOPIC_ID, (0, 5)),))]
     frame = memoryview(encode_call(VerifyPartitionsRequest(rows), 9, "c"))[4:]
     header = parse_header(frame)

@@ -1,5 +1,8 @@
-"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, Describe- and ListTransactions, by
-kafka-python's messages in every version, over a real coordinator."""
+"""Tests of the transaction APIs with kafka-python's messages, in every version.
+
+The APIs are InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions and
+ListTransactions.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from broker_lite.wire.calls.verification import (
 
 
 class Desk:
-    """Sends requests to broker 1, as a client or as another broker."""
+    """A sender of requests to broker 1, as a client or as another broker."""
 
     def __init__(self, cluster: TransactionCluster) -> None:
         self.cluster = cluster
@@ -74,7 +77,7 @@ class Desk:
         )
 
     async def add(self, version: int, epoch: int, topics: dict[str, Sequence[int]]) -> list[int]:
-        """Add partitions as a client of transaction version 1, and return their codes."""
+        """Add partitions as a client of transaction version 1. Return their error codes."""
         rows = [
             struct("AddPartitionsToTxn", "AddPartitionsToTxnTopic", name=name, partitions=[*part])
             for name, part in topics.items()
@@ -104,7 +107,7 @@ def with_desk(test: Any) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.INIT_PRODUCER_ID))
-def test_init_answers_the_next_epoch_of_the_id(version: int) -> None:
+def test_init_producer_id_returns_the_next_epoch_of_the_transactional_id(version: int) -> None:
     async def test(desk: Desk) -> None:
         first = await desk.init(version)
         assert (first.error_code, first.producer_id, first.producer_epoch) == (0, 5, 0)
@@ -113,7 +116,7 @@ def test_init_answers_the_next_epoch_of_the_id(version: int) -> None:
     with_desk(test)
 
 
-def test_init_without_an_id_gets_a_new_producer_id() -> None:
+def test_init_producer_id_without_a_transactional_id_returns_a_new_producer_id() -> None:
     async def test(desk: Desk) -> None:
         answers = [await desk.init(4, transactional_id=None) for _ in range(2)]
         assert [(each.producer_id, each.producer_epoch) for each in answers] == [(5, 0), (6, 0)]
@@ -132,7 +135,7 @@ def test_init_without_an_id_gets_a_new_producer_id() -> None:
         ({"producer_id": 99, "producer_epoch": 0}, 90),
     ],
 )
-def test_init_refuses_a_wrong_timeout_id_or_producer_epoch(
+def test_init_producer_id_refuses_a_wrong_timeout_id_or_epoch(
     fields: dict[str, Any], code: int
 ) -> None:
     async def test(desk: Desk) -> None:
@@ -144,7 +147,7 @@ def test_init_refuses_a_wrong_timeout_id_or_producer_epoch(
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_client_of_version_1_adds_partitions_and_ends_twice(version: int) -> None:
+def test_end_txn_of_transaction_version_1_may_be_repeated(version: int) -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         assert (await desk.end(0, version=version)).error_code == 48
@@ -160,7 +163,7 @@ def test_client_of_version_1_adds_partitions_and_ends_twice(version: int) -> Non
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_all_partitions_of_a_clients_request_are_added_or_none(version: int) -> None:
+def test_add_partitions_to_txn_of_a_client_adds_all_partitions_or_none(version: int) -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         assert await desk.add(version, 0, {"out": (0, 2)}) == [55, 3]
@@ -173,7 +176,7 @@ def test_all_partitions_of_a_clients_request_are_added_or_none(version: int) -> 
 
 
 @pytest.mark.parametrize(("version", "code"), [(0, 47), (1, 47), (2, 90), (3, 90)])
-def test_fenced_producer_gets_the_code_that_its_version_knows(version: int, code: int) -> None:
+def test_fenced_producer_gets_an_error_code_of_its_api_version(version: int, code: int) -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         await desk.init()
@@ -183,7 +186,7 @@ def test_fenced_producer_gets_the_code_that_its_version_knows(version: int, code
     with_desk(test)
 
 
-def test_end_of_version_5_returns_the_next_producer_id_and_epoch() -> None:
+def test_end_txn_of_version_5_returns_the_next_producer_id_and_epoch() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         await desk.add(3, 0, {"out": (0,)})
@@ -201,7 +204,7 @@ def test_end_of_version_5_returns_the_next_producer_id_and_epoch() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ADD_OFFSETS_TO_TXN))
-def test_client_adds_a_group(version: int) -> None:
+def test_add_offsets_to_txn_of_a_client_adds_the_group(version: int) -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         asked = {"transactional_id": "x", "producer_id": 5, "producer_epoch": 0}
@@ -212,7 +215,7 @@ def test_client_adds_a_group(version: int) -> None:
     with_desk(test)
 
 
-def test_broker_adds_and_verifies_a_group() -> None:
+def test_add_offsets_to_txn_of_a_broker_adds_or_verifies_the_group() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         verify = AddGroupRequest("x", 5, 0, "g", verify_only=True)
@@ -230,7 +233,7 @@ def broker_add(
     return VerifyPartitionsRequest((AskedTransaction("x", 5, 0, verify_only, tuple(topics)),))
 
 
-def test_broker_adds_and_verifies_partitions() -> None:
+def test_add_partitions_to_txn_of_a_broker_adds_or_verifies_partitions() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         first = AskedTopic("out", OUT, (0,))
@@ -263,7 +266,7 @@ def test_partition_missing_from_the_coordinators_metadata_gets_a_retriable_error
     with_desk(test)
 
 
-def test_batched_versions_are_for_brokers() -> None:
+def test_add_partitions_to_txn_of_version_4_is_refused_to_clients() -> None:
     async def test(desk: Desk) -> None:
         with pytest.raises(ClusterAuthorizationError, match="for brokers; use 3"):
             await desk.ask("AddPartitionsToTxn", 4, transactions=[])
@@ -271,7 +274,7 @@ def test_batched_versions_are_for_brokers() -> None:
     with_desk(test)
 
 
-def test_describe_shows_the_open_transaction() -> None:
+def test_describe_transactions_shows_the_open_transaction() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         await desk.add(3, 0, {"out": (1, 0)})
@@ -286,7 +289,7 @@ def test_describe_shows_the_open_transaction() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_TRANSACTIONS))
-def test_list_filters_by_state_and_producer(version: int) -> None:
+def test_list_transactions_filters_by_state_producer_duration_and_pattern(version: int) -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         await desk.init(transactional_id="other")
@@ -311,7 +314,7 @@ def test_list_filters_by_state_and_producer(version: int) -> None:
     with_desk(test)
 
 
-def test_list_names_unknown_states_and_refuses_a_wrong_pattern() -> None:
+def test_list_transactions_names_unknown_states_and_refuses_an_invalid_pattern() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         asked: dict[str, Any] = {"state_filters": ["Open"], "producer_id_filters": []}

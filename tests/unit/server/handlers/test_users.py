@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials on a simulated ZooKeeper."""
+"""Tests of DescribeUserScramCredentials and AlterUserScramCredentials."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def alter(world: World, deletions: list[Any], upsertions: list[Any], broke
 async def sent(
     world: World, rows: tuple[Upsertion, ...], peer: str = "127.0.0.1:1"
 ) -> AlterUsersResponse:
-    """Send our client's request from ``peer``."""
+    """Send an AlterUserScramCredentials request of the logbus client from the address ``peer``."""
     call = AlterUsersRequest((), rows)
     frame = memoryview(encode_call(call, 3, "c"))[4:]
     request = RequestContext.read(frame, Session(1, peer), 0)
@@ -56,7 +56,7 @@ async def sent(
     return decode_call(call, memoryview(tables.encode(51, 0, 3, answer))[4:])
 
 
-def test_user_is_known_to_all_brokers_within_a_second() -> None:
+def test_altered_scram_user_is_known_to_all_brokers_within_a_second() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         assert await alter(world, [], [upsert("alice", "a")], broker=2) == {"alice": 0}
@@ -73,7 +73,7 @@ def test_user_is_known_to_all_brokers_within_a_second() -> None:
     handler_world.run(body)
 
 
-def test_wrong_changes_of_users_have_their_own_errors() -> None:
+def test_invalid_changes_of_scram_users_have_distinct_errors() -> None:
     async def body(world: World) -> None:
         await world.start(1)
         rows = [upsert("weak", "a", 100), upsert("good", "a"), upsert("odd", "a", number=9)]
@@ -87,7 +87,7 @@ def test_wrong_changes_of_users_have_their_own_errors() -> None:
     handler_world.run(body)
 
 
-def test_rotation_keeps_the_former_password_for_its_time() -> None:
+def test_password_rotation_keeps_the_former_password_for_keep_old_ms() -> None:
     async def body(world: World) -> None:
         await world.start(1)
         credential = Credential(SHA_256, 4096, SALT)
@@ -105,7 +105,7 @@ def test_rotation_keeps_the_former_password_for_its_time() -> None:
     handler_world.run(body)
 
 
-def test_credentials_from_another_machine_without_tls_are_refused() -> None:
+def test_scram_credentials_from_another_machine_without_tls_are_refused() -> None:
     async def body(world: World) -> None:
         await world.start(1)
         row = upsertion("a", "x", Credential(SHA_256, 4096, SALT))

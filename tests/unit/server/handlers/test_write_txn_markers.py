@@ -1,4 +1,4 @@
-"""Markers, the last stable offset and its readers, over real replicas with logs in memory."""
+"""Tests of WriteTxnMarkers and of read_committed fetches, over replicas with logs in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BIG = 1 << 30
 
 
 class Client:
-    """A connection to a node: it sends real frames to the handlers."""
+    """A client of one broker, which sends encoded requests to the handlers."""
 
     is_open = True
 
@@ -90,7 +90,7 @@ class Client:
         return answer.topics[0].partitions[0]
 
     async def read(self, offset: int = 0, size: int = BIG) -> list[int]:
-        """Return the offsets of the rows that a read_committed reader delivers from ``offset``."""
+        """Return the offsets of the records that a read_committed reader gets from ``offset``."""
         rows: list[int] = []
         while True:
             got = await self.fetch(offset, size=size)
@@ -142,7 +142,7 @@ def marker(
 
 
 async def write(node: Node, producer: int = 7, sequence: int = 0, rows: int = 1) -> int:
-    """Append a transactional batch of ``rows`` rows; return its offset."""
+    """Append a transactional batch of ``rows`` records; return its base offset."""
     appended = await node.append(
         [b"v"] * rows, attributes=fmt.ATTRIBUTE_TRANSACTIONAL, producer_id=producer,
         producer_epoch=0, base_sequence=sequence,
@@ -151,7 +151,8 @@ async def write(node: Node, producer: int = 7, sequence: int = 0, rows: int = 1)
 
 
 async def write_history(node: Node) -> None:
-    """Offsets: 0 plain; 1, 2 aborted; 3 committed; 6 plain; 7 open; 8 plain."""
+    """Append plain records at 0, 6 and 8, an aborted transaction at 1 and 2, a committed one at 3,
+    and an open one at 7. Markers are at 4 and 5."""
     client = Client(node)
     await node.append([b"plain"])
     await write(node, 1, rows=2)
@@ -162,7 +163,7 @@ async def write_history(node: Node) -> None:
     await node.append([b"plain"])
 
 
-def test_committed_reader_stops_at_the_last_stable_offset_and_skips_aborted_rows() -> None:
+def test_read_committed_stops_at_the_last_stable_offset_and_skips_aborted_records() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
@@ -181,7 +182,7 @@ def test_committed_reader_stops_at_the_last_stable_offset_and_skips_aborted_rows
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_reads_by_the_loop_and_by_a_thread_give_the_same_rows(cold: bool) -> None:
+def test_read_committed_returns_the_same_records_from_loop_and_thread(cold: bool) -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
@@ -211,9 +212,7 @@ def test_follower_has_the_same_transactions_when_it_becomes_leader() -> None:
 
 
 def test_marker_lost_in_an_unclean_election_leaves_the_transaction_open() -> None:
-    """The former leader truncates the marker, and both replicas have the outcome of the next
-    marker.
-    """
+    """The former leader truncates the marker. A later marker then decides on both replicas."""
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -231,7 +230,7 @@ def test_marker_lost_in_an_unclean_election_leaves_the_transaction_open() -> Non
         leader.reached = True
         await world.agree()
         assert leader.replica().log.reader.last_stable_offset(BIG) == 0
-        # The marker that `logbus transactions abort` sends.
+        # `logbus transactions abort` sends this marker.
         assert (await client.mark(marker(commit=False, coordinator=0)))[7, "t", 0] == 0
         assert await client.read() == [1]
         await world.agree()
@@ -241,7 +240,7 @@ def test_marker_lost_in_an_unclean_election_leaves_the_transaction_open() -> Non
     run(body, brokers=2)
 
 
-def test_restarted_replica_gives_the_same_rows() -> None:
+def test_restarted_replica_serves_the_same_committed_records() -> None:
     async def body(world: World) -> None:
         await write_history(await world.serves(1))
         await world.agree()
@@ -256,7 +255,7 @@ def test_restarted_replica_gives_the_same_rows() -> None:
     run(body, brokers=2)
 
 
-def test_marker_ends_the_transaction_once_it_is_committed() -> None:
+def test_marker_ends_its_transaction_only_once_it_is_committed() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write(leader)
@@ -266,7 +265,7 @@ def test_marker_ends_the_transaction_once_it_is_committed() -> None:
         marking = asyncio.ensure_future(client.mark(marker(version=2, epoch=1)))
         await world.until(lambda: leader.replica().log.log_end_offset == 2)
         assert await client.read() == []
-        # A repetition appends nothing, and must not be answered before the marker is committed.
+        # A repeated marker appends nothing, but its response waits for the commit of the first.
         again = asyncio.ensure_future(client.mark(marker(version=2, epoch=1)))
         await asyncio.sleep(0.02)
         assert not marking.done() and not again.done()
@@ -278,7 +277,7 @@ def test_marker_ends_the_transaction_once_it_is_committed() -> None:
     run(body, brokers=2)
 
 
-def test_each_marker_and_partition_has_its_own_error() -> None:
+def test_write_txn_markers_has_an_error_for_each_marker_and_partition() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         for producer in (1, 2, 3):
@@ -325,7 +324,7 @@ def test_marker_of_a_deposed_coordinator_is_refused() -> None:
     run(body, brokers=1)
 
 
-def test_late_marker_does_not_end_the_next_transaction() -> None:
+def test_late_marker_of_a_transaction_does_not_end_the_next_one() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write(leader)
@@ -355,7 +354,9 @@ def test_markers_are_refused_while_too_few_replicas_are_in_sync() -> None:
     run(body, brokers=2)
 
 
-def test_markers_of_many_partitions_leave_the_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_markers_of_many_partitions_are_appended_over_several_loop_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     count = 20
     monkeypatch.setattr(write_txn_markers, "PARTITIONS_PER_TURN", count)
 
@@ -388,7 +389,7 @@ def test_markers_of_many_partitions_leave_the_loop_turns(monkeypatch: pytest.Mon
     run(body, partitions=3 * count, brokers=1)
 
 
-def test_offsets_listed_for_committed_readers_end_at_the_last_stable_offset() -> None:
+def test_list_offsets_with_read_committed_ends_at_the_last_stable_offset() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
@@ -411,11 +412,11 @@ async def times_at(node: Node, *offsets: int) -> list[int]:
     return [row.offset for row in answer.answers]
 
 
-def test_time_of_the_next_record_skips_markers_and_aborted_records() -> None:
+def test_record_times_skips_markers_and_aborted_records() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
-        # 1 and 2 are aborted, 4 and 5 are markers; 7 is open.
+        # Offsets 1 and 2 are aborted, 4 and 5 are markers, and 7 is in an open transaction.
         assert await times_at(leader, *range(9)) == [0, 3, 3, 3, 6, 6, 6, -1, -1]
         await Client(leader).mark(marker(3, commit=False))
         assert await times_at(leader, 7, 8, 9) == [8, 8, -1]
@@ -433,7 +434,7 @@ def test_times_that_exceed_a_job_are_looked_up_in_several(monkeypatch: pytest.Mo
     run(body, brokers=1)
 
 
-def test_time_of_the_next_record_gives_up_after_many_aborted_batches(
+def test_record_times_stops_the_search_after_many_aborted_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(world: World) -> None:
@@ -448,7 +449,7 @@ def test_time_of_the_next_record_gives_up_after_many_aborted_batches(
     run(body, brokers=1)
 
 
-def test_open_transaction_is_described() -> None:
+def test_describe_producers_shows_the_start_of_an_open_transaction() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
@@ -468,7 +469,7 @@ def test_open_transaction_is_described() -> None:
     run(body, brokers=1)
 
 
-def test_answer_of_ends_names_the_first_transaction() -> None:
+def test_fetch_of_end_offsets_names_the_start_of_the_first_transaction() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"plain"])

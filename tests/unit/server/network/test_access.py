@@ -1,6 +1,4 @@
-"""Authorization of requests: the table of APIs, principals of brokers, and the checks of
-dispatch.
-"""
+"""Tests of the authorization of requests: the table of APIs, brokers' principals, and dispatch."""
 
 from __future__ import annotations
 
@@ -79,7 +77,7 @@ def session(principal: str, listener: str = "CLIENTS", **fields: Any) -> Session
     return Session(1, "10.0.0.7:4711", listener, principal, **fields)
 
 
-def test_every_served_api_has_a_row_whose_operations_exist() -> None:
+def test_every_served_api_has_an_access_row_with_existing_operations() -> None:
     assert ROWS.keys() == VERSIONS.keys()
     for row in ROWS.values():
         on_cluster = {*row.cluster, *filter(None, (row.instead,))}
@@ -89,7 +87,7 @@ def test_every_served_api_has_a_row_whose_operations_exist() -> None:
             assert operation is None or operation in OPERATIONS[type_]
 
 
-def test_error_names_a_denied_topic_as_the_client_did() -> None:
+def test_denial_names_a_topic_only_by_the_name_or_id_that_the_client_sent() -> None:
     access = authorizer(acl("User:bob", Operation.WRITE, TOPIC, "mine")).access(
         session("User:bob"), ApiKey.PRODUCE
     )
@@ -108,7 +106,7 @@ def test_error_names_a_denied_topic_as_the_client_did() -> None:
 
 
 def denied_names(made: Authorizer, client: Session, key: int, *names: str) -> list[str]:
-    """Return the topics that a new request of the client is denied."""
+    """Return those of the topics ``names`` that a new request of the client may not use."""
     rows = [SimpleNamespace(name=name, topic_id="") for name in names]
     access = made.access(client, key)
     assert not access.is_asked
@@ -117,7 +115,7 @@ def denied_names(made: Authorizer, client: Session, key: int, *names: str) -> li
     return [names[index] for index in found]
 
 
-def test_cached_topics_are_dropped_when_the_acls_the_user_or_the_operation_change() -> None:
+def test_cached_permissions_are_dropped_when_acls_user_or_operation_change() -> None:
     made = authorizer(acl("User:bob", Operation.WRITE, TOPIC, "mine"))
     client = session("User:bob")
     for _ in range(3):
@@ -134,12 +132,12 @@ def test_cached_topics_are_dropped_when_the_acls_the_user_or_the_operation_chang
 
 
 @pytest.mark.parametrize("key", [-32768, -2, -1, 32767])
-def test_api_that_does_not_exist_has_no_row(key: int) -> None:
+def test_nonexistent_api_has_an_access_row_without_operations(key: int) -> None:
     access = authorizer().access(session("User:bob"), key)
     assert not access.row.asks and not access.row.cluster
 
 
-def test_number_of_cached_topics_is_bounded() -> None:
+def test_number_of_topics_with_cached_permission_is_limited() -> None:
     made, client = authorizer(acl("User:bob", Operation.READ, TOPIC, "*")), session("User:bob")
     for number in range(3 * ALLOWED_TOPICS_MAX):
         assert denied_names(made, client, ApiKey.FETCH, f"t{number}") == []
@@ -149,14 +147,14 @@ def test_number_of_cached_topics_is_bounded() -> None:
     assert len(client.data_access._allowed) == ALLOWED_TOPICS_MAX
 
 
-def test_allowed_name_that_no_topic_has_is_not_cached() -> None:
+def test_permission_for_an_impossible_topic_name_is_not_cached() -> None:
     made = authorizer(acl("User:bob", Operation.WRITE, TOPIC, "*"))
     client = session("User:bob")
     assert denied_names(made, client, ApiKey.PRODUCE, "t" * 32_767, "mine") == []
     assert client.data_access is not None and client.data_access._allowed == {"mine"}
 
 
-def test_cluster_operation_of_a_row_allows_all_its_resources() -> None:
+def test_describe_on_the_cluster_shows_all_groups_to_list_groups() -> None:
     made = authorizer(acl("User:bob", Operation.DESCRIBE, CLUSTER, CLUSTER_NAME))
     access = made.access(session("User:bob"), ApiKey.LIST_GROUPS)
     assert access.visible(GROUP, ["a", "b"]) == ["a", "b"]
@@ -173,7 +171,7 @@ def test_cluster_operation_of_a_row_allows_all_its_resources() -> None:
         ("User:admin", "BROKERS", None),
     ],
 )
-def test_broker_is_recognised_by_its_principal_on_the_inter_broker_listener(
+def test_broker_is_identified_by_its_principal_on_the_inter_broker_listener(
     principal: str, listener: str, number: int | None
 ) -> None:
     made, client = authorizer(), session(principal, listener)
@@ -199,7 +197,7 @@ def test_forwarded_request_has_only_the_permissions_of_its_client() -> None:
     )
 
 
-def test_user_name_of_a_broker_is_reserved_unless_brokers_have_passwords() -> None:
+def test_user_names_of_brokers_are_reserved_unless_brokers_log_in_with_passwords() -> None:
     made = authorizer()
     made.check_user_name("alice")
     made.check_user_name("broker")
@@ -213,7 +211,7 @@ def test_user_name_of_a_broker_is_reserved_unless_brokers_have_passwords() -> No
         with_passwords.check_user_name("broker-9", has_token=True)
 
 
-def test_client_id_identifies_a_broker_only_without_authorizer_and_separate_listener() -> None:
+def test_client_id_identifies_a_broker_only_without_enforced_access_control() -> None:
     separate = Authorizer(BrokerConfig(), BROKERS)
     assert separate.is_broker(session("User:x", "BROKERS"), None)
     assert not separate.is_broker(session("User:x"), "logbus-broker-1")
@@ -224,7 +222,9 @@ def test_client_id_identifies_a_broker_only_without_authorizer_and_separate_list
         assert made.is_broker(session("User:x"), "logbus-broker-1") == is_broker
 
 
-def test_report_allows_and_logs_what_enforce_denies(caplog: pytest.LogCaptureFixture) -> None:
+def test_authorizer_in_report_mode_allows_and_logs_a_denial(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING, "logbus.access"):
         authorizer(mode="report").access(session("User:bob"), ApiKey.PRODUCE).check_topic("t")
     (record,) = caplog.records
@@ -233,7 +233,7 @@ def test_report_allows_and_logs_what_enforce_denies(caplog: pytest.LogCaptureFix
     )
 
 
-def test_revoked_permission_is_denied_at_the_next_request() -> None:
+def test_revoked_permission_is_denied_at_the_next_check() -> None:
     made = authorizer(acl("User:bob", Operation.READ, TOPIC, "t"))
     access = made.access(session("User:bob"), ApiKey.FETCH)
     rows = [SimpleNamespace(name="t", topic_id="")]
@@ -249,7 +249,7 @@ def test_revoked_permission_is_denied_at_the_next_request() -> None:
         ({"super_users": "User:admin"}, OPEN, "inter.broker.listener.name"),
     ],
 )
-def test_authorizer_that_nobody_could_administer_fails_the_start(
+def test_authorizer_without_any_administrator_stops_the_start(
     settings: dict[str, str], listener: ListenerConfig, words: str
 ) -> None:
     config = BrokerConfig(authorizer="enforce", **settings)
@@ -268,11 +268,11 @@ def test_malformed_principals_are_refused(settings: dict[str, str]) -> None:
         BrokerConfig(**settings)
 
 
-# Dispatch.
+# The tests below send requests through the dispatcher.
 
 
 class Answered:
-    """A recorder of one answer."""
+    """A reply that records the response to one request."""
 
     arrived_ms = 0
 
@@ -307,7 +307,7 @@ def decoded(name: str, version: int, data: bytes) -> Any:
     return kind(f"{name}Response").decode(data, version=version, header=True, framed=True)
 
 
-def test_answer_of_a_handler_that_checks_no_permission_is_dropped(
+def test_response_of_a_handler_that_checks_no_permission_is_replaced_by_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(world: World) -> None:
@@ -339,10 +339,13 @@ def test_answer_of_a_handler_that_checks_no_permission_is_dropped(
         ("ListTransactions", 2, CoordinatorLoadInProgressError),
     ],
 )
-def test_error_of_a_list_reaches_the_client(
+def test_error_of_a_list_request_reaches_the_client(
     name: str, version: int, expected: type[LogbusError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dispatcher took it for an answer without a check, and sent UNKNOWN_SERVER_ERROR."""
+    """Regression: the dispatcher took the error for a response of a handler that skipped its check.
+
+    It then answered UNKNOWN_SERVER_ERROR.
+    """
 
     async def body(world: World) -> None:
         await world.start()
@@ -364,7 +367,7 @@ def test_error_of_a_list_reaches_the_client(
     run(body)
 
 
-def test_topic_id_that_the_snapshot_lacks_is_not_deleted_unauthorized() -> None:
+def test_delete_topics_by_an_id_missing_in_the_snapshot_deletes_nothing() -> None:
     async def body(world: World) -> None:
         await world.start()
         made = await world.make_topic("secret")
@@ -383,7 +386,7 @@ def test_topic_id_that_the_snapshot_lacks_is_not_deleted_unauthorized() -> None:
     run(body)
 
 
-def test_dispatch_checks_the_operation_on_the_cluster() -> None:
+def test_dispatcher_checks_the_cluster_operation_of_an_api() -> None:
     async def body(world: World) -> None:
         await world.start()
         frame = frame_of("ListPartitionReassignments", 0, topics=None, timeout_ms=1000)
@@ -396,7 +399,7 @@ def test_dispatch_checks_the_operation_on_the_cluster() -> None:
     run(body)
 
 
-def test_denied_topic_is_answered_like_an_absent_one() -> None:
+def test_metadata_of_a_denied_topic_equals_that_of_an_absent_topic() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("secret")
@@ -424,7 +427,9 @@ def create(name: str) -> bytes:
     ("inner", "code"),
     [("User:admin", 0), ("User:bob", TopicAuthorizationError.code), ("User:broker-9", 29)],
 )
-def test_envelope_is_authorized_for_its_client_not_for_its_sender(inner: str, code: int) -> None:
+def test_envelope_is_authorized_for_the_forwarded_client_not_for_the_broker(
+    inner: str, code: int
+) -> None:
     async def body(world: World) -> None:
         await world.start()
         made = authorizer()
@@ -448,7 +453,7 @@ def test_envelope_is_authorized_for_its_client_not_for_its_sender(inner: str, co
         ("User:broker-2", "BROKERS", True),
     ],
 )
-def test_forged_or_nested_envelope_changes_nothing(
+def test_envelope_of_a_client_or_in_an_envelope_is_refused(
     principal: str, listener: str, nested: bool
 ) -> None:
     async def body(world: World) -> None:

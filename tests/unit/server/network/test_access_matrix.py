@@ -1,4 +1,4 @@
-"""Every served API in every version, requested by clients with every kind of permission.
+"""Tests that request every served API in every version with every kind of permission.
 
 The expected permissions are in ``support/access_cases.py``. The requests are built from the message
 tables, and real handlers answer them. An API without a case fails; so does a case whose handler
@@ -56,7 +56,7 @@ EVERY_PERMISSION = [(kind, each) for kind, row in OPERATIONS.items() for each in
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise thousands of denials are logged."""
+    """Turn off the logs of denials, which would have thousands of lines."""
     for name in ("access", "dispatch"):
         monkeypatch.setattr(logging.getLogger(f"logbus.{name}"), "disabled", True)
 
@@ -70,7 +70,7 @@ def run(body: Callable[[AccessWorld], Coroutine[Any, Any, None]]) -> None:
     scheduler.run(whole())
 
 
-def test_every_version_of_every_served_api_has_a_case() -> None:
+def test_every_version_of_every_served_api_has_an_access_case() -> None:
     covered = {(case.key, version) for case in CASES for version in case.versions}
     served = {
         (key, version)
@@ -86,7 +86,7 @@ def implies(granted: Operation, needed: Operation) -> bool:
 
 
 def insufficient(case: Case) -> Iterator[tuple[Acls, int]]:
-    """Yield sets of ACLs that lack one permission, and the error that the answer must have."""
+    """Yield sets of ACLs that lack one permission, with the error code that the response needs."""
     everything = grants(*case.needs)
     for kind, needed in case.needs:
         others = [need for need in case.needs if need != (kind, needed)]
@@ -132,7 +132,7 @@ def sufficient(case: Case) -> Iterator[Acls]:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_insufficient_permissions_are_denied_as_by_kafka_and_change_nothing(part: int) -> None:
+def test_request_with_insufficient_permissions_is_denied_and_changes_nothing(part: int) -> None:
     async def body(world: AccessWorld) -> None:
         before = world.digest()
         for case in GUARDED[part::4]:
@@ -156,7 +156,7 @@ async def _check_denials(world: AccessWorld, case: Case, version: int) -> None:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_client_without_permissions_cannot_tell_existing_from_absent(part: int) -> None:
+def test_client_without_permissions_cannot_tell_existing_from_absent_resources(part: int) -> None:
     async def body(world: AccessWorld) -> None:
         world.grant({})
         for case in GUARDED[part::4]:
@@ -166,7 +166,7 @@ def test_client_without_permissions_cannot_tell_existing_from_absent(part: int) 
                 for canary in world.canaries(case, version):
                     assert canary not in reply.frame, (str(case), version, canary)
                 if topic_id_bytes(world.names[TOPIC_ID]) in frame:
-                    # Ids are random and not secret, so an unknown id may have its own error.
+                    # Topic ids are random and not secret, so unknown ids may have another error.
                     continue
                 other = await world.send(request_frame(case.key, version, ABSENT, case.fields))
                 same = reply.frame
@@ -178,7 +178,7 @@ def test_client_without_permissions_cannot_tell_existing_from_absent(part: int) 
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_sufficient_permissions_are_not_denied(case: Case) -> None:
+def test_request_with_sufficient_permissions_is_not_denied(case: Case) -> None:
     async def body(world: AccessWorld) -> None:
         client = (BROKER, BROKERS) if case.of_brokers else (CLIENT, "PLAINTEXT")
         names = [name.encode() for name in (*NAMES.values(), DIRECTORY)]
@@ -216,7 +216,7 @@ def test_broker_principal_may_not_read_or_write_topics_as_a_client() -> None:
     run(body)
 
 
-def test_envelope_carries_only_forwarded_apis_and_grants_what_its_client_has() -> None:
+def test_envelope_carries_only_forwarded_apis_with_its_clients_permissions() -> None:
     async def body(world: AccessWorld) -> None:
         before = world.digest()
         for case in CASES:
@@ -246,7 +246,7 @@ def _opened(frame: bytes) -> EnvelopeResponse:
     return EnvelopeRequest.decode(Reader(memoryview(frame), 9))
 
 
-def test_no_api_is_answered_before_the_login() -> None:
+def test_only_login_apis_are_answered_before_the_login() -> None:
     async def body(world: AccessWorld) -> None:
         parts = dataclasses.replace(world.parts, logins=Logins((ScramMechanism.SHA_256,)))
         world.dispatcher = dispatch.Dispatcher(world.cluster.loop, parts)
@@ -261,12 +261,13 @@ def test_no_api_is_answered_before_the_login() -> None:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_answer_of_a_handler_without_a_check_is_dropped(
+def test_response_of_every_handler_that_skips_its_checks_is_dropped(
     monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    """Each handler that must check resources runs with another access object, which allows
-    everything, so that the request's own access stays unchecked. Regression: Metadata 0 with an
-    empty list, which means all topics, counted as a request without resources.
+    """Each handler gets another access object, so that it never checks the request's own.
+
+    Regression: Metadata 0 with an empty list means all topics. The dispatcher took it for a request
+    without resources, which needs no check.
     """
 
     def forgetful(handle: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Connections over real socket pairs: answer order, limits, back-pressure and closing."""
+"""Tests of client connections over socket pairs: order, limits, back-pressure and closing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def framed(body: bytes) -> bytes:
 
 
 class Peer:
-    """The client's end of a socket pair, and the broker's connection at the other end."""
+    """A client's socket, and the broker's connection at the other end of the socket pair."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 20))
 
 
-def test_answers_are_sent_in_request_order() -> None:
+def test_responses_are_sent_in_request_order() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
         peer = Peer(lambda frame, reply: replies.append(reply))
@@ -95,7 +95,7 @@ def test_answers_are_sent_in_request_order() -> None:
     run(main)
 
 
-def test_connection_closes_after_the_last_answer_is_sent() -> None:
+def test_connection_that_closes_after_a_response_sends_that_response_last() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
         peer = Peer(lambda frame, reply: replies.append(reply))
@@ -116,7 +116,7 @@ def test_connection_closes_after_the_last_answer_is_sent() -> None:
     run(main)
 
 
-def test_request_without_an_answer_does_not_block_later_answers() -> None:
+def test_request_without_a_response_does_not_block_later_responses() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
         peer = Peer(lambda frame, reply: replies.append(reply))
@@ -130,7 +130,7 @@ def test_request_without_an_answer_does_not_block_later_answers() -> None:
     run(main)
 
 
-def test_files_and_bytes_are_sent_as_one_stream() -> None:
+def test_response_of_files_and_bytes_is_sent_as_one_stream() -> None:
     async def main() -> None:
         content = os.urandom(3 << 20)
         with tempfile.TemporaryFile() as file:
@@ -159,8 +159,8 @@ def test_files_and_bytes_are_sent_as_one_stream() -> None:
     run(main)
 
 
-def test_client_with_large_answers_does_not_starve_others() -> None:
-    """A 64 MB answer must not delay a small request; the test reads both sockets at the end."""
+def test_large_response_to_one_client_does_not_delay_other_clients() -> None:
+    """One client reads a response of 64 MB while another client sends a small request."""
 
     async def main() -> None:
         with tempfile.TemporaryFile() as file:
@@ -187,7 +187,7 @@ def test_client_with_large_answers_does_not_starve_others() -> None:
     run(main)
 
 
-def test_reading_pauses_at_the_request_limit_and_resumes() -> None:
+def test_broker_pauses_reading_at_the_limit_of_requests_in_flight() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
         peer = Peer(lambda frame, reply: replies.append(reply), requests_max=2)
@@ -234,7 +234,7 @@ async def turns(count: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-def test_reading_pauses_while_requests_exceed_the_budget() -> None:
+def test_broker_pauses_reading_while_requests_exceed_the_memory_budget() -> None:
     async def main() -> None:
         budget = Budget(1000)
         replies: list[ResponseSlot] = []
@@ -255,8 +255,8 @@ def test_reading_pauses_while_requests_exceed_the_budget() -> None:
     run(main)
 
 
-def test_partial_request_counts_with_its_received_bytes() -> None:
-    """A declared length occupies no memory and does not delay other connections."""
+def test_partial_request_counts_in_the_budget_by_received_bytes() -> None:
+    """The declared length of a request must not use up the budget of other connections."""
 
     async def main() -> None:
         budget = Budget(4 << 20)
@@ -279,7 +279,7 @@ def test_partial_request_counts_with_its_received_bytes() -> None:
     run(main)
 
 
-def test_partial_requests_use_at_most_half_of_the_budget() -> None:
+def test_partial_requests_use_at_most_half_of_the_memory_budget() -> None:
     async def main() -> None:
         budget = Budget(8 << 20)
         answered = Peer(lambda _, reply: reply.answer([b"ok"]), budget=budget)
@@ -287,8 +287,8 @@ def test_partial_requests_use_at_most_half_of_the_budget() -> None:
         for peer in hostile:
             await peer.send(framed(bytes(1 << 20))[: 70 << 10])
         await turns()
-        # Expected: half of the budget, one frame that may exceed it, and the bytes of other
-        # connections.
+        # The limit is half of the budget, plus one frame that may exceed the half, plus the
+        # scratch bytes of each connection.
         assert budget.used_bytes <= (5 << 20) + 20 * SCRATCH_BYTES
         assert budget.is_waited_for
         await answered.send(framed(b"ApiVersions"))
@@ -301,7 +301,7 @@ def test_partial_requests_use_at_most_half_of_the_budget() -> None:
     run(main)
 
 
-def test_partial_requests_over_the_budget_complete_one_by_one() -> None:
+def test_partial_requests_that_exceed_the_budget_complete_one_by_one() -> None:
     async def main() -> None:
         budget = Budget(256 << 10)
         sizes: list[int] = []
@@ -331,7 +331,7 @@ def test_partial_requests_over_the_budget_complete_one_by_one() -> None:
     run(main)
 
 
-def test_answer_counts_in_the_budget_until_the_client_has_read_it() -> None:
+def test_response_counts_in_the_budget_until_the_client_has_read_it() -> None:
     async def main() -> None:
         budget = Budget(8 << 20)
         peer = Peer(lambda _, reply: reply.answer([bytes(3 << 20), bytes(1)]), budget=budget)
@@ -340,7 +340,7 @@ def test_answer_counts_in_the_budget_until_the_client_has_read_it() -> None:
         assert budget.used_bytes == (3 << 20) + 1
         assert len(await peer.receive(2 << 20)) == 2 << 20
         await turns()
-        assert budget.used_bytes == (3 << 20) + 1, "the part is held until all of it is sent"
+        assert budget.used_bytes == (3 << 20) + 1, "a part counts until all of it is sent"
         await peer.receive((1 << 20) + 1)
         await turns()
         assert budget.used_bytes == 0
@@ -352,7 +352,7 @@ def test_answer_counts_in_the_budget_until_the_client_has_read_it() -> None:
     run(main)
 
 
-def test_no_request_starts_for_a_client_with_unread_answers() -> None:
+def test_no_request_starts_for_a_client_with_unread_responses() -> None:
     async def main() -> None:
         begun = 0
 
@@ -372,7 +372,7 @@ def test_no_request_starts_for_a_client_with_unread_answers() -> None:
     run(main)
 
 
-def test_announced_answer_is_built_after_earlier_answers_are_read() -> None:
+def test_reserved_response_is_built_after_earlier_responses_are_read() -> None:
     async def main() -> None:
         budget = Budget(64 << 20)
         built: list[memoryview] = []
@@ -398,7 +398,7 @@ def test_announced_answer_is_built_after_earlier_answers_are_read() -> None:
     run(main)
 
 
-def test_announced_answers_share_the_budget_and_closing_releases_their_share() -> None:
+def test_closed_connection_releases_the_budget_of_its_reserved_response() -> None:
     async def main() -> None:
         budget = Budget(8 << 20)
         built: list[ResponseSlot] = []
@@ -411,8 +411,8 @@ def test_announced_answers_share_the_budget_and_closing_releases_their_share() -
             await peer.send(framed(b"x"))
         await turns()
         assert len(built) == 2 and budget.is_waited_for
-        peers[5].close()  # The peer closes before its answer may be built.
-        peers[0].close()  # The peer closes during the build, which still holds its memory.
+        peers[5].close()  # The peer closes before its response is built.
+        peers[0].close()  # The peer closes during the build, which still uses memory.
         await turns()
         assert len(built) == 2
         built[0].answer([bytes(2 << 20)])
@@ -436,7 +436,7 @@ def test_announced_answers_share_the_budget_and_closing_releases_their_share() -
     run(main)
 
 
-def test_large_answer_that_is_not_read_leaves_memory_to_small_ones() -> None:
+def test_unread_large_response_leaves_budget_for_small_ones() -> None:
     async def main() -> None:
         budget = Budget(32 << 20)
         built: list[tuple[int, ResponseSlot]] = []
@@ -449,7 +449,7 @@ def test_large_answer_that_is_not_read_leaves_memory_to_small_ones() -> None:
         for peer, mib in zip(peers, (8, 7, 2)):
             await peer.send(framed(bytes([mib])))
             await turns()
-        # 8 and 7 MiB exceed three quarters of the 16 MiB of answers; 8 and 2 do not.
+        # Responses may use 12 MiB while one is unread. 8 and 7 MiB exceed that, 8 and 2 do not.
         assert [mib for mib, _ in built] == [8, 2] and budget.is_waited_for
         peers[0].close()
         built[0][1].answer([b"late"])
@@ -465,7 +465,7 @@ def test_large_answer_that_is_not_read_leaves_memory_to_small_ones() -> None:
     run(main)
 
 
-def test_builder_may_replace_its_reserved_memory() -> None:
+def test_response_may_change_its_reserved_bytes_while_it_is_built() -> None:
     async def main() -> None:
         budget = Budget(32 << 20)
         sizes: list[int] = []
@@ -490,7 +490,7 @@ def test_builder_may_replace_its_reserved_memory() -> None:
     run(main)
 
 
-def test_held_connection_starts_no_further_request() -> None:
+def test_held_connection_starts_no_request_until_go_on() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
 
@@ -514,7 +514,7 @@ def test_held_connection_starts_no_further_request() -> None:
     run(main)
 
 
-def test_throttled_connection_gets_its_answer_and_is_not_read_meanwhile() -> None:
+def test_throttled_connection_gets_its_response_and_starts_no_request() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         began: list[float] = []
@@ -542,7 +542,7 @@ def test_throttled_connection_gets_its_answer_and_is_not_read_meanwhile() -> Non
     run(main)
 
 
-def test_throttled_connection_receives_the_rest_of_a_request_and_times_it() -> None:
+def test_throttled_connection_receives_the_rest_of_a_partial_request() -> None:
     async def main() -> None:
         began: list[int] = []
 
@@ -557,7 +557,7 @@ def test_throttled_connection_receives_the_rest_of_a_request_and_times_it() -> N
         await peer.send(framed(b"first") + second[:10_000])
         assert await peer.receive(1) == b"x"
         await turns()
-        assert peer.connection.frame_began_ms, "a silent client is timed out"
+        assert peer.connection.frame_began_ms, "the time-out of the partial request runs"
         await peer.send(second[10_000:200_000])
         await turns()
         assert peer.connection.frame_began_ms
@@ -565,7 +565,7 @@ def test_throttled_connection_receives_the_rest_of_a_request_and_times_it() -> N
         await peer.until(lambda: peer.connection.frame_began_ms == 0)
         await peer.send(framed(b"third")[6:])
         await turns()
-        assert len(began) == 1, "the next request starts after the wait"
+        assert len(began) == 1, "the next request starts only after the throttle time"
         peer.close()
         assert budget.used_bytes == 0
 
@@ -580,7 +580,7 @@ def test_closed_connection_releases_its_memory() -> None:
         await peer.send(framed(bytes(100)) * 3 + framed(bytes(200_000))[:150_000])
         await peer.until(lambda: replies)
         peer.close()
-        # The first request is in flight: its bytes stay in memory until the answer.
+        # The first request is in flight, so its bytes count until its response.
         assert budget.used_bytes == 100
         assert not replies[0].is_open
         replies[0].answer([b"nobody reads this"])
@@ -601,7 +601,7 @@ def test_frame_with_an_invalid_length_closes_the_connection() -> None:
     run(main)
 
 
-def test_refused_request_closes_only_its_connection() -> None:
+def test_refused_request_closes_only_its_own_connection() -> None:
     async def main() -> None:
         def begin(frame: memoryview, reply: ResponseSlot) -> None:
             if frame == b"bad":
@@ -620,7 +620,7 @@ def test_refused_request_closes_only_its_connection() -> None:
     run(main)
 
 
-def test_close_reason_reports_a_partial_request() -> None:
+def test_close_reason_mentions_a_partial_request() -> None:
     async def main() -> None:
         peer = Peer(lambda _, reply: None)
         await peer.send(framed(b"abc")[:5])
@@ -632,8 +632,8 @@ def test_close_reason_reports_a_partial_request() -> None:
     run(main)
 
 
-def test_request_timeout_excludes_pauses_of_reading() -> None:
-    """The broker stopped reading, so the client must not time out as stalled."""
+def test_time_out_of_a_partial_request_excludes_pauses_of_reading() -> None:
+    """While the broker does not read, the client cannot send the rest of its request."""
 
     async def main() -> None:
         replies: list[ResponseSlot] = []

@@ -1,4 +1,4 @@
-"""The context of a request: who sent it, and when it must be answered."""
+"""Tests of the context of a request: the client, its software, and the deadline."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def test_only_broker_client_ids_identify_brokers() -> None:
     assert not context_of(ApiKey.METADATA, 12, None).is_broker
 
 
-def test_deadline_counts_from_the_arrival() -> None:
+def test_deadline_of_a_request_counts_from_its_arrival() -> None:
     context = context_of(ApiKey.PRODUCE, 9)._replace(arrived_ms=1000)
     assert context.deadline_ms(500) == 1500
 
 
-def test_session_keeps_the_software_that_api_versions_names() -> None:
+def test_session_keeps_the_client_software_that_api_versions_names() -> None:
     async def body() -> None:
         world = await World().start()
         request = kind("ApiVersionsRequest")(
@@ -35,7 +35,7 @@ def test_session_keeps_the_software_that_api_versions_names() -> None:
     asyncio.run(body())
 
 
-def test_log_line_has_the_first_hundred_characters_of_a_client_id() -> None:
+def test_text_of_a_request_has_the_first_hundred_characters_of_the_client_id() -> None:
     context = context_of(ApiKey.PRODUCE, 9, "c" * 32_767)
     assert str(context).startswith("127.0.0.1:40000: client 'ccc") and len(str(context)) < 140
     assert context_of(ApiKey.PRODUCE, 9, None).shown_client_id is None

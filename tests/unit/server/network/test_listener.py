@@ -1,4 +1,4 @@
-"""Binding errors name the wrong option; connections that waste memory are closed."""
+"""Tests of a listener: errors when it binds, and connections that it closes or refuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def listener(**settings: object) -> Listener:
     return Listener(BrokerConfig(**settings), clock=Clock(), metrics=Metrics())  # type: ignore[arg-type]
 
 
-def test_port_0_binds_and_reports_a_free_port() -> None:
+def test_listener_with_port_0_binds_a_free_port() -> None:
     one = listener(port=0)
     assert one.bound.port > 0
     assert one.endpoint == one.bound
@@ -40,7 +40,7 @@ def test_advertised_host_and_port_can_be_set() -> None:
     one.close()
 
 
-def test_error_of_a_used_port_names_the_option() -> None:
+def test_port_in_use_error_names_the_option() -> None:
     one = listener(port=0)
     with pytest.raises(PortInUseError, match=f"port={one.bound.port} on host=127.0.0.1"):
         listener(port=one.bound.port)
@@ -49,12 +49,12 @@ def test_error_of_a_used_port_names_the_option() -> None:
 
 
 @pytest.mark.parametrize("host", ["no such host", "192.0.2.1"])
-def test_host_of_another_machine_is_refused(host: str) -> None:
+def test_listener_host_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(InvalidConfigError, match="host="):
         listener(port=0, host=host, listeners_insecure_allow=True)
 
 
-def test_exposure_describes_the_reachable_address() -> None:
+def test_exposure_warns_of_addresses_that_other_machines_reach() -> None:
     one = listener(port=0)
     assert one.exposure() == []
     one.close()
@@ -82,7 +82,7 @@ def test_metric_names_listeners_without_protection(host: str, value: int) -> Non
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_non_loopback_address_needs_the_insecure_setting(host: str) -> None:
+def test_plaintext_listener_off_loopback_needs_the_insecure_setting(host: str) -> None:
     with pytest.raises(InvalidConfigError) as refused:
         listener(port=0, host=host)
     for part in (f"host={host}", "logbus up --secure", "listeners.insecure.allow=true"):
@@ -92,10 +92,10 @@ def test_non_loopback_address_needs_the_insecure_setting(host: str) -> None:
 
 
 @pytest.mark.parametrize("idle_ms", [1000, 10 * MINUTE])
-def test_client_that_does_not_read_its_answers_is_disconnected(
+def test_client_that_does_not_read_its_responses_is_disconnected(
     idle_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a minute, also where idle connections stay open for longer."""
+    """The limit is a minute, or connection.idle.ms if that is shorter."""
     if idle_ms > 1000:
         monkeypatch.setattr(listener_module, "UNREAD_MS", 1000)
         monkeypatch.setattr(listener_module, "SWEEP_S", 0.2)
@@ -116,7 +116,7 @@ def test_client_that_does_not_read_its_answers_is_disconnected(
     serve(begin, attack, connection_idle_ms=idle_ms)
 
 
-def test_stalled_request_is_closed_while_others_wait_for_memory(
+def test_connection_with_a_stalled_request_is_closed_while_others_wait_for_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener_module, "STALLED_MS", 300)
@@ -140,7 +140,7 @@ def test_stalled_request_is_closed_while_others_wait_for_memory(
 
 
 def serve(begin: Begin, attack: Callable[[Listener], Any], **settings: object) -> None:
-    """Run ``attack`` against a new listener."""
+    """Run ``attack`` against a new listener with these settings."""
 
     async def main() -> None:
         one = listener(port=0, **settings)
@@ -183,7 +183,7 @@ def test_request_before_login_is_limited_to_16_kib_and_the_login_timeout() -> No
 
 
 class SetClock(Clock):
-    """A clock that a test sets."""
+    """A clock whose time the test sets."""
 
     at_ms = 1000
 
@@ -191,8 +191,8 @@ class SetClock(Clock):
         return self.at_ms
 
 
-def test_next_sweep_is_due_when_the_oldest_login_is_overdue() -> None:
-    """The time for a login was checked every 5 s only, so a client had up to 15 s."""
+def test_next_sweep_is_due_at_the_time_out_of_the_oldest_login() -> None:
+    """Regression: sweeps ran every 5 s, so a client could take 15 s instead of 10 s to log in."""
 
     async def main() -> None:
         config, clock = BrokerConfig(port=0, **LOGINS), SetClock()  # type: ignore[arg-type]
@@ -213,7 +213,7 @@ def test_next_sweep_is_due_when_the_oldest_login_is_overdue() -> None:
     asyncio.run(main())
 
 
-def test_max_connections_per_ip_counts_no_loopback_and_a_64_as_one_address() -> None:
+def test_connections_per_ip_limit_ignores_loopback_and_counts_an_ipv6_64_as_one_address() -> None:
     assert listener_module._limited("127.0.0.1:1") == listener_module._limited("::1:1") == ""
     assert listener_module._limited("192.0.2.1:5") == "192.0.2.1"
     one, two = "2001:db8:0:1::1:5", "2001:db8:0:1:ffff::2:6"
@@ -252,7 +252,7 @@ def test_oldest_connection_without_a_login_is_closed_for_a_new_one() -> None:
     serve(begin, attack, **LOGINS, connections_before_login_max=3)
 
 
-def test_connections_of_one_address_beyond_the_limit_are_closed_at_once(
+def test_connection_beyond_the_limit_of_its_address_is_closed_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listener_module, "_limited", lambda peer: peer.rpartition(":")[0])
@@ -274,7 +274,9 @@ def test_connections_of_one_address_beyond_the_limit_are_closed_at_once(
     assert "closed: max.connections.per.ip=2 are open" in caplog.text
 
 
-def test_address_over_its_rate_of_connections_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_connection_beyond_the_rate_of_its_address_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         asked: list[str] = []
 

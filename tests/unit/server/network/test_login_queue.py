@@ -1,4 +1,4 @@
-"""Requests before a login: a turn of the loop begins a few, and those of closed connections not."""
+"""Tests of the queue of requests before a login, which limits those begun in each loop turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker_lite.wire.api import ApiKey
 
 
 class Reply:
-    """A recorder of what happens to one request."""
+    """A reply that records whether its request was released or refused."""
 
     def __init__(self, *, is_open: bool = True) -> None:
         self.is_open = is_open
@@ -29,7 +29,7 @@ class Reply:
         self.refusal = reason
 
 
-def test_storm_of_logins_begins_a_few_requests_in_each_turn() -> None:
+def test_login_queue_begins_a_few_requests_in_each_loop_turn() -> None:
     async def main() -> None:
         begun: list[Any] = []
         queue = LoginQueue(
@@ -48,7 +48,7 @@ def test_storm_of_logins_begins_a_few_requests_in_each_turn() -> None:
     asyncio.run(main())
 
 
-def test_request_of_a_closed_connection_is_released_and_a_malformed_one_refused() -> None:
+def test_login_queue_drops_requests_of_closed_connections_and_refuses_malformed_ones() -> None:
     def start(request: RequestContext, frame: memoryview, reply: Any) -> None:
         raise ProtocolError("no request")
 

@@ -1,4 +1,4 @@
-"""Logins and the end of sessions, with logbus's SCRAM client and a clock that the tests set."""
+"""Tests of logins and of the end of sessions, with a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SALT = b"0123456789abcdef"
 
 
 class Time:
-    """A clock that stands still."""
+    """A clock that stands still until a test sets ``now``, in ms."""
 
     now = 1000
 
@@ -42,7 +42,7 @@ class Time:
 
 
 class Socket:
-    """The connection of a session."""
+    """A connection in place of a real one, which records why it was closed."""
 
     closed = False
     reason = ""
@@ -78,7 +78,7 @@ class World:
         return asyncio.run(self.logins.step(self.session, message)).message
 
     def send_once(self, mechanism: str, message: bytes) -> None:
-        """Log in with a mechanism of one message."""
+        """Log in with a mechanism that needs only one message."""
         self.logins.choose(self.session, mechanism)
         assert self.step(message) == b""
         self.logins.watch(self.session, self.socket)
@@ -91,7 +91,7 @@ class World:
         self.logins.watch(self.session, self.socket)
 
 
-def test_login_gives_the_session_its_principal() -> None:
+def test_login_sets_the_principal_of_the_session() -> None:
     world = World()
     assert world.session.principal == ANONYMOUS
     world.log_in("alice", "a")
@@ -106,7 +106,7 @@ def test_failed_login_leaves_the_session_anonymous(user: str, password: str) -> 
     assert (world.session.principal, world.session.needs_login) == (ANONYMOUS, True)
 
 
-def test_only_three_apis_are_answered_before_login() -> None:
+def test_only_three_apis_and_eight_requests_are_answered_before_login() -> None:
     world = World()
     refused = [key for key in range(100) if Logins().why_refused(Session(1, "::1:1"), key, 10)]
     assert set(range(100)) - set(refused) == {17, 18, 36}
@@ -116,7 +116,7 @@ def test_only_three_apis_are_answered_before_login() -> None:
     assert "more than 8 requests" in world.logins.why_refused(world.session, 18, 10)
 
 
-def test_deleted_user_loses_the_connection() -> None:
+def test_connection_of_a_deleted_user_is_closed() -> None:
     world = World()
     world.log_in("alice", "a")
     world.logins.sweep()
@@ -127,7 +127,7 @@ def test_deleted_user_loses_the_connection() -> None:
     assert "User:alice" in world.socket.reason
 
 
-def test_former_password_and_its_sessions_end_at_its_expiry() -> None:
+def test_rotated_password_and_its_sessions_end_at_its_expiry() -> None:
     world = World()
     world.users["alice"] = {SHA_256: credential("new", "a", old_until_ms=2000)}
     world.log_in("alice", "a")
@@ -154,7 +154,7 @@ def test_session_must_log_in_again_after_its_lifetime_as_the_same_user() -> None
     assert not world.session.needs_login
 
 
-def test_plain_password_is_checked_against_the_scram_keys() -> None:
+def test_password_of_plain_is_checked_against_the_scram_keys() -> None:
     world = World()
     world.send_once("PLAIN", plain_message("alice", "a"))
     assert (world.session.principal, world.session.mechanism) == ("User:alice", "PLAIN")
@@ -166,9 +166,7 @@ def test_plain_password_is_checked_against_the_scram_keys() -> None:
 
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "a")])
-def test_wrong_password_of_plain_names_the_claimed_user_for_the_log(
-    user: str, password: str
-) -> None:
+def test_failed_plain_login_keeps_the_claimed_user_for_the_log(user: str, password: str) -> None:
     world = World()
     with pytest.raises(SaslAuthenticationError, match="wrong, or there is no such user"):
         world.send_once("PLAIN", plain_message(user, password))
@@ -177,7 +175,7 @@ def test_wrong_password_of_plain_names_the_claimed_user_for_the_log(
         world.step(plain_message("alice", "a"))
 
 
-def test_handshake_during_a_check_hides_no_login() -> None:
+def test_handshake_during_a_password_check_keeps_the_login() -> None:
     async def both() -> LoginAnswer:
         check = asyncio.create_task(world.logins.step(world.session, plain_message("alice", "a")))
         await asyncio.sleep(0)
@@ -199,7 +197,7 @@ def test_plain_and_oauthbearer_are_refused_without_tls(mechanism: str) -> None:
 
 
 class Tokens:
-    """An issuer whose tokens are ``user`` and end at ``ends_ms``."""
+    """A token issuer whose tokens are user names, and expire at ``ends_ms``."""
 
     ends_ms = 5000
 
@@ -230,13 +228,13 @@ def test_session_must_log_in_again_when_its_token_ends() -> None:
     assert World(issuer=Tokens(), reauth_ms=100).logins.lifetime_ms(world.session) == 8000
 
 
-def test_shorter_of_token_and_reauthentication_ends_the_session() -> None:
+def test_session_ends_at_the_earlier_of_token_expiry_and_reauthentication() -> None:
     world = World(issuer=Tokens(), reauth_ms=100)
     world.send_once("OAUTHBEARER", bearer_message("carol"))
     assert world.logins.lifetime_ms(world.session) == 100
 
 
-def test_token_cannot_name_a_broker_or_speak_for_another() -> None:
+def test_token_of_a_broker_name_or_for_another_user_is_refused() -> None:
     def refuse(name: str) -> None:
         raise UnacceptableCredentialError(f"user name {name} is reserved")
 
@@ -249,7 +247,7 @@ def test_token_cannot_name_a_broker_or_speak_for_another() -> None:
     assert world.session.principal == ANONYMOUS
 
 
-def test_message_without_a_handshake_and_unknown_mechanisms_are_refused() -> None:
+def test_login_message_without_a_handshake_is_refused() -> None:
     world = World()
     with pytest.raises(IllegalSaslStateError):
         world.step(b"n,,n=alice,r=x")

@@ -1,4 +1,4 @@
-"""Client quotas on one broker: which clients have quotas, retained use, and processing time."""
+"""Tests of client quotas on one broker: clients with quotas, debts, and processing time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_only_the_user_over_its_rate_is_throttled() -> None:
     assert alice.produced(1000) == 0
     assert alice.produced(500) == 500
     assert quota_of(quotas, "alice", "other").produced(0) == 500, (
-        "all clients of a user share its quota"
+        "all client ids of a user share the quota"
     )
     assert quotas.of(request("bob", "app")) is None
     assert alice.fetch_allowance() == 10 and alice.fetched(30) == 2000
@@ -80,13 +80,13 @@ def test_only_the_user_over_its_rate_is_throttled() -> None:
     assert metrics.value("request_throttle_seconds", CONSUMER_BYTE_RATE) == 2.0
 
 
-def test_brokers_have_no_quota() -> None:
+def test_broker_requests_have_no_quota() -> None:
     quotas, _, _ = made({EVERYONE: {PRODUCER_BYTE_RATE: 1.0}})
     assert quotas.of(request("ANONYMOUS", broker_client_id(2))) is None
     assert quotas.of(request("ANONYMOUS", "app")) is not None
 
 
-def test_changed_quota_keeps_the_use_and_a_deleted_quota_ends() -> None:
+def test_changed_quota_keeps_the_debt_and_a_deleted_quota_ends() -> None:
     quotas, _, _ = made({ALICE: {PRODUCER_BYTE_RATE: 100.0}})
     assert quota_of(quotas, "alice").produced(1100) == 10_000
     quotas.apply(MetadataSnapshot(quotas={ALICE: {PRODUCER_BYTE_RATE: 1000.0}}))
@@ -104,10 +104,10 @@ def test_throttle_for_processing_time_is_at_most_one_second() -> None:
     alice.spend_time(0.2)
     assert alice.answered() == 1000
     clock.at_ms += 1500
-    assert alice.produced(10) == 500, "the remaining debt"
+    assert alice.produced(10) == 500, "the remaining debt is 500 ms"
 
 
-def test_connections_of_an_address_beyond_its_rate_are_refused() -> None:
+def test_connections_beyond_the_connection_creation_rate_are_refused() -> None:
     quotas, clock, _ = made({entity_of([(IP, DEFAULT)]): {CONNECTION_CREATION_RATE: 2.0}})
     assert [quotas.may_connect("10.0.0.7") for _ in range(3)] == [True, True, False]
     assert quotas.may_connect("10.0.0.8")
@@ -115,7 +115,7 @@ def test_connections_of_an_address_beyond_its_rate_are_refused() -> None:
     assert [quotas.may_connect("10.0.0.7") for _ in range(2)] == [True, False]
 
 
-def test_memory_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_clients_with_quota_state_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas_module, "CLIENTS_MAX", 10)
     quotas, clock, _ = made({entity_of([(CLIENT_ID, DEFAULT)]): {PRODUCER_BYTE_RATE: 10.0}})
     greedy = quota_of(quotas, "a", "greedy")
@@ -124,10 +124,12 @@ def test_memory_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert quota_of(quotas, "a", f"client-{number}").produced(1) == 0
         clock.at_ms += 200
         assert len(quotas._buckets) <= 10 and len(quotas._clients) <= 10
-    assert quota_of(quotas, "a", "greedy").produced(0) == 80_000, "debt outlives idle clients"
+    assert quota_of(quotas, "a", "greedy").produced(0) == 80_000, (
+        "a client in debt is not dropped for idle ones"
+    )
 
 
-def test_processing_time_excludes_waits() -> None:
+def test_processing_time_of_a_request_excludes_waits() -> None:
     ticks = iter(range(100))
     spent: list[float] = []
 
@@ -171,7 +173,7 @@ async def _awaited(work: Any) -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, 1e-308])
-def test_throttle_for_bytes_fits_throttle_time_ms_and_the_debt_remains(rate: float) -> None:
+def test_throttle_time_fits_int32_and_the_remaining_debt_stays(rate: float) -> None:
     quotas, clock, _ = made({ALICE: {PRODUCER_BYTE_RATE: rate, CONSUMER_BYTE_RATE: rate}})
     alice = quota_of(quotas, "alice")
     for wait_ms in (alice.produced(2_200_000), alice.fetched(2_200_000)):
@@ -191,7 +193,7 @@ def test_fetch_allowance_is_negative_only_while_the_client_is_throttled() -> Non
         clock.at_ms += idle_ms
 
 
-def test_long_client_id_is_truncated() -> None:
+def test_long_client_id_is_truncated_in_quota_state() -> None:
     quotas, _, _ = made({entity_of([(CLIENT_ID, DEFAULT)]): {PRODUCER_BYTE_RATE: 10.0}})
     quota_of(quotas, "a", "x" * 30_000)
     names = [*quotas._clients, *quotas._buckets]
@@ -215,8 +217,10 @@ def test_tenth_of_the_clients_with_the_least_debt_is_dropped_at_the_limit(
     assert quota_of(quotas, "a", "greedy").produced(1010) == 100_000
     for number in range(100):
         assert quota_of(quotas, "a", f"client-{number}").produced(20 + number)
-    assert len(quotas._buckets) == 91, "ten clients were dropped for a new one"
-    assert quota_of(quotas, "a", "greedy").produced(0) == 100_000, "the largest debt stays"
+    assert len(quotas._buckets) == 91, "a tenth of the clients was dropped"
+    assert quota_of(quotas, "a", "greedy").produced(0) == 100_000, (
+        "the client with the largest debt stays"
+    )
     assert quota_of(quotas, "a", "client-0").produced(0) == 0
 
 
@@ -227,4 +231,4 @@ def test_addresses_of_an_ipv6_network_share_the_default_connection_rate() -> Non
     })  # fmt: skip
     asked = ("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1")
     assert [quotas.may_connect(each) for each in asked] == [True, False, True, True]
-    assert not quotas._buckets, "connections displace no client"
+    assert not quotas._buckets, "rates of addresses use no client's place"

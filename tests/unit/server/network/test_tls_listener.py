@@ -1,4 +1,4 @@
-"""TLS listeners: accepted certificates, and the errors that clients receive."""
+"""Tests of TLS listeners: accepted certificates, reloads, and the errors that clients receive."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def listener(pem: PemFiles | None, **settings: str) -> Listener:
 
 
 def serve(one: Listener, attack: Callable[[Endpoint], Awaitable[None]]) -> list[ResponseSlot]:
-    """Run ``attack`` against the listener, which answers every request with a wrong frame."""
+    """Run ``attack`` against the listener. Return the requests, which get an empty response."""
     begun: list[ResponseSlot] = []
 
     def begin(frame: memoryview, reply: ResponseSlot) -> None:
@@ -66,7 +66,7 @@ def serve(one: Listener, attack: Callable[[Endpoint], Awaitable[None]]) -> list[
 
 
 def ask(one: Listener, security: ClientSecurity) -> tuple[LogbusError | None, list[ResponseSlot]]:
-    """Send a request; return the client's error, if any, and the requests that arrived."""
+    """Send a request. Return the client's error, if any, and the requests that arrived."""
     errors: list[LogbusError] = []
 
     async def attack(endpoint: Endpoint) -> None:
@@ -84,7 +84,7 @@ def trusting(pem: PemFiles, **settings: object) -> ClientSecurity:
     return ClientSecurity("SSL", ca_location=pem.ca, **settings)  # type: ignore[arg-type]
 
 
-def test_client_certificate_gives_the_principal(tmp_path: Path) -> None:
+def test_client_certificate_sets_the_principal(tmp_path: Path) -> None:
     server = write_pem(tmp_path / "server")
     client = write_pem(tmp_path / "client", "host", common_name="alice")
     rules = "RULE:.*CN=([a-z]+).*/$1/"
@@ -107,7 +107,7 @@ def test_client_without_certificate_is_anonymous_where_none_is_required(tmp_path
     assert request.session.principal == "User:ANONYMOUS"
 
 
-def test_error_names_the_missing_client_certificate(tmp_path: Path) -> None:
+def test_client_error_names_the_missing_client_certificate(tmp_path: Path) -> None:
     server = write_pem(tmp_path)
     one = listener(server, ssl_client_auth="required", ssl_truststore_location=server.ca)
     error, begun = ask(one, trusting(server))
@@ -116,7 +116,7 @@ def test_error_names_the_missing_client_certificate(tmp_path: Path) -> None:
     assert "ssl.certificate.location" in error.message
 
 
-def test_error_names_a_client_certificate_of_another_ca(tmp_path: Path) -> None:
+def test_client_error_names_a_client_certificate_of_another_ca(tmp_path: Path) -> None:
     server = write_pem(tmp_path / "server")
     client = write_pem(tmp_path / "client", ca=trustme.CA())
     one = listener(server, ssl_client_auth="required", ssl_truststore_location=server.ca)
@@ -125,7 +125,7 @@ def test_error_names_a_client_certificate_of_another_ca(tmp_path: Path) -> None:
     assert f"refused the client certificate {client.certificate}" in error.message
 
 
-def test_certificate_of_an_unknown_ca_is_refused_by_the_client(tmp_path: Path) -> None:
+def test_client_refuses_a_broker_certificate_of_an_unknown_ca(tmp_path: Path) -> None:
     server = write_pem(tmp_path / "server")
     other = write_pem(tmp_path / "other", ca=trustme.CA())
     error, begun = ask(listener(server), trusting(other))
@@ -134,7 +134,7 @@ def test_certificate_of_an_unknown_ca_is_refused_by_the_client(tmp_path: Path) -
     assert "set ssl.ca.location" in error.message
 
 
-def test_certificate_for_another_host_is_refused_by_the_client(tmp_path: Path) -> None:
+def test_client_refuses_a_broker_certificate_for_another_host(tmp_path: Path) -> None:
     server = write_pem(tmp_path, "other.example")
     advertised = "SSL://other.example:0"
     error, begun = ask(listener(server, advertised_listeners=advertised), trusting(server))
@@ -145,7 +145,7 @@ def test_certificate_for_another_host_is_refused_by_the_client(tmp_path: Path) -
     assert begun
 
 
-def test_tls_client_of_a_plaintext_listener_names_the_setting(
+def test_error_of_a_tls_client_at_a_plaintext_listener_names_the_setting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = listener(None, listeners="PLAINTEXT://127.0.0.1:0")
@@ -156,7 +156,7 @@ def test_tls_client_of_a_plaintext_listener_names_the_setting(
     assert "the peer speaks TLS, but this connection does not" in caplog.text
 
 
-def test_plaintext_client_of_a_tls_listener_names_the_setting(
+def test_error_of_a_plaintext_client_at_a_tls_listener_names_the_setting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     error, begun = ask(listener(write_pem(tmp_path)), ClientSecurity())
@@ -164,7 +164,7 @@ def test_plaintext_client_of_a_tls_listener_names_the_setting(
     assert "the client does not speak TLS; set security.protocol=SSL" in caplog.text
 
 
-def test_tls_alert_is_not_read_as_a_frame_length() -> None:
+def test_plaintext_client_does_not_read_a_tls_alert_as_a_frame_length() -> None:
     """A client that read the alert as a length would allocate 352,518,912 bytes (KIP-498)."""
     alert = b"\x15\x03\x03\x00\x02\x02\x46"
 
@@ -181,7 +181,7 @@ def test_tls_alert_is_not_read_as_a_frame_length() -> None:
     asyncio.run(main())
 
 
-def test_oldest_handshake_is_closed_at_the_limit_and_slow_ones_time_out(tmp_path: Path) -> None:
+def test_handshakes_beyond_the_limit_are_closed_and_slow_ones_time_out(tmp_path: Path) -> None:
     one = listener(write_pem(tmp_path), connections_before_login_max="2", login_timeout_ms="200")
 
     async def attack(endpoint: Endpoint) -> None:
@@ -198,7 +198,7 @@ def test_oldest_handshake_is_closed_at_the_limit_and_slow_ones_time_out(tmp_path
     assert not serve(one, attack)
 
 
-def test_tls_1_2_client_needs_the_setting(tmp_path: Path) -> None:
+def test_tls_1_2_client_needs_ssl_enabled_protocols(tmp_path: Path) -> None:
     server = write_pem(tmp_path)
 
     def versions(one: Listener) -> list[str | None]:
@@ -255,7 +255,7 @@ def test_listener_with_client_certificates_issues_no_session_ticket(
     assert tickets == [client_auth == "none"]
 
 
-def test_unusable_files_stop_the_start(tmp_path: Path) -> None:
+def test_unusable_certificate_files_stop_the_start(tmp_path: Path) -> None:
     one, two = write_pem(tmp_path / "1"), write_pem(tmp_path / "2")
     expired = write_pem(tmp_path / "3", expired=True)
     nothing = tmp_path / "nothing.pem"
@@ -309,7 +309,7 @@ def test_certificate_that_other_brokers_would_refuse_stops_the_start(tmp_path: P
 
 
 @pytest.mark.parametrize("is_combined", [True, False])
-def test_private_key_that_others_may_read_stops_the_start(
+def test_private_key_that_other_users_may_read_stops_the_start(
     tmp_path: Path, is_combined: bool
 ) -> None:
     pem = write_pem(tmp_path)
@@ -340,7 +340,7 @@ def test_private_key_that_others_may_read_stops_the_start(
 def test_listener_off_loopback_needs_tls_logins_and_authorizer(
     tmp_path: Path, settings: dict[str, str], missing: str
 ) -> None:
-    """``192.0.2.1`` is no address of this machine, so a listener that may be bound fails later."""
+    """192.0.2.1 is no address of this machine, so even an accepted listener cannot be bound."""
     pem = write_pem(tmp_path, "192.0.2.1")
     trusted = {"ssl_truststore_location": pem.ca} if "ssl_client_auth" in settings else {}
     with pytest.raises(InvalidConfigError) as refused:
@@ -369,7 +369,7 @@ def test_certificate_that_ends_soon_is_logged_once(
     assert soon.certificate in record.getMessage()
 
 
-def test_changed_files_serve_new_connections_unless_they_are_unusable(tmp_path: Path) -> None:
+def test_changed_certificate_files_serve_new_connections_unless_unusable(tmp_path: Path) -> None:
     served = write_pem(tmp_path)
     one = listener(served)
     seen: list[bytes] = []
@@ -398,7 +398,7 @@ def test_changed_files_serve_new_connections_unless_they_are_unusable(tmp_path: 
 
 
 def revocation_list(ca: trustme.CA, path: Path, *revoked: str, days: int = 1) -> None:
-    """Write the CA's revocation list with the certificates in these PEM files."""
+    """Write a revocation list of the CA. It revokes the certificates in the files ``revoked``."""
     issuer = x509.load_pem_x509_certificate(ca.cert_pem.bytes())
     key = serialization.load_pem_private_key(ca.private_key_pem.bytes(), None)
     now = datetime.datetime.now(datetime.UTC)
@@ -419,7 +419,7 @@ def revocation_list(ca: trustme.CA, path: Path, *revoked: str, days: int = 1) ->
 
 
 def connected(endpoint: Endpoint, server: PemFiles, client: PemFiles) -> ssl.SSLSocket:
-    """Return a connection that has one answer."""
+    """Return a TLS connection of ``client`` after one answered request."""
     context = ssl.create_default_context(cafile=server.ca)
     context.load_cert_chain(client.certificate)
     sock = socket.create_connection(endpoint, 10)
@@ -429,7 +429,7 @@ def connected(endpoint: Endpoint, server: PemFiles, client: PemFiles) -> ssl.SSL
 
 
 def answers(sock: ssl.SSLSocket) -> bool:
-    """Return whether the broker answers on a connection that it may have closed."""
+    """Return whether the broker answers a request on the connection."""
     try:
         sock.sendall(b"\0\0\0\4ping")
         return bool(sock.recv(8))
@@ -437,7 +437,7 @@ def answers(sock: ssl.SSLSocket) -> bool:
         return False
 
 
-def test_revoked_certificate_loses_its_connections_and_opens_none(tmp_path: Path) -> None:
+def test_connections_of_a_revoked_certificate_are_closed_and_refused(tmp_path: Path) -> None:
     server, ca = write_pem(tmp_path / "server"), trustme.CA()
     alice, bob = (write_pem(tmp_path / name, name, ca=ca) for name in ("alice", "bob"))
     revoked = tmp_path / "revoked.pem"
@@ -469,7 +469,7 @@ def test_revoked_certificate_loses_its_connections_and_opens_none(tmp_path: Path
     serve(one, attack)
 
 
-def test_client_of_a_removed_ca_loses_its_connections(tmp_path: Path) -> None:
+def test_connections_of_a_removed_ca_are_closed(tmp_path: Path) -> None:
     server, ca = write_pem(tmp_path / "server"), trustme.CA()
     alice, bob = write_pem(tmp_path / "alice", ca=ca), write_pem(tmp_path / "bob", ca=trustme.CA())
     trusted = tmp_path / "trusted.pem"
@@ -492,7 +492,7 @@ def test_client_of_a_removed_ca_loses_its_connections(tmp_path: Path) -> None:
     serve(one, attack)
 
 
-def test_client_whose_ca_is_removed_during_its_handshake_repeats_it(tmp_path: Path) -> None:
+def test_client_whose_ca_is_removed_during_its_handshake_is_disconnected(tmp_path: Path) -> None:
     server, client = write_pem(tmp_path / "server"), write_pem(tmp_path / "client", ca=trustme.CA())
     one = listener(server, ssl_client_auth="required", ssl_truststore_location=client.ca)
 
@@ -516,7 +516,7 @@ def test_client_whose_ca_is_removed_during_its_handshake_repeats_it(tmp_path: Pa
     assert serve(one, attack) == []
 
 
-def test_reload_refuses_a_ca_that_brokers_and_clients_would_share(tmp_path: Path) -> None:
+def test_reload_refuses_a_truststore_that_brokers_and_clients_would_share(tmp_path: Path) -> None:
     pem, clients = write_pem(tmp_path / "1"), write_pem(tmp_path / "2", ca=trustme.CA())
     of_brokers = tmp_path / "brokers.pem"
     of_brokers.write_bytes(Path(pem.ca).read_bytes())
@@ -563,7 +563,7 @@ def test_unusable_revocation_list_or_folder_of_cas_stops_the_start(tmp_path: Pat
         listener(pem, **folder)
 
 
-def test_time_for_the_login_includes_the_handshake(tmp_path: Path) -> None:
+def test_login_timeout_includes_the_tls_handshake(tmp_path: Path) -> None:
     server = write_pem(tmp_path)
     one = listener(server)
     began: list[int] = []

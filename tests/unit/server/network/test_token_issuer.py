@@ -1,4 +1,4 @@
-"""The keys of an issuer: from a file, from an https URL, renewed for unknown keys."""
+"""Tests of a token issuer's key set: from a file or an https URL, reloaded for unknown keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broker_lite.server.network.token_issuer import TokenIssuer
 
 
 class LateClock(Clock):
-    """The real clock, ``late_ms`` later."""
+    """The real clock, set forward by ``late_ms``."""
 
     __slots__ = ("late_ms",)
 
@@ -46,7 +46,7 @@ def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "server"
 
 
-def test_unknown_key_causes_a_read_at_most_once_a_minute(trusted: Path) -> None:
+def test_token_with_an_unknown_key_reloads_the_key_set_at_most_once_a_minute(trusted: Path) -> None:
     async def use(url: str) -> None:
         found, clock = issuer_at(f"{url}/keys")
         await found.start()
@@ -72,7 +72,7 @@ def test_unknown_key_causes_a_read_at_most_once_a_minute(trusted: Path) -> None:
         asyncio.run(use(url))
 
 
-def test_unreachable_url_is_logged_and_the_old_keys_stay(
+def test_unreachable_key_set_url_is_logged_and_the_old_keys_stay(
     trusted: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use(url: str) -> None:
@@ -102,7 +102,7 @@ def test_unreachable_url_is_logged_and_the_old_keys_stay(
         ((200, {}, b"x" * 3000), "more than 2000 bytes"),
     ],
 )
-def test_redirects_and_long_answers_are_refused(
+def test_redirect_and_too_long_key_set_are_refused(
     trusted: Path, answer: tuple[int, dict[str, str], bytes], reason: str
 ) -> None:
     source = Issuer()
@@ -124,7 +124,7 @@ def test_key_server_with_a_certificate_of_another_ca_is_refused(
 
 
 @pytest.mark.parametrize("spelling", ["{}", "file://{}"])
-def test_keys_come_from_a_file(tmp_path: Path, spelling: str) -> None:
+def test_key_set_is_read_from_a_file(tmp_path: Path, spelling: str) -> None:
     file = tmp_path / "keys.json"
     file.write_bytes(Issuer().key_set())
     found, _ = issuer_at(spelling.format(file))
@@ -135,7 +135,7 @@ def test_keys_come_from_a_file(tmp_path: Path, spelling: str) -> None:
     ("content", "reason"),
     [(None, "No such file"), (b"{}", "no key set"), (b" " * 300_000, "more than 262144 bytes")],
 )
-def test_unusable_file_stops_the_start(tmp_path: Path, content: Any, reason: str) -> None:
+def test_unusable_key_set_file_stops_the_start(tmp_path: Path, content: Any, reason: str) -> None:
     file = tmp_path / "keys.json"
     if content is not None:
         file.write_bytes(content)

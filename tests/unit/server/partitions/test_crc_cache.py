@@ -1,4 +1,4 @@
-"""Ranges sent without a CRC check: recent appends and recently checked ranges only."""
+"""Tests of the CRC cache: recent appends and recently checked ranges need no CRC check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from broker_lite.server.partitions.crc_cache import RANGES_MAX, TRUST_MS, CrcCac
 START = 1_000_000
 
 
-def test_records_from_before_the_start_need_a_crc_check() -> None:
+def test_records_appended_before_the_start_need_a_crc_check() -> None:
     cache = CrcCache(100)
     assert not cache.is_checked(START, 99, 200)
     assert not cache.is_checked(START, 0, 100)
@@ -65,7 +65,7 @@ def test_number_of_checked_ranges_is_bounded() -> None:
     assert cache.is_checked(START, (2 * RANGES_MAX - 1) * 10, (2 * RANGES_MAX - 1) * 10 + 5)
 
 
-def test_columns_are_expected_in_old_records_and_below_appended_column_batches() -> None:
+def test_column_batches_are_expected_up_to_the_last_known_one() -> None:
     cache = CrcCache(100)
     assert cache.rows_from == 100
     cache.has_columns(150)
@@ -73,7 +73,7 @@ def test_columns_are_expected_in_old_records_and_below_appended_column_batches()
     assert cache.rows_from == 150
 
 
-def test_truncation_clears_all_checks() -> None:
+def test_truncation_clears_the_crc_cache() -> None:
     cache = CrcCache(0)
     cache.appending(START, 0)
     cache.checked(START, 0, 50)

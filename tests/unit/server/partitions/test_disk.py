@@ -1,4 +1,4 @@
-"""Disk threads: one flush and one wake-up per group, results in order, no lost job at the stop."""
+"""Tests of the disk threads: group flushes, the order of results, errors, and the stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC = "abcdefghijklmnopqrstuQ"
 
 
 class Recorder:
-    """A target that records the events delivered to it."""
+    """A target of append and sync jobs, which records its events and counts flushes of its log."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -37,7 +37,9 @@ class Recorder:
         log.start_flush = self._count_start  # type: ignore[method-assign]
 
     def _count_start(self) -> None:
-        assert self.flush_count == self.start_count, "begun before it is waited for"
+        assert self.flush_count == self.start_count, (
+            "a flush is started before the thread waits for it"
+        )
         self.start_count += 1
         self._start()
 
@@ -61,7 +63,7 @@ def logs() -> LogManager:
     return manager
 
 
-def test_queued_appends_form_one_group_with_one_flush_per_log() -> None:
+def test_queued_appends_share_one_flush_per_log() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = Disk(loop, append_threads=1, read_threads=1, clock=Clock())
@@ -91,14 +93,14 @@ def test_queued_appends_form_one_group_with_one_flush_per_log() -> None:
             assert [e.base_offset for e in appended if isinstance(e, Appended)] == list(range(25))
             assert synced == Synced(25)
             assert (target.start_count, target.flush_count) == (1, 1)
-        assert posts <= 2, "the group of the gate, and one group of the others"
+        assert posts <= 2, "one group with the gate job, and one with all other jobs"
         disk.stop()
 
     asyncio.run(main())
 
 
 class StoppedClock(Clock):
-    """A clock that advances by the duration of the first flush and then stops."""
+    """A clock that shows 0 at its first reading and ``first_us`` at all later ones."""
 
     def __init__(self, first_us: int) -> None:
         self._first_us = first_us
@@ -109,7 +111,7 @@ class StoppedClock(Clock):
         return self._first_us if self._looks > 1 else 0
 
 
-def test_group_waits_for_producers_just_answered_at_most_one_flush_time(
+def test_flush_waits_for_just_acknowledged_producers_at_most_one_flush_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disk_module, "COALESCE_US_MAX", 10_000_000)
@@ -143,11 +145,11 @@ def test_group_waits_for_producers_just_answered_at_most_one_flush_time(
             produce(first, 3)
             for _ in range(20):
                 await asyncio.sleep(0.001)
-            assert first.flush_count == 1, "a group of five seconds waits for the other producer"
+            assert first.flush_count == 1, "the next flush waits for the other producer"
             produce(second, 4)
             await asyncio.gather(flushed(first, 2), flushed(second, 2))
             assert [len(events) for events in posts] == [4, 4]
-            # The second group took no time, so the third does not wait.
+            # The second flush took no time, so the third flush does not wait.
             produce(first, 5)
             await flushed(first, 3)
             assert [len(events) for events in posts] == [4, 4, 2]
@@ -158,7 +160,7 @@ def test_group_waits_for_producers_just_answered_at_most_one_flush_time(
     asyncio.run(main())
 
 
-def test_group_of_replicated_partitions_does_not_wait_for_producers(
+def test_flush_of_replicated_partitions_does_not_wait_for_producers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disk_module, "COALESCE_US_MAX", 60_000_000)
@@ -180,7 +182,7 @@ def test_group_of_replicated_partitions_does_not_wait_for_producers(
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
-def test_stop_finishes_queued_jobs() -> None:
+def test_stop_of_the_disk_threads_finishes_queued_jobs() -> None:
     async def main() -> None:
         disk = Disk(asyncio.get_running_loop(), append_threads=2, read_threads=1, clock=Clock())
         manager = logs()
@@ -195,7 +197,7 @@ def test_stop_finishes_queued_jobs() -> None:
     asyncio.run(main())
 
 
-def test_errors_reach_the_callers_callback() -> None:
+def test_error_on_a_disk_thread_reaches_the_caller() -> None:
     async def main() -> None:
         disk = Disk(asyncio.get_running_loop(), append_threads=1, read_threads=2, clock=Clock())
 
@@ -212,7 +214,7 @@ def test_errors_reach_the_callers_callback() -> None:
     asyncio.run(main())
 
 
-def test_failing_callback_does_not_drop_other_results(
+def test_failing_callback_does_not_drop_results_of_other_jobs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -247,7 +249,7 @@ def test_partition_keeps_its_append_thread() -> None:
     asyncio.run(main())
 
 
-def test_call_soon_runs_after_the_results_in_delivery_and_before_the_next_turn() -> None:
+def test_call_soon_runs_after_delivered_results_and_before_the_next_loop_turn() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = Disk(loop, append_threads=1, read_threads=1, clock=Clock())
@@ -276,7 +278,7 @@ def test_call_soon_runs_after_the_results_in_delivery_and_before_the_next_turn()
     asyncio.run(main())
 
 
-def test_failing_call_soon_does_not_drop_the_other_calls() -> None:
+def test_failing_call_soon_callback_does_not_drop_other_callbacks() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = Disk(loop, append_threads=1, read_threads=1, clock=Clock())

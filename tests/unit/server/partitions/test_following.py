@@ -1,4 +1,4 @@
-"""Replication between three brokers: fetches, flushes, truncation, high watermarks and errors."""
+"""Tests of replication between three brokers: fetches, flushes, truncation and errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_acknowledged_records_are_on_every_replica() -> None:
 
 
 def test_delete_records_waits_for_all_in_sync_replicas() -> None:
-    """Otherwise the next leader would restore the records."""
+    """If a replica kept the records and became leader, it would restore them."""
 
     async def test(world: World) -> None:
         leader = await world.serves(1)
@@ -75,22 +75,22 @@ def test_delete_records_waits_for_all_in_sync_replicas() -> None:
     run(test)
 
 
-def test_one_follower_fetch_carries_all_partitions_of_a_round() -> None:
+def test_follower_fetches_all_partitions_of_a_leader_in_one_request() -> None:
     async def test(world: World) -> None:
         for partition in range(8):
             leader = await world.serves(1, partition)
         world.requests.clear()
         for _ in range(20):
             await asyncio.gather(*(leader.begin([b"a"], partition=p) for p in range(8)))
-        # Each round is one fetch that returns records and one that acknowledges them. The first
-        # round finds eight partitions of two brokers waiting in one request each.
+        # Two followers send two fetches each round: one gets records, the next acknowledges them.
+        # The limit is twice that number.
         assert len(world.requests) <= 20 * 2 * 4
         assert any(len(r.topics[0].partitions) == 8 for _, _, r in world.requests)
 
     run(test, partitions=8)
 
 
-def test_ready_partition_ends_the_waiting_fetch_of_the_others() -> None:
+def test_partition_that_gets_a_leader_ends_the_waiting_follower_fetch() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1, 1)
         await leader.begin([b"a"], partition=1)
@@ -141,8 +141,10 @@ def test_deposed_leader_truncates_records_that_no_other_replica_has() -> None:
 def test_truncation_delayed_by_a_full_disk_precedes_later_appends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A full disk delayed the truncation, and the follower led before the retry. The retry then
-    removed acknowledged records, finally on all replicas."""
+    """Regression: a full disk delayed a follower's truncation until the follower was leader.
+
+    The retry then removed acknowledged records, and the other replicas followed.
+    """
     monkeypatch.setattr(replica_manager, "AGAIN_S", 0.3)
 
     async def test(world: World) -> None:
@@ -193,7 +195,7 @@ def test_stopped_follower_leaves_the_isr_and_rejoins() -> None:
 def test_isr_write_is_retried_after_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without an outcome, the leader proposed no further ISR change in that epoch."""
+    """Regression: after such an error, the leader proposed no ISR change until the next epoch."""
     write_states = Node.write_states
 
     async def fails(self: Node, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
@@ -225,7 +227,7 @@ def test_replica_with_an_empty_disk_catches_up_and_joins_the_isr() -> None:
     run(test)
 
 
-def test_too_few_in_sync_is_refused_before_and_after_the_append() -> None:
+def test_produce_with_too_few_in_sync_replicas_is_refused_before_or_after_the_append() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         for number in (2, 3):
@@ -271,8 +273,8 @@ def test_follower_fetch_with_another_broker_or_leader_epoch_is_refused() -> None
     run(test)
 
 
-def test_records_read_before_losing_leadership_are_not_sent() -> None:
-    """A deposed leader would report its new leader's high watermark under its old epoch."""
+def test_deposed_leader_sends_no_records_that_it_read_before() -> None:
+    """Such a response would combine the new leader's high watermark with the old leader epoch."""
 
     async def test(world: World) -> None:
         leader = await world.serves(1)
@@ -294,7 +296,7 @@ def test_records_read_before_losing_leadership_are_not_sent() -> None:
     run(test)
 
 
-def test_follower_records_column_offsets_of_fetched_batches() -> None:
+def test_follower_knows_that_fetched_batches_have_no_columns() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -320,7 +322,7 @@ def test_corrupt_batch_is_repaired_from_another_replica() -> None:
     run(test, replica_fetch_wait_ms=100)
 
 
-def test_corrupt_fetch_makes_the_leader_check_its_disk() -> None:
+def test_follower_that_fetches_a_corrupt_batch_makes_the_leader_check_its_disk() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         for value in (b"a", b"b", b"c"):
@@ -329,8 +331,8 @@ def test_corrupt_fetch_makes_the_leader_check_its_disk() -> None:
         world.flip(1, offset=1)
         world.take_out(3)
         world.restart(3, MemFiles())
-        # The new follower fetches again and makes the leader check its disk; the leader then gives
-        # up leadership.
+        # The follower finds the batch corrupt and fetches it with a repair flag. The leader then
+        # checks its disk and gives up leadership.
         await world.until(lambda: world.states[0].leader == -1)
         assert world.isr() == {2}
         world.elect(2)
@@ -339,7 +341,7 @@ def test_corrupt_fetch_makes_the_leader_check_its_disk() -> None:
         for node in world.nodes.values():
             assert node.replica().log.reader.verify(0, 3) == []
 
-    # The second broker to join the ISR joins with its next fetch.
+    # With short waits, each follower soon sends the fetch with which it joins the ISR.
     run(test, replica_fetch_wait_ms=100)
 
 
@@ -354,14 +356,14 @@ def test_reassigned_replica_is_deleted_and_can_be_assigned_again() -> None:
         with pytest.raises(NotLeaderError):
             gone.replica()
         world.assigned.clear()
-        world.publish()  # The log is still being deleted.
+        world.publish()  # The broker is still deleting the log.
         await world.until(lambda: world.isr() == {1, 2, 3})
         assert await world.agree() == [(0, 1, 0)]
 
     run(test)
 
 
-def test_log_reassigned_while_its_broker_was_down_is_removed() -> None:
+def test_replica_reassigned_while_its_broker_was_down_is_deleted() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -395,7 +397,7 @@ def test_metrics_count_lag_and_under_replicated_partitions() -> None:
     run(test)
 
 
-def test_metrics_measure_how_long_a_follower_is_behind() -> None:
+def test_replica_lag_metrics_measure_records_and_seconds() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -411,8 +413,8 @@ def test_metrics_measure_how_long_a_follower_is_behind() -> None:
     run(test)
 
 
-def test_deleted_replicas_are_freed_without_garbage_collection() -> None:
-    """Free the leader's replicas too while a follower's fetch waits; this closes their files."""
+def test_replicas_of_a_deleted_topic_are_freed_without_garbage_collection() -> None:
+    """A waiting follower fetch must not keep the leader's deleted replica and its open files."""
 
     async def test(world: World) -> None:
         await world.serves(1)
@@ -467,7 +469,7 @@ def test_throttled_follower_outside_the_isr_catches_up_within_the_rate(side: str
             moved = log.reader.size_bytes
             assert moved <= rate * (world.loop.time() - began_s) + 1200
         await world.until(lambda: len(world.states[0].isr) == 2)
-        # A replica in the ISR is not throttled.
+        # A follower in the ISR is not throttled, even with rate 0.
         world.broker_configs = {broker: {f"{side}.replication.throttled.rate": "0"}}
         world.publish()
         await leader.append([b"y"])

@@ -1,4 +1,4 @@
-"""Waiting requests: woken by changes, expired by deadlines, and no timer while none waits."""
+"""Tests of waiting requests, which changes wake and deadlines expire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.purgatory import Deadlines, Waiters
 
 
-def test_waiters_are_woken_until_discarded() -> None:
+def test_waiter_is_woken_until_it_is_discarded() -> None:
     waiters, woken = Waiters(), []
 
     def once() -> None:

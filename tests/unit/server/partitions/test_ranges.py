@@ -1,4 +1,4 @@
-"""Ranges for fetches over real files: sent as stored, checked, or transcoded to rows."""
+"""Tests of the ranges that a fetch reads: sent as stored, checked, or transcoded to rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.fixture(autouse=True)
 def _all_resident(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat all pages as resident, independent of the kernel's page cache."""
+    """Treat all pages as cached, whatever the kernel's page cache holds."""
     monkeypatch.setattr(ranges, "_NOWAIT", 0)
 
 
@@ -74,7 +74,7 @@ def damage(log: Log, position: int) -> None:
     path.write_bytes(data)
 
 
-def test_unchecked_range_is_sent_as_one_file_range(log: Log) -> None:
+def test_range_without_a_crc_check_is_sent_as_one_file_range(log: Log) -> None:
     for n in range(5):
         append(log, columns_batch([b"%d" % n * 4000]))
     (found,) = prepare([wanted(log)], 1 << 20)
@@ -94,7 +94,7 @@ def test_batch_that_contains_the_log_start_offset_passes_the_check(log: Log) -> 
     assert "the epoch file says 3" in str(found.error)
 
 
-def test_checked_range_of_good_batches_is_sent_as_one_file_range(log: Log) -> None:
+def test_range_of_valid_checked_batches_is_sent_as_one_file_range(log: Log) -> None:
     for n in range(5):
         append(log, rows_batch([b"%d" % n] * 3))
     (found,) = prepare([wanted(log, check=True, rows_only=True)], 1 << 20)
@@ -102,7 +102,7 @@ def test_checked_range_of_good_batches_is_sent_as_one_file_range(log: Log) -> No
     assert found.checked_end == 15
 
 
-def test_only_column_batches_are_transcoded(log: Log) -> None:
+def test_only_column_batches_are_transcoded_to_rows(log: Log) -> None:
     for n in range(6):
         append(log, (columns_batch if n in (2, 3) else rows_batch)([b"%d" % n]))
     (found,) = prepare([wanted(log, check=True, rows_only=True)], 1 << 20)
@@ -112,11 +112,12 @@ def test_only_column_batches_are_transcoded(log: Log) -> None:
     assert [h.base_offset for _, h in batches(content(found))] == list(range(6))
 
 
-def test_columns_that_decompress_beyond_the_limit_are_transcoded_only_on_request(
+def test_column_batch_that_decompresses_beyond_the_limit_is_transcoded_only_on_request(
     log: Log,
 ) -> None:
-    """They are transcoded only as the first batch of a fetch; after other records they are left for
-    the next fetch.
+    """Such a batch is transcoded only as the first batch of a fetch.
+
+    After other records, the batch is left to the next fetch.
     """
     append(log, columns_batch([b"first"]))
     append(log, inflated_columns(6 * MIB))
@@ -145,7 +146,7 @@ def test_batches_larger_than_a_read_chunk_are_checked(
     assert found.checked_end == 5
 
 
-def test_good_batches_before_a_corrupt_one_are_sent(log: Log) -> None:
+def test_valid_batches_before_a_corrupt_one_are_sent(log: Log) -> None:
     for n in range(3):
         append(log, rows_batch([b"%d" % n * 20]))
     size = len(rows_batch([b"0" * 20]))
@@ -175,8 +176,8 @@ def test_undecodable_columns_with_a_correct_crc_are_not_reported_as_corruption(
     assert values(content(behind)) == [b"behind"]
 
 
-def test_check_detects_damage_to_fields_outside_the_crc(log: Log) -> None:
-    """Base offset and leader epoch precede the bytes that the CRC covers."""
+def test_range_check_detects_damage_to_fields_outside_the_crc(log: Log) -> None:
+    """The CRC does not cover the base offset and the leader epoch of a batch."""
     for n in range(3):
         append(log, rows_batch([b"%d" % n * 20]), epoch=3)
     size = len(rows_batch([b"0" * 20]))
@@ -194,7 +195,7 @@ def test_damaged_partition_does_not_fail_other_partitions_of_a_fetch(log: Log) -
     assert bad.error is not None and raw.error is None and raw.length
 
 
-def test_byte_limit_covers_all_partitions_except_the_first_batch(log: Log) -> None:
+def test_byte_limit_of_a_fetch_covers_all_partitions_except_the_first_batch(log: Log) -> None:
     for n in range(4):
         append(log, rows_batch([b"%d" % n * 100]))
     size = len(rows_batch([b"0" * 100]))
@@ -219,7 +220,7 @@ def test_offset_beyond_the_end_returns_an_empty_range(log: Log) -> None:
         (OSError(errno.EIO, "bad sector"), False),
     ],
 )
-def test_large_range_is_resident_if_its_first_byte_reads_without_waiting(
+def test_large_range_counts_as_cached_if_its_first_byte_is_cached(
     log: Log, monkeypatch: pytest.MonkeyPatch, outcome: int | OSError, is_resident: bool
 ) -> None:
     append(log, rows_batch([b"x"]))
@@ -256,7 +257,7 @@ def test_small_range_is_copied_and_large_one_is_a_file_range(
     assert [isinstance(one.parts[0], FileRange) for one in found] == [False, False, True]
 
 
-def test_local_reader_receives_file_location_of_a_large_range(log: Log) -> None:
+def test_local_reader_receives_the_file_location_of_a_large_range(log: Log) -> None:
     for n in range(5):
         append(log, columns_batch([b"%d" % n * 1000] * 80))
     size = len(columns_batch([b"0" * 1000] * 80))
@@ -278,9 +279,10 @@ def test_local_reader_receives_file_location_of_a_large_range(log: Log) -> None:
     assert (found.stored.length, found.checked_end) == (4 * size, 320)
 
 
-def test_read_error_fails_only_its_partition(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bad sector in one partition once failed whole fetches, so that a follower received no
-    partition."""
+def test_read_error_fails_only_its_own_partition_of_a_fetch(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a bad sector in one partition failed a follower's fetch of all partitions."""
     append(log, rows_batch([b"0"]))
     append(log, rows_batch([b"1"]))
     read, first = ranges.walk_range, wanted(log, check=True)

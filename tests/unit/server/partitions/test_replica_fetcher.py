@@ -1,4 +1,4 @@
-"""Fetches from one leader: shared requests, immediate requests and waiting ones."""
+"""Tests of a follower's fetch requests to one leader: shared, immediate and waiting requests."""
 
 from __future__ import annotations
 
@@ -67,10 +67,8 @@ class Follower:
         self.ask()
 
 
-def test_two_empty_fetches_merge_into_one_waiting_fetch() -> None:
-    """Regression: each of two waiting requests ended the wait of the other, and both were repeated
-    for ever.
-    """
+def test_partitions_of_two_empty_fetches_share_one_waiting_fetch() -> None:
+    """Regression: two waiting requests of a broker kept ending each other's wait."""
 
     async def test() -> None:
         leader = Leader()
@@ -97,9 +95,11 @@ def test_two_empty_fetches_merge_into_one_waiting_fetch() -> None:
     asyncio.run(test())
 
 
-def test_idle_partitions_fetch_on_a_separate_lane() -> None:
-    """A thousand idle partitions then cost nothing while another partition is busy. Their fetches
-    wait for longer: waits that ended without records took most of an idle broker's processor time.
+def test_idle_partitions_are_fetched_in_a_separate_long_request() -> None:
+    """Idle partitions must not slow down the frequent requests for busy ones.
+
+    The request for idle partitions waits four times as long, because expired waits took most of an
+    idle broker's processor time.
     """
 
     async def test() -> None:
@@ -122,7 +122,7 @@ def test_idle_partitions_fetch_on_a_separate_lane() -> None:
         assert leader.wanted(1) == [0, 1, 2]
         assert leader.asked[1][0].flags & wire.FLAG_IDLE
         assert leader.asked[1][0].max_wait_ms == 4 * leader.asked[0][0].max_wait_ms > 0
-        # A partition with a new leader epoch is fetched at once while the others keep waiting.
+        # A partition with a new leader epoch is fetched at once; the other fetches keep waiting.
         fetchers.fetch(followers[1], FetchFrom(1, 1, 0, -1))
         await asyncio.sleep(0)
         assert [leader.wanted(2), leader.asked[2][0].flags & wire.FLAG_IDLE] == [[1], 0]

@@ -1,4 +1,4 @@
-"""Replicas with real disk threads and an in-memory file system: snapshots, appends, failures."""
+"""Tests of the replica manager with real disk threads and a file system in memory."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class Alone:
     def __init__(self) -> None:
         self.told_full: list[bool] = []
         self.full_writes_to_fail = 0
-        """Number of the next ``set_full`` writes that take effect but whose answer is lost."""
+        """Number of next ``set_full`` calls that take effect and then lose the answer."""
 
     async def drain(self) -> None:
-        """Return at once: no other broker could lead."""
+        """Return at once, because no other broker could lead."""
 
     async def set_full(self, is_full: bool) -> None:
         self.told_full.append(is_full)
@@ -73,7 +73,7 @@ class Alone:
 
 
 class Shell:
-    """A replica manager with its disk, and metadata set by the test."""
+    """A replica manager with its disk, and with metadata that the test sets."""
 
     def __init__(self, files: MemFiles | None = None) -> None:
         self.files = files or MemFiles()
@@ -125,13 +125,13 @@ class Shell:
         )
 
     def gauge(self, name: str) -> float:
-        """Return a gauge's only value."""
+        """Return the only value of a gauge without labels."""
         [found] = [one.values for one in self.metrics.snapshot() if one.metric.name == name]
         [value] = found.values()
         return value
 
     async def leader(self, name: str = "t", partition: int = 0) -> Replica:
-        """Wait until the replica serves, with its epoch on disk, and return it."""
+        """Wait until the replica leads with its leader epoch on disk; return the replica."""
         while True:
             try:
                 replica = self.manager.find(name, partition)
@@ -194,8 +194,8 @@ def test_assigned_partition_is_created_led_and_appended_to() -> None:
     run(test)
 
 
-def test_log_reassigned_during_its_creation_is_deleted() -> None:
-    """The log would otherwise stay until the next metadata change."""
+def test_replica_reassigned_during_its_creation_is_deleted() -> None:
+    """Without the deletion, the log would stay until the next metadata change."""
 
     async def test(shell: Shell) -> None:
         here = shell.topic()
@@ -218,7 +218,7 @@ def tuple_of_usage(usage: Any) -> tuple[str, int]:
     return usage.topic, usage.partition
 
 
-def test_find_raises_the_error_of_an_absent_partition() -> None:
+def test_find_replica_raises_a_distinct_error_for_each_absence() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic(partitions=2), shell.topic("u", "uuuuuuuuuuuuuuuuuuuuuA", leader=2))
         await shell.leader()
@@ -310,7 +310,7 @@ def test_recreated_topic_gets_a_new_log() -> None:
 def test_stray_logs_are_set_aside_and_restored_with_their_topic(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A restore of older ZooKeeper data removes the newer topics; their logs must survive."""
+    """After a restore of older ZooKeeper data, topics may be unknown. Their logs must survive."""
 
     async def test(shell: Shell) -> None:
         key = PartitionKey("ccccccccccccccccccccuA", 0)
@@ -361,9 +361,10 @@ def test_column_offsets_are_recorded_before_the_high_watermark_advances() -> Non
 
 @pytest.mark.parametrize("starts_at", [0, 2])
 def test_batches_after_one_refused_by_a_full_disk_get_the_same_error(starts_at: int) -> None:
-    """All batches of a group fail alike. On OUT_OF_ORDER_SEQUENCE, librdkafka would start a new
-    producer epoch and send stored records again. After DeleteRecords, a new producer's second
-    batch would be appended before its first."""
+    """On OUT_OF_ORDER_SEQUENCE, librdkafka would raise its epoch and resend stored records.
+
+    After DeleteRecords, the second batch of a new producer would be appended before its first.
+    """
 
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
@@ -410,7 +411,7 @@ def test_disk_error_stops_the_data_directory_and_is_logged(
                 replica.check_leader()
         assert sorted(set(woken)) == [0, 1, 2]
         assert shell.gauge("disk_failed") == 1
-        # A full disk prevents new partitions too.
+        # A stopped data directory accepts no new partitions either.
         shell.apply(shell.topic(partitions=4, version=1))
         with pytest.raises(errors.StorageError):
             shell.manager.find("t", 3)
@@ -419,7 +420,7 @@ def test_disk_error_stops_the_data_directory_and_is_logged(
     assert "repair or replace the disk" in caplog.text
 
 
-def test_full_disk_refuses_one_batch_and_accepts_later_ones() -> None:
+def test_batch_refused_by_a_full_disk_does_not_stop_later_batches() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -432,10 +433,8 @@ def test_full_disk_refuses_one_batch_and_accepts_later_ones() -> None:
     run(test)
 
 
-def test_deleted_partition_is_freed_without_garbage_collection() -> None:
-    """Its open files must be closed at once, because an idle broker may not run the garbage
-    collector for hours.
-    """
+def test_deleted_replica_is_freed_without_garbage_collection() -> None:
+    """The files must be closed now. An idle broker may run no garbage collection for hours."""
 
     async def test(shell: Shell) -> None:
         gc.collect()
@@ -456,10 +455,10 @@ def test_deleted_partition_is_freed_without_garbage_collection() -> None:
     run(test)
 
 
-def test_registration_reports_a_full_disk_until_space_is_free(
+def test_broker_registration_reports_a_full_disk_until_space_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Leader, follower and a new partition find the disk full; the registration changes twice."""
+    """The registration changes only twice: when the disk is full, and when enough space is free."""
     monkeypatch.setattr(full_disk, "LOOK_S", 0.005)
 
     async def told(shell: Shell, *states: bool) -> None:
@@ -478,7 +477,7 @@ def test_registration_reports_a_full_disk_until_space_is_free(
                 await shell.append(replica)
         await told(shell, True)
         assert shell.gauge("disk_full") == 1
-        # A little free space is not enough: the disk would be full again at once.
+        # A little free space is not enough, because the disk would soon be full again.
         shell.files.capacity_bytes += 4096
         with pytest.raises(errors.StorageError, match="full"):
             await shell.append(replica)
@@ -491,10 +490,10 @@ def test_registration_reports_a_full_disk_until_space_is_free(
 
 
 @pytest.mark.parametrize("has_room_soon", [False, True])
-def test_registration_of_a_full_disk_is_retried_when_zookeeper_loses_the_answer(
+def test_report_of_a_full_disk_is_retried_when_zookeepers_answer_is_lost(
     has_room_soon: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the cluster treats the broker as full for ever, and it rejoins no ISR."""
+    """Without the retry, the cluster would treat the broker as full for ever."""
     monkeypatch.setattr(full_disk, "LOOK_S", 0.005)
 
     async def told(shell: Shell, *states: bool) -> None:
@@ -524,7 +523,7 @@ def test_registration_of_a_full_disk_is_retried_when_zookeeper_loses_the_answer(
 def test_partition_refused_by_a_full_disk_is_created_when_space_is_free(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fail the directory, the first segment, or the file of the first epoch."""
+    """The full disk fails the directory, the first segment, or the leader epoch file."""
     monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
 
     async def test(shell: Shell) -> None:
@@ -540,7 +539,7 @@ def test_partition_refused_by_a_full_disk_is_created_when_space_is_free(
 def test_follower_log_refused_by_a_full_disk_is_created_when_space_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The creation is retried although the topic's metadata do not change."""
+    """The broker retries the creation even though the topic's metadata do not change."""
     monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
 
     async def test(shell: Shell) -> None:
@@ -575,7 +574,7 @@ def test_corrupt_batch_is_refused_and_the_next_is_appended() -> None:
     run(test)
 
 
-def test_records_are_deleted_up_to_the_high_watermark() -> None:
+def test_delete_records_accepts_offsets_up_to_the_high_watermark() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -608,8 +607,7 @@ def test_changed_topic_settings_apply_to_the_log() -> None:
 def test_unreadable_topic_settings_disable_retention(
     wrong: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One unreadable setting once reset all to the defaults, and retention deleted records after
-    a week."""
+    """Regression: one unreadable setting reset all to the defaults, so old records were deleted."""
 
     async def test(shell: Shell) -> None:
         kept = {"retention.ms": "-1", "segment.bytes": "67108864"}
