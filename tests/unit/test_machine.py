@@ -1,4 +1,4 @@
-"""Which machine this is."""
+"""Tests of the id by which processes tell whether they run on the same machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_lite import machine
 from broker_lite.machine import machine_id
 
 
-def test_a_machine_is_known_by_its_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_id_is_the_kernels_boot_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def known(text: str | None) -> bytes:
         path = tmp_path / "boot_id"
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Listeners from settings. Each mistake names the setting to change."""
+"""Tests of listeners from settings: each error names the setting to change."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TWO = {
 }
 
 
-def test_host_and_port_are_one_plaintext_listener() -> None:
+def test_host_and_port_settings_define_one_plaintext_listener() -> None:
     settings = {"host": "localhost", "port": "1", "advertised.port": "2"}
     [one] = listener_configs(parse(BrokerConfig, settings))
     assert (one.name, one.protocol, one.bind) == ("PLAINTEXT", "PLAINTEXT", ("localhost", 1))
     assert one.advertised == ("localhost", 2) and one.is_inter_broker and one.tls is None
 
 
-def test_listeners_have_their_own_addresses_protocols_and_settings() -> None:
+def test_each_listener_has_its_own_address_protocol_and_settings() -> None:
     clients, brokers = listener_configs(parse(BrokerConfig, TWO))
     assert clients.bind == Endpoint("::1", 9093)
     assert clients.advertised == Endpoint("broker.example", 443)
@@ -87,13 +87,13 @@ def test_listener_settings_round_trip_through_text() -> None:
         ),
     ],
 )
-def test_mistake_names_the_setting_to_change(change: dict[str, str], message: str) -> None:
+def test_listener_error_names_the_setting_to_change(change: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         listener_configs(parse(BrokerConfig, TWO | change))
 
 
 @pytest.mark.parametrize("mechanism", ["GSSAPI", "SCRAM-SHA-1", "plain"])
-def test_error_for_an_unknown_mechanism_names_the_setting_and_the_mechanisms(
+def test_error_for_an_unknown_sasl_mechanism_lists_the_known_ones(
     mechanism: str,
 ) -> None:
     with pytest.raises(
@@ -103,7 +103,7 @@ def test_error_for_an_unknown_mechanism_names_the_setting_and_the_mechanisms(
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
-def test_secret_is_never_taken_without_tls(mechanism: str) -> None:
+def test_plain_and_oauthbearer_need_a_listener_with_tls(mechanism: str) -> None:
     tokens = {
         "sasl.oauthbearer.jwks.endpoint.url": "/keys.json",
         "sasl.oauthbearer.expected.issuer": "https://issuer",
@@ -131,7 +131,9 @@ def test_secret_is_never_taken_without_tls(mechanism: str) -> None:
         ({"sasl.oauthbearer.sub.claim.name": ""}, "sub.claim.name is empty"),
     ],
 )
-def test_tokens_need_an_issuer_an_audience_and_keys(change: dict[str, str], message: str) -> None:
+def test_oauthbearer_needs_an_issuer_an_audience_and_keys(
+    change: dict[str, str], message: str
+) -> None:
     given = {
         "sasl.enabled.mechanisms": "OAUTHBEARER",
         "sasl.oauthbearer.jwks.endpoint.url": "https://issuer/keys",
@@ -143,7 +145,7 @@ def test_tokens_need_an_issuer_an_audience_and_keys(change: dict[str, str], mess
         parse(BrokerConfig, TWO | given | change)
 
 
-def test_single_broker_with_logins_needs_a_user_for_its_own_requests() -> None:
+def test_single_broker_with_logins_needs_inter_broker_client_config() -> None:
     short = {"sasl.enabled.mechanisms": "SCRAM-SHA-256"}
     with pytest.raises(InvalidConfigError, match=r"set inter\.broker\.client\.config"):
         listener_configs(parse(BrokerConfig, short))
@@ -157,6 +159,6 @@ def test_single_broker_with_logins_needs_a_user_for_its_own_requests() -> None:
     "settings",
     [{"advertised.listeners": "A://h:1"}, {"listener.name.a.ssl.key.location": "k"}],
 )
-def test_settings_of_listeners_need_listeners(settings: dict[str, str]) -> None:
+def test_listener_settings_without_listeners_are_refused(settings: dict[str, str]) -> None:
     with pytest.raises(InvalidConfigError, match="without listeners"):
         listener_configs(parse(BrokerConfig, settings))

@@ -1,4 +1,4 @@
-"""Which changes of a topic's settings lose records."""
+"""Tests of ``loss_of``, which tells whether a change of a topic's setting may delete records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from broker_lite.config import loss_of
         ("unclean.leader.election.enable", None, "true"),
     ],
 )
-def test_change_that_loses_records_is_named(key: str, before: str | None, after: str) -> None:
+def test_topic_setting_change_that_may_delete_records_is_reported(
+    key: str, before: str | None, after: str
+) -> None:
     assert loss_of(key, before, after)
 
 
@@ -38,7 +40,7 @@ def test_change_that_loses_records_is_named(key: str, before: str | None, after:
         ("segment.ms", "604800000", "1000"),
     ],
 )
-def test_change_that_keeps_every_record_needs_no_question(
+def test_topic_setting_change_that_keeps_all_records_is_not_reported(
     key: str, before: str, after: str | None
 ) -> None:
     assert loss_of(key, before, after) == ""

@@ -1,4 +1,8 @@
-"""Keyed state against a dictionary: random appends, outcomes, copies and loads."""
+"""Tests of keyed state, the state log's last value of each key, compared with a dictionary.
+
+The state log has no compaction by key. A copy writes all values again in slices, so that older
+records can be deleted.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +28,26 @@ REFUSED = NotEnoughReplicasError("refused")
 
 @dataclass
 class Stored:
-    """A batch of the log, stamped with its offset."""
+    """A batch in the log, stamped with its offset."""
 
     header: BatchHeader
     buffer: memoryview
 
 
 class Log:
-    """A log of batches with a high watermark, and the state that its leader keeps."""
+    """A log of batches with a high watermark, and the keyed state of its leader."""
 
     def __init__(self) -> None:
         self.batches: list[Stored] = []
         self.start = self.end = self.high_watermark = 0
         self.queue: list[AppendState] = []
-        """Batches that the log has not answered, in order."""
+        """Batches that are not yet appended, in order."""
         self.state = KeyedState()
         self.token = 0
         self.settled: dict[int, bool] = {}
         self.puts: dict[int, tuple[bytes, bytes | None]] = {}
         self.model: dict[bytes, bytes] = {}
-        """The values of the appends that were reported as committed, in their order."""
+        """The expected value of each key, from the puts reported as committed."""
 
     def put(self, key: bytes, value: bytes | None, flags: int = 0) -> int:
         self.token += 1
@@ -87,7 +91,7 @@ class Log:
                     self.start = max(self.start, offset)
 
     def run(self) -> None:
-        """Append and commit until nothing is left to do."""
+        """Append and commit until the state writes no more batches."""
         while self.turn() or self.queue:
             while self.queue:
                 self.take()
@@ -110,7 +114,7 @@ def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_copies")
 @pytest.mark.parametrize("seed", range(12))
-def test_load_returns_the_committed_state_at_every_step(seed: int) -> None:
+def test_load_of_the_log_returns_the_committed_values_at_every_step(seed: int) -> None:
     rng = random.Random(seed)
     log = Log()
     keys = [b"k%d" % number for number in range(rng.choice((2, 6, 20)))]
@@ -137,7 +141,7 @@ def test_load_returns_the_committed_state_at_every_step(seed: int) -> None:
         assert loaded.values == log.state.values == log.model
         assert loaded.flags == log.state.flags
         if rng.random() < 0.01:
-            # The next leader loads the log's records; queued appends are lost.
+            # A new leader loads the log. Queued appends are lost.
             log.queue.clear()
             log.commit()
             log.state, lost = log.load().state(), log.token
@@ -148,7 +152,7 @@ def test_load_returns_the_committed_state_at_every_step(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_every_committed_put_is_the_value_of_its_key() -> None:
+def test_last_committed_value_of_each_key_survives_copies() -> None:
     log = Log()
     for number in range(200):
         log.put(b"k%d" % (number % 7), b"%d" % number)
@@ -158,7 +162,7 @@ def test_every_committed_put_is_the_value_of_its_key() -> None:
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_slice_omits_a_key_whose_append_is_in_flight() -> None:
+def test_slice_of_a_copy_omits_keys_whose_append_is_in_flight() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     upsert, a_slice = log.turn()
@@ -167,11 +171,13 @@ def test_slice_omits_a_key_whose_append_is_in_flight() -> None:
     log.take()
     log.take()
     log.commit()
-    assert rows_of(log.turn()[0])[0][0] is None, "`end` follows: the log holds a=2 behind `begin`"
+    assert rows_of(log.turn()[0])[0][0] is None, (
+        "the record that ends the copy follows, as a=2 is in the log"
+    )
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_a_refused_append_leaves_its_key_to_a_later_slice() -> None:
+def test_key_of_a_refused_append_is_in_a_later_slice_of_the_copy() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     log.turn()
@@ -183,7 +189,7 @@ def test_a_refused_append_leaves_its_key_to_a_later_slice() -> None:
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_records_are_deleted_only_after_the_end_of_a_copy_is_committed() -> None:
+def test_older_records_are_deleted_only_after_the_end_of_a_copy_is_committed() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     for _ in range(4):
         log.turn()
@@ -200,7 +206,7 @@ def test_records_are_deleted_only_after_the_end_of_a_copy_is_committed() -> None
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_a_refused_slice_is_written_again_after_the_next_commit() -> None:
+def test_refused_slice_of_a_copy_is_written_again_after_the_next_commit() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     (a_slice,) = log.turn()
     log.refuse()
@@ -213,7 +219,7 @@ def test_a_refused_slice_is_written_again_after_the_next_commit() -> None:
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_a_load_ends_the_copy_of_a_leader_that_died_before_the_deletion() -> None:
+def test_load_deletes_the_records_that_a_dead_leader_copied() -> None:
     log = begun_copy([(b"a", b"1")])
     log.run()
     begun, log.start = log.start, 0
@@ -222,16 +228,16 @@ def test_a_load_ends_the_copy_of_a_leader_that_died_before_the_deletion() -> Non
     assert log.load(log.batches[-1].header.base_offset).delete_before is None
 
 
-def test_a_load_refuses_a_copy_with_missing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_refuses_a_copy_with_missing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BYTES_MIN", 500)
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.run()
-    del log.batches[-2]  # The copy's only slice, before `end`.
+    del log.batches[-2]  # Delete the only slice, which precedes the record that ends the copy.
     with pytest.raises(CorruptMessageError, match="a copy of 2 keys began at offset"):
         log.load()
 
 
-def test_appends_of_a_turn_are_one_batch() -> None:
+def test_puts_of_one_turn_are_one_batch() -> None:
     log = Log()
     for number in range(100):
         log.put(b"%d" % number, b"v")
@@ -239,7 +245,7 @@ def test_appends_of_a_turn_are_one_batch() -> None:
     assert read_header(write.batch).record_count == 100
 
 
-def test_many_small_batches_make_a_copy_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_batches_start_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BATCHES", 10)
     log = Log()
     for number in range(30):
@@ -249,7 +255,7 @@ def test_many_small_batches_make_a_copy_due(monkeypatch: pytest.MonkeyPatch) -> 
     assert log.load().state().values == {b"k": b"29"}
 
 
-def test_an_unknown_outcome_stays_pending() -> None:
+def test_put_stays_pending_until_it_is_committed() -> None:
     log = Log()
     token = log.put(b"a", b"1")
     log.turn()
@@ -260,13 +266,13 @@ def test_an_unknown_outcome_stays_pending() -> None:
     assert log.settled == {token: True}
 
 
-def test_a_value_above_the_limit_is_refused() -> None:
+def test_put_of_a_value_above_the_limit_is_refused() -> None:
     with pytest.raises(MessageTooLargeError, match="at most"):
         KeyedState().put(1, b"k", bytes(keyed_state.VALUE_BYTES_MAX))
 
 
 def begun_copy(rows: list[tuple[bytes, bytes]]) -> Log:
-    """A log whose copy has begun; its next turn writes the first slice."""
+    """Return a log whose copy has begun; the next turn writes the first slice."""
     log = Log()
     for key, value in rows:
         log.put(key, value)

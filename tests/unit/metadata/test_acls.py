@@ -1,4 +1,4 @@
-"""Access control lists and users as znodes, and their distribution to every broker."""
+"""Tests of access control lists and users as znodes, and of their distribution to all brokers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 
 
 @given(NAMES, st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]))
-def test_every_name_has_a_distinct_path(name: str, pattern_type: PatternType) -> None:
+def test_every_acl_pattern_has_a_distinct_znode_path(name: str, pattern_type: PatternType) -> None:
     pattern = Pattern(ResourceKind.GROUP, pattern_type, name)
     path = acls.pattern_path(pattern)
     assert acls.path_pattern(path) == pattern
@@ -43,7 +43,7 @@ def test_every_name_has_a_distinct_path(name: str, pattern_type: PatternType) ->
 
 
 @pytest.mark.parametrize("name", ["alice", "..", "a/b", "é", "User name"])
-def test_user_names_round_trip_through_their_path(name: str) -> None:
+def test_user_names_round_trip_through_their_znode_path(name: str) -> None:
     path = credentials.user_path(name)
     assert credentials.user_name(path) == name
     assert path.count("/") == 3
@@ -61,7 +61,7 @@ def test_acl_entries_round_trip_through_their_znode() -> None:
     assert acls.decode_entries("/acls/topic/literal/t", acls.encode_entries(both)) == both
 
 
-def test_changed_entries_reach_all_brokers_within_a_second() -> None:
+def test_changed_acls_reach_all_brokers_within_a_second() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.brokers[2].registry.administration.alter_acls(TOPICS, lambda now: now | {READ})
@@ -93,10 +93,10 @@ def test_changed_entries_reach_all_brokers_within_a_second() -> None:
         b'{"version": 1, "entries": [["User:a", "*", 99, 3]]}',
     ],
 )
-def test_unreadable_acls_deny_their_resource_until_they_are_replaced(
+def test_unreadable_acl_znode_denies_its_resource_until_it_is_replaced(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The registry of every broker tried to read such a znode again for ever."""
+    """Regression: every broker tried to read such a znode again for ever."""
     path = acls.pattern_path(TOPICS)
     other = Pattern(ResourceKind.TOPIC, PatternType.LITERAL, "sound")
 
@@ -130,7 +130,7 @@ def test_unreadable_acls_deny_their_resource_until_they_are_replaced(
     handler_world.run(body)
 
 
-def test_acls_of_an_unknown_kind_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_acl_znode_of_an_unknown_resource_kind_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     async def body(world: World) -> None:
         await world.start(1)
         store = world.stores[1]
@@ -180,7 +180,7 @@ def test_unreadable_user_cannot_log_in_until_its_password_is_set(
     assert "logbus user add 'alice'" in caplog.text
 
 
-def test_concurrent_changes_of_one_list_are_all_kept() -> None:
+def test_concurrent_changes_of_one_acl_list_are_all_kept() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         users = [READ._replace(principal=f"User:{number}") for number in range(9)]
@@ -232,7 +232,7 @@ def test_list_that_is_recreated_during_a_change_is_read_again() -> None:
     handler_world.run(body)
 
 
-def test_list_beyond_its_limit_is_refused() -> None:
+def test_acl_list_beyond_its_limit_is_refused() -> None:
     async def body(world: World) -> None:
         await world.start(1)
         many = frozenset(

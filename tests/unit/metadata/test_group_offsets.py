@@ -1,4 +1,4 @@
-"""Commits of a group when the store raises an unexpected exception; eviction of claims."""
+"""Tests of group commits when the store raises an unexpected error, and of evicted claims."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from broker_lite.model import (
 
 
 class FaultyStore:
-    """A store that accepts all writes except the third, which raises ZeroDivisionError. The first
-    two writes are a claim and the parents of an offset."""
+    """A store whose third write raises ZeroDivisionError.
+
+    The first two writes are a claim of the group and the parent znodes of an offset.
+    """
 
     connected = True
 
@@ -47,7 +49,7 @@ def offsets(store: Any) -> GroupOffsets:
     topic = TopicView("t", "abcdefghijklmnopqrstuQ", (PartitionView(0, (1,), state),), {})
 
     async def connected() -> None:
-        """Return at once: the store is always connected."""
+        """Return at once, because the store is always connected."""
 
     return GroupOffsets(
         store,
@@ -62,8 +64,7 @@ def offsets(store: Any) -> GroupOffsets:
 def test_unexpected_store_error_fails_one_commit_and_later_commits_succeed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Regression: the batch was never completed, so this and every later commit of the group
-    hung."""
+    """Regression: the failed batch was never completed, so all commits of the group hung."""
     store: Any = FaultyStore()
     commit = {TopicPartition("t", 0): CommittedOffset(5)}
 
@@ -76,13 +77,13 @@ def test_unexpected_store_error_fails_one_commit_and_later_commits_succeed(
         groups.close()
 
     asyncio.run(main())
-    assert "ZeroDivisionError" in caplog.text, "the log lacks the traceback"
+    assert "ZeroDivisionError" in caplog.text, "the traceback is logged"
 
 
-def test_least_recently_used_claim_is_evicted_beyond_the_limit(
+def test_least_recently_used_group_claim_is_evicted_beyond_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: all claims were evicted, and the next write of each group made a new claim."""
+    """Regression: at the limit all claims were evicted, so each group had to claim again."""
     monkeypatch.setattr(group_offsets, "KNOWN_MAX", 2)
     store: Any = FaultyStore()
     store.writes = 3

@@ -1,4 +1,4 @@
-"""The rate of ZooKeeper writes for groups, and the latency of commits, in virtual time."""
+"""Tests of the rate of ZooKeeper writes for groups, and of the latency of commits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDING_S = 1e-9
 
 
 class Multi(NamedTuple):
-    """One write to the store: its start, its answer, and the values that it set, by path."""
+    """One write to the store: its start and end in seconds, and the values that it set, by path."""
 
     began_s: float
     ended_s: float
@@ -32,8 +32,10 @@ class Multi(NamedTuple):
 
 
 class Store:
-    """A store whose writes take ``write_s`` seconds. Writes without values, which create the
-    parents of a group's offsets, take no time and are not recorded."""
+    """A store whose writes take ``write_s`` seconds.
+
+    Writes without values, which create the parents of offsets, take no time and are not recorded.
+    """
 
     connected = True
 
@@ -67,7 +69,7 @@ class Commit(NamedTuple):
 
 def writer(store: Store, interval_ms: int) -> GroupWriter:
     async def connected() -> None:
-        """Return at once: the store is always connected."""
+        """Return at once, because the store is always connected."""
 
     made: Any = store
     return GroupWriter(made, interval_ms=interval_ms, wait_connected=connected)
@@ -85,11 +87,13 @@ commits = st.lists(
 
 
 @given(rows=commits, interval_ms=st.integers(0, 50), write_ms=st.integers(0, 40))
-def test_writes_keep_the_interval_and_commits_wait_for_their_write(
+def test_group_writes_keep_the_commit_interval_and_commits_wait_for_their_write(
     rows: list[Commit], interval_ms: int, write_ms: int
 ) -> None:
-    """With any commits, two writes start at least offset.commit.interval.ms apart. A commit waits
-    at most for the interval or for the write in flight, and then for its own write."""
+    """Two writes start at least offset.commit.interval.ms apart.
+
+    A commit waits for the interval or for the write in flight, and then for its own write.
+    """
     store = Store(write_ms / 1000)
     claims = [claim_of(f"g{number}") for number in range(5)]
     waits: list[float] = []
@@ -125,7 +129,7 @@ def test_writes_keep_the_interval_and_commits_wait_for_their_write(
 
 
 @pytest.mark.parametrize("interval_ms", [20, 500])
-def test_a_thousand_commits_a_second_are_batched_into_one_write_per_interval(
+def test_thousand_commits_a_second_share_one_write_per_interval(
     interval_ms: int,
 ) -> None:
     store = Store(0.002)
@@ -148,7 +152,7 @@ def test_a_thousand_commits_a_second_are_batched_into_one_write_per_interval(
         assert znodes.decode_offset(path, store.held[path]).offset == 900 + number
 
 
-def test_generation_is_written_at_once_with_the_pending_commits() -> None:
+def test_new_generation_is_written_at_once_with_the_pending_commits() -> None:
     store = Store(0.002)
     claims = [claim_of("commits"), claim_of("begins")]
     offsets = {TopicPartition("t", 0): CommittedOffset(1)}
@@ -167,8 +171,10 @@ def test_generation_is_written_at_once_with_the_pending_commits() -> None:
 
 
 class Strict(Store):
-    """A store with ZooKeeper's size limit that requires every write to check its claim. The write
-    with index ``fails_at`` loses the connection."""
+    """A store with ZooKeeper's size limit, which requires that every write checks its claim.
+
+    The write with the index ``fails_at`` loses the connection.
+    """
 
     fails_at = -1
 
@@ -176,7 +182,7 @@ class Strict(Store):
         if any(getattr(row, "data", b"") for row in operations):
             check_size(operations)
             guarded = {row.path for row in operations if isinstance(row, Check) or row.path == MINE}
-            assert guarded == {MINE, MARK}, "a write does not check its claim"
+            assert guarded == {MINE, MARK}, "every write checks its claim"
             if len(self.multis) == self.fails_at:
                 raise CoordinationUnavailableError("the connection is lost")
         await super().write(operations)
@@ -201,9 +207,9 @@ def test_commit_larger_than_one_write_is_answered_after_its_last_write() -> None
         begun = groups.begin_generation(claim, claim.value._replace(generation=1))
         while not done.done():
             assert len(store.held) < len(rows) + 1, (
-                "all offsets are written, but the commit is not answered"
+                "the commit is answered once all its offsets are written"
             )
-            assert MINE not in store.held, "the generation was written before the last offsets"
+            assert MINE not in store.held, "the generation is written after the last offsets"
             await asyncio.sleep(0.001)
         await asyncio.gather(done, begun)
         groups.close()
@@ -215,8 +221,7 @@ def test_commit_larger_than_one_write_is_answered_after_its_last_write() -> None
 
 
 def test_commit_fails_with_its_second_write_and_a_retry_writes_all_offsets() -> None:
-    """The writes after the failed one are not sent. A retry repeats the offsets of the first
-    one."""
+    """After the second write failed, the third is not sent. The retry repeats the first write."""
     store = Strict(0.002)
     store.fails_at = 1
     claim, rows = claim_of("large"), large_commit()
@@ -238,7 +243,7 @@ def test_commit_fails_with_its_second_write_and_a_retry_writes_all_offsets() -> 
 def test_least_recently_used_topics_are_evicted_from_the_cache_of_existing_znodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: at the limit the whole cache was cleared, so that each write read all znodes."""
+    """Regression: at the limit the whole cache was cleared, so each write read the znodes again."""
     monkeypatch.setattr(group_writer, "KNOWN_MAX", 2)
     read_groups: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Change notices: their encoding, the merge of several, and the limits on stored notices."""
+"""Tests of the change notices in /changes: their encoding, merge and limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def state(version: int) -> LeaderAndIsr:
 
 
 def changes(topic: str, *versions: int) -> list[StateChange]:
-    """Return changes of partitions 0, 1, … with the given versions."""
+    """Return changes of partitions 0, 1, …, one for each of the versions."""
     return [StateChange(topic, at, state(version), "T") for at, version in enumerate(versions)]
 
 
@@ -47,7 +47,7 @@ def test_encoding_matches_golden_bytes() -> None:
     )
 
 
-def test_merge_combines_the_notices_after_the_last_seen_one() -> None:
+def test_merge_combines_notices_after_the_last_seen_sequence() -> None:
     notices = after(
         n.topic_changed("old"),
         News({"t": [0], "u": [1]}),
@@ -76,8 +76,8 @@ def test_merge_drops_all_states_of_a_recreated_topic() -> None:
     assert merge(notices, 2) == ({"t": {0: state(1)}}, False, frozenset())
 
 
-def test_notices_rewritten_by_an_older_broker_keep_partitions_without_states() -> None:
-    """An older broker drops the states when it rewrites /changes. Readers then read the znodes."""
+def test_merge_accepts_notices_without_states_from_an_older_broker() -> None:
+    """An older broker that rewrites /changes drops the states, so readers read the znodes."""
     notices = after(states_changed(changes("t", 4, 9)))
     rows = json.loads(n.encode_notices(notices.notices))["changes"]
     bare = [{key: row[key] for key in ("sequence", "topics")} for row in rows]
@@ -95,7 +95,7 @@ def test_merge_returns_none_if_a_notice_is_missing() -> None:
     assert merge(Notices(5, (Notice(3, News({})), five)), 2) is None
 
 
-def test_merge_returns_none_if_more_was_seen_than_exists() -> None:
+def test_merge_returns_none_if_the_seen_sequence_is_ahead() -> None:
     assert merge(after(n.topic_changed("t")), 2) is None
 
 
@@ -111,7 +111,7 @@ def have_states(notices: Sequence[Notice]) -> list[bool]:
     return [notice.news.states is not None for notice in notices]
 
 
-def test_oldest_notices_are_dropped_beyond_the_limits() -> None:
+def test_oldest_notices_beyond_the_limits_are_dropped() -> None:
     many = kept_of(*[n.topic_changed("t")] * 100)
     assert [notice.sequence for notice in many] == list(range(101 - n.KEPT_MAX, 101))
     large = [News({"t" * 249: list(range(4000))})] * 5
@@ -122,10 +122,10 @@ def test_oldest_notices_are_dropped_beyond_the_limits() -> None:
     assert kept_of(*large, huge) == (Notice(6, huge),)
 
 
-def test_only_the_newest_notices_include_states_that_fit() -> None:
+def test_only_the_newest_notices_include_states() -> None:
     small = kept_of(*[states_changed(changes("t", 1))] * 20)
     assert have_states(small) == [False] * 12 + [True] * 8
-    # The largest write of a controller: 500 states with large numbers.
+    # A controller writes at most 500 states at once. These have large numbers.
     write = states_changed(
         StateChange(f"topic-{number // 100}", number % 100, large_state(number), "T")
         for number in range(500)
@@ -133,7 +133,7 @@ def test_only_the_newest_notices_include_states_that_fit() -> None:
     kept = kept_of(*[write] * 4)
     assert have_states(kept) == [False, False, True, True]
     assert len(n.encode_notices(kept)) < n.KEPT_BYTES_MAX
-    # States that exceed the limit are omitted.
+    # A notice whose states alone exceed the limit has none.
     names = [StateChange(f"{number:0100}", 0, STATE, "T") for number in range(500)]
     assert have_states(kept_of(states_changed(names))) == [False]
 
@@ -152,7 +152,9 @@ STATES = st.builds(
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), STATES, min_size=1))
-def test_states_survive_encoding_and_merge(states: dict[tuple[str, int], LeaderAndIsr]) -> None:
+def test_partition_states_survive_encoding_and_merge(
+    states: dict[tuple[str, int], LeaderAndIsr],
+) -> None:
     news = states_changed(StateChange(*tp, state, "T") for tp, state in states.items())
     found = merge(after(news), 0)
     assert found is not None

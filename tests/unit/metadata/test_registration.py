@@ -1,4 +1,4 @@
-"""Writes of a broker's registration and of its settings."""
+"""Tests of writes of a broker's registration and of broker settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker_lite.model import Endpoint
 
 
 class Store:
-    """The znodes of one session; another writer changes /changes before the first writes."""
+    """The znodes of one session. The first ``conflicts`` writes fail: /changes was changed."""
 
     session_id = 1
 
@@ -40,7 +40,7 @@ class Store:
 
 
 async def connected() -> None:
-    """Return at once: the store is always connected."""
+    """Return at once, because the store is always connected."""
 
 
 def registrar(store: Store) -> Registrar:
@@ -49,13 +49,13 @@ def registrar(store: Store) -> Registrar:
     return Registrar(cast(Any, store), own, patience_ms=0, wait_connected=connected)
 
 
-def test_draining_that_conflicts_in_every_attempt_raises() -> None:
+def test_draining_fails_after_a_write_conflict_in_every_attempt() -> None:
     store = Store(conflicts=ATTEMPTS_MAX)
     with pytest.raises(WriteConflictError, match="/changes changed during each of 50 writes"):
         asyncio.run(registrar(store).drain())
 
 
-def test_draining_is_written_after_conflicts() -> None:
+def test_draining_is_written_after_write_conflicts() -> None:
     store = Store(conflicts=ATTEMPTS_MAX - 1)
     asyncio.run(registrar(store).drain())
     path = znodes.broker_path(7)

@@ -1,4 +1,4 @@
-"""Golden bytes of every znode. A change of these bytes breaks older brokers."""
+"""Tests of the golden bytes of every znode. A change of these bytes breaks older brokers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_decoding_reverses_encoding() -> None:
     "data",
     [b"", b"x", b"[]", b"1", b"{}", b'{"version":3,"epoch":1}', b'{"version":"1","epoch":1}'],
 )
-def test_error_names_the_path_of_a_foreign_or_newer_value(data: bytes) -> None:
+def test_error_names_the_path_of_an_unreadable_znode(data: bytes) -> None:
     with pytest.raises(UnsupportedVersionError, match="/controller_epoch"):
         z.decode_controller_epoch(z.CONTROLLER_EPOCH, data)
 
@@ -130,13 +130,13 @@ def test_pending_offsets_with_an_unknown_znode_name_are_refused(name: str) -> No
         z.decode_part(name)
 
 
-def test_missing_key_raises_error_that_names_the_path() -> None:
+def test_error_names_the_path_of_a_znode_with_a_missing_key() -> None:
     with pytest.raises(UnsupportedVersionError, match=r"/p has no 'leader'"):
         z.decode_state("/p", b'{"version":1}', 0)
 
 
 @given(st.text(min_size=1, max_size=40))
-def test_any_group_name_is_one_path_element(group: str) -> None:
+def test_group_name_is_encoded_as_one_path_element(group: str) -> None:
     path = z.group_path(group)
     encoded = path.removeprefix(f"{z.CONSUMERS}/")
     assert "/" not in encoded and encoded not in ("", ".", "..")

@@ -1,4 +1,4 @@
-"""Parsing of ZooKeeper addresses, and a close of the store while ZooKeeper hangs.
+"""Tests of ZooKeeper addresses, and of a close of the store while ZooKeeper hangs.
 
 Tests of the whole port are in tests/contract.
 """
@@ -18,7 +18,7 @@ from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.metadata.zookeeper import ZooKeeperStore, read_brokers, split_address
 
 
-def test_address_is_split_into_hosts_and_chroot() -> None:
+def test_zookeeper_address_is_split_into_hosts_and_chroot() -> None:
     assert split_address("h:1/logbus") == ("h:1", "/logbus")
     assert split_address("a:1, b:2/x/y/") == ("a:1,b:2", "/x/y")
     assert split_address("h:1") == ("h:1", "")
@@ -34,7 +34,7 @@ def test_read_brokers_reports_an_unreachable_zookeeper() -> None:
 
 @pytest.mark.real
 def test_close_does_not_block_the_event_loop_while_zookeeper_hangs(tmp_path: Path) -> None:
-    """Regression: a stopping broker waited 4 s for ZooKeeper to end its session."""
+    """Regression: a stopping broker blocked for 4 s until ZooKeeper had ended its session."""
     with EmbeddedZooKeeper(tmp_path) as server:
         assert server.pid is not None
         pid = server.pid

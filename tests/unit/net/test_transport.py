@@ -1,4 +1,4 @@
-"""Plain and TLS transports over real sockets."""
+"""Tests of the plain and the TLS transport over loopback sockets."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def read(end: Transport, size: int) -> bytes:
 
 
 def exchange(sender: Transport, receiver: Transport, parts: list[bytes]) -> bytes:
-    """Send all parts, reading whenever the sender blocks; return what was received."""
+    """Send all parts and read in turn. Return the received bytes."""
     data, sent, found = b"".join(parts), 0, bytearray()
     buffer = memoryview(bytearray(1 << 16))
     while len(found) < len(data):
@@ -108,19 +108,21 @@ def test_parts_larger_than_the_socket_buffers_arrive_in_order(
     assert exchange(client, server, parts) == b"".join(parts)
 
 
-def test_read_without_bytes_raises_blocking_io_error(ends: tuple[Transport, Transport]) -> None:
+def test_transport_read_without_bytes_raises_blocking_io_error(
+    ends: tuple[Transport, Transport],
+) -> None:
     with pytest.raises(BlockingIOError):
         ends[1].read_into(memoryview(bytearray(10)))
     assert ends[1].pending == 0 and not ends[1].wants_write
 
 
-def test_small_parts_are_sent_with_one_write(ends: tuple[Transport, Transport]) -> None:
+def test_transport_writes_small_parts_at_once(ends: tuple[Transport, Transport]) -> None:
     client, server = ends
     assert client.write([b"a", b"bc", memoryview(b"def")]) == 6
     assert read(server, 6) == b"abcdef"
 
 
-def test_file_range_is_sent(ends: tuple[Transport, Transport], tmp_path: Path) -> None:
+def test_transport_sends_a_file_range(ends: tuple[Transport, Transport], tmp_path: Path) -> None:
     client, server = ends
     data = os.urandom(3 << 20)
     (tmp_path / "log").write_bytes(data)
@@ -137,7 +139,9 @@ def test_file_range_is_sent(ends: tuple[Transport, Transport], tmp_path: Path) -
     assert bytes(found) == data[1000:]
 
 
-def test_end_of_stream_reads_zero_bytes(ends: tuple[Transport, Transport]) -> None:
+def test_transport_read_at_the_end_of_the_stream_returns_zero(
+    ends: tuple[Transport, Transport],
+) -> None:
     client, server = ends
     client.write([b"last"])
     client.close()
@@ -148,7 +152,7 @@ def test_end_of_stream_reads_zero_bytes(ends: tuple[Transport, Transport]) -> No
             break
 
 
-def test_connection_is_silent_until_the_peer_sends(ends: tuple[Transport, Transport]) -> None:
+def test_transport_is_silent_until_the_peer_sends(ends: tuple[Transport, Transport]) -> None:
     client, server = ends
     assert client.is_silent() and server.is_silent()
     server.write([b"x"])
@@ -156,7 +160,7 @@ def test_connection_is_silent_until_the_peer_sends(ends: tuple[Transport, Transp
         pass
 
 
-def test_pending_bytes_are_announced_after_a_short_read(pem: PemFiles) -> None:
+def test_tls_transport_reports_decrypted_bytes_left_after_a_short_read(pem: PemFiles) -> None:
     client, server = tls_ends(*contexts(pem))
     shake(client, server)
     client.write([b"y" * 1000])
@@ -181,7 +185,7 @@ def test_blocked_tls_write_repeats_the_same_bytes(pem: PemFiles) -> None:
             assert count <= SEND_BYTES
             sent += count
     assert client.wants_write
-    # The caller may offer a shorter list of the same bytes.
+    # OpenSSL requires the same bytes again, but the caller may split them differently.
     found = bytearray()
     buffer = memoryview(bytearray(1 << 16))
     more = 0
@@ -197,7 +201,7 @@ def test_blocked_tls_write_repeats_the_same_bytes(pem: PemFiles) -> None:
     server.close()
 
 
-def test_nothing_is_read_or_written_before_the_handshake(pem: PemFiles) -> None:
+def test_tls_transport_reads_and_writes_nothing_before_the_handshake(pem: PemFiles) -> None:
     client, server = sockets()
     transport = TlsTransport(server, contexts(pem)[1], server_side=True)
     client.send(b"plain text")
@@ -216,8 +220,8 @@ def test_nothing_is_read_or_written_before_the_handshake(pem: PemFiles) -> None:
     transport.close()
 
 
-def test_socket_whose_peer_left_before_wrapping_reads_no_plain_text(pem: PemFiles) -> None:
-    """CVE-2023-40217: wrapping such a socket may create no TLS state at all."""
+def test_tls_transport_reads_no_plain_text_of_a_peer_that_left(pem: PemFiles) -> None:
+    """CVE-2023-40217: Python's ssl module created no TLS state for such a socket."""
     client, server = sockets()
     client.send(b"plain text")
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -233,8 +237,8 @@ def test_socket_whose_peer_left_before_wrapping_reads_no_plain_text(pem: PemFile
     transport.close()
 
 
-def test_refused_client_certificate_fails_the_first_read(pem: PemFiles) -> None:
-    """In TLS 1.3 the client's handshake ends before the server checks the certificate."""
+def test_client_with_a_refused_certificate_fails_at_its_first_read(pem: PemFiles) -> None:
+    """In TLS 1.3 the client's handshake ends before the server checks the client's certificate."""
     client_context, server_context = contexts(pem)
     server_context.verify_mode = ssl.CERT_REQUIRED
     server_context.load_verify_locations(pem.ca)
@@ -250,7 +254,9 @@ def test_refused_client_certificate_fails_the_first_read(pem: PemFiles) -> None:
     server.close()
 
 
-def test_forked_child_closes_without_ending_the_parents_connection(pem: PemFiles) -> None:
+def test_forked_child_that_closes_a_tls_transport_does_not_end_the_connection(
+    pem: PemFiles,
+) -> None:
     client, server = tls_ends(*contexts(pem))
     shake(client, server)
     child = os.fork()
@@ -267,8 +273,10 @@ def test_forked_child_closes_without_ending_the_parents_connection(pem: PemFiles
 def memory_client(
     context: ssl.SSLContext, sock: socket.socket, server: TlsTransport
 ) -> tuple[ssl.SSLObject, ssl.MemoryBIO]:
-    """Return a client whose handshake is complete, and its encrypted bytes to send, the last of
-    the handshake first."""
+    """Return a client with a complete handshake, and the buffer of its bytes to send.
+
+    The buffer still holds the last bytes of the handshake.
+    """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     while True:
@@ -284,7 +292,7 @@ def memory_client(
             return client, outgoing
 
 
-def test_bytes_that_arrive_with_the_end_of_the_handshake_are_pending(pem: PemFiles) -> None:
+def test_request_that_arrives_with_the_end_of_the_handshake_is_pending(pem: PemFiles) -> None:
     client_context, server_context = contexts(pem)
     sock, peer = sockets()
     server = TlsTransport(peer, server_context, server_side=True)
@@ -300,7 +308,7 @@ def test_bytes_that_arrive_with_the_end_of_the_handshake_are_pending(pem: PemFil
     server.close()
 
 
-def test_records_cut_at_any_byte_arrive_complete(pem: PemFiles) -> None:
+def test_tls_records_split_at_any_byte_arrive_complete(pem: PemFiles) -> None:
     client_context, server_context = contexts(pem)
     sock, peer = sockets()
     server = TlsTransport(peer, server_context, server_side=True)
@@ -322,7 +330,7 @@ def test_records_cut_at_any_byte_arrive_complete(pem: PemFiles) -> None:
     server.close()
 
 
-def test_bytes_before_a_forged_record_are_read_and_the_error_follows(pem: PemFiles) -> None:
+def test_bytes_before_a_forged_tls_record_are_read_before_the_error(pem: PemFiles) -> None:
     client, server = tls_ends(*contexts(pem))
     shake(client, server)
     client.write([b"sound"])
@@ -340,7 +348,7 @@ def test_bytes_before_a_forged_record_are_read_and_the_error_follows(pem: PemFil
     server.close()
 
 
-def test_peer_that_sends_a_record_byte_by_byte_cannot_extend_the_timeout(pem: PemFiles) -> None:
+def test_peer_that_sends_a_tls_record_byte_by_byte_cannot_extend_the_timeout(pem: PemFiles) -> None:
     client, server = tls_ends(*contexts(pem))
     shake(client, server)
     client.settimeout(0.2)

@@ -1,4 +1,4 @@
-"""Conversion of numpy arrays to Arrow and back, including slices and nulls."""
+"""Tests of conversions between numpy arrays and Arrow, with slices and nulls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from broker_lite.record import arrays
 
 
-def test_fixed_width_values_survive_both_conversions() -> None:
+def test_fixed_width_numpy_values_round_trip_through_arrow() -> None:
     values = np.arange(10, dtype=np.int64)
     array = arrays.fixed(values, pa.int64())
     array.validate(full=True)
@@ -28,7 +28,7 @@ def test_fixed_width_column_has_nulls_where_the_mask_is_false() -> None:
     assert without.null_count == 0 and without.buffers()[0] is None
 
 
-def test_binary_column_is_cut_at_the_offsets() -> None:
+def test_binary_array_is_built_from_offsets_and_bytes() -> None:
     array = arrays.binary(np.array([0, 1, 1, 3], np.int32), b"abc")
     array.validate(full=True)
     assert array.to_pylist() == [b"a", b"", b"bc"]
@@ -45,7 +45,7 @@ def test_binary_column_is_cut_at_the_offsets() -> None:
         (pa.array([b"x" * i if i % 3 else None for i in range(40)]).slice(7, 4), [7, 8, -1, 10]),
     ],
 )
-def test_lengths_of_entries_are_returned(array: pa.Array, expected: list[int]) -> None:
+def test_lengths_of_returns_the_length_of_each_entry(array: pa.Array, expected: list[int]) -> None:
     assert arrays.lengths_of(array, -1).tolist() == expected
 
 
@@ -56,7 +56,7 @@ def test_bitmap_marks_the_valid_rows() -> None:
     assert [value is not None for value in array.to_pylist()] == valid.tolist()
 
 
-def test_buffer_longer_than_its_values_is_sliced() -> None:
+def test_arrow_buffer_longer_than_its_values_is_accepted() -> None:
     ragged = pa.py_buffer(np.arange(4, dtype=np.int32).tobytes() + b"xyz")
     array = pa.Array.from_buffers(pa.int32(), 2, [None, ragged], offset=1)
     assert arrays.numpy_of(array, np.int32).tolist() == [1, 2]

@@ -1,4 +1,4 @@
-"""Encoding columns as a batch and decoding them: types, slices, nulls, limits and memory."""
+"""Tests of column batches: encoding and decoding of types, slices, nulls, limits and memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def both_ways(columns: Columns, **options: object) -> tuple[batch.BatchHeader, C
 
 
 def lists(columns: Columns) -> tuple[list[object], ...]:
-    """Return the columns as Python lists, with omitted columns filled in."""
+    """Return key, value, timestamp and headers as lists; an omitted column is a list of None."""
     nulls: list[object] = [None] * columns.row_count
     timestamp = None if columns.timestamp is None else columns.timestamp.cast(pa.int64())
     return tuple(
@@ -105,7 +105,7 @@ def test_columns_survive_encoding_and_decoding(
 
 @given(keys=BINARIES, seed=st.data(), shift=st.integers(0, 3))
 @settings(max_examples=100, deadline=None)
-def test_small_batches_of_keys_and_values_are_read_as_by_pyarrow(
+def test_small_column_batches_decode_to_their_keys_and_values(
     keys: list[bytes | None], seed: st.DataObject, shift: int
 ) -> None:
     count = len(keys)
@@ -197,7 +197,7 @@ def test_headers_without_a_key_are_refused() -> None:
 
 
 def test_headers_with_sparks_type_are_accepted() -> None:
-    # Spark's field names and nullability differ from logbus's; only the types must match.
+    # Spark's field names and nullability differ from those of logbus.
     kind = pa.list_(
         pa.field(
             "element", pa.struct([pa.field("key", pa.string(), False), ("value", pa.binary())])
@@ -208,7 +208,7 @@ def test_headers_with_sparks_type_are_accepted() -> None:
     assert out.headers.to_pylist() == [[{"key": "k", "value": b"v"}]]
 
 
-def test_columns_without_information_are_omitted() -> None:
+def test_columns_that_are_null_or_constant_are_omitted() -> None:
     nulls = pa.nulls(3, pa.binary())
     empty = pa.array([[], None, []], arrow.HEADERS_TYPE)
     same = pa.array([7, 7, 7], pa.int64())
@@ -241,7 +241,7 @@ def test_timestamps_of_every_unit_and_zone_are_converted() -> None:
     assert out.timestamp.cast(pa.int64()).to_pylist() == [1, 5]
 
 
-def test_rows_without_timestamp_get_the_callers_timestamp() -> None:
+def test_rows_with_a_null_timestamp_get_the_callers_timestamp() -> None:
     header, out = both_ways(Columns(3, None, None, pa.array([5, None, 6], arrow.TIMESTAMP_TYPE)))
     assert out.timestamp.cast(pa.int64()).to_pylist() == [5, NOW, 6]
     assert header.max_timestamp == NOW
@@ -255,7 +255,7 @@ def test_timestamp_out_of_range_is_refused() -> None:
         both_ways(Columns(2, None, None, array))
 
 
-def test_log_append_time_overrides_the_column() -> None:
+def test_log_append_time_overrides_the_timestamp_column() -> None:
     buffer = arrow.encode(sample(), timestamp_ms=NOW)
     header = batch.set_log_append_time(buffer, batch.read_header(buffer), 123)
     out = arrow.decode(buffer, header)
@@ -290,7 +290,7 @@ def test_producer_fields_are_written_to_the_header() -> None:
     assert header.last_sequence == 79
 
 
-def test_decoding_an_uncompressed_batch_copies_nothing() -> None:
+def test_decoding_an_uncompressed_column_batch_copies_nothing() -> None:
     value = pa.array([b"x" * 100_000] * 10)
     buffer = arrow.encode(Columns(10, None, value), timestamp_ms=0)
     before = pa.total_allocated_bytes()
@@ -336,7 +336,7 @@ def test_split_gives_slices_of_about_equal_size() -> None:
     assert max(rows) - min(rows) <= 2, rows  # A small remainder would cost as much as a full slice.
 
 
-def test_unknown_preamble_is_refused() -> None:
+def test_column_batch_with_an_unknown_preamble_is_refused() -> None:
     buffer = arrow.encode(sample(), timestamp_ms=0)
     header = batch.read_header(buffer)
     with pytest.raises(CorruptMessageError):
@@ -348,9 +348,9 @@ def test_unknown_preamble_is_refused() -> None:
             arrow.decode(changed, header)
 
 
-def test_bad_values_inside_buffers_are_detected() -> None:
-    # The structure is sound; the value's offsets run backwards. Without a check, reading the value
-    # would crash the process.
+def test_descending_value_offsets_in_a_column_batch_are_detected() -> None:
+    # The structure is valid, but the offsets of the value column descend. Without a check, Arrow
+    # would crash the process when it reads the value.
     count = message.ORDERED_MAX + 1
     buffer = arrow.encode(Columns(count, None, pa.array([b"abc"] * count)), timestamp_ms=0)
     header = batch.read_header(buffer)
@@ -363,7 +363,7 @@ def test_bad_values_inside_buffers_are_detected() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 60])
-def test_copied_message_equals_the_streamed_message(
+def test_column_batch_built_by_copying_equals_one_written_as_a_stream(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for columns in (sample(count), sample(2 * count).slice(count, 2 * count)):

@@ -1,4 +1,4 @@
-"""The envelope: parsing, stamping, checksum, and the checks of an append."""
+"""Tests of batch headers: parsing, stamping, checksums, and the checks before an append."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_every_flipped_bit_after_the_crc_is_detected(make: Callable[[], bytearra
         assert append_error(buffer) is CorruptMessageError, position
 
 
-def test_columns_with_a_codec_that_arrow_lacks_are_refused() -> None:
+def test_column_batch_with_a_codec_that_arrow_lacks_is_refused() -> None:
     for codec in (fmt.CODEC_GZIP, fmt.CODEC_SNAPPY):
         buffer = with_fields(columns_batch(), attributes=codec)
         assert append_error(buffer) is UnsupportedCompressionTypeError
@@ -123,10 +123,10 @@ def test_columns_with_a_codec_that_arrow_lacks_are_refused() -> None:
 
 
 @pytest.mark.parametrize("bad", [[0, 6, 3, 9], [0, 3, 6, 10], [-5, 3, 6, 9], [9, 9, 9, 0]])
-def test_columns_with_a_correct_crc_and_bad_offsets_get_a_final_error(bad: list[int]) -> None:
-    """The error must not be retriable, because the producer would retry until its delivery
-    timeout.
-    """
+def test_column_batch_with_a_correct_crc_and_bad_offsets_gets_a_non_retriable_error(
+    bad: list[int],
+) -> None:
+    """With a retriable error, the producer would resend the batch until its delivery timeout."""
     values = pa.array([b"aaa", b"bbb", b"ccc"])
     buffer = bytearray(arrow.encode(arrow.Columns(3, None, values), timestamp_ms=0))
     at = buffer.rindex(np.array([0, 3, 6, 9], np.int32).tobytes())
@@ -134,7 +134,7 @@ def test_columns_with_a_correct_crc_and_bad_offsets_get_a_final_error(bad: list[
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_columns_with_a_correct_crc_and_a_wrong_null_count_get_a_final_error() -> None:
+def test_column_batch_with_a_wrong_null_count_gets_a_non_retriable_error() -> None:
     values = pa.array([b"a", None, b"c", None] * 4)
     buffer = bytearray(arrow.encode(arrow.Columns(16, None, values), timestamp_ms=0))
     assert append_error(with_fields(buffer)) is None
@@ -143,7 +143,7 @@ def test_columns_with_a_correct_crc_and_a_wrong_null_count_get_a_final_error() -
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_columns_with_headers_beyond_their_list_get_a_final_error() -> None:
+def test_column_batch_with_headers_beyond_their_list_gets_a_non_retriable_error() -> None:
     headers = pa.array([[("h", b"1")], [("h", b"2"), ("h", b"3")]], arrow.HEADERS_TYPE)
     columns = arrow.Columns(2, None, pa.array([b"a", b"b"]), None, headers)
     buffer = bytearray(arrow.encode(columns, timestamp_ms=0))
@@ -167,7 +167,7 @@ def test_batch_with_more_records_than_bytes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_stamp_does_not_change_the_crc(make: Callable[[], bytearray]) -> None:
+def test_stamp_of_offset_and_epoch_keeps_the_crc_valid(make: Callable[[], bytearray]) -> None:
     buffer = make()
     before = batch.read_header(buffer)
     batch.stamp(buffer, before, 1 << 40, 17)
@@ -189,11 +189,11 @@ def test_log_append_time_updates_the_crc(make: Callable[[], bytearray]) -> None:
     assert header.base_timestamp == 1000
 
 
-def test_create_time_is_the_base_timestamp() -> None:
+def test_column_batch_without_timestamps_has_the_base_timestamp() -> None:
     assert batch.read_header(columns_batch()).constant_timestamp == 1000
 
 
-def test_crc_of_a_batch_within_a_larger_buffer() -> None:
+def test_crc_of_a_batch_within_a_larger_buffer_is_checked() -> None:
     first = rows_batch()
     buffer = first + columns_batch()
     for position in (0, len(first)):
@@ -219,12 +219,12 @@ def test_header_with_impossible_sizes_is_corrupt(position: int, raw: bytes) -> N
         batch.read_header(buffer)
 
 
-def test_cut_header_is_corrupt() -> None:
+def test_truncated_batch_header_is_corrupt() -> None:
     for size in range(fmt.HEADER_BYTES):
         with pytest.raises(CorruptMessageError):
             batch.read_header(rows_batch()[:size])
 
 
-def test_last_sequence_wraps_to_zero() -> None:
+def test_last_sequence_of_a_batch_wraps_to_zero() -> None:
     header = batch.read_header(with_fields(rows_batch(), base_sequence=2**31 - 3))
     assert header.last_sequence == 6

@@ -1,4 +1,4 @@
-"""Kafka's codecs: round trips, other implementations, and decompression bombs."""
+"""Tests of Kafka's codecs: round trips, other implementations, and decompression bombs."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_data_survive_compression_and_decompression(codec: int, data: bytes, tim
         assert bytes(decompress(codec, packed, len(plain))) == plain
 
 
-def test_raw_snappy_is_read() -> None:
+def test_snappy_without_javas_framing_is_decompressed() -> None:
     data = b"librdkafka frames nothing " * 4000
     assert bytes(decompress(SNAPPY, bytes(cramjam.snappy.compress_raw(data)))) == data
 
 
-def test_gzip_of_several_members_is_read() -> None:
+def test_gzip_of_several_members_is_decompressed() -> None:
     assert decompress(GZIP, compress(GZIP, b"one ") + compress(GZIP, b"two")) == b"one two"
 
 
@@ -69,7 +69,7 @@ def test_lz4_frames_have_independent_blocks() -> None:
     assert flags & 0x20, "Kafka's Java reader refuses dependent blocks"
 
 
-def test_lz4_of_dependent_blocks_is_read() -> None:
+def test_lz4_of_dependent_blocks_is_decompressed() -> None:
     data = b"line " * 100_000
     frame = pa.Codec("lz4").compress(data, asbytes=True)
     assert bytes(decompress(LZ4, frame)) == data
@@ -92,7 +92,7 @@ def test_data_of_exactly_the_limit_are_decompressed(codec: int) -> None:
         decompress(codec, packed, 99_999)
 
 
-def test_zstd_frame_with_a_declared_size_is_bounded() -> None:
+def test_zstd_frame_with_a_declared_size_above_the_limit_is_refused() -> None:
     bomb = pa.Codec("zstd").compress(bytes(64 << 20), asbytes=True)
     with pytest.raises(CorruptMessageError, match="grow beyond"):
         decompress(ZSTD, bomb, 1 << 20)
@@ -109,7 +109,7 @@ def test_snappy_block_with_a_wrong_length_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_cut_data_are_corrupt_in_every_codec(codec: int) -> None:
+def test_truncated_data_are_corrupt_in_every_codec(codec: int) -> None:
     packed = compress(codec, os.urandom(500))
     whole_without_blocks = (SNAPPY, 16)
     for cut in range(len(packed)):
@@ -120,7 +120,7 @@ def test_cut_data_are_corrupt_in_every_codec(codec: int) -> None:
         decompress(codec, b"\x01\x02\x03garbage that no codec wrote")
 
 
-def test_cut_gzip_member_is_corrupt() -> None:
+def test_truncated_gzip_member_is_corrupt() -> None:
     packed = compress(GZIP, b"x" * 10_000)
     for cut in (0, 1, 10, len(packed) - 1):
         with pytest.raises(CorruptMessageError):

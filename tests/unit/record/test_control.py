@@ -1,4 +1,4 @@
-"""Control batches: golden bytes in Kafka's format, and their decoding."""
+"""Tests of control batches: golden bytes in Kafka's format, and their decoding."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ COMMIT = (
 def test_commit_marker_has_kafkas_bytes() -> None:
     buffer, (header,) = encode_markers([Marker(1000, 5, 7, True)], 42, 3, TIME_MS)
     assert buffer.hex() == COMMIT
-    other = DefaultRecordBatch(bytes(buffer))  # another implementation of the format
+    other = DefaultRecordBatch(bytes(buffer))  # kafka-python's decoder
     assert other.validate_crc() and other.is_control_batch and other.is_transactional
     assert [(row.offset, row.key) for row in other] == [(42, b"\0\0\0\1")]
     assert header == read_header(buffer)
 
 
-def test_marker_equals_a_batch_of_one_row() -> None:
+def test_marker_equals_a_control_batch_of_one_row() -> None:
     buffer, _ = encode_markers([Marker(9, 1, 0x01020304, False)], 0, -1, TIME_MS)
     rows = encode_rows(
         [Row(0, TIME_MS, b"\0\0\0\0", b"\0\0\1\2\3\4")],
@@ -58,7 +58,7 @@ def test_markers_of_one_buffer_have_consecutive_offsets() -> None:
 
 
 @pytest.mark.parametrize("kind", [2, 3, -1])
-def test_other_control_records_decode_to_no_marker(kind: int) -> None:
+def test_control_record_of_another_type_decodes_to_no_marker(kind: int) -> None:
     buffer, (header,) = encode_markers([Marker(1, 0, 5, True)], 0, 0, TIME_MS)
     buffer[fmt.HEADER_BYTES + 7 : fmt.HEADER_BYTES + 9] = kind.to_bytes(2, "big", signed=True)
     set_crc(buffer)

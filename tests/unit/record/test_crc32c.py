@@ -1,4 +1,4 @@
-"""The checksum agrees with a published vector and with crcmod, also without google-crc32c."""
+"""Tests of the CRC-32C against published values and crcmod, with and without google-crc32c."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutated batches raise a logbus error or give valid rows; they never crash the process.
+"""Tests with mutated batches: each raises a logbus error or decodes, and none crashes the process.
 
 A crash ends the process and the test run. More cases: ``LOGBUS_FUZZ_CASES=1000000 pytest
 tests/unit/record/test_fuzz.py``, or as a program, ``python tests/unit/record/test_fuzz.py 1000000
@@ -88,13 +88,13 @@ def mutate(batch_bytes: bytes, source: random.Random) -> bytes:
                 out = out[: max(at, fmt.HEADER_BYTES)]
                 struct.pack_into(">i", out, 8, len(out) - fmt.LENGTH_PREFIX_BYTES)
     if source.random() < 0.5:
-        # Set a correct CRC, as an attacker would, so that the checks after the CRC check run.
+        # An attacker would set a correct CRC to pass the CRC check.
         batch.set_crc(out)
     return bytes(out)
 
 
 def try_columns(data: bytes, header: batch.BatchHeader) -> None:
-    """Check that decoded columns can be read completely, and give as many rows when transcoded."""
+    """Check that decoded columns can be read, and that transcoding gives as many rows."""
     try:
         columns = arrow.decode(data, header)
     except REFUSALS:
@@ -106,7 +106,7 @@ def try_columns(data: bytes, header: batch.BatchHeader) -> None:
 
 
 def try_rows(data: bytes, header: batch.BatchHeader) -> None:
-    """Check that both decoders of rows accept and refuse the same batches."""
+    """Check that the decoder to rows and the decoder to columns accept the same row batches."""
     expected: int | None
     try:
         expected = len(records.decode_rows(data, header))
@@ -122,7 +122,7 @@ def try_rows(data: bytes, header: batch.BatchHeader) -> None:
 
 
 def run(cases: int, seed: int) -> int:
-    """Run ``cases`` mutations; return the number of mutated batches that were still valid."""
+    """Run ``cases`` mutations. Return the number of mutated batches that were still valid."""
     source, sound, read = random.Random(seed), seeds(), 0
     for case in range(cases):
         data = mutate(source.choice(sound), source)
@@ -139,7 +139,7 @@ def run(cases: int, seed: int) -> int:
     return read
 
 
-def test_mutated_batches_never_crash_the_process() -> None:
+def test_mutated_batches_raise_logbus_errors_or_decode() -> None:
     run(CASES, SEED)
 
 

@@ -1,4 +1,4 @@
-"""Imports of the data paths: never pandas, which some of pyarrow's functions import."""
+"""Tests that encoding and decoding import no pandas, which some functions of pyarrow import."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ assert "pandas" not in sys.modules
 """
 
 
-def test_data_paths_do_not_import_pandas() -> None:
+def test_encoding_and_decoding_of_batches_do_not_import_pandas() -> None:
     found = subprocess.run(
         [sys.executable, "-c", PATHS], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""The declared sizes of a record batch message are checked before pyarrow reads it."""
+"""Tests of the checks on an Arrow message before pyarrow reads it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def metadata_words(buffer: bytearray) -> range:
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_checked_metadata_equal_those_that_pyarrow_reads(compression: arrow.Compression) -> None:
+def test_check_of_a_valid_message_returns_its_sizes_and_codec(
+    compression: arrow.Compression,
+) -> None:
     buffer = encoded(compression=compression)
     message = check_message(buffer, fmt.COLUMNS_FROM, len(buffer), ALL)
     assert message.row_count == COUNT
@@ -56,26 +58,26 @@ def test_checked_metadata_equal_those_that_pyarrow_reads(compression: arrow.Comp
 
 
 @pytest.mark.parametrize("flags", range(1, 32))
-def test_flags_that_do_not_match_the_columns_are_refused(flags: int) -> None:
+def test_column_flags_that_do_not_match_the_message_are_refused(flags: int) -> None:
     if flags != ALL:
         with pytest.raises(CorruptMessageError):
             check(encoded(), flags)
 
 
-def test_every_cut_message_is_refused() -> None:
+def test_message_truncated_at_any_byte_is_refused() -> None:
     buffer = encoded()
     for size in range(fmt.COLUMNS_FROM, len(buffer)):
         with pytest.raises(CorruptMessageError):
             check_message(buffer, fmt.COLUMNS_FROM, size, ALL)
 
 
-def test_body_longer_than_declared_is_refused() -> None:
+def test_message_body_longer_than_declared_is_refused() -> None:
     with pytest.raises(CorruptMessageError, match="declare a body of"):
         check(encoded() + bytes(8))
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 1 << 31, 1 << 40, -(1 << 63), (1 << 63) - 1])
-def test_any_changed_word_of_the_metadata_is_refused_or_harmless(value: int) -> None:
+def test_check_of_changed_message_metadata_raises_only_corrupt_message(value: int) -> None:
     for compression in ("none", "lz4"):
         for position in metadata_words(encoded(compression=compression)):
             buffer = encoded(compression=compression)
@@ -109,14 +111,14 @@ def other_messages() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", other_messages())
-def test_messages_of_other_types_are_refused(name: str) -> None:
+def test_arrow_message_that_is_no_record_batch_of_columns_is_refused(name: str) -> None:
     message = other_messages()[name]
     with pytest.raises(CorruptMessageError):
         check_message(message, 0, len(message), fmt.FLAG_VALUE)
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_declared_size_above_the_limit_is_refused_before_allocation(
+def test_declared_decompressed_size_above_the_limit_is_refused_before_allocation(
     compression: arrow.Compression,
 ) -> None:
     buffer = encoded(compression=compression)
@@ -143,7 +145,7 @@ def test_buffer_that_decompresses_beyond_the_limit_is_refused() -> None:
         check(buffer, fmt.FLAG_VALUE)
 
 
-def test_wrong_declared_size_is_detected_by_the_reader() -> None:
+def test_wrong_declared_decompressed_size_is_corrupt() -> None:
     buffer = encoded(compression="lz4")
     header = batch.read_header(buffer)
     position = body_position(buffer)
@@ -153,7 +155,7 @@ def test_wrong_declared_size_is_detected_by_the_reader() -> None:
         arrow.decode(buffer, header)
 
 
-def test_cached_metadata_are_not_used_for_another_body_or_other_columns() -> None:
+def test_cached_message_metadata_are_not_used_for_another_body_or_other_columns() -> None:
     one = arrow.Columns(1, None, pa.array([b"v"], pa.binary()))
     for compression in ("none", "lz4"):
         buffer = encoded(one, compression)
@@ -164,7 +166,7 @@ def test_cached_metadata_are_not_used_for_another_body_or_other_columns() -> Non
         for wrong in (buffer + bytes(8), buffer[:-8]):
             with pytest.raises(CorruptMessageError, match="declare a body of"):
                 check(wrong, fmt.FLAG_VALUE)
-    # The declared sizes of compressed buffers are in the body, not in the metadata.
+    # Compressed buffers declare their sizes in the body, so cached metadata do not cover them.
     at = body_position(buffer)
     struct.pack_into("<q", buffer, at, -2)
     with pytest.raises(CorruptMessageError, match="declares -2 decompressed bytes"):
@@ -172,7 +174,7 @@ def test_cached_metadata_are_not_used_for_another_body_or_other_columns() -> Non
 
 
 def test_uncompressed_buffers_of_a_compressed_message_are_read() -> None:
-    # The size -1 means that the buffer is not compressed. Other writers create such buffers if
+    # A declared size of -1 marks an uncompressed buffer. Other writers use such buffers where
     # compression saves no space.
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     value = pa.array([b"x" * 64], pa.binary())

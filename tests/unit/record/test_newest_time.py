@@ -1,4 +1,4 @@
-"""A maximum timestamp that the producer did not set is read from the records, at bounded cost."""
+"""Tests of ``fill_in``, which sets a missing maximum timestamp of a batch from its records."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_large_batch_may_decompress_to_sixteen_times_its_size() -> None:
     assert read_header(sent).max_timestamp == 9
 
 
-def test_damaged_batch_is_not_changed() -> None:
+def test_corrupt_batch_without_maximum_timestamp_is_not_changed() -> None:
     damaged = untimed(b"value")
     damaged[-1] ^= 1
     before = bytes(damaged)

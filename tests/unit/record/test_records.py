@@ -1,4 +1,4 @@
-"""Rows byte for byte, against the encoders and decoders of two other clients."""
+"""Tests of row batches, byte for byte, against the codecs of two other clients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def others_encode(name: str, rows: list[Row], codec: int = 0, **fields: int) -> 
         )
         assert added
     out = bytearray(builder.build())
-    # Clients encode "no leader epoch" differently; a leader overwrites it.
+    # Clients encode the missing leader epoch differently, and the partition leader overwrites it.
     out[12:16] = b"\xff\xff\xff\xff"
     return out
 
@@ -160,7 +160,7 @@ def test_header_keys_with_invalid_utf_8_get_replacement_characters() -> None:
     assert rows[0].headers == (("\ufffd\ufffd", b"v"),)
 
 
-def test_every_cut_body_and_every_wrong_length_is_corrupt() -> None:
+def test_row_batch_with_a_truncated_or_longer_body_is_corrupt() -> None:
     buffer = encode_rows([Row(i, i, b"k", b"v" * i, (("h", None),)) for i in range(5)])
     body = bytes(buffer[fmt.HEADER_BYTES :])
     header = batch.read_header(buffer)

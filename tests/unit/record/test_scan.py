@@ -1,4 +1,4 @@
-"""The scan of record positions finds the same records as a walk from record to record."""
+"""Tests of the scan for record positions, compared with a walk from record to record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker_lite.errors import CorruptMessageError
 from broker_lite.record import scan
 from broker_lite.record.records import _write_varint
 
-# Contents with many bytes that look like record lengths and attributes.
+# Many bytes of these contents look like record lengths and attributes.
 CONTENT = st.one_of(
     st.lists(st.sampled_from([0, 12, 14, 16, 40, 128, 129, 200]), min_size=5, max_size=300).map(
         bytes
@@ -32,7 +32,7 @@ def body_of(contents: list[bytes], attributes: int = 0) -> np.ndarray:
 
 @given(st.lists(CONTENT, min_size=1, max_size=50))
 @settings(max_examples=300, deadline=None)
-def test_scan_finds_the_same_records_as_a_walk(contents: list[bytes]) -> None:
+def test_vectorised_scan_finds_the_same_records_as_a_walk(contents: list[bytes]) -> None:
     body = body_of(contents)
     found, ends = scan.find_records(body, len(contents))
     walked, walked_ends = scan._walk(body, len(contents))
@@ -51,7 +51,7 @@ def test_records_with_nonzero_attributes_are_found(contents: list[bytes], attrib
 
 
 def test_candidates_inside_a_record_are_not_taken_as_records() -> None:
-    # Each record's content contains an inner record that ends where the outer record ends.
+    # Each record contains an inner record that ends where the outer record ends.
     inner = bytes([0] * 7)
     content = b"abcd" + bytes([2 * len(inner)]) + inner
     body = body_of([content] * 100)

@@ -1,4 +1,4 @@
-"""Conversion of rows to columns and back, compared with the codecs that work row by row."""
+"""Tests of transcoding between rows and columns, compared with the codec that works row by row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODECS = (fmt.CODEC_NONE, fmt.CODEC_GZIP, fmt.CODEC_SNAPPY, fmt.CODEC_LZ4, fmt.C
 
 
 def as_rows(columns: Columns, header: batch.BatchHeader) -> list[Row]:
-    """Return the rows that a reader gets from columns and their header."""
+    """Return the rows of decoded columns, with offsets and timestamps from the batch header."""
     count = columns.row_count
     nulls = [None] * count
     keys = nulls if columns.key is None else columns.key.to_pylist()
@@ -41,9 +41,7 @@ def as_rows(columns: Columns, header: batch.BatchHeader) -> list[Row]:
 
 
 def stored_columns(columns: Columns, rows: bytearray) -> memoryview:
-    """Return the batch of columns as a leader stores it, with the offsets and epoch of the rows'
-    batch.
-    """
+    """Return a column batch with the offsets, epochs and attributes of the row batch ``rows``."""
     like = batch.read_header(rows)
     out = arrow.encode(
         columns,
@@ -58,7 +56,7 @@ def stored_columns(columns: Columns, rows: bytearray) -> memoryview:
 
 
 def both_ways(rows: list[Row], **fields: int) -> Columns:
-    """Convert rows to columns, stored columns and rows again; check the rows and the bytes."""
+    """Transcode rows to columns, to a column batch and back; check rows and bytes."""
     buffer = encode_rows(rows, leader_epoch=3, **fields)
     header = batch.read_header(buffer)
     columns = rows_to_columns(buffer, header)
@@ -70,8 +68,7 @@ def both_ways(rows: list[Row], **fields: int) -> Columns:
     return columns
 
 
-# Bytes that look like lengths, attributes and ends of records, so that the scan finds false
-# candidates.
+# These bytes look like lengths, attributes and ends of records, so the scan finds false candidates.
 TRICKY = st.lists(st.sampled_from([0, 0, 1, 12, 14, 20, 64, 128, 130, 255]), max_size=70).map(bytes)
 BYTES = st.one_of(st.none(), st.binary(max_size=150), TRICKY, st.integers(0, 300).map(bytes))
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), TRICKY)), max_size=4).map(
@@ -92,7 +89,7 @@ ROWS = st.lists(
 
 @given(raw=ROWS, base=st.integers(0, 2**60), dense=st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_rows_survive_both_conversions(raw: list[tuple], base: int, dense: bool) -> None:
+def test_rows_round_trip_through_columns(raw: list[tuple], base: int, dense: bool) -> None:
     rows, offset = [], base
     for step, *fields in raw:
         rows.append(Row(offset, *fields))
@@ -123,7 +120,7 @@ def test_compressed_columns_become_uncompressed_rows(compression: arrow.Compress
     assert [row.value for row in decode_rows(back, header)] == value.to_pylist()
 
 
-def test_producer_fields_and_attributes_are_kept() -> None:
+def test_producer_fields_and_attributes_survive_transcoding() -> None:
     both_ways(
         [Row(10, 5, b"a", b"b"), Row(11, 6, None, b"c")],
         producer_id=7,
@@ -133,7 +130,7 @@ def test_producer_fields_and_attributes_are_kept() -> None:
     )
 
 
-def test_columns_with_one_value_in_every_row_are_omitted() -> None:
+def test_columns_from_rows_with_null_or_constant_values_are_omitted() -> None:
     columns = both_ways([Row(i, 9, None, None) for i in range(5)])
     assert columns == Columns(5, None, None)
     columns = both_ways([Row(i, 9, b"", b"v") for i in range(5)])
@@ -154,7 +151,7 @@ def test_log_append_time_is_the_timestamp_of_every_row() -> None:
     assert [row.timestamp_ms for row in decode_rows(back, batch.read_header(back))] == [1234] * 2
 
 
-def test_control_batch_has_no_rows() -> None:
+def test_control_batch_is_transcoded_to_no_rows() -> None:
     marker = Row(5, 1, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x07")
     buffer = encode_rows([marker], attributes=fmt.ATTRIBUTE_CONTROL)
     header = batch.read_header(buffer)
@@ -189,17 +186,17 @@ def test_header_keys_with_invalid_utf_8_get_replacement_characters() -> None:
     assert as_rows(columns, header) == decode_rows(buffer, header)
 
 
-def test_records_that_contain_batches_are_not_split() -> None:
+def test_records_that_contain_encoded_batches_are_transcoded() -> None:
     inner = bytes(encode_rows([Row(i, i, b"k", b"inner value %d" % i) for i in range(50)]))
     both_ways([Row(i, i, inner, inner) for i in range(20)])
 
 
-def test_records_with_undefined_attributes_are_walked(
+def test_records_with_undefined_attributes_are_walked_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [Row(i, i, b"k", b"v" * 70) for i in range(3)]
     buffer = encode_rows(rows)
-    # Each record's length takes two bytes; its attributes follow.
+    # The attributes of the first record follow its length, which takes two bytes.
     buffer[fmt.HEADER_BYTES + 2] = 9
     header = batch.read_header(buffer)
     walks = []
@@ -209,14 +206,14 @@ def test_records_with_undefined_attributes_are_walked(
     assert len(walks) == 1
 
 
-def test_body_with_millions_of_zeros_is_walked() -> None:
+def test_batch_with_millions_of_zero_bytes_is_transcoded() -> None:
     rows = [Row(i, 0, None, bytes(1 << 20)) for i in range(5)]
     buffer = encode_rows(rows, codec=fmt.CODEC_ZSTD)
     header = batch.read_header(buffer)
     assert as_rows(rows_to_columns(buffer, header), header) == rows
 
 
-def test_wrong_length_gives_the_result_of_the_row_decoder() -> None:
+def test_changed_byte_of_a_row_batch_gives_the_result_of_the_row_decoder() -> None:
     rows = [Row(i, i, b"key", b"value", (("h", b"x"),)) for i in range(4)]
     plain = encode_rows(rows)
     for position in range(fmt.HEADER_BYTES, len(plain)):
@@ -270,7 +267,7 @@ def in_a_log(
     st.lists(st.sampled_from(CODECS), min_size=6, max_size=6),
     st.lists(st.sampled_from([0, 0, 3]), min_size=6, max_size=6),
 )
-def test_joined_batches_have_all_rows(
+def test_joined_row_batches_have_all_rows(
     raw: list[list[tuple]], codecs: list[int], gaps: list[int]
 ) -> None:
     groups = []
@@ -286,7 +283,7 @@ def test_joined_batches_have_all_rows(
     assert header.record_count == columns.row_count == sum(map(len, groups))
 
 
-def test_batches_are_joined_up_to_the_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_batches_are_joined_up_to_the_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(0, 5, None, b"x" * 100)]
     batches = in_a_log([rows] * 5, [0] * 5, [0] * 5)
     monkeypatch.setattr(transcode, "JOINED_BYTES", 250)
@@ -305,8 +302,10 @@ def test_batches_are_joined_up_to_the_byte_limit(monkeypatch: pytest.MonkeyPatch
     ids=str,
 )
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_wrong_count_in_any_joined_batch_is_corrupt(which: int, lies: dict[str, int]) -> None:
-    """A wrong count must not be compensated by the next batch."""
+def test_wrong_record_count_in_any_joined_batch_is_corrupt(
+    which: int, lies: dict[str, int]
+) -> None:
+    """The surplus of one batch must not make up for a missing record of the next batch."""
     rows = [Row(0, 5, b"k", b"v"), Row(1, 6, None, b"w")]
     batches = in_a_log([rows] * 3, [0] * 3, [0] * 3)
     buffer, header = batches[which]

@@ -1,4 +1,4 @@
-"""The array functions for varints agree with the functions for a single varint."""
+"""Tests of varints in arrays, compared with the functions for a single varint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EDGES = [0, -1, 1, 63, 64, -64, -65, 8191, 8192, -8192, -8193, 2**31, 2**63 - 1,
 
 
 def plain(values: list[int]) -> tuple[bytes, list[int]]:
-    """Return the encoded values one after another, and the start of each."""
+    """Return the encoded values one after another, and the start position of each."""
     out, starts = bytearray(), []
     for value in values:
         starts.append(len(out))
@@ -24,7 +24,7 @@ def plain(values: list[int]) -> tuple[bytes, list[int]]:
 
 
 @given(st.lists(st.one_of(st.sampled_from(EDGES), INT64, st.integers(-70, 70)), min_size=1))
-def test_values_survive_encoding_and_decoding(values: list[int]) -> None:
+def test_varints_round_trip_through_arrays(values: list[int]) -> None:
     data, starts = plain(values)
     body = np.frombuffer(data, np.uint8)
     decoded, after = varints.decode(body, np.array(starts, np.int64))
@@ -34,7 +34,7 @@ def test_values_survive_encoding_and_decoding(values: list[int]) -> None:
     assert b"".join(bytes(row[:width]) for row, width in zip(matrix, widths)) == data
 
 
-def test_varint_cut_at_the_end_is_refused_or_ends_past_the_body() -> None:
+def test_varint_cut_by_the_end_of_the_body_is_detected() -> None:
     body = np.frombuffer(b"\x00\x80", np.uint8)
     with pytest.raises(CorruptMessageError):
         varints.decode(body, np.array([1], np.int64))

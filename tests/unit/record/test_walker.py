@@ -1,4 +1,7 @@
-"""The batch walker over hand-made logs: offsets, epochs, gaps, void batches, cut ends."""
+"""Tests of the batch walker over hand-made logs.
+
+A void batch has no rows for the reader: it is a control batch, empty, or of an aborted transaction.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def bad(batches: list[bytes], walker: BatchWalker) -> tuple[list[int], BadBatch]
 
 
 def row_batches(batches: list[bytes]) -> list[int]:
-    """Return the base offsets of the batches that have rows, including void batches."""
+    """Return the base offsets of the batches with rows, even of aborted transactions."""
     headers = [read_header(each) for each in batches]
     return [h.base_offset for h in headers if h.record_count and not h.is_control]
 
@@ -42,14 +45,14 @@ def test_walker_advances_by_the_last_offset_delta() -> None:
     assert (walker.offset, walker.position) == (by_hand.END, sum(map(len, batches)))
 
 
-def test_control_and_empty_batches_are_void() -> None:
+def test_walker_marks_control_and_empty_batches_as_void() -> None:
     batches = by_hand.contiguous()
     seen = [each.header.base_offset for each in walked(batches) if not each.is_void]
     assert seen == row_batches(batches)
 
 
 @pytest.mark.parametrize("policy", [OWN_LOG, KAFKA_LOG])
-def test_batches_of_aborted_transactions_are_void(policy: WalkPolicy) -> None:
+def test_walker_marks_batches_of_aborted_transactions_as_void(policy: WalkPolicy) -> None:
     batches = by_hand.contiguous() if policy is OWN_LOG else by_hand.with_gaps()
     found = walked(batches, policy._replace(aborted=by_hand.ABORTED))
     seen = [each.header.base_offset for each in found if not each.is_void]
@@ -57,7 +60,7 @@ def test_batches_of_aborted_transactions_are_void(policy: WalkPolicy) -> None:
     assert len(found) == len(batches)
 
 
-def test_plain_batch_of_an_aborted_producer_is_not_void() -> None:
+def test_walker_keeps_a_plain_batch_of_a_producer_with_an_aborted_transaction() -> None:
     batches = [by_hand.rows([0], pid=1), by_hand.rows([1]), by_hand.rows([2], pid=1)]
     plain = bytearray(batches[2])
     batches[2] = by_hand.finished(plain, 2, 3, attributes=0)
@@ -78,7 +81,7 @@ def test_aborted_transaction_continues_in_the_next_buffer() -> None:
     assert [each.is_void for each in single] == [each.is_void for each in whole]
 
 
-def test_damaged_abort_marker_ends_the_walk() -> None:
+def test_corrupt_abort_marker_ends_the_walk() -> None:
     batches = by_hand.contiguous()
     torn = bytearray(batches[7])
     torn[-3] ^= 1
@@ -100,7 +103,7 @@ def test_offset_gap_is_corruption_in_a_logbus_log_and_allowed_in_a_kafka_log() -
 
 
 @pytest.mark.parametrize("policy", [OWN_LOG, KAFKA_LOG])
-def test_batch_with_a_lower_offset_is_corrupt(policy: WalkPolicy) -> None:
+def test_batch_that_overlaps_the_previous_one_is_corrupt(policy: WalkPolicy) -> None:
     batches = [by_hand.rows([0, 1]), by_hand.rows([1, 2])]
     good, error = bad(batches, BatchWalker(policy, 0))
     assert (good, error.offset) == ([0], 2)
@@ -113,13 +116,13 @@ def test_batch_before_the_offset_is_skipped_only_in_a_kafka_log() -> None:
     assert bad(batches, BatchWalker(OWN_LOG, 5))[1].position == 0
 
 
-def test_first_batch_may_contain_the_offset_unless_it_is_a_boundary() -> None:
+def test_walk_may_begin_inside_a_batch_unless_it_is_at_a_boundary() -> None:
     batches = by_hand.contiguous()[1:3]
     assert len(walked(batches, OWN_LOG, 8)) == 2
     assert bad(batches, BatchWalker(OWN_LOG, 8, at_boundary=True))[0] == []
 
 
-def test_leader_epochs_neither_fall_nor_exceed_the_leaders() -> None:
+def test_batch_with_a_falling_or_too_high_leader_epoch_is_corrupt() -> None:
     batches = [
         by_hand.finished(bytearray(by_hand.rows([n])), n, n + 1, leader_epoch=epoch)
         for n, epoch in enumerate((4, 5, 3))
@@ -130,7 +133,7 @@ def test_leader_epochs_neither_fall_nor_exceed_the_leaders() -> None:
     assert len(walked(batches, OWN_LOG._replace(orders_epochs=False))) == 3
 
 
-def test_wrong_checksum_is_found_only_if_the_policy_checks_it() -> None:
+def test_walk_finds_a_wrong_checksum_only_if_its_policy_checks_crcs() -> None:
     batches = [by_hand.rows([0]), by_hand.rows([1]), by_hand.rows([2])]
     batches[1] = batches[1][:-2] + b"xx"
     assert len(walked(batches)) == 3
@@ -147,7 +150,7 @@ def test_batch_cut_by_the_buffer_is_reported_with_its_size() -> None:
     assert len(list(walker.walk(second))) == 1 and walker.offset == 2
 
 
-def test_headers_are_walked_without_bodies() -> None:
+def test_walk_of_headers_needs_no_batch_bodies() -> None:
     batches = by_hand.contiguous(size=500)
     walker = BatchWalker(OWN_LOG, 0)
     data = b"".join(batches)
@@ -157,7 +160,7 @@ def test_headers_are_walked_without_bodies() -> None:
     assert walker.position == start + len(batches[1])
 
 
-def test_batch_beyond_the_end_is_a_cut_batch() -> None:
+def test_batch_beyond_the_end_of_the_walk_is_corrupt() -> None:
     data = by_hand.rows([0])
     walker = BatchWalker(OWN_LOG, 0, position=7, end=7 + len(data) - 1)
     good, error = bad([data], walker)

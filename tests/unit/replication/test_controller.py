@@ -1,4 +1,4 @@
-"""The controller under random changes of brokers and topics."""
+"""Tests of the controller's state machine under random changes of brokers and topics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from broker_lite.replication.holding import Holding
 
 
 class Random:
-    """A cluster of four brokers under random events. It checks the invariants after each event."""
+    """A controller with four brokers under random events; invariants are checked after each."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -65,8 +65,9 @@ class Random:
                 )
 
     def feed(self, event: ev.ControllerEvent) -> None:
-        """Pass one event and all events that follow from it; sometimes leaders' writes
-        come first.
+        """Pass an event to the controller, and report its writes as done.
+
+        Some writes are refused, because a leader has written the same znode first.
         """
         left = self.machine.step(self.now_ms, event)
         answers = refusals = 0
@@ -95,7 +96,7 @@ class Random:
         self.check()
 
     def leader_wrote(self) -> StateChange | None:
-        """Return a change of an ISR that a live leader may write."""
+        """Return a random ISR change that a live leader may write; None without a live leader."""
         keys = [k for k in self.held.partition_keys() if self.rng.random() < 0.3]
         for key in keys:
             view = self.held.partition(key)
@@ -212,8 +213,8 @@ def test_states_of_many_partitions_are_split_into_several_writes() -> None:
 
 
 @pytest.mark.parametrize("setting", ["two", "-1", ""])
-def test_unreadable_setting_does_not_stop_the_controller(setting: str) -> None:
-    """Every later controller would read the same setting."""
+def test_unreadable_topic_setting_does_not_stop_the_controller(setting: str) -> None:
+    """If the controller stopped, every next controller would stop at the same setting."""
     machine = Controller()
     live = {n: BrokerView(n, Endpoint("h", 1), f"D{n}", 10 + n) for n in (1, 2, 3)}
     isr = tuple(ReplicaId(n, f"D{n}") for n in live)
@@ -222,12 +223,12 @@ def test_unreadable_setting_does_not_stop_the_controller(setting: str) -> None:
     topic = TopicView("t", "id", (PartitionView(0, (1, 2, 3), state),), config)
     assert machine.step(0, ev.Loaded(1, live, {"t": topic}, {})) == []
     effects = machine.step(0, ev.SuspectsChanged({2: 12, 3: 13}))
-    # The default, a majority, applies: suspected members stay if fewer would be left.
+    # The default min.insync.replicas, a majority, applies. One suspected member stays for it.
     [write] = [effect for effect in effects if isinstance(effect, fx.WriteStates)]
     assert [replica.broker_id for replica in write.changes[0].state.isr] == [1, 2]
 
 
-def test_request_error_carries_its_token() -> None:
+def test_controllers_answer_carries_the_token_of_its_request() -> None:
     machine = Controller()
     machine.step(0, ev.Loaded(1, {}, {}, {}))
     [answer] = machine.step(0, ev.TopicDeletionRequested(5, "none"))

@@ -1,4 +1,4 @@
-"""Elections: the replicas that may lead, and the reason if none may."""
+"""Tests of elections: the replicas that may lead, and the reason if none may."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_only_a_live_replica_of_the_isr_is_elected(
         assert has_live_leader(elected, brokers)
         assert leaderless_reason(elected, replicas, brokers) is None
         assert elected.isr == _living(state, brokers)
-        # The first eligible broker of the assignment leads.
+        # No eligible broker precedes the new leader in the assignment.
         for earlier in replicas[: 0 if stays else replicas.index(elected.leader)]:
             view = brokers.get(earlier)
             assert view is None or ReplicaId(earlier, view.directory_id) not in state.isr
@@ -92,7 +92,7 @@ def test_only_a_live_replica_of_the_isr_is_elected(
 
 
 @given(states, assignments, live_brokers)
-def test_an_election_is_due_exactly_where_it_changes_the_leader_epoch(
+def test_election_is_due_exactly_if_it_would_change_the_leader_epoch(
     state: LeaderAndIsr, replicas: list[int], brokers: dict[int, BrokerView]
 ) -> None:
     elected = elect(state, replicas, brokers, 7) or state
@@ -100,7 +100,7 @@ def test_an_election_is_due_exactly_where_it_changes_the_leader_epoch(
     assert not is_election_due(elected, brokers)
 
 
-def test_an_earlier_process_of_the_broker_does_not_lead() -> None:
+def test_broker_does_not_lead_in_the_epoch_of_its_earlier_process() -> None:
     state = LeaderAndIsr(1, 3, (ReplicaId(1, "A"),), 1, leader_broker_epoch=10)
     assert leads(state, ReplicaId(1, "A"), {10})
     assert not leads(state, ReplicaId(1, "A"), {11})
@@ -114,7 +114,7 @@ def test_leaderless_reason_names_the_broker_and_the_directory() -> None:
     other = brokers_of({1: ("B", 5)})
     reason = str(leaderless_reason(state, [1], other))
     assert "data directory B" in reason and "in A" in reason
-    # A live member will be elected.
+    # A live member will be elected, so there is no reason.
     assert leaderless_reason(state, [1], brokers_of({1: ("A", 5)})) is None
 
 
@@ -168,14 +168,14 @@ def test_election_handles_draining_full_suspected_and_unassigned_members(
         assert set(staying) <= set(after.isr)
     elif lasting:
         assert not live[after.leader].draining
-    # A full broker stays if the ISR would be too small.
+    # A broker with a full disk leaves the ISR only if enough members are left.
     if any(r in lasting and r not in after.isr for r in state.isr):
         assert len(after.isr) >= min_insync
-    # A suspected broker stays if the ISR would be too small.
+    # A suspected broker leaves the ISR only if enough members are left.
     guessed = [r for r in _living(state, suspected) if r.broker_id in replicas]
     gone = [r for r in guessed if r not in after.isr]
     assert not gone or len(after.isr) >= min_insync
-    # No other dead member stays in the ISR.
+    # Only able and suspected members stay in the ISR.
     assert all(r in able or r in guessed for r in after.isr)
 
 
@@ -188,7 +188,7 @@ def test_election_handles_draining_full_suspected_and_unassigned_members(
         (2, 3, 1, 3, (1, 2, 3)),
     ],
 )
-def test_full_broker_leads_nothing_and_leaves_the_isr_down_to_its_minimum(
+def test_broker_with_a_full_disk_leads_nothing_and_leaves_the_isr_down_to_min_insync(
     full: int, min_insync: int, leader: int, epoch: int, isr: tuple[int, ...]
 ) -> None:
     state = LeaderAndIsr(1, 3, tuple(ReplicaId(n, "A") for n in IDS), 1, leader_broker_epoch=1)
@@ -216,7 +216,7 @@ def test_preferred_and_unclean_elections_name_a_live_leader_in_the_next_epoch(
 
 
 @given(states, assignments, registered_brokers, st.sampled_from(IDS), st.sampled_from("AB"))
-def test_damaged_replica_withdraws_if_another_member_remains(
+def test_damaged_replica_leaves_the_isr_if_another_member_remains(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int, disk: str
 ) -> None:
     replica = ReplicaId(own, disk)
@@ -235,7 +235,7 @@ def test_damaged_replica_withdraws_if_another_member_remains(
 def test_can_be_left_agrees_with_the_election_of_a_draining_broker(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
-    """Otherwise the draining broker would wait for ever."""
+    """A draining broker waits until ``can_be_left`` is false for all its partitions."""
     view = live.get(own)
     if view is None or not view.draining:
         return

@@ -1,4 +1,4 @@
-"""ISR sizes and the high watermark."""
+"""Tests of the ISR's states and of the high watermark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_maximal_isr_includes_joining_and_leaving_replicas() -> None:
     assert PendingShrinkIsr((A, B, C), (C,)).maximal == (A, B, C)
 
 
-def test_a_joining_replica_does_not_make_the_isr_large_enough() -> None:
+def test_joining_replica_does_not_count_for_min_insync_replicas() -> None:
     assert not is_enough(PendingExpandIsr((A,), B), 2)
     assert is_enough(CommittedIsr((A, B)), 2)
 
@@ -45,7 +45,7 @@ def test_joining_replica_limits_the_high_watermark() -> None:
     st.integers(0, 100),
     st.integers(1, 3),
 )
-def test_high_watermark_never_falls_nor_passes_a_member(
+def test_high_watermark_never_falls_and_never_passes_an_isr_member(
     ends: dict[ReplicaId, int], members: list[ReplicaId], current: int, least: int
 ) -> None:
     isr = CommittedIsr(tuple(members))

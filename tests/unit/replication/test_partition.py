@@ -1,4 +1,4 @@
-"""A replica under random events: order of effects, one answer per token, acknowledged offsets."""
+"""Tests of a replica's state machine under random events: effects, answers and acknowledgements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEY = PartitionKey("T", 0)
 
 
 class Disk:
-    """A log that carries out disk effects in order, some time after their emission."""
+    """A log that executes the disk effects of the replica later, in their order."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -65,7 +65,7 @@ class Disk:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_events_keep_the_invariants_of_a_replica(seed: int) -> None:
+def test_random_events_keep_the_invariants_of_a_leader_and_follower(seed: int) -> None:
     rng = random.Random(seed)
     disk = Disk(rng)
     partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)
@@ -146,7 +146,7 @@ def test_replica_stays_offline_after_a_storage_failure() -> None:
 
 
 def test_offline_replica_raises_without_accumulating_tracebacks() -> None:
-    """Clients retry against a failed disk for ever."""
+    """Clients may retry against a failed disk for ever, so each error must stay small."""
     partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)
     partition.step(0, StorageFailed(StorageError("the disk is gone")))
     depths = []

@@ -1,4 +1,4 @@
-"""A model check of the replica: three replicas under random events, and each rule removed in turn.
+"""A model check of replication: three replicas under random events, then with each rule removed.
 
 The simulator does the same with the real shell. This check names a broken rule within a second.
 """
@@ -25,20 +25,20 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_committed_records_are_never_lost(seed: int) -> None:
+def test_model_check_finds_no_lost_committed_record(seed: int) -> None:
     world = World(seed)
     world.run(STEPS)
     world.heal()
 
 
 def test_records_before_the_leaders_start_keep_a_follower_out_of_the_isr() -> None:
-    """Regression: a follower with records from before the leader's start joined the ISR."""
+    """Regression: a follower with records below the leader's log start offset joined the ISR."""
     world = World(96)
     world.run(STEPS)
     world.heal()
 
 
-def test_model_reaches_every_kind_of_event() -> None:
+def test_model_check_delivers_every_kind_of_event() -> None:
     seen: set[type] = set()
     for seed in range(4):
         world = World(seed)
@@ -55,10 +55,10 @@ def test_model_reaches_every_kind_of_event() -> None:
     assert seen == set(ev.Event.__args__) - never
 
 
-# -- removed rules --------------------------------------------------------------------------------
+# Each function below removes one rule of replication, so that records are lost.
 
 
-def unflushed_counts(patch: pytest.MonkeyPatch) -> None:
+def unflushed_records_count_as_flushed(patch: pytest.MonkeyPatch) -> None:
     written = local_log.LocalLog.written
 
     def eager(self: local_log.LocalLog, next_offset: int) -> None:
@@ -68,7 +68,7 @@ def unflushed_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(local_log.LocalLog, "written", eager)
 
 
-def own_end_does_not_count(patch: pytest.MonkeyPatch) -> None:
+def leader_counts_its_own_unflushed_records(patch: pytest.MonkeyPatch) -> None:
     advance = Leader.advance
 
     def advanced(self: Leader) -> list[fx.Effect]:
@@ -80,7 +80,7 @@ def own_end_does_not_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "advance", advanced)
 
 
-def high_watermark_of_any_two(patch: pytest.MonkeyPatch) -> None:
+def high_watermark_needs_any_two_replicas(patch: pytest.MonkeyPatch) -> None:
     def second(state: isr.IsrState, ends: Any, *, min_insync_replicas: int, current: int) -> int:
         known = sorted(ends.values(), reverse=True)
         return max(current, known[min(1, len(known) - 1)])
@@ -88,11 +88,11 @@ def high_watermark_of_any_two(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(isr, "high_watermark", second)
 
 
-def joining_does_not_count(patch: pytest.MonkeyPatch) -> None:
+def joining_replica_does_not_limit_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(isr.PendingExpandIsr, "maximal", property(lambda self: self.replicas))
 
 
-def leaving_does_not_count(patch: pytest.MonkeyPatch) -> None:
+def leaving_replica_does_not_limit_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         isr.PendingShrinkIsr,
         "maximal",
@@ -100,7 +100,7 @@ def leaving_does_not_count(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def refused_join_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+def refused_join_is_dropped_at_once(patch: pytest.MonkeyPatch) -> None:
     def refused(self: Leader, now_ms: int, event: ev.IsrRefused) -> list[fx.Effect]:
         if event.state == self.proposal:
             self.proposal, self.isr = None, isr.CommittedIsr(self.state.isr)
@@ -109,7 +109,7 @@ def refused_join_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "refused", refused)
 
 
-def joins_from_anywhere(patch: pytest.MonkeyPatch) -> None:
+def follower_joins_the_isr_at_any_offset(patch: pytest.MonkeyPatch) -> None:
     expand = Leader._expand
 
     def eager(self: Leader, now_ms: int, event: ev.FollowerFetched) -> list[fx.Effect]:
@@ -118,7 +118,7 @@ def joins_from_anywhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_expand", eager)
 
 
-def joins_before_the_epochs_start(patch: pytest.MonkeyPatch) -> None:
+def follower_joins_the_isr_below_the_epoch_start(patch: pytest.MonkeyPatch) -> None:
     expand = Leader._expand
 
     def eager(self: Leader, now_ms: int, event: ev.FollowerFetched) -> list[fx.Effect]:
@@ -130,7 +130,7 @@ def joins_before_the_epochs_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_expand", eager)
 
 
-def joins_with_records_before_the_start(patch: pytest.MonkeyPatch) -> None:
+def follower_joins_the_isr_with_records_below_the_log_start(patch: pytest.MonkeyPatch) -> None:
     expand = Leader._expand
 
     def eager(self: Leader, now_ms: int, event: ev.FollowerFetched) -> list[fx.Effect]:
@@ -139,11 +139,11 @@ def joins_with_records_before_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_expand", eager)
 
 
-def divergence_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+def divergence_is_not_detected(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_diverging", lambda self, event: None)
 
 
-def divergence_by_offset_alone(patch: pytest.MonkeyPatch) -> None:
+def divergence_is_detected_by_offset_alone(patch: pytest.MonkeyPatch) -> None:
     def diverging(self: Leader, event: ev.FollowerFetched) -> OffsetAndEpoch | None:
         end = self.log.log_end_offset
         return OffsetAndEpoch(end, self.state.leader_epoch) if event.fetch_offset > end else None
@@ -151,7 +151,7 @@ def divergence_by_offset_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_diverging", diverging)
 
 
-def diverging_counts(patch: pytest.MonkeyPatch) -> None:
+def diverging_follower_raises_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     diverging = Leader._diverging
 
     def counted(self: Leader, event: ev.FollowerFetched) -> OffsetAndEpoch | None:
@@ -161,7 +161,7 @@ def diverging_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_diverging", counted)
 
 
-def cut_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+def follower_truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """Truncate to the high watermark, as Kafka did before KIP-101."""
     begin = Follower.begin
 
@@ -175,12 +175,12 @@ def cut_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Follower, "begin", cut)
 
 
-def any_epoch_may_fetch(patch: pytest.MonkeyPatch) -> None:
+def fetch_of_any_leader_epoch_is_accepted(patch: pytest.MonkeyPatch) -> None:
     check = partition.Partition.check_leader
     patch.setattr(partition.Partition, "check_leader", lambda self, epoch=-1: check(self))
 
 
-def answers_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
+def fetch_response_of_any_leader_epoch_is_accepted(patch: pytest.MonkeyPatch) -> None:
     def is_stale(self: Follower, event: Any) -> bool:
         stale = self.in_flight is None or event.fetch_offset != self.in_flight.fetch_offset
         if not stale:
@@ -190,13 +190,13 @@ def answers_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Follower, "_is_stale", is_stale)
 
 
-def fetches_before_its_sync(patch: pytest.MonkeyPatch) -> None:
+def follower_fetches_before_its_flush(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         local_log.LocalLog, "is_settled", property(lambda self: self.writes_in_flight == 0)
     )
 
 
-def counts_before_the_epoch_began(patch: pytest.MonkeyPatch) -> None:
+def leader_serves_before_its_epoch_began(patch: pytest.MonkeyPatch) -> None:
     begin = Leader.begin
 
     def hasty(self: Leader, now_ms: int) -> list[fx.Effect]:
@@ -206,14 +206,14 @@ def counts_before_the_epoch_began(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "begin", hasty)
 
 
-def leads_in_an_earlier_processes_epoch(patch: pytest.MonkeyPatch) -> None:
+def broker_leads_in_the_epoch_of_its_earlier_process(patch: pytest.MonkeyPatch) -> None:
     def leads(state: Any, local: Any, broker_epochs: Any) -> bool:
         return state.leader == local.broker_id and local in state.isr
 
     patch.setattr(partition, "leads", leads)
 
 
-def damage_is_cut_at_once(patch: pytest.MonkeyPatch) -> None:
+def damaged_records_are_truncated_at_once(patch: pytest.MonkeyPatch) -> None:
     found = partition.Partition._corruption_found
 
     def cut(self: partition.Partition, now_ms: int, offset: int) -> list[fx.Effect]:
@@ -226,8 +226,8 @@ def damage_is_cut_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition.Partition, "_corruption_found", cut)
 
 
-def damage_is_cut_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
-    """Truncate outside the ISR in an epoch in which the leader may be about to add the replica."""
+def damaged_records_are_truncated_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Let a replica outside the ISR truncate damage in an epoch in which its leader may add it."""
     resume = Follower.resume
 
     def hasty(self: Follower) -> list[fx.Effect]:
@@ -239,37 +239,39 @@ def damage_is_cut_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 FIRST_SEED = {
-    joins_with_records_before_the_start: 96,
-    any_epoch_may_fetch: 50,
-    answers_of_any_epoch: 210,
+    follower_joins_the_isr_with_records_below_the_log_start: 96,
+    fetch_of_any_leader_epoch_is_accepted: 50,
+    fetch_response_of_any_leader_epoch_is_accepted: 210,
 }
-"""The first seed that detects a rare fault; a few seeds detect the others."""
+"""The first seed that detects the fault, for faults that few seeds detect."""
 PLANTS: tuple[Plant, ...] = (
-    unflushed_counts,
-    own_end_does_not_count,
-    high_watermark_of_any_two,
-    joining_does_not_count,
-    leaving_does_not_count,
-    refused_join_is_forgotten,
-    joins_from_anywhere,
-    joins_before_the_epochs_start,
-    joins_with_records_before_the_start,
-    divergence_is_not_looked_for,
-    divergence_by_offset_alone,
-    diverging_counts,
-    cut_to_the_high_watermark,
-    any_epoch_may_fetch,
-    answers_of_any_epoch,
-    fetches_before_its_sync,
-    counts_before_the_epoch_began,
-    leads_in_an_earlier_processes_epoch,
-    damage_is_cut_at_once,
-    damage_is_cut_in_the_same_epoch,
+    unflushed_records_count_as_flushed,
+    leader_counts_its_own_unflushed_records,
+    high_watermark_needs_any_two_replicas,
+    joining_replica_does_not_limit_the_high_watermark,
+    leaving_replica_does_not_limit_the_high_watermark,
+    refused_join_is_dropped_at_once,
+    follower_joins_the_isr_at_any_offset,
+    follower_joins_the_isr_below_the_epoch_start,
+    follower_joins_the_isr_with_records_below_the_log_start,
+    divergence_is_not_detected,
+    divergence_is_detected_by_offset_alone,
+    diverging_follower_raises_the_high_watermark,
+    follower_truncates_to_the_high_watermark,
+    fetch_of_any_leader_epoch_is_accepted,
+    fetch_response_of_any_leader_epoch_is_accepted,
+    follower_fetches_before_its_flush,
+    leader_serves_before_its_epoch_began,
+    broker_leads_in_the_epoch_of_its_earlier_process,
+    damaged_records_are_truncated_at_once,
+    damaged_records_are_truncated_in_the_same_epoch,
 )
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_model_detects_each_removed_rule(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_check_detects_each_removed_rule(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     first = FIRST_SEED.get(plant, 0)
     for seed in range(first, first + SEEDS_MAX):
@@ -280,4 +282,4 @@ def test_model_detects_each_removed_rule(plant: Plant, monkeypatch: pytest.Monke
         except AssertionError as broken:
             print(f"{plant.__name__}: seed {seed}: {broken}")
             return
-    pytest.fail(f"{SEEDS_MAX} seeds did not notice {plant.__name__}")
+    pytest.fail(f"{SEEDS_MAX} seeds did not detect {plant.__name__}")

@@ -1,4 +1,4 @@
-"""Placement of the replicas of new partitions."""
+"""Tests of the placement of replicas of new partitions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_replicas_use_different_brokers_and_leaders_are_spread_evenly(
         assert set(row) <= set(live)
     leaders = Counter(row[0] for row in rows)
     assert max(leaders.values()) - min(leaders.get(number, 0) for number in live) <= 1
-    # Placing partitions at once or one by one gives the same result.
+    # Partitions that are placed one by one get the same replicas.
     assert rows == [place(1, factor, live, first=first + n)[0] for n in range(count)]
 
 
 @given(st.lists(st.sampled_from("xyz"), min_size=1, max_size=9), st.integers(1, 9), st.data())
-def test_each_partition_uses_as_many_racks_as_possible(
+def test_replicas_of_a_partition_use_as_many_racks_as_possible(
     racks: list[str], factor: int, data: st.DataObject
 ) -> None:
     live = brokers_of(*racks)
@@ -50,7 +50,7 @@ def test_each_partition_uses_as_many_racks_as_possible(
         assert len({live[number].rack for number in row}) == min(factor, len(set(racks)))
 
 
-def test_the_load_of_a_dead_broker_is_spread_over_all_others() -> None:
+def test_leaders_of_a_dead_broker_move_to_all_other_brokers_evenly() -> None:
     live = brokers_of(*[None] * 5)
     heirs = Counter(row[1] for row in place(100, 3, live, first=0) if row[0] == 1)
     assert set(heirs) == {2, 3, 4, 5} and max(heirs.values()) - min(heirs.values()) <= 1
@@ -65,7 +65,7 @@ def test_default_replication_factor_is_three_or_fewer_brokers() -> None:
     assert [default_factor(count) for count in (0, 1, 2, 3, 4, 99)] == [1, 1, 2, 3, 3, 3]
 
 
-def test_refusal_names_the_live_brokers() -> None:
+def test_replication_factor_error_names_the_live_brokers() -> None:
     with pytest.raises(InvalidReplicationFactorError, match=r"only 1 broker is live \(id 1\)"):
         place(1, 3, brokers_of(None), first=0)
     with pytest.raises(InvalidReplicationFactorError, match=r"2 brokers are live \(ids 1, 2\)"):

@@ -1,4 +1,4 @@
-"""Refusals of replication: each case has its own error, named in README.md and tested."""
+"""Tests of refused requests of replication, which the README lists with their errors and tests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_refusal_in_the_readme_has_an_error_and_a_test() -> None:
     section = text.partition("## What is refused\n")[2].partition("\n## ")[0]
     rows = [match for line in section.splitlines() if (match := ROW.fullmatch(line))]
     table = [line for line in section.splitlines() if line.startswith("| ")]
-    # Every row except the header matches.
+    # Every row except the header matches the pattern.
     assert len(rows) == len(table) - 1 > 20
     known = {(row.name, row.code) for row in errors.TABLE}
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
@@ -58,7 +58,7 @@ def test_each_refusal_in_the_readme_has_an_error_and_a_test() -> None:
 
 
 def leader(min_insync: int = 1) -> Partition:
-    """Return a leader in epoch 5 with 20 flushed records; the other replica has not fetched yet."""
+    """Return a leader of epoch 5 with 20 flushed records, whose follower has not fetched yet."""
     partition = Partition(
         PartitionKey("T", 0), LOCAL, log_end_offset=20, flushed_end=20, high_watermark=0
     )
@@ -77,9 +77,9 @@ def verdict(partition: Partition, replica: ReplicaId, epoch: int) -> LogbusError
     return effects[0].error
 
 
-def test_fetches_that_do_not_count_have_their_own_errors() -> None:
+def test_refused_follower_fetches_have_distinct_errors() -> None:
     partition = leader()
-    # The epoch has not begun on disk yet.
+    # Epoch 5 has not yet begun in the leader's log.
     assert isinstance(verdict(partition, OTHER, 5), errors.UnknownLeaderEpochError)
     partition.step(0, EpochStarted(5, 20, 20))
     assert isinstance(verdict(partition, OTHER, 4), errors.FencedLeaderEpochError)
@@ -98,8 +98,8 @@ def test_fetches_that_do_not_count_have_their_own_errors() -> None:
     assert isinstance(reply, Reply) and isinstance(reply.error, errors.NotLeaderError)
 
 
-def test_isr_too_small_before_an_append_differs_from_one_after_it() -> None:
-    """Before the append nothing was written; after it the record may be in the log."""
+def test_error_for_a_small_isr_before_an_append_differs_from_one_after_it() -> None:
+    """The error before the append is definite. After the append, the records may be in the log."""
     partition = leader(min_insync=3)
     [reply] = partition.step(0, AppendRequested(7, ACKS_ALL, b""))
     assert isinstance(reply, Reply) and isinstance(reply.error, errors.NotEnoughReplicasError)
@@ -107,8 +107,9 @@ def test_isr_too_small_before_an_append_differs_from_one_after_it() -> None:
 
 
 def cluster() -> Controller:
-    """Return a controller: brokers 1 and 2 are live, 3 is down, 4 never registered. t-0 is led by
-    its preferred replica. t-1 has no leader, because its only in-sync replica is on broker 3.
+    """Return a controller with brokers 1 and 2 live, 3 down, and 4 never registered.
+
+    The preferred replica leads t-0. t-1 has no leader, because its only replica is on broker 3.
     """
     live = {
         number: BrokerView(

@@ -1,4 +1,4 @@
-"""ACLs as values: valid ACLs, and the selection of filters."""
+"""Tests of ACLs as values: their validity, and filters that select them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of the audit log: repeated denials, the rate of lines, and the text of clients."""
+"""Tests of audit log lines: repeated events, the rate of lines, and text from clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from broker_lite.security.audit import LINES_PER_S, TEXT_MAX, AuditLimit, cut, line_of
 
 
-def test_events_of_one_kind_are_written_once_in_ten_seconds_with_their_count() -> None:
+def test_repeated_audit_events_are_written_once_in_ten_seconds_with_their_count() -> None:
     limit = AuditLimit()
     assert limit.counts("denied", 0) == (0, 0)
     assert limit.counts("denied", 1) is None
@@ -17,7 +17,7 @@ def test_events_of_one_kind_are_written_once_in_ten_seconds_with_their_count() -
     assert limit.counts("denied", 20_000) == (0, 0)
 
 
-def test_lines_beyond_the_rate_are_left_out_and_counted() -> None:
+def test_audit_lines_beyond_the_rate_are_dropped_and_counted() -> None:
     limit = AuditLimit()
     found = [limit.counts(None, 5_000) for _ in range(LINES_PER_S + 7)]
     assert found.count((0, 0)) == LINES_PER_S and found.count(None) == 7
@@ -25,7 +25,7 @@ def test_lines_beyond_the_rate_are_left_out_and_counted() -> None:
     assert limit.counts(None, 6_000) == (0, 0)
 
 
-def test_text_from_a_client_stays_on_one_line_and_is_truncated() -> None:
+def test_client_text_in_the_audit_log_stays_on_one_line_and_is_truncated() -> None:
     text = line_of(0, "login", {"user": 'a\n{"event": "login"}\x1b[0m', "client_id": "x" * 999})
     assert text.isascii() and text.isprintable()
     row = json.loads(text)
@@ -35,7 +35,7 @@ def test_text_from_a_client_stays_on_one_line_and_is_truncated() -> None:
     assert cut({"y" * 999: [1]}) == {"y" * TEXT_MAX + "…": "[1]"}
 
 
-def test_empty_fields_are_left_out() -> None:
+def test_empty_fields_are_omitted_from_audit_lines() -> None:
     assert json.loads(line_of(0, "login", {"user": None, "client_id": "", "repeated": 0})) == {
         "time": "1970-01-01T00:00:00.000Z",
         "event": "login",

@@ -1,4 +1,4 @@
-"""Decisions over ACLs, compared with a reference that reads every entry for every decision."""
+"""Tests of decisions over ACLs, compared with a reference that reads all ACLs each time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def acl(
 def reference(
     acls: set[Acl], principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
 ) -> bool:
-    """Kafka's rules in the simplest form."""
+    """Return Kafka's decision, from a search through all ACLs."""
     about = [
         entry
         for pattern, entry in acls
@@ -96,8 +96,8 @@ def random_acls(rng: random.Random) -> set[Acl]:
     }
 
 
-def test_decisions_equal_the_reference_and_deletion_keeps_other_acls() -> None:
-    """CVE-2024-27309: one ACL disappeared while another of its resource was deleted."""
+def test_decisions_equal_the_reference_before_and_after_deleting_an_acl() -> None:
+    """CVE-2024-27309: in Kafka, the deletion of an ACL removed another ACL of the same resource."""
     for seed in range(SETS):
         rng = random.Random(seed)
         acls = random_acls(rng)
@@ -170,11 +170,11 @@ def test_cached_decision_is_not_used_after_a_change() -> None:
     ],
 )
 def test_permission_on_any_topic_follows_kafkas_rules(acls: list[Acl], expected: bool) -> None:
-    """Kafka's ``authorizeByResourceType``, which InitProducerId and Produce rely on."""
+    """InitProducerId needs this rule, which is ``authorizeByResourceType`` in Kafka."""
     assert index_of(*acls).may_any(ALICE, HOST, WRITE, TOPIC) is expected
 
 
-def test_cache_of_decisions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_decisions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker_lite.security.authorizer.CACHED_DECISIONS_MAX", 10)
     index = index_of(acl(ALLOW, READ, "t", type_=PREFIXED))
     for number in range(1000):
@@ -182,8 +182,8 @@ def test_cache_of_decisions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(index._cache) <= 10
 
 
-def test_decision_on_a_name_that_no_topic_has_is_not_cached() -> None:
-    """A user without any permission could fill the broker's memory with denied names."""
+def test_decision_on_an_impossible_topic_name_is_not_cached() -> None:
+    """If such names were cached, a user without permissions could fill the broker's memory."""
     index = index_of(acl(ALLOW, READ, "t", type_=PREFIXED))
     for name in ("t" * 256, "x" * 32_767):
         assert index.may(ALICE, HOST, READ, TOPIC, name) == name.startswith("t")

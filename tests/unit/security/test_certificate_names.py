@@ -1,4 +1,4 @@
-"""Kafka's rules from certificate names to principals."""
+"""Tests of Kafka's rules that map certificate names to principals."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ def test_rules_map_certificate_names_to_principals(rules: str, expected: str) ->
     assert principal_of(NAME, parse_rules(rules)) == expected
 
 
-def test_a_pattern_must_match_the_whole_name() -> None:
-    """If a pattern could match part of a name, the owner of a longer name could pose as another
-    user."""
+def test_rule_pattern_must_match_the_whole_certificate_name() -> None:
+    """If part of a name could match, the owner of a longer name could pose as another user."""
     rules = parse_rules("RULE:CN=(admin)/$1/")
     assert principal_of("CN=admin", rules) == "User:admin"
     with pytest.raises(SaslAuthenticationError, match="no rule"):
@@ -39,7 +38,7 @@ def test_a_pattern_must_match_the_whole_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "CN=" + "x" * 1024, "CN=a\nb", "CN=a\x00"])
-def test_unusable_names_are_refused(name: str) -> None:
+def test_unusable_certificate_name_is_refused(name: str) -> None:
     with pytest.raises(SaslAuthenticationError, match="certificate's name"):
         principal_of(name, parse_rules("DEFAULT"))
 
@@ -54,6 +53,6 @@ def test_unusable_names_are_refused(name: str) -> None:
         ("RULE:CN=.*/$1/", "names a group"),
     ],
 )
-def test_broken_rules_are_named(rules: str, words: str) -> None:
+def test_malformed_mapping_rule_is_refused(rules: str, words: str) -> None:
     with pytest.raises(InvalidConfigError, match=words):
         parse_rules(rules)

@@ -1,4 +1,4 @@
-"""Texts of ``sasl.jaas.config``: the forms of Kafka's documentation, and refused modules."""
+"""Tests of ``sasl.jaas.config``: forms from Kafka's documentation, and refused texts."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def test_jaas_text_of_each_login_module_is_parsed(
         (f'{SCRAM} required password="{SECRET * 2000}";', "characters"),
     ],
 )
-def test_other_texts_are_refused_without_their_values(text: str, words: str) -> None:
+def test_invalid_jaas_text_is_refused_without_showing_its_values(text: str, words: str) -> None:
     with pytest.raises(InvalidConfigError, match=words) as failure:
         parse_jaas(text)
     assert SECRET not in str(failure.value)
 
 
-def test_repr_hides_values() -> None:
+def test_repr_of_parsed_jaas_text_hides_values() -> None:
     assert SECRET not in repr(parse_jaas(f'{SCRAM} required password="{SECRET}";'))
 
 
-def test_random_texts_raise_only_invalid_config() -> None:
+def test_random_jaas_texts_raise_only_invalid_config() -> None:
     rng = random.Random(7)
     pieces = [SCRAM, "required", "username", "=", '"', ";", "\\", " ", "a", "\n", "\0", "é"]
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""The delay of answers to failed logins, by client address."""
+"""Tests of the delay of responses to failed logins, which depends on the client's address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_address_with_over_twenty_failures_a_minute_gets_the_slow_delay() -> Non
     assert [failures.delay_s("10.0.0.7", 100_000) for _ in range(20)] == [DELAY_S] * 20
 
 
-def test_ipv6_network_counts_as_one_address() -> None:
+def test_failed_logins_of_an_ipv6_64_count_as_one_address() -> None:
     assert network_of("2001:db8:0:1::1") == network_of("[2001:db8:0:1:ffff::2]")
     assert network_of("2001:db8:0:1::1") != network_of("2001:db8:0:2::1")
     failures = FailedLogins()
@@ -31,7 +31,7 @@ def test_ipv6_network_counts_as_one_address() -> None:
     assert failures.delay_s("2001:db8::ffff", 0) == SLOW_DELAY_S
 
 
-def test_number_of_tracked_addresses_is_limited() -> None:
+def test_number_of_addresses_with_failed_logins_is_limited() -> None:
     failures = FailedLogins()
     for number in range(ADDRESSES_MAX + 50):
         failures.delay_s(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", number)
@@ -47,7 +47,7 @@ def test_failing_address_keeps_the_slow_delay_despite_evictions() -> None:
         assert failures.delay_s("192.0.2.1", 0) == SLOW_DELAY_S
 
 
-def test_ipv4_addresses_of_a_listener_for_both_families_are_counted_apart() -> None:
-    """``::`` gives them mapped into IPv6, where one /64 holds every IPv4 address."""
+def test_ipv4_addresses_mapped_into_ipv6_are_counted_apart() -> None:
+    """A listener on ``::`` sees IPv4 clients as ::ffff:a.b.c.d, and one /64 holds all of these."""
     assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1")
     assert network_of("::ffff:192.0.2.1") != network_of("::ffff:192.0.2.2")

@@ -1,4 +1,4 @@
-"""PLAIN's message, and passwords against the stored keys of SCRAM."""
+"""Tests of PLAIN's message, and of passwords checked against the stored keys of SCRAM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SALT = b"0123456789abcdef"
 
 
 @pytest.mark.parametrize("user", ["alice", "Ärger", "a b"])
-def test_message_carries_user_and_password(user: str) -> None:
+def test_plain_message_round_trips_user_and_password(user: str) -> None:
     assert parse_plain(plain_message(user, "of=x,y")) == PlainClaim(user, "of=x,y")
     assert parse_plain(f"{user}\0{user}\0p".encode()) == PlainClaim(user, "p")
 
@@ -38,13 +38,15 @@ def test_message_carries_user_and_password(user: str) -> None:
         (b"\0alice\0" + b"x" * 2000, "2007 bytes; at most 1024"),
     ],
 )
-def test_broken_message_is_refused_without_its_password(message: bytes, reason: str) -> None:
+def test_malformed_plain_message_is_refused_without_showing_its_password(
+    message: bytes, reason: str
+) -> None:
     with pytest.raises(SaslAuthenticationError, match=reason) as refused:
         parse_plain(message)
     assert "password" not in str(refused.value).replace("user, password", "")
 
 
-def test_password_fits_the_keys_of_either_password_of_a_rotation() -> None:
+def test_plain_password_matches_the_keys_of_both_rotated_passwords() -> None:
     pairs = tuple(derive_keys(SHA_512, each, SALT, 4096).pair() for each in ("new", "old"))
     credential = ScramCredential(SALT, 4096, pairs, 10)
     for number, password in enumerate(("new", "old")):
@@ -53,6 +55,6 @@ def test_password_fits_the_keys_of_either_password_of_a_rotation() -> None:
     assert proven_pair(PlainClaim("a", "old"), SHA_512, credential.at(10)) is None
 
 
-def test_password_is_not_shown() -> None:
+def test_repr_of_a_plain_message_hides_the_password() -> None:
     for each in (PlainPassword("canary"), PlainClaim("alice", "canary")):
         assert "canary" not in repr(each)

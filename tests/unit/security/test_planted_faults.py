@@ -1,12 +1,11 @@
-"""Faults that are planted in a copy of the code, each found by a test (``PLANTS``).
+"""Tests that plant a fault in a copy of the code and check that the named test finds the fault.
 
-``make fuzz`` runs them. ``make test`` only checks that the code of each fault and its test exist.
+``make fuzz`` runs them. ``make test`` checks only that the code and the test of each fault exist.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ NETWORK, SECURITY = "server/network/", "security/"
 
 
 class Plant(NamedTuple):
-    """A fault: in ``file``, ``right`` becomes ``wrong``; ``test`` (file and ``-k``) must fail."""
+    """A fault: ``wrong`` replaces ``right`` in ``file``. Then ``test`` (file, name) must fail."""
 
     file: str
     right: str
@@ -38,122 +37,131 @@ TOKENS = "unit/security/test_tokens.py"
 AUTHORIZER = "unit/security/test_authorizer.py"
 
 PLANTS = {
-    "fetch-by-id": Plant(
+    "a fetch by topic id checks no permission": Plant(
         NETWORK + "access.py",
         "                name, shown = view.name, OF_THIS_ID\n",
         "                continue\n",
-        (MATRIX, "insufficient_permissions"),
+        (MATRIX, "test_request_with_insufficient_permissions_is_denied_and_changes_nothing"),
     ),
-    "envelope-of-a-client": Plant(
+    "an Envelope on a listener of clients is opened": Plant(
         NETWORK + "access.py",
         "if session.listener != self._inter_broker or session.is_forwarded:",
         "if session.is_forwarded:",
-        (ACCESS, "forged_or_nested_envelope"),
+        (ACCESS, "test_envelope_of_a_client_or_in_an_envelope_is_refused"),
     ),
-    "envelope-by-its-sender": Plant(
+    "an Envelope is authorized for the broker that sent it": Plant(
         "server/dispatch.py",
         "            principal=envelope.principal,\n",
         "",
-        (ACCESS, "envelope_is_authorized_for_its_client"),
+        (ACCESS, "test_envelope_is_authorized_for_the_forwarded_client_not_for_the_broker"),
     ),
-    "nonce": Plant(
+    "the nonce in a SCRAM proof is not compared": Plant(
         SECURITY + "scram_server.py",
         "                server.set_client_final(text)\n",
         "                server.set_client_final(_with_nonce(server, text))\n",
-        ("unit/security/test_scram.py", "proof_of_another_nonce"),
+        ("unit/security/test_scram.py", "test_proof_of_another_nonce_is_refused"),
     ),
-    "allow-beats-deny": Plant(
+    "an allowing ACL wins over a denial": Plant(
         SECURITY + "authorizer.py",
         "                        return Decision(False, Acl(pattern, entry))\n",
         "                        denied = True\n",
-        (AUTHORIZER, "decisions_equal_the_reference"),
+        (AUTHORIZER, "test_decisions_equal_the_reference_before_and_after_deleting_an_acl"),
     ),
-    "stale-cache": Plant(
+    "cached decisions survive a change of ACLs": Plant(
         SECURITY + "authorizer.py",
         "        return AclIndex(entries, super_users=self._super_users, "
         "allow_if_none=self._allow_if_none)\n",
         "        made = AclIndex(entries, super_users=self._super_users, "
         "allow_if_none=self._allow_if_none)\n        made._cache = self._cache\n"
         "        return made\n",
-        (AUTHORIZER, "cached_decision_is_not_used_after_a_change"),
+        (AUTHORIZER, "test_cached_decision_is_not_used_after_a_change"),
     ),
-    "prefix-as-literal": Plant(
+    "a prefixed pattern is looked up as a literal one": Plant(
         SECURITY + "authorizer.py",
         "Pattern(kind, PatternType.PREFIXED, name[:length])",
         "Pattern(kind, PatternType.PREFIXED, name)",
-        (AUTHORIZER, "decisions_equal_the_reference"),
+        (AUTHORIZER, "test_decisions_equal_the_reference_before_and_after_deleting_an_acl"),
     ),
-    "another-user": Plant(
+    "a second login may change the user": Plant(
         NETWORK + "logins.py",
         "        if session.mechanism and (principal, mechanism) != ",
         "        if session.number < 0 and (principal, mechanism) != ",
-        (LOGINS, "log_in_again_after_its_lifetime"),
+        (LOGINS, "test_session_must_log_in_again_after_its_lifetime_as_the_same_user"),
     ),
-    "replica-id": Plant(
+    "the replica id of a follower is not compared": Plant(
         NETWORK + "access.py",
         "if self._authorizer.broker_id(self._session) not in (ANY_BROKER, replica_id):",
         "if self._authorizer.broker_id(self._session) is None:",
-        (ACCESS, "broker_is_recognised_by_its_principal"),
+        (ACCESS, "test_broker_is_identified_by_its_principal_on_the_inter_broker_listener"),
     ),
-    "pool-key": Plant(
+    "the key of a shared pool lacks the credential": Plant(
         "client/transport/blocking.py",
         "_shared.setdefault((client_id, chosen), Pool(client_id, chosen))",
         "_shared.setdefault((client_id, chosen.username), Pool(client_id, chosen))",
-        ("unit/client/transport/test_blocking.py", "shared_by_one_credential"),
+        (
+            "unit/client/transport/test_blocking.py",
+            "test_pool_is_shared_only_by_clients_with_the_same_credential",
+        ),
     ),
-    "reload": Plant(
+    "a reload fails for unusable files": Plant(
         NETWORK + "tls_listener.py",
         "            return False\n",
         "            raise\n",
-        ("unit/server/network/test_tls_listener.py", "changed_files_serve"),
+        (
+            "unit/server/network/test_tls_listener.py",
+            "test_changed_certificate_files_serve_new_connections_unless_unusable",
+        ),
     ),
-    "deleted-user": Plant(
+    "sessions of a deleted user continue": Plant(
         NETWORK + "logins.py",
         "            elif session.key is not None and not self._has_key(session):\n",
         "            elif False:\n",
-        (LOGINS, "deleted_user_loses_the_connection"),
+        (LOGINS, "test_connection_of_a_deleted_user_is_closed"),
     ),
-    "stale-session": Plant(
+    "a session keeps cached permissions after a change of ACLs": Plant(
         NETWORK + "access.py",
         "            self._mark is not self._authorizer.index.mark\n",
         "            self._allowed is None\n",
-        (ACCESS, "cached_topics_are_dropped"),
+        (ACCESS, "test_cached_permissions_are_dropped_when_acls_user_or_operation_change"),
     ),
-    "secret-without-tls": Plant(
+    "PLAIN is accepted without TLS": Plant(
         NETWORK + "logins.py",
         "        if name in TLS_ONLY and not session.is_encrypted:\n",
         "        if False:\n",
-        (LOGINS, "plain_and_oauthbearer_are_refused_without_tls"),
+        (LOGINS, "test_plain_and_oauthbearer_are_refused_without_tls"),
     ),
-    "plain-for-another": Plant(
+    "PLAIN logs in for another user": Plant(
         SECURITY + "plain.py",
         '    if authorization not in ("", user):\n',
         "    if False:\n",
-        ("unit/security/test_plain.py", "broken_message_is_refused"),
+        (
+            "unit/security/test_plain.py",
+            "test_malformed_plain_message_is_refused_without_showing_its_password",
+        ),
     ),
-    "token-end": Plant(
+    "an expired token is accepted": Plant(
         SECURITY + "tokens.py",
         "    if now_ms >= ends_ms:\n",
         "    if False:\n",
-        (TOKENS, "token_is_valid_until_its_expiry_time"),
+        (TOKENS, "test_token_is_valid_until_its_expiry_time"),
     ),
-    "token-audience": Plant(
+    "a token for another audience is accepted": Plant(
         SECURITY + "tokens.py",
         '                "verify_exp": False,\n',
         '                "verify_exp": False,\n                "verify_aud": False,\n',
-        (TOKENS, "not_for_this_cluster"),
+        (TOKENS, "test_token_with_wrong_claims_or_headers_is_refused"),
     ),
-    "token-brings-its-key": Plant(
+    "a token may name its own key": Plant(
         SECURITY + "tokens.py",
         '_REFUSED_HEADERS = ("jku", "x5u", "jwk", "x5c", "crit")\n',
         "_REFUSED_HEADERS = ()\n",
-        (TOKENS, "not_for_this_cluster"),
+        (TOKENS, "test_token_with_wrong_claims_or_headers_is_refused"),
     ),
-    "session-outlives-token": Plant(
+    "a session outlives its token": Plant(
         NETWORK + "logins.py",
         "        if proof.ends_ms:\n",
         "        if False:\n",
-        (LOGINS, "session_must_log_in_again_when_its_token_ends"),
+        (LOGINS, "test_session_must_log_in_again_when_its_token_ends"),
     ),
 }
 WITH_NONCE = """
@@ -165,25 +173,25 @@ def _with_nonce(server: ScramServer, text: str) -> str:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_code_and_test_of_a_planted_fault_exist(name: str) -> None:
-    """Regression: tests were renamed, so that no test found six of the faults."""
+def test_code_and_test_of_each_planted_fault_exist(name: str) -> None:
+    """Regression: tests had been renamed, so six planted faults were checked by no test."""
     plant = PLANTS[name]
-    file, chosen = plant.test
+    file, test = plant.test
     text = (PACKAGE / plant.file).read_text("utf-8")
-    assert text.count(plant.right) == 1, f"{plant.file} has changed; plant the fault anew"
-    assert re.search(rf"^def test_\w*{chosen}", (TESTS / file).read_text("utf-8"), re.MULTILINE)
+    assert text.count(plant.right) == 1, f"{plant.file} has changed: adapt the planted fault"
+    assert f"def {test}(" in (TESTS / file).read_text("utf-8"), plant.test
 
 
 @pytest.mark.planted
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTS)
-def test_planted_fault_is_found(name: str, tmp_path: Path) -> None:
+def test_planted_fault_makes_its_test_fail(name: str, tmp_path: Path) -> None:
     plant = PLANTS[name]
     copy = tmp_path / "broker_lite"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     file = copy / plant.file
     text = file.read_text("utf-8")
-    extra = WITH_NONCE if name == "nonce" else ""
+    extra = WITH_NONCE if "_with_nonce" in plant.wrong else ""
     file.write_text(text.replace(plant.right, plant.wrong) + extra, "utf-8")
     found = _run(plant.test, tmp_path)
     assert found.returncode == 1, found.stdout[-3000:]
@@ -191,11 +199,11 @@ def test_planted_fault_is_found(name: str, tmp_path: Path) -> None:
 
 
 def _run(test: tuple[str, str], package: Path) -> subprocess.CompletedProcess[str]:
-    """Run a test against the package in another folder; it must not be the one under test."""
+    """Run a test, given as (file, function), against the copy of the package in ``package``."""
     environment = os.environ | {"PYTHONPATH": str(package), "LOGBUS_TEST_INSTALLED": "0"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     return subprocess.run(
-        [*command, "--tb=line", str(TESTS / test[0]), "-k", test[1]],
+        [*command, "--tb=line", f"{TESTS / test[0]}::{test[1]}"],
         capture_output=True,
         text=True,
         check=False,

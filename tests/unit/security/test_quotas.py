@@ -1,4 +1,4 @@
-"""Quotas: Kafka's precedence, entities that cannot exist, and the token bucket."""
+"""Tests of quotas: Kafka's precedence, impossible entities, and the token bucket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ORDER = [
     entity_of([(CLIENT_ID, "app")]),
     entity_of([(CLIENT_ID, DEFAULT)]),
 ]
-"""Kafka's documentation, "Enforcement": the first entity with the quota decides."""
+"""Entities in Kafka's order of precedence: the first entity with the quota decides."""
 
 
 @given(st.sets(st.integers(0, 7), min_size=1))
@@ -46,7 +46,7 @@ def test_most_specific_entity_with_the_quota_decides(present: set[int]) -> None:
     assert table.limits("alice", "app")[PRODUCER_BYTE_RATE].rate == min(present) + 1
 
 
-def test_each_key_is_decided_by_itself() -> None:
+def test_each_quota_key_is_decided_by_itself() -> None:
     table = QuotaTable({ORDER[0]: {PRODUCER_BYTE_RATE: 1.0}, ORDER[7]: {REQUEST_PERCENTAGE: 5.0}})
     limits = table.limits("alice", "app")
     assert {key: limit.rate for key, limit in limits.items()} == {
@@ -56,7 +56,7 @@ def test_each_key_is_decided_by_itself() -> None:
     assert table.limits("bob", "other").keys() == {REQUEST_PERCENTAGE}
 
 
-def test_clients_of_a_user_share_a_bucket_and_other_users_do_not() -> None:
+def test_clients_of_a_user_share_a_quota_and_other_users_do_not() -> None:
     table = QuotaTable({ORDER[5]: {PRODUCER_BYTE_RATE: 1.0}})
     bucket = {
         (user, client): table.limits(user, client)[PRODUCER_BYTE_RATE].bucket
@@ -101,7 +101,7 @@ def test_invalid_stored_rate_is_ignored(rate: Any) -> None:
         ([(IP, "example.org")], "example.org"),
     ],
 )
-def test_entity_that_cannot_exist_is_refused(parts: list[tuple[str, str]], message: str) -> None:
+def test_impossible_quota_entity_is_refused(parts: list[tuple[str, str]], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         entity_of(parts)
 
@@ -134,7 +134,7 @@ def test_throttled_client_never_exceeds_rate_and_burst(
 ) -> None:
     bucket, now_ms, spent = TokenBucket(rate, 0), 0.0, 0.0
     for amount, idle_ms in requests:
-        # All earlier requests together are within the rate plus one second's burst.
+        # All earlier requests together used at most the rate plus one second's burst.
         assert spent <= rate * now_ms / 1000 + bucket.capacity + 1e-3
         spent += amount
         wait_ms = bucket.spend(amount, now_ms)
@@ -144,7 +144,7 @@ def test_throttled_client_never_exceeds_rate_and_burst(
         now_ms += idle_ms
 
 
-def test_bucket_holds_no_more_than_its_burst() -> None:
+def test_token_bucket_holds_no_more_than_its_burst() -> None:
     bucket = TokenBucket(100, 0)
     assert bucket.spend(100, 3_600_000) == 0
     assert bucket.spend(50, 3_600_000) == 500
@@ -152,7 +152,7 @@ def test_bucket_holds_no_more_than_its_burst() -> None:
     assert not bucket.is_full(3_600_500) and bucket.is_full(3_601_500)
 
 
-def test_filter_selects_by_name_default_and_any() -> None:
+def test_quota_filter_selects_by_name_by_default_and_by_any() -> None:
     def found(*components: Component, strict: bool = False) -> list[int]:
         return [at for at, each in enumerate(ORDER) if selects(components, each, strict=strict)]
 

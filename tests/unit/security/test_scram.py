@@ -1,4 +1,4 @@
-"""SCRAM: our client against the library's server and the reverse, the RFC's example, bad input."""
+"""Tests of SCRAM: client and server, another implementation, RFC 7677's example, bad input."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def log_in(login: ScramLogin, client: ScramClient) -> None:
     client.verify(login.finish(client.final(login.challenge(client.first()))))
 
 
-def test_login_equals_the_example_of_rfc_7677() -> None:
+def test_scram_login_equals_the_example_of_rfc_7677() -> None:
     client = ScramClient(SHA_256, "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
     assert client.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     final = client.final(
@@ -49,7 +49,9 @@ def test_login_equals_the_example_of_rfc_7677() -> None:
 
 
 @pytest.mark.parametrize("mechanism", list(ScramMechanism))
-def test_client_logs_in_with_password_and_then_with_keys(mechanism: ScramMechanism) -> None:
+def test_scram_client_logs_in_with_a_password_or_with_derived_keys(
+    mechanism: ScramMechanism,
+) -> None:
     client = ScramClient(mechanism, "alice", "wonder,land=é", "n1")
     login = login_of("wonder,land=é", mechanism=mechanism)
     log_in(login, client)
@@ -61,7 +63,7 @@ def test_client_logs_in_with_password_and_then_with_keys(mechanism: ScramMechani
     )
 
 
-def test_client_logs_in_at_an_independent_server() -> None:
+def test_scram_client_logs_in_at_a_server_of_another_implementation() -> None:
     scramp = ScrampMechanism("SCRAM-SHA-512")
     auth = scramp.make_auth_info("pass", salt=SALT)
     server = scramp.make_server(lambda user: auth if user == "a,b=c" else None)
@@ -78,7 +80,7 @@ def test_both_passwords_of_a_rotation_log_in(password: str) -> None:
     assert login.pair == pair_of(password)
 
 
-def test_wrong_password_and_unknown_user_get_the_same_answers() -> None:
+def test_scram_answers_to_a_wrong_password_and_an_unknown_user_are_equal() -> None:
     texts = set()
     for user, password in (("alice", "wrong"), ("mallory", "new")):
         login = login_of("new")
@@ -111,9 +113,8 @@ def test_proof_of_another_nonce_is_refused() -> None:
         later.finish(proof)
 
 
-def test_keys_of_an_unknown_user_do_not_log_in() -> None:
-    """The stored key of unknown users is public (zero bytes), so a client could compute a matching
-    proof."""
+def test_fake_keys_of_an_unknown_user_do_not_log_in() -> None:
+    """The fake stored key of unknown users is zero bytes, so a client could compute its proof."""
     salt = login_of("new").challenge(b"n,,n=trudy,r=n1").split(b",")[1][2:]
     keys = ScramKeys(SHA_256, base64.b64decode(salt), 8192, bytes(32), bytes(32))
     with pytest.raises(SaslAuthenticationError):
@@ -137,20 +138,20 @@ def test_keys_of_an_unknown_user_do_not_log_in() -> None:
         b"n,,n=alice,r=" + b"x" * 5000,
     ],
 )
-def test_broken_first_message_is_refused(message: bytes) -> None:
+def test_malformed_first_scram_message_is_refused(message: bytes) -> None:
     with pytest.raises(SaslAuthenticationError):
         login_of("new").challenge(message)
 
 
 @pytest.mark.parametrize("message", [b"", b"c=biws", b"c=biws,r=n1server-nonce,p=!", b"\xff"])
-def test_broken_proof_is_refused(message: bytes) -> None:
+def test_malformed_scram_proof_is_refused(message: bytes) -> None:
     login = login_of("new")
     login.challenge(b"n,,n=alice,r=n1")
     with pytest.raises(SaslAuthenticationError):
         login.finish(message)
 
 
-def test_proof_before_the_challenge_is_refused() -> None:
+def test_scram_proof_before_the_challenge_is_refused() -> None:
     with pytest.raises(SaslAuthenticationError):
         login_of("new").finish(b"c=biws,r=n1server-nonce,p=AAAA")
 
@@ -171,12 +172,12 @@ def test_proof_before_the_challenge_is_refused() -> None:
         (b"r=" + b"x" * 9000, "9002 bytes"),
     ],
 )
-def test_client_refuses_a_broken_challenge(challenge: bytes, words: str) -> None:
+def test_scram_client_refuses_a_malformed_challenge(challenge: bytes, words: str) -> None:
     with pytest.raises(SaslAuthenticationError, match=words):
         ScramClient(SHA_256, "alice", "p", "n1").final(challenge)
 
 
-def test_client_refuses_a_server_without_the_keys() -> None:
+def test_scram_client_refuses_a_server_without_the_users_keys() -> None:
     client = ScramClient(SHA_256, "alice", "p", "n1")
     with pytest.raises(SaslAuthenticationError, match="impostor"):
         client.verify(b"v=" + base64.b64encode(bytes(32)))
@@ -193,7 +194,7 @@ def test_login_with_keys_of_an_old_password_names_the_cause() -> None:
         ScramClient(SHA_256, "alice", keys, "n1").final(b"r=n1x,s=AAAA,i=4096")
 
 
-def test_keys_and_pairs_hide_their_bytes_in_repr() -> None:
+def test_repr_of_scram_keys_hides_their_bytes() -> None:
     keys = derive_keys(SHA_256, "p", SALT, 4096)
     assert "hidden" in repr(keys) and "\\x" not in repr(keys)
     assert "\\x" not in repr(keys.pair())

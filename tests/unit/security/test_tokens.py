@@ -1,4 +1,4 @@
-"""Access tokens: the message of OAUTHBEARER, key sets, and the checks of a token."""
+"""Tests of access tokens: the OAUTHBEARER message, key sets, and the checks of a token."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def user_of(token: str, rules: TokenRules = RULES, at_ms: int | None = None) -> 
         ("OKP", ("EdDSA",), "HS256"),
     ],
 )
-def test_key_decides_the_algorithm(kind: str, algorithms: tuple[str, ...], refused: str) -> None:
+def test_key_of_the_issuer_determines_the_signature_algorithm(
+    kind: str, algorithms: tuple[str, ...], refused: str
+) -> None:
     made: Any = {
         "RSA": lambda: rsa.generate_private_key(65537, 2048),
         "EC": lambda: ec.generate_private_key(ec.SECP384R1()),
@@ -59,7 +61,7 @@ def test_key_decides_the_algorithm(kind: str, algorithms: tuple[str, ...], refus
     for algorithm in algorithms:
         token = jwt.encode(claims, made, algorithm, {"kid": "k"})
         assert check_token(token, keys, RULES, now_ms()).user == "carol"
-    # A signature made with the public key as shared secret is refused.
+    # The token's own header must not choose another algorithm.
     body = jwt.encode(claims, made, algorithms[0], {"kid": "k"}).split(".")[1]
     header = base64.urlsafe_b64encode(json.dumps({"alg": refused, "kid": "k"}).encode())
     with pytest.raises(SaslAuthenticationError):
@@ -89,7 +91,7 @@ def test_key_decides_the_algorithm(kind: str, algorithms: tuple[str, ...], refus
         ({"headers": {"kid": "first", "jwk": {}}}, "has 'jwk'"),
     ],
 )
-def test_token_that_is_not_for_this_cluster_is_refused(claims: dict[str, Any], reason: str) -> None:
+def test_token_with_wrong_claims_or_headers_is_refused(claims: dict[str, Any], reason: str) -> None:
     with pytest.raises(SaslAuthenticationError, match=reason):
         user_of(ONE.token(**claims))
 
@@ -102,10 +104,10 @@ def test_token_without_a_signature_or_of_another_key_is_refused() -> None:
             user_of(token)
 
 
-def test_user_name_is_read_from_the_configured_claim() -> None:
+def test_user_name_of_a_token_is_read_from_the_configured_claim() -> None:
     assert user_of(ONE.token("carol")) == "carol"
     assert user_of(ONE.token(aud=["x", "other"], iat=None)) == "carol"
-    assert user_of(ONE.token(headers={})) == "carol"  # This is the only key.
+    assert user_of(ONE.token(headers={})) == "carol"  # The key set has only one key.
     assert user_of(ONE.token(client="job-7"), RULES._replace(name_claim="client")) == "job-7"
     with pytest.raises(SaslAuthenticationError, match="claim 'client' is no user name"):
         user_of(ONE.token(client=7), RULES._replace(name_claim="client"))
@@ -133,12 +135,12 @@ def test_token_is_valid_until_its_expiry_time() -> None:
         b"[" * 100_000,
     ],
 )
-def test_document_without_a_usable_key_is_refused(document: bytes) -> None:
+def test_key_set_without_a_usable_key_is_refused(document: bytes) -> None:
     with pytest.raises(InvalidConfigError, match="the document"):
         parse_keys(document)
 
 
-def test_keys_for_other_uses_and_short_ones_are_left_out() -> None:
+def test_keys_for_other_uses_and_short_keys_are_ignored() -> None:
     row = json.loads(ONE.key_set())["keys"][0]
     short = RSAAlgorithm.to_jwk(rsa.generate_private_key(65537, 1024).public_key(), as_dict=True)
     rows = [row, {**row, "kid": "enc", "use": "enc"}, {**short, "kid": "short"},
@@ -146,7 +148,7 @@ def test_keys_for_other_uses_and_short_ones_are_left_out() -> None:
     assert set(parse_keys(json.dumps({"keys": rows}).encode())) == {"first"}
 
 
-def test_message_of_rfc_7628_carries_the_token() -> None:
+def test_oauthbearer_message_of_rfc_7628_carries_the_token() -> None:
     assert parse_bearer(bearer_message("a.b-c_d")) == BearerClaim("", "a.b-c_d")
     given = b"n,a=carol,\x01host=h\x01port=1\x01auth=bearer x.y\x01logical=c\x01\x01"
     assert parse_bearer(given) == BearerClaim("carol", "x.y")
@@ -162,6 +164,6 @@ def test_message_of_rfc_7628_carries_the_token() -> None:
         b"n,,\x01auth=Bearer " + b"a" * 13_000 + b"\x01\x01",
     ],
 )  # fmt: skip
-def test_broken_message_is_refused(message: bytes) -> None:
+def test_malformed_oauthbearer_message_is_refused(message: bytes) -> None:
     with pytest.raises(SaslAuthenticationError, match="OAUTHBEARER: "):
         parse_bearer(message)

@@ -1,4 +1,4 @@
-"""ACLs as text: round trips, defaults, and invalid text."""
+"""Tests of ACLs as text: round trips, defaults, and invalid text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_lite.security.written_acls import acl_of_words, filter_of, words_of
 WORDS = {"permission": "allow", "operation": "read", "resource": "topic", "pattern": "literal"}
 
 
-def test_every_acl_round_trips_through_its_words() -> None:
+def test_every_acl_round_trips_through_its_text() -> None:
     found = [
         Acl(
             Pattern(kind, pattern, CLUSTER_NAME if kind is ResourceKind.CLUSTER else "a.b"),
@@ -39,7 +39,7 @@ def test_every_acl_round_trips_through_its_words() -> None:
         assert [other for other in found if filter_of(acl).selects(other)] == [acl]
 
 
-def test_omitted_acl_words_get_defaults() -> None:
+def test_omitted_parts_of_an_acl_text_get_defaults() -> None:
     acl = acl_of_words({**WORDS, "principal": " alice ", "name": "t", "host": "[::0:1]"})
     assert acl.entry.principal == "User:alice" and acl.entry.host == "::1"
     cluster = {**WORDS, "resource": "cluster", "operation": "Alter", "principal": "User:a"}
@@ -50,6 +50,6 @@ def test_omitted_acl_words_get_defaults() -> None:
     "wrong",
     [{"operation": "fly"}, {"resource": ""}, {"name": ""}, {"host": "web-1"}, {"pattern": "any"}],
 )
-def test_invalid_acl_words_are_refused(wrong: dict[str, str]) -> None:
+def test_invalid_acl_text_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidRequestError):
         acl_of_words({**WORDS, "principal": "alice", "name": "t", **wrong})

@@ -1,4 +1,4 @@
-"""A participant admits a write only under a verification of the same transaction."""
+"""Tests of a participant, which admits a write only after its transaction was verified."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def asked(participant: Participant, epoch: int = EPOCH) -> Verification:
     return found
 
 
-def test_first_write_asks_and_later_writes_wait_for_the_same_answer() -> None:
+def test_first_write_starts_a_verification_that_later_writes_share() -> None:
     participant = Participant()
     first = asked(participant)
     second = asked(participant)
@@ -27,7 +27,7 @@ def test_first_write_asks_and_later_writes_wait_for_the_same_answer() -> None:
     assert participant.admit(PID, EPOCH) is None
 
 
-def test_refused_verification_leaves_the_producer_unknown() -> None:
+def test_producer_with_a_refused_verification_stays_unverified() -> None:
     participant = Participant()
     first = asked(participant)
     participant.refuse(first)
@@ -38,18 +38,18 @@ def test_refused_verification_leaves_the_producer_unknown() -> None:
     assert not participant.verify(first)
 
 
-def test_marker_between_question_and_answer_makes_the_answer_invalid() -> None:
+def test_marker_during_a_verification_makes_its_answer_invalid() -> None:
     participant = Participant()
     late = asked(participant)
     assert participant.end(PID, EPOCH + 1)
     assert not participant.verify(late)
     assert not participant.holds(late)
     new = asked(participant, EPOCH + 1)
-    assert not participant.verify(late), "the old answer must not verify the next transaction"
+    assert not participant.verify(late), "a late answer must not verify the next transaction"
     assert participant.verify(new)
 
 
-def test_late_refusal_does_not_end_a_verified_producer() -> None:
+def test_late_refusal_does_not_end_a_verified_transaction() -> None:
     participant = Participant()
     first = asked(participant)
     assert participant.verify(first)
@@ -57,7 +57,7 @@ def test_late_refusal_does_not_end_a_verified_producer() -> None:
     assert participant.holds(first)
 
 
-def test_write_that_waited_through_a_marker_is_not_admitted_under_the_same_epoch() -> None:
+def test_write_that_waited_through_a_marker_is_not_admitted() -> None:
     participant = Participant()
     first = asked(participant)
     assert participant.verify(first, number=1)
@@ -68,7 +68,7 @@ def test_write_that_waited_through_a_marker_is_not_admitted_under_the_same_epoch
     assert not participant.holds(first) and participant.holds(again)
 
 
-def test_higher_epoch_invalidates_the_token_and_lower_epoch_is_refused() -> None:
+def test_higher_producer_epoch_invalidates_the_verification_and_a_lower_one_is_refused() -> None:
     participant = Participant()
     first = asked(participant)
     second = asked(participant, EPOCH + 1)
@@ -78,7 +78,7 @@ def test_higher_epoch_invalidates_the_token_and_lower_epoch_is_refused() -> None
         participant.admit(PID, EPOCH)
 
 
-def test_marker_of_an_earlier_transaction_ends_nothing() -> None:
+def test_marker_of_an_earlier_transaction_does_not_end_the_verification() -> None:
     participant = Participant()
     assert participant.verify(asked(participant), number=5)
     assert not participant.end(PID, EPOCH, number=4)
@@ -94,14 +94,14 @@ def test_marker_without_a_transaction_number_ends_the_verification() -> None:
     assert len(participant) == 0
 
 
-def test_marker_of_a_lower_epoch_leaves_the_producer_verified() -> None:
+def test_marker_of_a_lower_producer_epoch_does_not_end_the_verification() -> None:
     participant = Participant()
     assert participant.verify(asked(participant), number=5)
-    assert participant.end(PID, EPOCH - 1), "the log judges its epoch"
+    assert participant.end(PID, EPOCH - 1), "the log itself refuses the marker's epoch"
     assert participant.admit(PID, EPOCH) is None
 
 
-def test_lost_leadership_invalidates_every_token() -> None:
+def test_lost_leadership_invalidates_every_verification() -> None:
     participant = Participant()
     waiting = asked(participant)
     participant.clear()

@@ -1,4 +1,4 @@
-"""Values and keys of ``__transaction_state``: golden bytes, and refused bytes."""
+"""Tests of the keys and values in ``__transaction_state``: golden bytes and refused bytes."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ RECORD = TransactionRecord(
 )
 
 
-def test_record_has_its_golden_bytes() -> None:
+def test_transaction_record_has_its_golden_bytes() -> None:
     assert encode_transaction(RECORD).hex() == GOLDEN
     assert decode_transaction(bytes.fromhex(GOLDEN)) == RECORD
     assert changed_ms_of(bytes.fromhex(GOLDEN)) == 11
 
 
-def test_key_names_its_kind() -> None:
+def test_key_of_a_transaction_record_names_its_kind() -> None:
     assert transaction_key("etl-1") == b"\x00etl-1"
     assert transactional_id_of(b"\x00etl-1") == "etl-1"
     assert transactional_id_of(b"\x01etl-1") is None
     assert transactional_id_of(b"") is None
 
 
-def test_later_tagged_fields_are_skipped() -> None:
+def test_unknown_tagged_fields_of_a_transaction_record_are_skipped() -> None:
     assert decode_transaction(bytes.fromhex(GOLDEN)[:-1] + b"\x01\x09\x02ab") == RECORD
 
 
 @pytest.mark.parametrize("cut", [0, 5, 40, 70, 100, len(GOLDEN) // 2 - 1])
-def test_cut_record_is_refused(cut: int) -> None:
+def test_truncated_transaction_record_is_refused(cut: int) -> None:
     with pytest.raises(ProtocolError):
         decode_transaction(bytes.fromhex(GOLDEN)[:cut])
 
 
-def test_record_of_a_later_version_or_state_is_refused() -> None:
+def test_transaction_record_of_an_unknown_version_or_state_is_refused() -> None:
     later = b"\x00\x01" + bytes.fromhex(GOLDEN)[2:]
     with pytest.raises(ProtocolError, match="has version 1; this broker reads 0"):
         decode_transaction(later)
@@ -95,7 +95,7 @@ RECORDS = st.builds(
 
 
 @given(RECORDS)
-def test_every_record_survives_its_encoding(record: TransactionRecord) -> None:
+def test_every_transaction_record_round_trips(record: TransactionRecord) -> None:
     value = encode_transaction(record)
     assert decode_transaction(value) == record
     assert encode_transaction(decode_transaction(value)) == value

@@ -1,4 +1,4 @@
-"""A batch is committed exactly once, in any order of events and with any deaths of coordinators.
+"""Tests that a Spark sink's batch is committed once, in any order of events and failures.
 
 ``World`` has the state log of one partition: committed records, and records in flight, in log
 order. A coordinator may die at any time. The next coordinator loads the committed records and a
@@ -38,13 +38,13 @@ from broker_lite.transactions.transaction import Now
 TOPIC = "AAAAAAAAAAAAAAAAAAAAAQ"
 SINKS, RUNS = ("s", "t"), ("r0", "r1", "r2")
 Attempt = tuple[str, str, int, int, int]
-"""Sink, run, batch, task, attempt."""
+"""An attempt of a task: sink, run, batch, task, attempt."""
 Record = ev.PersistHead | ev.PersistSlot
 
 
 @dataclass
 class World:
-    """The coordinator, its log, and the state of the tasks and drivers."""
+    """The transaction coordinator, its log, and the state of Spark's tasks and drivers."""
 
     machine: SinkPartition = field(default_factory=lambda: SinkPartition({}, {}))
     heads: dict[str, SinkHead] = field(default_factory=dict)
@@ -54,9 +54,9 @@ class World:
     outcomes: dict[ProducerPair, bool] = field(default_factory=dict)
     given: dict[ProducerPair, Attempt] = field(default_factory=dict)
     failed: set[ProducerPair] = field(default_factory=set)
-    """Attempts that have failed, which no driver commits."""
+    """Producers of failed attempts, which no driver commits."""
     named: set[ProducerPair] = field(default_factory=set)
-    """Attempts that have finished, because a driver wants to commit them."""
+    """Producers of finished attempts, which a driver wants to commit."""
     decided: dict[tuple[str, int], tuple[frozenset[ProducerPair], int]] = field(
         default_factory=dict
     )
@@ -90,9 +90,9 @@ class World:
             assert self.outcomes.setdefault(pair, row.is_commit) is row.is_commit, pair
             writer = ProducerPair(row.producer_id, row.epoch - 1)
             if writer in self.failed:
-                assert not row.is_commit, "a failed attempt is committed"
+                assert not row.is_commit, "a failed attempt is never committed"
                 continue
-            assert head.state is not SinkState.OPEN, "markers without a committed decision"
+            assert head.state is not SinkState.OPEN, "markers follow a committed decision"
             assert row.is_commit is (writer in head.winners)
 
     def check_reply(self, reply: ev.SinkReply) -> None:
@@ -113,10 +113,10 @@ class World:
             )  # fmt: skip
             pair = ProducerPair(result.producer_id, result.epoch)
             assert self.given.setdefault(pair, attempt) == attempt, (
-                "two attempts share a producer id and epoch"
+                "each attempt has its own producer id and epoch"
             )
             slot = self.slots[result.producer_id]
-            assert slot.epoch == result.epoch, "opened before its record was committed"
+            assert slot.epoch == result.epoch, "an attempt opens after its record is committed"
 
     def commit(self, record: Record) -> None:
         """Commit the record to the log."""
@@ -133,18 +133,18 @@ class World:
         if head.state is SinkState.PREPARE_COMMIT:
             assert before is not None and head.batch > before.batch
             key = record.sink, head.batch
-            assert key not in self.decided, "a batch was decided twice"
+            assert key not in self.decided, "a batch is decided only once"
             self.decided[key] = head.winners, head.rows
             attempts = [self.given[winner] for winner in head.winners]
             assert {row[:3] for row in attempts} <= {(record.sink, head.run, head.batch)}
             assert len({row[3] for row in attempts}) == len(attempts), (
-                "two attempts of a task are committed"
+                "only one attempt of each task is committed"
             )
             for winner in head.winners:
                 marked = ProducerPair(winner.producer_id, winner.epoch + 1)
-                assert self.outcomes.get(marked) is not False, "committed after its abort"
+                assert self.outcomes.get(marked) is not False, "no aborted attempt is committed"
         elif before is not None:
-            assert (head.batch, head.rows) == (before.batch, before.rows), "a decision is undone"
+            assert (head.batch, head.rows) == (before.batch, before.rows), "a decision is final"
         self.heads[record.sink] = decode_head(encode_head(head))
 
     def settle(self, *, is_refused: bool = False) -> None:
@@ -157,7 +157,7 @@ class World:
             self.step(Persisted(record.number))
 
     def die(self, survivors: int) -> None:
-        """Let another coordinator load the log with the first ``survivors`` records in flight."""
+        """Let the next coordinator load the log, with the first ``survivors`` records in flight."""
         self.step(Deposed(NotCoordinatorError("deposed")))
         for record in self.open[:survivors]:
             self.commit(record)
@@ -177,7 +177,7 @@ class World:
         self.step(ProducerIdReady(self.next_id))
 
     def finish(self) -> None:
-        """Let the log, the participants and ZooKeeper answer."""
+        """Let the log, the participants and ZooKeeper answer all that is pending."""
         for _ in range(2000):
             if self.open:
                 self.settle()
@@ -193,7 +193,9 @@ class World:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_a_batch_is_committed_once_and_its_attempts_have_one_outcome(data: st.DataObject) -> None:
+def test_spark_sink_batch_is_committed_once_and_its_attempts_have_one_outcome(
+    data: st.DataObject,
+) -> None:
     world = World()
     actions = st.sampled_from(
         ["join"] * 4 + ["commit"] * 3 + ["settle"] * 6 + ["mark"] * 4 + ["id"] * 2
@@ -250,5 +252,5 @@ def test_a_batch_is_committed_once_and_its_attempts_have_one_outcome(data: st.Da
         assert head.state is SinkState.OPEN
         for slot in world.machine.attempts(sink).values():
             assert slot.run == head.run and slot.batch > head.batch, (
-                "an attempt that was not committed is left open"
+                "no attempt of a decided batch is left open"
             )

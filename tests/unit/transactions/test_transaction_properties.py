@@ -1,5 +1,4 @@
-"""A transaction has exactly one outcome, in any order of events and with any deaths of
-coordinators.
+"""Tests that a transaction has exactly one outcome, in any order of events and failures.
 
 ``World`` has the state log of one transactional id: committed records, and at most one record in
 flight. A coordinator may die at any time. The next coordinator loads the committed records, with or
@@ -73,9 +72,7 @@ class World:
         self.step(event)
 
     def check_markers(self, effect: fx.SendMarkers) -> None:
-        """Check that markers follow a committed decision, and that all decisions on a transaction
-        agree.
-        """
+        """Check that markers follow a committed decision, and always the same one."""
         record = self.committed
         assert record is not None and record.state in PREPARED, record
         assert (record.producer_id, record.epoch) == (effect.producer_id, effect.epoch)
@@ -105,7 +102,7 @@ class World:
             assert (request.producer_id, request.epoch) not in self.fenced
             kind = PREPARED if request.is_commit else PREPARED[::-1]
             complete = COMPLETED if request.is_commit else COMPLETED[::-1]
-            # The record of the completion may still be in flight.
+            # The record that completes the transaction may still be in flight.
             assert record.state in (kind[0], complete[0])
         elif isinstance(request, ev.Init):
             assert request.expected not in self.fenced
@@ -115,7 +112,7 @@ class World:
             self.pairs.append(pair)
 
     def settle(self, *, is_refused: bool = False) -> None:
-        """Let the log commit, or definitely refuse, the oldest record."""
+        """Let the log commit the oldest record, or refuse it."""
         effect = self.open.pop(0)
         if is_refused:
             self.step(ev.RecordRefused(effect.number, CoordinatorNotAvailableError("refused")))
@@ -132,7 +129,7 @@ class World:
             assert (before.producer_id, before.epoch) not in self.fenced
 
     def die(self, *, is_last_in_log: bool) -> None:
-        """Let another coordinator load the log, with a prefix of the records in flight."""
+        """Let the next coordinator load the log, with or without the record in flight."""
         self.step(ev.Deposed(NotCoordinatorError("deposed")))
         if is_last_in_log and self.open:
             self.check_decision(self.open[0].record)
@@ -147,7 +144,7 @@ class World:
         self.step(ev.Resumed())
 
     def finish(self) -> None:
-        """Let the log, the participants and ZooKeeper answer."""
+        """Let the log, the participants and ZooKeeper answer all that is pending."""
         for _ in range(1000):
             if self.open:
                 self.settle()
