@@ -1,4 +1,4 @@
-"""The arguments that select partitions of a consumer, and combinations that are refused."""
+"""Tests of the arguments of ``Bus.consumer``: accepted forms and refused combinations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
 
 
-def test_names_lists_of_names_and_partitions_can_be_mixed() -> None:
+def test_consumer_arguments_may_mix_topic_names_lists_and_partitions() -> None:
     assert reading(("a", ["b", "c"]), None, None, "g") == (["a", "b", "c"], None, None, "g")
     tp = TopicPartition("b", 1)
     assert reading(("a", tp), [0], None, None) == (["a"], [0, tp], None, None)
-    assert reading((), [], "t.*", None).partitions == [], "none is chosen, which is a choice"
+    # An empty list of partitions chooses no partition, and is kept apart from None.
+    assert reading((), [], "t.*", None).partitions == []
     with pytest.raises(InvalidConfigError, match="give each topic's name as text"):
         reading(([1],), None, None, None)  # type: ignore[list-item]
 
@@ -34,7 +35,7 @@ def test_names_lists_of_names_and_partitions_can_be_mixed() -> None:
         ({"partitions": [0], "callbacks": Callbacks(on_lost=print)}, "on_lost .* leave it out"),
     ],
 )
-def test_contradicting_arguments_are_refused(changed: dict[str, Any], said: str) -> None:
+def test_contradicting_consumer_arguments_are_refused(changed: dict[str, Any], said: str) -> None:
     asked = Reading(["t"], None, None, "g")
 
     def kind(**changes: Any) -> str:

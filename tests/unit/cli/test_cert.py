@@ -1,4 +1,4 @@
-"""``logbus cert``: certificates that brokers and clients can use with each other."""
+"""Tests of ``logbus cert``: created, kept, renewed and shown certificates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_created_certificates_are_valid_for_their_hosts_and_private(
     assert shown["name"] == "CN=alice" and shown["days_left"] in (89, 90)
 
 
-def test_existing_certificate_is_kept_if_not_exists_is_given(
+def test_cert_create_with_if_not_exists_keeps_an_existing_certificate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ("--dir", str(tmp_path))
@@ -59,13 +59,13 @@ def test_existing_certificate_is_kept_if_not_exists_is_given(
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     run(capsys, *create, "--if-not-exists")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
-    # Another host needs another certificate.
+    # The existing certificate does not name the second host, so it is replaced.
     run(capsys, *create, "--host", "k2.example", "--if-not-exists")
     changed = {path.name for path in tmp_path.iterdir() if path.read_bytes() != first[path.name]}
     assert changed == {"broker-1-clients.pem", "broker-1-brokers.pem"}
 
 
-def test_renewal_keeps_names_hosts_and_cas(
+def test_cert_renew_keeps_names_hosts_and_cas(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = CertificateFolder(tmp_path)
@@ -94,16 +94,17 @@ def test_renewal_keeps_names_hosts_and_cas(
         (["create", "../alice"], "letters, digits"),
     ],
 )
-def test_wrong_name_is_refused(
+def test_cert_create_refuses_an_invalid_name(
     words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Covers a client name that is reserved for brokers, and a file outside the folder."""
+    """``--host`` requires a broker's name, and ``../alice`` would name a file outside the
+    folder."""
     assert main.run(["cert", *words, "--dir", str(tmp_path / "c")]) == 2
     assert says in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "c").exists()
 
 
-def test_file_without_certificate_is_named(
+def test_cert_show_names_a_file_without_a_certificate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "broken.pem"

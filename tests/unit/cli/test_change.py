@@ -1,4 +1,4 @@
-"""The question before a change: what each answer does."""
+"""Tests of the question that a command asks before a change, and of each answer's effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ASKED = ChangeOptions(yes=False, dry_run=False)
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | BaseException], None]:
-    """Set the answer, or the error, that the terminal gives."""
+    """Return a function that sets the answer, or the error, that the terminal gives."""
 
     def give(said: str | BaseException) -> None:
         def read(_: str) -> str:
@@ -28,13 +28,13 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | BaseException], N
     return give
 
 
-def test_yes_makes_the_change(answer: Callable[[str], None]) -> None:
+def test_answer_yes_makes_the_change(answer: Callable[[str], None]) -> None:
     answer("y")
     assert ASKED.is_wanted("Delete?")
 
 
 @pytest.mark.parametrize("said", ["n", "", EOFError()])
-def test_no_exits_as_failed_and_names_the_option(
+def test_answer_no_exits_as_failed_and_names_the_option(
     said: str | BaseException,
     answer: Callable[[str | BaseException], None],
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""Completion: commands, options and cached names, without errors and without waiting."""
+"""Tests of shell completion, which must neither print an error nor wait for a broker."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_commands_and_options_are_completed() -> None:
     assert zsh[:2] == ["plain", "health"]
 
 
-def test_names_come_from_the_cache_and_unreachable_clusters_give_none(
+def test_completed_names_come_from_the_cache_and_an_unreachable_cluster_gives_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
@@ -76,7 +76,9 @@ def test_completion_does_not_wait_for_a_silent_broker(monkeypatch: pytest.Monkey
         assert completion.names("group", params) == []
 
 
-def test_passwords_are_not_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_completion_does_not_run_the_password_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     ran = tmp_path / "ran"
     login = ("-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.username=ann")
     command = ("--password-command", f"touch {ran}")
@@ -87,7 +89,7 @@ def test_passwords_are_not_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_script_of_each_shell_is_accepted_by_it(
+def test_completion_script_is_accepted_by_its_shell(
     shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run(["completion", shell]) == 0

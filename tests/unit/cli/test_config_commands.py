@@ -1,4 +1,4 @@
-"""``logbus config``, errors as JSON, and the table of exit codes."""
+"""Tests of ``logbus config``, of errors as JSON, and of the help's table of exit codes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ CONF = Path(__file__).parents[3] / "conf"
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_template_equals_the_file_in_conf(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_template_equals_the_file_in_conf(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["config", "template", name]) == 0
     assert capsys.readouterr().out == (CONF / TEMPLATES[name]).read_text("utf-8")
     assert {path.name for path in CONF.iterdir()} == set(TEMPLATES.values())
 
 
-def test_file_settings_are_shown_with_default_and_source(
+def test_config_describe_shows_a_files_settings_with_default_and_source(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "broker.conf"
@@ -42,7 +44,7 @@ def test_file_settings_are_shown_with_default_and_source(
 
 
 @pytest.mark.parametrize("option", [["-o", "json"], ["-ojson"], ["--output=jsonl"]])
-def test_error_is_json_with_the_json_option(
+def test_error_is_json_with_json_output(
     option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = run(["topic", "list", "-b", "127.0.0.1:x", *option])
@@ -58,6 +60,6 @@ def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"  {code} " in text and meaning in text
 
 
-def test_singular_of_a_noun_is_an_alias(capsys: pytest.CaptureFixture[str]) -> None:
+def test_singular_group_is_an_alias_of_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["group", "--help"]) == 0
     assert "reset-offsets" in capsys.readouterr().out

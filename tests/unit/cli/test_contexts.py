@@ -1,4 +1,4 @@
-"""Contexts: the cluster that a command uses, and checks of ``contexts.toml``."""
+"""Tests of contexts, which name the cluster of a command, and of their file ``contexts.toml``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_contexts_are_stored_with_their_addresses(capsys: pytest.CaptureFixture[
     assert found["dev"]["zookeeper"] == "z:2181/logbus" and not found["dev"]["read_only"]
 
 
-def test_context_use_selects_previous_and_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_context_use_selects_a_named_the_previous_or_no_context(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def selected() -> list[str]:
         return [name for name, row in listed(capsys).items() if row["selected"]]
 
@@ -67,7 +69,7 @@ def test_context_use_selects_previous_and_none(capsys: pytest.CaptureFixture[str
     assert listed(capsys)["dev"]["bootstrap_servers"] is None
 
 
-def test_first_name_of_a_cluster_in_the_documented_order_wins(
+def test_context_is_chosen_in_the_documented_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def name(option: str | None = None, *, is_named: bool = False) -> str | None:
@@ -117,7 +119,7 @@ def test_read_only_context_refuses_changes_before_connecting(
     assert "LOGBUS_READ_ONLY_CONTEXT" in capsys.readouterr().err
 
 
-def test_context_holds_no_password(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_context_stores_no_password(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     create = ["context", "create", "x", "-b", "h", *LOGIN]
     assert run([*create, "-X", "sasl.password=secret"]) == 1
     assert "--password-file" in capsys.readouterr().err
@@ -138,7 +140,7 @@ def test_context_holds_no_password(home: Path, capsys: pytest.CaptureFixture[str
     assert "secret" not in str(error.value)
 
 
-def test_chosen_security_applies_only_inside_its_block() -> None:
+def test_security_of_a_context_applies_only_inside_its_block() -> None:
     before = security_of_environment()
     with chosen_security(ClientSecurity(protocol="SSL")):
         assert security_of_environment().is_tls
@@ -157,7 +159,7 @@ def test_chosen_security_applies_only_inside_its_block() -> None:
         ("color = 1", "unknown key 'color'"),
     ],
 )
-def test_invalid_file_is_named_with_line_or_key(
+def test_invalid_contexts_file_is_named_with_line_or_key(
     text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     contexts.path().write_text(text)
@@ -166,7 +168,9 @@ def test_invalid_file_is_named_with_line_or_key(
     assert said in error and str(contexts.path()) in error
 
 
-def test_file_that_others_may_write_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_contexts_file_that_other_users_may_write_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     contexts.path().chmod(0o660)
     assert run(["context", "list"]) == 1
     assert f"chmod 600 {contexts.path()}" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""The deployment files agree with the code and with each other: ports, paths, probes, stops."""
+"""Tests that generated deployment files agree with the code and with each other.
+
+They compare ports, paths, probes and the time to stop.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def settings(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.split() if "=" in line)
 
 
-def test_image_installs_the_wheel_of_this_version_without_root(
+def test_docker_image_installs_the_wheel_of_this_version_and_runs_without_root(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = printed(capsys, "docker")
@@ -65,7 +68,7 @@ def test_compose_file_runs_three_brokers_of_the_image(capsys: pytest.CaptureFixt
     for name, entry in compose["configs"].items():
         config = parse(BrokerConfig, settings(entry["content"]))
         service = compose["services"][name]
-        assert config.advertised_host == name, "the name of the service in its network"
+        assert config.advertised_host == name, "other services reach a service by its name"
         assert {str(config.port), str(config.metrics_port)} == set(ports[1].split())
         assert config.log_dir.startswith(volume[1])
         assert service["volumes"] == [f"{name}:{volume[1]}"]
@@ -98,7 +101,8 @@ def started_config(
 
 
 def require_secured(config: BrokerConfig, host: str) -> None:
-    """Check the listeners of a broker, its certificates and its probes' port."""
+    """Assert that a broker's listeners, certificates and probe port are those of a secured
+    cluster."""
     clients, brokers = listener_configs(config)
     assert (clients.protocol, brokers.requires_certificate) == ("SASL_SSL", True)
     assert clients.advertised == Endpoint(host, 9092) and clients.bind.port == 9092
@@ -113,7 +117,7 @@ def require_secured(config: BrokerConfig, host: str) -> None:
 
 @pytest.fixture
 def certificates(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """The folder that the first lines of a generated file let the user make."""
+    """Make the certificate folder as the comment at the top of a generated file tells the user."""
     folder = tmp_path / "security"
     for number in range(3):
         host = request.param.format(number)
@@ -130,7 +134,7 @@ def test_compose_file_runs_secured_brokers(
 ) -> None:
     compose: dict[str, Any] = yaml.safe_load(printed(capsys, "compose"))
     for name, entry in compose["configs"].items():
-        # Compose replaces $NAME, and $$ by a dollar.
+        # Compose would replace $NAME by a variable's value, so the file has $$ for each $.
         text = entry["content"].replace("$$", "$").replace(FOLDER, str(certificates))
         require_secured(parse(BrokerConfig, settings(text)), name)
         service = compose["services"][name]
@@ -139,13 +143,13 @@ def test_compose_file_runs_secured_brokers(
 
 
 @pytest.mark.parametrize("certificates", ["logbus-{}.logbus"], indirect=True)
-def test_pod_runs_a_secured_broker(
+def test_kubernetes_pod_runs_a_secured_broker(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, certificates: Path
 ) -> None:
     _, settings_map, _, stateful = yaml.safe_load_all(printed(capsys, "kubernetes"))
     pod = stateful["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    # Kubernetes mounts the file with these permissions.
+    # Kubernetes mounts a secret's file readable for the pod's group.
     (certificates / "zookeeper.auth").chmod(0o640)
     config = started_config(settings_map, container, "logbus-1", tmp_path, certificates)
     require_secured(config, "logbus-1.logbus")
@@ -156,7 +160,7 @@ def test_pod_runs_a_secured_broker(
     assert {volume["name"] for volume in pod["volumes"]} == {"config", "security"}
 
 
-def test_pod_writes_settings_that_a_broker_accepts(
+def test_kubernetes_pod_writes_settings_that_a_broker_accepts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     text = printed(capsys, "kubernetes", "--insecure")
@@ -173,7 +177,7 @@ def test_pod_writes_settings_that_a_broker_accepts(
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["path"] in PROBES
         assert container[probe]["httpGet"]["port"] in ports
-    assert config.metrics_host == "0.0.0.0", "the kubelet is not on the pod's loopback"
+    assert config.metrics_host == "0.0.0.0", "probes do not come from the loopback"
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert config.log_dir.startswith(mounts["data"])
     pod = stateful["spec"]["template"]["spec"]
@@ -188,7 +192,7 @@ def test_pod_writes_settings_that_a_broker_accepts(
         assert selector.items() <= labels.items()
 
 
-def test_unit_waits_for_the_broker_and_gives_it_time_to_stop(
+def test_systemd_unit_waits_for_the_broker_and_gives_it_time_to_stop(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
@@ -198,9 +202,9 @@ def test_unit_waits_for_the_broker_and_gives_it_time_to_stop(
     assert service["Type"] == "notify"
     assert float(service["TimeoutStopSec"]) > STOP_S
     assert int(service["LimitNOFILE"]) >= 100_000
-    # The broker writes only below its state directory: the rest of the machine is read-only.
+    # The broker writes only below its state directory; other folders are read-only.
     assert service["ProtectSystem"] == "strict" and service["StateDirectory"] == "logbus"
-    assert "AF_UNIX" in service["RestrictAddressFamilies"], "the socket of Type=notify"
+    assert "AF_UNIX" in service["RestrictAddressFamilies"], "Type=notify needs a Unix socket"
     assert "AF_INET6" in service["RestrictAddressFamilies"]
     assert re.fullmatch(
         r"\S+/bin/logbus broker --config /etc/logbus/broker.conf", service["ExecStart"]

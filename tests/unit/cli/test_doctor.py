@@ -1,4 +1,4 @@
-"""The doctor: every check passes on a healthy machine, and names a remedy on a faulty one."""
+"""Tests of ``logbus doctor``: each check's result and the remedy that it names for a fault."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_doctor_reports_missing_java_with_install_command(
         ("21", "jdk.incubator.vector@21", "ok", "Java 21"),
     ],
 )
-def test_doctor_judges_java_by_major_version(
+def test_doctor_judges_java_by_version_and_modules(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     version: str,
@@ -96,7 +96,7 @@ def test_doctor_warns_when_spark_runs_another_python(
     assert finding.cure == f"export PYSPARK_PYTHON={sys.executable}"
 
 
-def test_doctor_names_logbus_python_launcher_where_installed(
+def test_doctor_suggests_logbus_python_if_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     python = tmp_path / "python3"
@@ -132,8 +132,8 @@ def test_doctor_checks_that_spark_finds_the_data_source(
     assert (finding.state, cure in finding.cure) == (state, True)
 
 
-def test_lookup_reports_an_editable_install_as_hidden(tmp_path: Path) -> None:
-    """With an editable install, only an import hook finds the package."""
+def test_doctors_lookup_reports_an_editable_install_as_hidden(tmp_path: Path) -> None:
+    """An editable install is found only by an import hook, and Spark searches only folders."""
     code = (
         "import importlib.machinery, sys\n"
         "class Hook:\n"
@@ -154,11 +154,11 @@ def test_lookup_reports_an_editable_install_as_hidden(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("here", ["same", "changed", "none", "left out", "not installed"])
-def test_doctor_detects_source_tree_shadowing_the_installed_package(
+def test_doctor_detects_a_source_tree_that_shadows_the_installed_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: str
 ) -> None:
-    """Regression: for a script started in a checkout, driver and workers loaded different
-    copies."""
+    """Regression: a script started in a checkout loaded one copy of the package in Spark's driver
+    and the installed copy in its workers."""
     folder, installed = tmp_path / "checkout", tmp_path / "site-packages"
     for root in (folder, installed):
         for package in ("pyspark_logbus", "broker_lite"):
@@ -194,7 +194,7 @@ def test_doctor_help_lists_exit_codes(capsys: pytest.CaptureFixture[str]) -> Non
     assert "4  a warning" in capsys.readouterr().out
 
 
-def test_unreachable_cluster_advice_depends_on_address_origin(
+def test_doctors_advice_for_an_unreachable_cluster_depends_on_the_address_source(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -215,7 +215,9 @@ def test_unreachable_cluster_advice_depends_on_address_origin(
     assert doctor.cluster(nobody).cure == "start those brokers, or correct -b"
 
 
-def test_unchecked_cluster_is_not_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_reports_an_unknown_cluster_as_not_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("LOGBUS_BOOTSTRAP_SERVERS", raising=False)
@@ -233,7 +235,7 @@ def test_unchecked_cluster_is_not_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         (59, True, "ok", "logbus transactions describe query-1"),
     ],
 )
-def test_doctor_names_the_holder_of_a_last_stable_offset(
+def test_doctor_names_the_transaction_that_holds_the_last_stable_offset(
     age_s: int, has_owner: bool, state: str, step: str
 ) -> None:
     row = OpenInLog(TopicPartition("t", 3), 5, 0, 0, 7, 1_000)
@@ -250,7 +252,7 @@ def test_doctor_names_the_holder_of_a_last_stable_offset(
 def test_doctor_prints_advice_below_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Sentences in a column would make the table wider than the screen."""
+    """In a column, the advice would make the table wider than the terminal."""
     found = [doctor.Finding("java", "critical", "not found", "install it"), doctor.file_limit()]
     monkeypatch.setattr(doctor, "CHECKS", [lambda at=at: at for at in found])
     monkeypatch.setattr(doctor, "CLUSTER_CHECKS", ())
@@ -278,7 +280,7 @@ def test_other_accounts_are_those_of_people(monkeypatch: pytest.MonkeyPatch) -> 
     assert doctor.other_accounts() == (0 if os.getuid() == 1000 else 1)
 
 
-def test_certificate_that_ends_soon_is_named_with_its_broker() -> None:
+def test_doctor_names_the_broker_whose_certificate_ends_soon() -> None:
     now_s, day_s = 1_700_000_000.0, 86_400
     near, far = Endpoint("a", 9092), Endpoint("b", 9092)
     good = doctor.certificate_finding({near: now_s + 31 * day_s}, 1, now_s)

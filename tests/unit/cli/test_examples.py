@@ -1,4 +1,4 @@
-"""The examples in the help of every command are commands that the command line accepts."""
+"""Tests of the examples in the help of every command: each must be an accepted command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES_MIN, EXAMPLES_MAX = 2, 4
 
 
 def examples(command: click.Command) -> list[str]:
-    """Return the example lines of a help."""
+    """Return the example lines of a command's help."""
     text = (command.help or "").partition("Examples:\n")[2]
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -26,18 +26,18 @@ ALL = list(commands(cli))
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
-def test_help_has_examples_of_its_own_command(
+def test_help_of_each_command_has_examples_of_it(
     path: tuple[str, ...], command: click.Command
 ) -> None:
     found = examples(command)
     assert EXAMPLES_MIN <= len(found) <= EXAMPLES_MAX
     assert any(f"logbus {' '.join(path)}" in line for line in found)
     for line in found:
-        assert len(line) <= 76, "a terminal of 80 columns shows it on one line"
+        assert len(line) <= 76, "an example must fit on a line of an 80-column terminal"
 
 
 @pytest.mark.parametrize("line", sorted({line for _, each in ALL for line in examples(each)}))
-def test_example_is_accepted_by_the_command_line(
+def test_example_in_a_help_is_accepted_by_the_command_line(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def accept(_: click.Path, value: Any, *__: object) -> Any:

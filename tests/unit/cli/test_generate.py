@@ -1,4 +1,4 @@
-"""Generated files: every expression names metrics and labels that exist, every setting too."""
+"""Tests of files that ``logbus generate`` prints: their metrics, labels and settings exist."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def series(name: str) -> tuple[str, set[str]]:
-    """Return the kind and labels of a series; a KeyError says that no metric has it."""
+    """Return the kind and the labels of a metric's series. Raise KeyError if no metric has it."""
     assert name.startswith(PREFIX), name
     base, _, suffix = name.removeprefix(PREFIX).rpartition("_")
     if suffix == "total":
@@ -71,7 +71,7 @@ def nodes(node: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=[row[0] for row in EXPRESSIONS])
-def test_expression_uses_metrics_and_labels_that_exist(title: str, expression: str) -> None:
+def test_generated_expression_uses_existing_metrics_and_labels(title: str, expression: str) -> None:
     promql = pytest.importorskip("promql_parser")
     tree = promql.parse(expression.replace("$__rate_interval", "5m"))
     found = [node for node in nodes(tree) if isinstance(node, promql.VectorSelector)]
@@ -87,7 +87,7 @@ def test_expression_uses_metrics_and_labels_that_exist(title: str, expression: s
         assert {matcher.name for matcher in selector.matchers.matchers} <= own | SCRAPED
     for node in nodes(tree):
         if isinstance(node, promql.AggregateExpr) and node.modifier is not None:
-            assert set(node.modifier.labels) <= labels, "a sum keeps labels that exist"
+            assert set(node.modifier.labels) <= labels, "the sum is by a label that no metric has"
         if isinstance(node, promql.Call):
             if node.func.name in ("rate", "increase"):
                 assert kinds == {"counter"}
@@ -121,7 +121,9 @@ def test_alerts_name_their_next_step() -> None:
     assert rules().count("- alert:") == len(ALERTS)
 
 
-def test_alerts_link_to_their_sections(capsys: pytest.CaptureFixture[str]) -> None:
+def test_alerts_link_to_their_sections_of_the_documentation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     text = printed(capsys, "prometheus-rules", "--runbooks", "https://docs.example.org/")
     links = re.findall(r'runbook_url: "https://docs.example.org/operations/(.*?)"', text)
     assert links == [f"alerts.html#{alert.name}" for alert in ALERTS]
@@ -129,7 +131,7 @@ def test_alerts_link_to_their_sections(capsys: pytest.CaptureFixture[str]) -> No
     assert all(f"{{#{alert.name}}}" in page for alert in ALERTS)
 
 
-def test_rules_are_accepted_by_promtool(tmp_path: Path) -> None:
+def test_generated_prometheus_rules_are_accepted_by_promtool(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed: apt install prometheus")
@@ -138,7 +140,7 @@ def test_rules_are_accepted_by_promtool(tmp_path: Path) -> None:
     subprocess.run([promtool, "check", "rules", str(path)], check=True)
 
 
-def test_grafana_prints_one_dashboard_or_writes_all(
+def test_generate_grafana_prints_one_dashboard_or_writes_all(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert json.loads(printed(capsys, "grafana", "broker")) == dashboard("broker")
@@ -184,7 +186,9 @@ def test_generated_yaml_is_read_by_a_parser(capsys: pytest.CaptureFixture[str], 
         assert found == [(alert.name, alert.expression) for alert in ALERTS]
 
 
-def test_systemd_accepts_the_unit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_systemd_analyze_accepts_the_generated_unit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd-analyze is not installed")

@@ -1,4 +1,4 @@
-"""Alerts about groups and security, evaluated by promtool on values of metrics."""
+"""Tests of alerts about groups and security: promtool evaluates them on made-up samples."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ HEALTHY = {
     ],
     ids=[
         "healthy",
-        "late",
-        "growing",
-        "stale",
+        "high lag in seconds",
+        "growing lag",
+        "stale sample",
         "no controller",
         "certificate ends",
         "certificate rejected",
         "unreadable znodes",
     ],
 )
-def test_alert_fires_for_its_cause_alone(
+def test_group_alert_fires_only_for_its_own_cause(
     changed: dict[Series, float],
     each_minute: dict[Series, float],
     expected: set[str],

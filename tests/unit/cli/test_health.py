@@ -1,4 +1,4 @@
-"""``logbus health`` without a cluster that answers; with one: tests/cluster."""
+"""Tests of ``logbus health`` without a reachable cluster; tests/cluster has the other tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_lite.cli import health
 from broker_lite.cli.main import run
 
 
-def test_cluster_without_a_broker_that_answers_is_critical(
+def test_health_of_an_unreachable_cluster_is_critical(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "ANSWER_MS", 100)
@@ -24,6 +24,6 @@ def test_cluster_without_a_broker_that_answers_is_critical(
     assert run(["health", "-b", "127.0.0.1:1", "--wait", "--timeout", "0"]) == 124
 
 
-def test_wait_without_an_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_health_with_a_negative_timeout_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["health", "--timeout", "-1"]) == 2
     assert "--timeout" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Ctrl-C during reads and sends."""
+"""Tests of Ctrl-C while a command waits for its next item and while it sends."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def _is_in_the_foreground() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_signal_interrupts_read_at_once_and_send_at_a_known_position() -> None:
+def test_ctrl_c_interrupts_a_read_at_once_and_a_send_after_its_item() -> None:
     def source() -> Iterator[int]:
         yield 1
-        press()  # This runs while the command waits for the next item.
-        raise AssertionError("nothing is read any more")
+        press()  # Ctrl-C arrives while the command waits for the next item.
+        raise AssertionError("the read continued after Ctrl-C")
 
     before = signal.getsignal(signal.SIGINT)
     with Interruption() as interruption:
@@ -36,14 +36,14 @@ def test_signal_interrupts_read_at_once_and_send_at_a_known_position() -> None:
         assert interruption.is_set
         assert interruption.next_of(iter([2])) is None
     with Interruption() as interruption:
-        press()  # This runs during a send.
+        press()  # Ctrl-C arrives during a send.
         assert interruption.is_set and interruption.next_of(iter([2])) is None
         with pytest.raises(KeyboardInterrupt):
             press()
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ignored_signal_stays_ignored() -> None:
+def test_ignored_sigint_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with Interruption() as interruption:

@@ -1,4 +1,4 @@
-"""The check of ``logbus lag``: exceeded limits and unknown lags."""
+"""Tests of the exit code and messages of ``logbus lag`` for exceeded limits and unknown lags."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def row(partition: int, lag: int | None, lag_s: float | None, topic: str = "t") 
         ([row(0, 5, 1.0)], (), {"lag": (4, 9)}, 4),
         ([row(0, 5, 1.0), row(1, 5, 0)], ("g",), {"lag": (4, 9)}, 5),
         ([row(0, 5, 1.0), row(0, 9, 0, "u")], ("g",), {"lag": (None, 8)}, 5),
-        # A partition without a leader exceeds the limits, even if all others are within them.
+        # The lag of a partition without a leader is unknown, which exceeds every given limit.
         ([row(0, None, None), row(1, 10**6, 60.0)], (), {"lag": (5, 9)}, 5),
         ([row(0, None, None)], (), {"lag": (5, None)}, 4),
         ([row(0, None, None)], (), {}, 0),
@@ -36,21 +36,21 @@ def row(partition: int, lag: int | None, lag_s: float | None, topic: str = "t") 
         ([row(0, 1, None), row(1, 1, 10**6)], (), {"lag_s": (None, 60.0)}, 5),
         ([row(0, 1, None)], (), {"lag": (1, 1)}, 0),
         ([row(0, 1, None)], (), {"lag": (0, 1), "lag_s": (60.0, None)}, 4),
-        # A named group has neither commits nor members.
+        # The group ``stuck`` is requested, but it has neither commits nor members.
         ([row(0, 0, 0)], ("g", "stuck"), {"lag": (None, 9)}, 5),
         ([], ("stuck",), {"lag_s": (9.0, None)}, 4),
         ([], ("stuck",), {}, 0),
         ([], (), {"lag": (0, 0)}, 0),
     ],
 )
-def test_unknown_lag_exceeds_every_limit(
+def test_lag_exit_code_counts_an_unknown_lag_as_exceeding_every_limit(
     rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: dict[str, Any], code: int
 ) -> None:
     both = {"lag": (None, None), "lag_s": (None, None)} | limits
     assert verdict(_by_topic(rows), wanted, both) == code
 
 
-def test_partition_over_its_lag_limit_is_named() -> None:
+def test_lag_names_each_group_and_topic_over_a_limit() -> None:
     """Exit code 5 alone does not say which row exceeded the limit."""
     totals = [row(0, 5, 1.5), row(0, 0, 0, "u"), row(0, 9, 75.2, "v"), row(0, None, None, "w")]
     assert list(over(totals, {"lag": (5, 100), "lag_s": (1.0, 60.0)})) == [
@@ -60,7 +60,7 @@ def test_partition_over_its_lag_limit_is_named() -> None:
     ]
 
 
-def test_unknown_lag_is_reported_as_unknown() -> None:
+def test_lag_names_partitions_and_groups_with_an_unknown_lag() -> None:
     rows = [row(0, None, None), row(1, 3, None), row(2, 3, 1.0)]
     records = list(unknown(rows, ("g", "stuck"), {"lag": (1, None), "lag_s": (None, None)}))
     assert records == [
@@ -72,7 +72,7 @@ def test_unknown_lag_is_reported_as_unknown() -> None:
         "group 'g': the lag in t-1 is not known in seconds: its first unread record "
         "has no timestamp"
     )
-    # Without limits, only partitions with an unknown lag are reported.
+    # Without a limit, only partitions without a leader are reported.
     assert list(unknown(rows, ("stuck",), {"lag": (None, None), "lag_s": (None, None)})) == [
         records[0]
     ]

@@ -1,4 +1,4 @@
-"""The records that ``produce`` reads from its input."""
+"""Tests of the records that ``logbus produce`` reads from its input."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def values(found: list[pa.Table]) -> list[bytes | None]:
         (b"\xff\xfe\r\n", [b"\xff\xfe\r"]),
     ],
 )
-def test_lines_are_read_as_bytes(tmp_path: Path, data: bytes, expected: list[bytes]) -> None:
+def test_produce_reads_lines_as_bytes(tmp_path: Path, data: bytes, expected: list[bytes]) -> None:
     path = tmp_path / "f.log"
     path.write_bytes(data)
     assert values(list(tables(path, "lines", LineRule()))) == expected
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
-def test_line_split_across_chunks_is_read_whole(
+def test_produce_reads_lines_that_are_split_across_chunks(
     tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "CHUNK_BYTES", chunk)
@@ -53,7 +53,9 @@ def test_line_split_across_chunks_is_read_whole(
     assert values(list(tables(packed, "lines", LineRule()))) == data
 
 
-def test_lines_of_a_pipe_are_passed_on_without_buffering(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_passes_on_lines_of_a_pipe_without_buffering(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     read_end, write_end = os.pipe()
     monkeypatch.setattr(lines.os, "read", _reading_from(read_end))
     source = tables(None, "lines", LineRule())
@@ -66,7 +68,7 @@ def test_lines_of_a_pipe_are_passed_on_without_buffering(monkeypatch: pytest.Mon
     os.close(read_end)
 
 
-def test_lines_carry_keys_headers_and_tombstones(tmp_path: Path) -> None:
+def test_produce_reads_keys_headers_and_tombstones_from_lines(tmp_path: Path) -> None:
     path = tmp_path / "f.log"
     path.write_bytes(b"k:v\nno delimiter\nk2:\n:v3\n")
     rule = LineRule(b":", None, (("h", b"x"), ("h", b"y")), null_empty=True)
@@ -94,14 +96,14 @@ def test_json_lines_round_trip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["not json", "[1, 2]", "3"])
-def test_malformed_json_line_is_named(tmp_path: Path, line: str) -> None:
+def test_produce_refuses_a_malformed_json_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "f.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(InvalidSchemaError, match="not a JSON object"):
         list(tables(path, "jsonl", LineRule()))
 
 
-def test_table_without_value_column_is_refused(tmp_path: Path) -> None:
+def test_produce_refuses_a_table_without_a_value_column(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
     pq.write_table(pa.table({"value": [b"v"], "offset": [1]}), good)
     pq.write_table(pa.table({"text": ["v"]}), bad)
@@ -133,17 +135,17 @@ def test_table_without_value_column_is_refused(tmp_path: Path) -> None:
         ("[" * 100_000, "not a JSON object"),
     ],
 )
-def test_json_line_with_unsupported_field_is_refused(
+def test_produce_refuses_a_json_line_with_an_unsupported_field(
     tmp_path: Path, line: str, reason: str
 ) -> None:
-    """Such a field must not be sent in another form with exit code 0."""
+    """If the command accepted the field, it would send another value and still exit with 0."""
     path = tmp_path / "f.jsonl"
     path.write_text('{"value": 1}\n\n' + line + "\n")
     with pytest.raises(InvalidSchemaError, match=rf"f\.jsonl line 3: .*{reason}"):
         list(tables(path, "jsonl", LineRule()))
 
 
-def test_json_line_timestamp_has_two_forms(tmp_path: Path) -> None:
+def test_json_line_timestamp_is_text_or_milliseconds(tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     path.write_text(
         '{"value": null, "timestamp": "1970-01-01T00:00:01.500Z"}\n'
@@ -159,15 +161,15 @@ def test_json_line_timestamp_has_two_forms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"x", b"\x1f\x8b\x08\x00", gzip.compress(b"text", mtime=0)[:-9]]
 )
-def test_invalid_gzip_file_is_named(tmp_path: Path, content: bytes) -> None:
+def test_produce_error_names_an_invalid_gzip_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.gz"
     path.write_bytes(content)
     with pytest.raises(InvalidSchemaError, match=r"bad\.gz cannot be read as gzip"):
         list(tables(path, "lines", LineRule()))
 
 
-def test_input_without_newline_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``logbus produce < /dev/zero`` must not use unbounded memory."""
+def test_produce_refuses_a_line_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the limit, ``logbus produce < /dev/zero`` would fill the memory."""
     read = 0
 
     def endless(source: int, size: int) -> bytes:
@@ -185,7 +187,7 @@ def test_input_without_newline_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("option", [("-k", "k"), ("-K", ":"), ("-H", "a=b"), ("-Z",)])
 @pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.arrow"])
-def test_line_options_are_refused_for_other_formats(
+def test_options_for_lines_are_refused_for_other_input_formats(
     tmp_path: Path, option: tuple[str, ...], name: str
 ) -> None:
     path = tmp_path / name
@@ -207,7 +209,9 @@ def test_input_format_follows_file_extension() -> None:
 
 @pytest.mark.parametrize("name", ["t.arrow", "t.feather", "t.bin"])
 @pytest.mark.parametrize("kind", ["file", "stream", "parquet"])
-def test_tables_are_recognised_by_their_first_bytes(tmp_path: Path, name: str, kind: str) -> None:
+def test_arrow_and_parquet_files_are_recognised_by_their_first_bytes(
+    tmp_path: Path, name: str, kind: str
+) -> None:
     path, table = tmp_path / name, pa.table({"key": [b"k"], "value": [b"v"]})
     if kind == "parquet":
         pq.write_table(table, path)
@@ -229,13 +233,13 @@ def test_csv_with_a_header_is_read_as_records(tmp_path: Path) -> None:
         list(tables(path, "csv", LineRule()))
 
 
-def test_suffix_of_a_file_is_recognised_in_capitals(tmp_path: Path) -> None:
+def test_file_suffix_in_capitals_is_recognised(tmp_path: Path) -> None:
     path = tmp_path / "EXPORT.CSV"
     path.write_text("value\n1\n")
     assert form_of(path, "auto") == "csv"
 
 
-def test_packed_csv_is_read_as_records(tmp_path: Path) -> None:
+def test_gzipped_csv_is_read_as_records(tmp_path: Path) -> None:
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"value\n1\n2\n"))
     [found] = tables(path, form_of(path, "auto"), LineRule())
@@ -243,7 +247,7 @@ def test_packed_csv_is_read_as_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.log", "t.log.gz", "t.csv", "t.csv.gz", "t.arrows", "t.arrow"])
-def test_reported_share_of_a_file_grows_to_one(tmp_path: Path, name: str) -> None:
+def test_reported_progress_of_a_file_grows_to_one(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     text = b"value\n" + b"some text\n" * 300_000
     if "arrow" in name:
@@ -260,7 +264,7 @@ def test_reported_share_of_a_file_grows_to_one(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_progress_is_shown_on_a_terminal_only(
+def test_progress_bar_is_shown_only_on_a_terminal(
     is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
@@ -271,7 +275,7 @@ def test_progress_is_shown_on_a_terminal_only(
     assert out == "" and ("100%" in err) is is_terminal and bool(err) is is_terminal
 
 
-def test_feather_of_version_1_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_feather_version_1_is_refused_with_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "t.feather"
     path.write_bytes(b"FEA1\0\0\0\0")
     with pytest.raises(InvalidSchemaError, match=r"version 1.*Write version 2"):

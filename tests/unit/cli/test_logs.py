@@ -1,4 +1,4 @@
-"""``logbus logs``: the last lines, new lines across a rotation, warnings alone."""
+"""Tests of ``logbus logs``: last lines, new lines after a rotation, and warnings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARNING = "2026-11-23 13:00:00,000 WARNING logbus.broker: {}\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of a cluster of two brokers and ZooKeeper that has ended."""
+    """Make the folder of a stopped cluster: the logs of two brokers and of ZooKeeper."""
     for name in ("broker-0", "broker-10"):
         (tmp_path / name).mkdir()
         lines = [INFO.format(f"{name} {number}") for number in range(5)]
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_last_lines_of_each_process_bear_its_name(
+def test_logs_prints_the_last_lines_of_each_process_with_its_name(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["logs", "--dir", str(folder), "-n", "2"]) == 0
@@ -38,7 +38,7 @@ def test_last_lines_of_each_process_bear_its_name(
     assert lines[0].endswith("broker-0 4")
 
 
-def test_lines_are_rows_with_the_name_of_their_process(
+def test_logs_with_json_output_has_a_row_for_each_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["logs", "--dir", str(folder), "-n", "1", "-o", "jsonl"]) == 0
@@ -49,7 +49,7 @@ def test_lines_are_rows_with_the_name_of_their_process(
     assert "give -o jsonl" in capsys.readouterr().err
 
 
-def test_one_process_is_printed_without_a_prefix(
+def test_logs_of_one_process_have_no_prefix(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["logs", "10", "--dir", str(folder), "-n", "1", "--warnings"]) == 0
@@ -60,7 +60,7 @@ def test_one_process_is_printed_without_a_prefix(
     assert "'broker-7'; there are: broker-0, broker-10, zookeeper" in capsys.readouterr().err
 
 
-def test_new_lines_are_read_across_a_rotation(tmp_path: Path) -> None:
+def test_logs_follows_a_file_across_a_rotation(tmp_path: Path) -> None:
     path = tmp_path / "broker.log"
     path.write_text("old\nold\n")
     tail = LogTail(path)
@@ -74,7 +74,7 @@ def test_new_lines_are_read_across_a_rotation(tmp_path: Path) -> None:
     keep_rotated(path, path)
     path.write_text("first of the new\n")
     assert list(tail.new_lines()) == [b"half line\n", b"last\n", b"first of the new\n"]
-    path.write_text("cut\n")  # The guard copies and truncates ZooKeeper's log.
+    path.write_text("cut\n")  # The guard rotates ZooKeeper's log by truncating the file.
     assert list(tail.new_lines()) == [b"cut\n"]
 
 
@@ -88,11 +88,11 @@ def test_new_lines_are_read_across_a_rotation(tmp_path: Path) -> None:
         (b"13:00 [myid:] - WARN  [main:X@1] - y\n", True),
     ],
 )
-def test_warnings_are_distinguished_from_other_lines(line: bytes, expected: bool) -> None:
+def test_logs_distinguishes_warnings_from_other_lines(line: bytes, expected: bool) -> None:
     assert is_warning(line) is expected
 
 
-def test_folder_without_logs_is_an_error(
+def test_logs_of_a_folder_without_logs_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))

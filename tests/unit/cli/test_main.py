@@ -1,4 +1,4 @@
-"""The command line as a whole: imports for the help, exit codes and error messages."""
+"""Tests of the whole command line: imports for the help, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from broker_lite.errors import (
 from broker_lite.local import process
 
 
-def test_help_imports_no_heavy_module() -> None:
+def test_help_imports_no_slow_module() -> None:
     code = (
         "import sys\n"
         "from broker_lite.cli.main import run\n"
@@ -86,7 +86,7 @@ def test_each_error_sets_its_exit_code(
     assert ("logbus status" in said.err) == (type(error) is NoBrokersError)
 
 
-def test_full_disk_at_stdout_is_an_error_without_a_stack_trace() -> None:
+def test_full_disk_at_stdout_gives_an_error_without_a_stack_trace() -> None:
     command = [sys.executable, "-P", "-m", "broker_lite", "config", "template", "broker"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -130,14 +130,14 @@ def test_usage_error_is_json_with_json_output(
     ("typed", "meant"),
     [("start", "up"), ("stop", "down"), ("help", "--help"), ("version", "--version")],
 )
-def test_command_names_of_other_tools_get_a_hint(
+def test_command_name_of_another_tool_suggests_the_logbus_command(
     typed: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([typed]) == 2
     assert f"no command {typed!r}; did you mean {meant!r}?" in capsys.readouterr().err
 
 
-def test_word_in_place_of_a_number_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_in_place_of_a_number_gives_a_short_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["up", "--port", "22x"]) == 2
     assert "'--port': '22x' is not a valid number.\n" in capsys.readouterr().err
 
@@ -155,7 +155,7 @@ def test_word_in_place_of_a_number_is_refused_in_words(capsys: pytest.CaptureFix
 def test_unknown_option_suggests_options_with_similar_words(
     typed: list[str], offered: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--nope`` and ``--group`` share only dashes and an o, so they are not similar."""
+    """For ``--nope`` nothing is suggested: it shares only dashes and an o with ``--group``."""
     assert run(typed) == 2
     said = capsys.readouterr().err
     assert ("Did you mean" in said or "did you mean" in said) == (offered is not None)
@@ -163,7 +163,9 @@ def test_unknown_option_suggests_options_with_similar_words(
 
 
 @pytest.mark.parametrize("noun", ["groups", "topic"])
-def test_bare_noun_lists_its_objects(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_noun_without_a_verb_lists_its_objects(
+    noun: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run([noun, "-b", "no:port"]) == run([noun, "list", "-b", "no:port"]) == 1
     assert run([noun, "-h"]) == 0
     assert "Without a command, 'list' runs." in capsys.readouterr().out
@@ -187,7 +189,7 @@ def test_missing_cluster_error_says_how_to_name_or_start_one(
         assert "logbus up" in capsys.readouterr().err
 
 
-def test_denied_permission_is_an_error_message(
+def test_denied_permission_gives_an_error_message(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def denied(path: Path) -> None:
@@ -202,7 +204,7 @@ def test_denied_permission_is_an_error_message(
 @pytest.mark.parametrize(
     "command", ["storage verify", "storage inspect", "status --dir", "down --dir"]
 )
-def test_unreadable_folder_of_another_user_is_permission_denied(
+def test_unreadable_folder_of_another_user_gives_permission_denied(
     command: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -221,7 +223,7 @@ def test_unreadable_folder_of_another_user_is_permission_denied(
     assert "permission denied" in capsys.readouterr().err
 
 
-def test_down_of_another_users_cluster_names_the_cluster(
+def test_down_error_for_another_users_cluster_names_the_cluster(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = {"directory": str(tmp_path), "pid": os.getpid(), "processes": {}}
@@ -238,7 +240,7 @@ def test_down_of_another_users_cluster_names_the_cluster(
     assert (tmp_path / "cluster.json").exists()
 
 
-def test_help_of_start_option_mentions_replaced_group_offsets(
+def test_help_of_consume_start_option_mentions_replaced_group_offsets(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run(["consume", "-h"])
@@ -264,7 +266,7 @@ def test_user_add_without_a_broker_asks_for_no_zookeeper_certificate(
         ("never", "", False),
     ],
 )
-def test_colour_option_overrides_the_environment(
+def test_color_option_overrides_no_color(
     option: str, no_color: str, expected: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)
@@ -274,7 +276,7 @@ def test_colour_option_overrides_the_environment(
     assert context.color is expected
 
 
-def test_states_of_a_table_have_colours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_output_colours_states(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"check": "java", "state": "ok"}, {"check": "disk", "state": "critical"}]
     with click.Context(root.cli) as context:
         context.color = True

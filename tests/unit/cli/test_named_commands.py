@@ -1,4 +1,4 @@
-"""Commands that pages, messages and templates name exist, with their options."""
+"""Tests that the ``logbus`` commands in pages, messages and templates exist with their options."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 
 
 def faults(text: str) -> Iterator[str]:
-    """Yield each command of the text that has an option which its command lacks. A text of Python
-    may break a command in two literals."""
+    """Yield an error for each option in the text's ``logbus`` commands that does not exist."""
+    # Python code may spread a command over two adjacent string literals.
     joined = re.sub(r'"\s*\n\s*f?"', "", text)
     for found in _NAMED.finditer(joined):
-        # A colon ends the command.
+        # In a sentence, a colon after a command ends it.
         words = [word.rstrip(".,)*") for word in re.split(r":(?:\s|$)", found[1])[0].split()]
         command: click.Command = cli
         path: list[str] = []
@@ -48,7 +48,8 @@ def faults(text: str) -> Iterator[str]:
 
 
 def options(command: click.Command) -> set[str]:
-    """Return the options of a command; a noun without a verb lists."""
+    """Return the options of a command. ``logbus topic`` without a verb has those of ``topic
+    list``."""
     if isinstance(command, Noun):
         inner = command.get_command(click.Context(command), "list")
         assert inner is not None
@@ -56,7 +57,7 @@ def options(command: click.Command) -> set[str]:
     return {"-h", "--help"} | {name for each in command.params for name in each.opts}
 
 
-def test_every_named_command_has_its_options() -> None:
+def test_commands_in_pages_and_messages_have_the_named_options() -> None:
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     paths = [*paths, ROOT / "README.md", ROOT / "CHANGELOG.md"]
     found = [
@@ -77,7 +78,7 @@ def test_every_named_command_has_its_options() -> None:
         ("the logbus of today --really", []),
     ],
 )
-def test_option_that_a_command_lacks_is_found(text: str, said: list[str]) -> None:
+def test_check_of_commands_in_text_finds_an_unknown_option(text: str, said: list[str]) -> None:
     found = list(faults(text))
     assert len(found) == len(said)
     assert all(each in fault for each, fault in zip(said, found, strict=True))

@@ -1,4 +1,4 @@
-"""Forms of positions in a log on the command line."""
+"""Tests of the forms in which the command line accepts a position in a log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOW = 1_763_700_000_000
         ("@2025-11-20T12:00:00+02:00", Moment("time", 1_763_632_800_000)),
     ],
 )
-def test_every_offset_form_is_parsed(text: str, moment: Moment) -> None:
+def test_every_offset_form_of_the_command_line_is_parsed(text: str, moment: Moment) -> None:
     assert parse(text, NOW) == moment
 
 

@@ -1,4 +1,4 @@
-"""Options that every command of a kind has."""
+"""Tests of options that all commands of a kind share, such as ``--dry-run`` with ``--yes``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker_lite.cli.main import cli
 COMMANDS = [(path, each) for path, each in commands(cli) if not isinstance(each, click.Group)]
 NAMES = [" ".join(path) for path, _ in COMMANDS]
 NO_ROWS = {("completion",), ("config", "template"), ("demo",)}
-"""Commands that print a file, a script or the running program's own output."""
+"""Commands without ``--output``: they print a file, a script or another program's output."""
 
 
 def options(command: click.Command) -> set[str]:
@@ -20,7 +20,7 @@ def options(command: click.Command) -> set[str]:
 
 
 def named(*verbs: str) -> list[tuple[str, ...]]:
-    """Return the paths of the commands with these verbs."""
+    """Return the commands with these verbs, such as ``("topic", "delete")``."""
     return [path for path, _ in COMMANDS if path[-1] in verbs and len(path) > 1]
 
 
@@ -29,19 +29,19 @@ def of(path: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.parametrize("path", named("delete"), ids=" ".join)
-def test_delete_accepts_a_missing_object_and_a_dry_run(path: tuple[str, ...]) -> None:
+def test_delete_command_has_if_exists_yes_and_dry_run(path: tuple[str, ...]) -> None:
     assert {"--if-exists", "--yes", "--dry-run"} <= of(path)
 
 
 @pytest.mark.parametrize("path", named("create", "add"), ids=" ".join)
-def test_create_accepts_an_existing_object(path: tuple[str, ...]) -> None:
+def test_create_command_has_if_not_exists(path: tuple[str, ...]) -> None:
     assert "--if-not-exists" in of(path)
 
 
 @pytest.mark.parametrize(
     ("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS]
 )
-def test_command_prints_for_machines(path: tuple[str, ...], command: click.Command) -> None:
+def test_command_has_an_output_option(path: tuple[str, ...], command: click.Command) -> None:
     if path not in NO_ROWS and path[0] != "generate":
         assert "--output" in options(command)
 
@@ -49,8 +49,6 @@ def test_command_prints_for_machines(path: tuple[str, ...], command: click.Comma
 @pytest.mark.parametrize(
     ("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS]
 )
-def test_question_can_be_answered_by_an_option(
-    path: tuple[str, ...], command: click.Command
-) -> None:
+def test_command_with_yes_option_has_dry_run(path: tuple[str, ...], command: click.Command) -> None:
     found = options(command)
     assert ("--yes" in found) == ("--dry-run" in found) or path == ("topic", "create")

@@ -1,4 +1,4 @@
-"""Errors on the command line name the command's options instead of Python's."""
+"""Tests that command-line errors name the command's options instead of Python's parameters."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def refusal(error: type[LogbusError]) -> str:
         ),
     ],
 )
-def test_errors_name_settings_by_their_cli_option(
+def test_cli_errors_name_settings_by_their_option(
     command: click.Command, message: str, told: str
 ) -> None:
     assert spelt(message, spellings_of(command)) == told
@@ -127,14 +127,14 @@ def test_error_without_cluster_names_cli_options(tmp_path: Path) -> None:
         (["groups", "list", "-b", "a", "-r", "["], "--regex: '[': unterminated"),
     ],
 )
-def test_errors_use_the_words_of_the_command(
+def test_cli_errors_of_a_command_name_its_own_options(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) in (1, 2)
     assert said in capsys.readouterr().err
 
 
-def test_error_names_environment_variable_that_gave_the_address(
+def test_error_names_the_environment_variable_that_gave_the_address(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "a:b")

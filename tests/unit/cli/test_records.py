@@ -1,4 +1,4 @@
-"""The output formats of ``consume``."""
+"""Tests of the output formats of ``logbus consume``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
     )
 
 
-def test_values_are_printed_one_per_line(out: Out) -> None:
+def test_consume_prints_one_value_per_line(out: Out) -> None:
     printer(None, None, "auto").write(batch(value=[b"a", None, b"\xff"]))
     assert out.readouterr().out == b"a\n\n\xff\n"
 
@@ -54,7 +54,7 @@ def test_format_string_supports_kcat_letters(out: Out) -> None:
 
 
 @pytest.mark.parametrize("template", ["%x", "%", "%v %"])
-def test_unknown_format_letter_is_named(template: str) -> None:
+def test_unknown_letter_in_a_format_string_is_refused(template: str) -> None:
     with pytest.raises(click.BadParameter, match="is not one of"):
         printer(None, template, "auto")
 
@@ -83,7 +83,7 @@ def test_json_output_prints_json_values(
     assert (row["timestamp"], row["timestamp_ms"]) == (None, -1)
 
 
-def test_headers_keep_order_and_duplicates(out: Out) -> None:
+def test_json_output_keeps_order_and_duplicates_of_headers(out: Out) -> None:
     rows = batch(value=[b"v"], headers=[[("h", b"2"), ("h", b"1"), ("n", None)]])
     printer("jsonl", None, "auto").write(rows)
     assert json.loads(out.readouterr().out)["headers"] == [["h", "2"], ["h", "1"], ["n", None]]
@@ -115,6 +115,6 @@ def test_format_string_with_output_format_is_refused() -> None:
         printer("json", "%v", "auto")
 
 
-def test_format_with_named_fields_names_the_letters() -> None:
+def test_error_for_a_named_field_in_a_format_string_names_its_letter() -> None:
     with pytest.raises(click.BadParameter, match=r"\{offset\} is no field: write .*%o offset"):
         printer(None, "{offset}: %v", "auto")

@@ -1,4 +1,4 @@
-"""``logbus storage`` on data directories without a broker."""
+"""Tests of ``logbus storage`` on data directories that no broker uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker_lite.model import PartitionKey
 from broker_lite.storage import LogManager, OsFiles
 
 
-def test_stray_files_are_listed_and_deleted(tmp_path: Path) -> None:
+def test_storage_strays_lists_and_deletes_stray_logs(tmp_path: Path) -> None:
     logs = LogManager(OsFiles(), str(tmp_path))
     logs.lock()
     logs.open_all(0)
@@ -41,8 +41,8 @@ def test_stray_files_are_listed_and_deleted(tmp_path: Path) -> None:
     logs.close_clean()
 
 
-def test_folder_that_the_user_may_not_read_is_an_error() -> None:
-    # pytest's own temporary folder is closed to other users.
+def test_storage_commands_report_a_folder_that_the_user_may_not_read() -> None:
+    # The test needs a folder that another user may enter, unlike pytest's ``tmp_path``.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -61,7 +61,7 @@ def test_folder_that_the_user_may_not_read_is_an_error() -> None:
             os.seteuid(user)
 
 
-def test_verify_distinguishes_lost_data_from_rebuildable_files(tmp_path: Path) -> None:
+def test_storage_verify_distinguishes_lost_data_from_rebuildable_files(tmp_path: Path) -> None:
     folder = tmp_path / "cluster" / "broker-0"
     logs = LogManager(OsFiles(), str(folder))
     logs.lock()
@@ -91,6 +91,6 @@ def test_verify_distinguishes_lost_data_from_rebuildable_files(tmp_path: Path) -
     ]
 
 
-def test_directory_without_strays_is_reported(tmp_path: Path) -> None:
+def test_storage_strays_reports_a_directory_without_stray_logs(tmp_path: Path) -> None:
     done = CliRunner().invoke(storage, ["strays", str(tmp_path)])
     assert f"{tmp_path} holds no stray logs" in done.output

@@ -1,4 +1,4 @@
-"""``Keeper`` on a hand-made cluster: its messages, and restarts that never block it."""
+"""Tests of the supervisor of ``logbus up`` with a simulated ZooKeeper process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_lite.errors import CoordinationUnavailableError
 
 
 class KilledServer:
-    """A ZooKeeper server that was killed. Its starts wait for ``answers``."""
+    """Simulates a killed ZooKeeper server. ``answers`` are the results of ``has_started``."""
 
     log = Path("zookeeper.log")
     address = "127.0.0.1:2181"
@@ -23,7 +23,7 @@ class KilledServer:
         self.is_running = self.is_starting = False
 
     def start(self, *, wait: bool = True) -> str:
-        assert not wait, "a signal to stop would wait for the JVM's start"
+        assert not wait, "the supervisor must not block until the JVM has started"
         self.is_running = self.is_starting = True
         return self.address
 
@@ -36,7 +36,7 @@ class KilledServer:
         return answer
 
 
-def test_zookeeper_is_restarted_without_waiting_for_its_start(
+def test_supervisor_restarts_zookeeper_without_waiting_for_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "PAUSES_SECONDS", (0.0,))

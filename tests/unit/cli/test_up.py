@@ -1,4 +1,4 @@
-"""``logbus up`` on a hand-made cluster: signals during the start."""
+"""Tests of signals to ``logbus up`` while its simulated cluster starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def handlers() -> Iterator[None]:
 
 
 class Starting:
-    """A cluster that gets a signal while it starts, and again while it stops."""
+    """Simulates a cluster, and sends the process a signal during its start and its stop."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -33,19 +33,21 @@ class Starting:
     def __enter__(self) -> None:
         try:
             os.kill(os.getpid(), self._number)
-            raise AssertionError("the start goes on after the signal")
+            raise AssertionError("the start continued after the signal")
         finally:
             os.kill(os.getpid(), self._number)
             self.is_stopped = True
 
     def __exit__(self, *_: Any) -> None:
-        raise AssertionError("it has not started")
+        raise AssertionError("a cluster that has not started was left")
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, EXIT_INTERRUPTED)]
 )
-def test_signal_ends_a_start_and_does_not_disturb_its_stop(number: int, code: int) -> None:
+def test_signal_during_up_ends_the_start_and_does_not_disturb_the_stop(
+    number: int, code: int
+) -> None:
     cluster = Starting(number)
     assert up._hold(cluster, None, None, console=False) == code  # type: ignore[arg-type]
     assert cluster.is_stopped

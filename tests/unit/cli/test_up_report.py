@@ -1,4 +1,4 @@
-"""The report of ``up``: addresses and next steps for a terminal, one object for a script."""
+"""Tests of the report of ``logbus up``: text for a terminal and a JSON object for a script."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_up_report_omits_fields_that_only_down_needs(
     assert "processes" not in said.out.lower() and "zookeeper_pid" not in said.out.lower()
     assert "127.0.0.1:9092" in said.out
     if form is None:
-        # In a pipe, stdout has the object and stderr the lines.
+        # Because stdout is no terminal, it gets the JSON object, and stderr gets the text.
         assert json.loads(said.out)["brokers"] == [{"id": 0, "port": 9092, "pid": 1}]
         for word in ("1 broker: ", "logbus topic create events", "broker.log", ENDING):
             assert word in said.err
@@ -51,7 +51,7 @@ def test_up_report_omits_fields_that_only_down_needs(
         assert said.err == ""
 
 
-def test_login_of_a_secured_cluster_is_explained(
+def test_up_report_explains_the_login_of_a_secured_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secured = facts(tmp_path, 9092) | {"client_config": "/c/security/admin.conf"}
@@ -60,7 +60,7 @@ def test_login_of_a_secured_cluster_is_explained(
     assert "on this machine need no option; elsewhere: logbus topic list -F /c/secur" in said
 
 
-def test_folders_in_commands_are_relative_or_home_paths(
+def test_suggested_commands_show_folders_relative_to_here_or_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

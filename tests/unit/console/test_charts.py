@@ -1,4 +1,4 @@
-"""Series drawn as SVG paths."""
+"""Tests of charts, which draw a series of values as an SVG path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from broker_lite.console.charts import HEIGHT, POINTS_MAX, WIDTH, chart
 
 
-def test_a_chart_spans_its_box_and_begins_at_zero() -> None:
+def test_chart_spans_its_box_and_begins_at_zero() -> None:
     drawn = chart([0.0, 5.0, 10.0])
     pairs = [
         tuple(map(float, pair.split(","))) for pair in re.findall(r"[\d.]+,[\d.]+", drawn.line)
@@ -20,11 +20,11 @@ def test_a_chart_spans_its_box_and_begins_at_zero() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [3.0]])
-def test_fewer_than_two_points_draw_nothing(values: list[float]) -> None:
+def test_chart_of_fewer_than_two_values_has_no_line(values: list[float]) -> None:
     assert (chart(values).line, chart(values).last) == ("", sum(values))
 
 
-def test_a_series_of_zeros_is_a_line_at_the_bottom() -> None:
+def test_chart_of_zeros_is_a_line_at_the_bottom() -> None:
     assert chart([0.0, 0.0]).line == f"M0.0,{HEIGHT} L{WIDTH},{HEIGHT}"
 
 

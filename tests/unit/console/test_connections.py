@@ -1,4 +1,4 @@
-"""The time limit for a request to arrive, over sockets."""
+"""Tests of the time within which a whole request must arrive at the console."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Connect = Callable[[], Coroutine[Any, Any, Streams]]
 
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[Connect]:
-    """A server of the application; yields a function that connects to it."""
+    """Serve the application; yield a function that connects to its port."""
     config = uvicorn.Config(app, http=ConsoleConnection, lifespan="off", log_config=None)
     config.load()
     server = await asyncio.get_running_loop().create_server(
@@ -31,7 +31,7 @@ async def serving(app: Any) -> AsyncIterator[Connect]:
 
 
 async def answer_body(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with the body of the request."""
+    """Respond to a request with its own body."""
     event = await receive()
     body = event["body"]
     while event.get("more_body"):
@@ -48,9 +48,9 @@ async def answer_body(scope: Any, receive: Any, send: Any) -> None:
         b"GET / HTTP/1.1\r\nHost: a\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf",
     ],
-    ids=["nothing", "half a head", "half a body"],
+    ids=["no byte", "incomplete headers", "incomplete body"],
 )
-def test_a_request_that_does_not_arrive_ends_the_connection(
+def test_incomplete_console_request_ends_the_connection(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.05)
@@ -66,7 +66,9 @@ def test_a_request_that_does_not_arrive_ends_the_connection(
     asyncio.run(check())
 
 
-def test_an_answer_may_take_longer_than_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_response_may_take_longer_than_the_request_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.05)
 
     async def check() -> None:

@@ -1,4 +1,4 @@
-"""Numbers, sizes, durations and times in readable form."""
+"""Tests of how pages format numbers, sizes, durations and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks that every request passes: host, origin, form size, TLS and logins."""
+"""Tests of the checks before every request: host, origin, form size, TLS and logins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def _page(scope: Any, receive: Any, send: Any) -> None:
 def answer(
     method: str = "GET", settings: ConsoleSettings | None = None, **headers: str
 ) -> tuple[int, dict[str, str]]:
-    """Return status and headers of the answer to a request."""
+    """Return the status and the headers of the console's response to a request."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -37,18 +37,18 @@ def answer(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8088", "LOCALHOST", "[::1]:8088"])
-def test_requests_to_names_of_this_machine_are_served(host: str) -> None:
+def test_console_serves_requests_to_names_of_this_machine(host: str) -> None:
     assert answer(host=host)[0] == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example:8088", "localhost@evil.example", "", "[::1"]
 )
-def test_a_foreign_host_name_is_refused(host: str) -> None:
+def test_console_refuses_a_foreign_host_name(host: str) -> None:
     assert answer(host=host)[0] == 421
 
 
-def test_an_allowed_host_is_served() -> None:
+def test_console_serves_an_allowed_host_name() -> None:
     settings = ConsoleSettings(allowed_hosts=("console.example",))
     assert answer(settings=settings, host="console.example:443")[0] == 200
 
@@ -63,28 +63,29 @@ def test_an_allowed_host_is_served() -> None:
         ("null", 403),
     ],
 )
-def test_a_form_must_come_from_the_console(origin: str, status: int) -> None:
+def test_console_refuses_a_form_of_another_origin(origin: str, status: int) -> None:
     given = {"host": "127.0.0.1:8088", "content_length": "3"}
     assert answer("POST", origin=origin, **given)[0] == status
     assert answer("POST", **given)[0] == 403
 
 
-def test_form_without_length_or_above_the_limit_is_refused() -> None:
+def test_console_refuses_a_form_without_a_length_or_above_the_limit() -> None:
     given = {"host": "localhost", "origin": "http://localhost"}
     assert answer("POST", **given)[0] == 411
     assert answer("POST", content_length=str(BODY_BYTES_MAX + 1), **given)[0] == 413
     assert answer("DELETE", **given)[0] == 405
 
 
-def test_a_chunked_form_is_refused_even_with_a_length() -> None:
-    """h11 reads the chunks and ignores the length, so a form would have no limit."""
+def test_console_refuses_a_chunked_form_even_with_a_length() -> None:
+    """The HTTP parser h11 ignores Content-Length of a chunked request, so the form's size would be
+    unlimited."""
     given = {"host": "localhost", "origin": "http://localhost", "content_length": "5"}
     assert answer("POST", **given)[0] == 200
     assert answer("POST", transfer_encoding="chunked", **given)[0] == 411
 
 
 @pytest.mark.parametrize("host", ["localhost", "evil.example"])
-def test_every_answer_has_the_policy(host: str) -> None:
+def test_every_console_response_has_the_security_headers(host: str) -> None:
     found = answer(host=host)[1]
     assert {name.lower(): value for name, value in HEADERS.items()}.items() <= found.items()
     policy = found["content-security-policy"]
@@ -92,13 +93,13 @@ def test_every_answer_has_the_policy(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "console.example"])
-def test_other_machines_need_tls_and_logins(host: str) -> None:
+def test_console_for_other_machines_needs_tls_and_logins(host: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"TLS .* and brokers that demand a login"):
         ConsoleSettings(host=host).check(demands_login=False)
     assert not ConsoleSettings(host=host).changes
     assert ConsoleSettings(host=host, allow_changes=True).changes
 
 
-def test_loopback_console_needs_no_tls_and_no_logins() -> None:
+def test_console_on_loopback_needs_no_tls_and_no_logins() -> None:
     ConsoleSettings().check(demands_login=False)
     assert ConsoleSettings().changes and not ConsoleSettings(read_only=True).changes

@@ -1,4 +1,4 @@
-"""Filters, values and order of records on a page."""
+"""Tests of the records on the console's pages: filters, shown values and order."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_message_filters_select_matching_rows(wanted: Wanted, offsets: list[int]
         (b"bell\x07", "binary", "000000  62 65 6c 6c 07" + " " * 33 + "  bell."),
     ],
 )
-def test_values_are_shown_as_json_text_or_hexadecimal(
+def test_record_values_are_shown_as_json_text_or_hexadecimal(
     value: bytes | None, form: str, text: str
 ) -> None:
     shown = values.shown(value)
@@ -76,15 +76,15 @@ def test_values_are_shown_as_json_text_or_hexadecimal(
     assert shown.size_bytes == len(value or b"")
 
 
-def test_a_long_value_is_cut_even_within_a_character() -> None:
+def test_long_record_value_is_cut_even_within_a_character() -> None:
     shown = values.shown("é".encode() * 8_000_000, 513)
     assert (shown.form, shown.text, shown.is_cut) == ("text", "é" * 256, True)
     assert values.shown(b"\xff" * 10_000, 512).form == "binary"
 
 
 @pytest.mark.parametrize("depth", [100, 490, 980, 7900])
-def test_indented_json_has_a_limit(depth: int) -> None:
-    """With indentation, 1,960 bytes of brackets became 1.92 MB."""
+def test_json_that_indentation_would_enlarge_is_shown_as_text(depth: int) -> None:
+    """Regression: indentation enlarged a value of 1,960 nested brackets to 1.92 MB."""
     value = b"[" * depth + b"]" * depth
     shown = values.shown(value)
     assert (shown.form, shown.text) == ("text", value.decode())
@@ -112,14 +112,14 @@ def test_json_that_has_no_text_is_exported_as_text(value: bytes) -> None:
     assert json.loads(line)["value"] == value.decode()
 
 
-def test_many_records_share_the_bytes_of_a_page() -> None:
+def test_records_of_a_page_share_its_byte_limit() -> None:
     assert values.cut_for(1) == values.CUT_BYTES
     assert values.cut_for(100) * 100 <= values.PAGE_BYTES
     assert values.cut_for(10_000) == values.LEAST_BYTES
 
 
-def test_headers_of_a_record_have_a_limit() -> None:
-    """A record of 1 MB can have 100,000 headers, or a header with a name of 1 MB."""
+def test_number_and_size_of_shown_headers_are_limited() -> None:
+    """Without the limits, the 100,000 headers of a 1 MB record would all be shown."""
     pairs = [{"key": "k" * 10_000, "value": b"\xff" * 10_000}] * 5000
     record = {"partition": 0, "offset": 1, "timestamp_ms": 2, "key": None, "value": b"v"}
     (row,) = shown_rows([{**record, "headers": pairs}], hides_payloads=False)
@@ -129,7 +129,7 @@ def test_headers_of_a_record_have_a_limit() -> None:
     assert (row["headers"], row["headers_total"]) == ([], 0)
 
 
-def test_json_objects_are_shown_as_columns() -> None:
+def test_fields_of_json_objects_are_shown_as_columns() -> None:
     rows = [values.shown(text) for text in (b'{"a":1,"b":"x"}', b"text", b'{"b":null,"c":[1]}')]
     names = values.fields_of(rows)
     assert names == ["a", "b", "c"]
@@ -144,9 +144,9 @@ def row(partition: int, offset: int, timestamp_ms: int) -> dict[str, Any]:
     return {"topic": "t", "partition": partition, "offset": offset, "timestamp_ms": timestamp_ms}
 
 
-def test_search_for_the_newest_records_leaves_a_prefix_of_each_partition() -> None:
-    """The last record has the oldest timestamp. Without an order by offset, every next search would
-    find it again."""
+def test_search_for_the_newest_records_continues_before_the_found_ones() -> None:
+    """The record with the highest offset has the oldest timestamp. If hits were ordered by
+    timestamp alone, every next search would find this record again."""
     rows = [row(0, offset, 1000 + offset) for offset in range(HITS_MAX)] + [row(0, HITS_MAX, 1)]
     rows += [row(1, offset, 5) for offset in range(3)]
     kept, ends = _newest_of(rows)
@@ -154,7 +154,7 @@ def test_search_for_the_newest_records_leaves_a_prefix_of_each_partition() -> No
     assert ends == {TopicPartition("t", 0): 1, TopicPartition("t", 1): 3}
 
 
-def test_event_id_is_parsed_into_positions() -> None:
+def test_event_id_of_the_live_view_is_parsed_into_positions() -> None:
     tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
     assert positions_of("0.12-1.0-7.3", tps) == {tps[0]: 12, tps[1]: 0}
     for text in ("", "0", "0.x", "x.1", "-1.5", "0." + "9" * 30, "٣.1"):

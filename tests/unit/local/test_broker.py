@@ -1,4 +1,4 @@
-"""A broker process that is prepared before its settings are complete (``--begin-fd``)."""
+"""Tests of ``--begin-fd``: a broker process that starts before its settings are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard: children end with their parent, even after SIGKILL; other processes are not killed."""
+"""Tests of the guard, a process that ends a cluster's processes when their parent has died."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> No
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
-def test_children_end_with_their_parent(ending: int, tmp_path: Path) -> None:
+def test_guard_ends_the_children_of_a_dead_parent(ending: int, tmp_path: Path) -> None:
     parent, child, guard = start_parent(tmp_path, "plain")
     parent.send_signal(ending)
     parent.wait()
@@ -64,16 +64,16 @@ def test_forked_worker_of_a_dead_parent_does_not_keep_children_alive(tmp_path: P
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+def test_guard_kills_a_child_that_ignores_sigterm_after_the_grace_period(tmp_path: Path) -> None:
     parent, child, _ = start_parent(tmp_path, "stubborn")
     parent.kill()
     parent.wait()
     wait_until(lambda: not (tmp_path / "temporary").exists())
-    # The guard removes the folder only after the last child has ended.
+    # The guard has removed the folder, so all children must have ended.
     assert start_mark(child) is None
 
 
-def test_close_kills_remaining_children_and_is_idempotent(tmp_path: Path) -> None:
+def test_close_of_the_guard_kills_remaining_children_and_is_idempotent(tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
     guard = Guard(folder)
@@ -105,7 +105,7 @@ def test_recorded_pid_counts_as_running_only_with_its_start_mark() -> None:
     assert memory_bytes(2**22 + 1) is None
 
 
-def test_end_kills_a_process_that_ignores_sigterm_after_the_grace() -> None:
+def test_end_kills_a_process_that_ignores_sigterm_after_the_grace_period() -> None:
     child = subprocess.Popen(
         [
             sys.executable,

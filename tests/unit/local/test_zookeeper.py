@@ -1,4 +1,4 @@
-"""EmbeddedZooKeeper with a real JVM: start, stop, the class archive, and each cause of failure."""
+"""Tests of EmbeddedZooKeeper with a real JVM: start, stop, class archive and start errors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from broker_lite.local.zookeeper import EmbeddedZooKeeper, find_jars, find_java,
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of class archives in an empty cache folder."""
+    """Use an empty cache folder; return its folder of class archives, which does not exist yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "logbus" / "classes"
 
 
-def test_server_serves_and_restarts_on_its_port_with_a_class_archive(
+def test_embedded_zookeeper_restarts_on_its_port_with_a_class_archive(
     tmp_path: Path, cache: Path
 ) -> None:
     server = EmbeddedZooKeeper(tmp_path)
@@ -34,7 +34,7 @@ def test_server_serves_and_restarts_on_its_port_with_a_class_archive(
         server.kill()
         assert server.pid is None
         assert server.start() == f"{host}:{port}"
-        assert not [*cache.iterdir()], "only an orderly exit of the JVM writes the archive"
+        assert not [*cache.iterdir()], "a killed JVM wrote a class archive"
         server.stop()
         (archive,) = cache.iterdir()
         assert server.start() == f"{host}:{port}"
@@ -52,7 +52,7 @@ def test_server_serves_and_restarts_on_its_port_with_a_class_archive(
         four_letters(host, int(port), "srvr")
 
 
-def test_folder_gets_no_class_archive_that_the_jvm_misreads_or_another_user_may_write(
+def test_no_class_archive_is_written_to_an_unsafe_folder(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "open").mkdir()
@@ -79,7 +79,7 @@ def test_folder_keeps_the_newest_three_class_archives(tmp_path: Path) -> None:
     assert len([*tmp_path.iterdir()]) == 3
 
 
-def test_start_error_names_the_port_that_is_in_use(tmp_path: Path) -> None:
+def test_zookeeper_start_error_names_the_port_that_is_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = EmbeddedZooKeeper(tmp_path, port=port)
@@ -89,7 +89,7 @@ def test_start_error_names_the_port_that_is_in_use(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_start_picks_another_port_if_the_free_one_is_taken_meanwhile(
+def test_zookeeper_start_picks_another_port_if_the_free_one_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -119,12 +119,12 @@ def test_java_home_takes_precedence_over_path(
     assert find_java() == str(java)
 
 
-def test_missing_jars_error_names_the_option(tmp_path: Path) -> None:
+def test_missing_zookeeper_jars_error_names_the_option(tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError, match="--zookeeper-jars"):
         find_jars(tmp_path)
 
 
-def test_jars_are_found_in_spark_home_if_pyspark_is_missing(
+def test_zookeeper_jars_are_found_in_spark_home_if_pyspark_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(zookeeper.importlib.util, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""Offsets of a source as offsets of its copy."""
+"""Tests of the map from a source partition's offsets to the offsets of its copy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from broker_lite.mirror.offset_map import OffsetMap, Run
 
 
-def test_equal_offsets_need_one_run() -> None:
+def test_offset_map_of_consecutive_records_has_one_run() -> None:
     known = OffsetMap()
     assert known.translate(0) is None
     assert known.add(5, 0, 10) and not known.add(15, 10, 3)
@@ -24,7 +24,7 @@ def test_offset_in_source_gap_maps_to_next_record() -> None:
     assert [known.translate(at) for at in range(9)] == [0, 1, 2, 3, 3, 4, 5, 5, 5]
 
 
-def test_foreign_records_on_target_shift_later_offsets() -> None:
+def test_foreign_records_on_the_target_shift_later_offsets() -> None:
     known = OffsetMap((), 0, 4)
     assert known.translate(0) == 4
     known.add(0, 4, 2)
@@ -32,7 +32,7 @@ def test_foreign_records_on_target_shift_later_offsets() -> None:
     assert [known.translate(at) for at in range(5)] == [4, 5, 9, 10, 11]
 
 
-def test_records_lost_by_target_are_copied_again() -> None:
+def test_offset_map_after_a_loss_at_the_target_continues_at_the_lost_record() -> None:
     known = OffsetMap()
     known.add(0, 0, 3)
     known.add(10, 3, 5)

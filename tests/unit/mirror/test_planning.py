@@ -1,4 +1,4 @@
-"""The choice of topics, settings and group offsets to copy."""
+"""Tests of the choice of topics, topic settings and group offsets that a mirror copies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_internal_topics_are_never_selected() -> None:
     assert planning.chosen_topics(view, "a") == ["a"]
 
 
-def test_named_topic_absent_at_source_is_reported() -> None:
+def test_topic_named_in_the_pattern_but_absent_at_the_source_is_reported() -> None:
     assert planning.absent("events|orders", ["events"]) == ["orders"]
     assert planning.absent("a.b", ["a.b"]) == []
     assert planning.absent("(a|b)c", []) == planning.absent(".*", []) == []
@@ -78,7 +78,7 @@ def test_compacted_topic_copy_deletes_no_record() -> None:
         ("10000000", {"segment.bytes": "1048576", "max.message.bytes": "10000000"}),
     ],
 )
-def test_copy_keeps_at_least_the_cluster_default_batch_limit(
+def test_copied_topic_keeps_at_least_the_default_batch_limit(
     message: str, expected: dict[str, str]
 ) -> None:
     wanted = planning.wanted_settings(
@@ -100,7 +100,7 @@ def test_setting_that_accepts_only_its_default_is_copied_as_default() -> None:
     assert planning.settings_to_create(wanted) == {}
 
 
-def test_only_changed_settings_are_altered() -> None:
+def test_mirror_alters_only_changed_settings() -> None:
     wanted = planning.wanted_settings(
         entries(retention_ms=("5", "topic"), segment_ms=("7", "topic"))
     )
@@ -108,7 +108,7 @@ def test_only_changed_settings_are_altered() -> None:
     assert planning.settings_to_alter(wanted, now, {}) == {"retention.ms": "5"}
 
 
-def test_setting_removed_at_source_is_removed_if_mirror_set_it() -> None:
+def test_setting_removed_at_the_source_is_removed_if_the_mirror_had_set_it() -> None:
     given = {
         "retention.ms": "5",
         "segment.ms": "7",
@@ -120,9 +120,9 @@ def test_setting_removed_at_source_is_removed_if_mirror_set_it() -> None:
     now = entries(
         retention_ms=("5", "topic"),
         segment_ms=("7", "topic"),
-        index_interval_bytes=("10", "topic"),  # This setting was changed on the target since then.
+        index_interval_bytes=("10", "topic"),  # Changed on the target after the mirror set 9.
         flush_ms=("3", "default"),
-        segment_bytes=("1048576", "topic"),  # This setting is the target's own.
+        segment_bytes=("1048576", "topic"),  # Set on the target; the mirror never set it.
     )
     changes = planning.settings_to_alter(wanted, now, given)
     assert changes == {"segment.ms": None}
@@ -139,7 +139,7 @@ def plan(source: CommittedOffset, target: CommittedOffset | None) -> list[planni
     )
 
 
-def test_group_offsets_are_written_where_target_group_has_not_moved() -> None:
+def test_group_offset_is_written_unless_the_target_group_has_moved() -> None:
     name = "logbus-mirror-x"
     marked = planning.mark(name, 110)
     states = {
@@ -163,7 +163,7 @@ def test_group_offsets_are_written_where_target_group_has_not_moved() -> None:
     assert plan(CommittedOffset(1, topic_id="deleted"), None) == []
 
 
-def test_offsets_are_parsed_from_spark_json() -> None:
+def test_offsets_in_sparks_json_are_translated() -> None:
     known = OffsetMap((), 0, 0)
     known.add(100, 0, 50)
     maps = {WHERE: known}

@@ -1,4 +1,4 @@
-"""The position at which a killed mirror resumes."""
+"""Tests of the stored positions and offset runs from which a killed mirror resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def numbered(text: str, first: int) -> list[tuple[int, Content]]:
     return [(first + at, content(letter)) for at, letter in enumerate(text)]
 
 
-def test_position_round_trips_through_commit_metadata() -> None:
+def test_mirror_position_round_trips_through_commit_metadata() -> None:
     position = positions.Position("source", 40, 30, Run(20, 10))
     commit = positions.commit_of(position, "target")
     assert commit.offset == 30 and commit.topic_id == "target"
@@ -33,14 +33,14 @@ def test_position_round_trips_through_commit_metadata() -> None:
         assert positions.read_settings({WHERE: CommittedOffset(3, metadata=text)}) == {}
 
 
-def test_map_entry_round_trips_and_noise_is_ignored() -> None:
+def test_map_entry_round_trips_and_malformed_entries_are_ignored() -> None:
     entry = positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0), Run(5, 4)), 9, 8)
     assert positions.read_entry(positions.write_entry(entry)) == entry
     for noise in (None, b"", b"{}", b"\xff", b"[1]", b'"x"'):
         assert positions.read_entry(noise) is None
 
 
-def test_newest_map_entry_of_the_same_topic_id_counts() -> None:
+def test_offset_map_is_restored_from_the_entries_of_its_topic_ids() -> None:
     entries = [
         positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0),), 9, 9),
         positions.CopiedEntry(WHERE, "other", "t", (Run(50, 1),), 90, 41),
@@ -60,14 +60,14 @@ def test_newest_map_entry_of_the_same_topic_id_counts() -> None:
     assert positions.is_of_another(entries, committed, "recreated", "t")
 
 
-def test_copies_past_the_committed_position_are_recognised() -> None:
+def test_records_copied_after_the_committed_position_are_recognised() -> None:
     known = OffsetMap([Run(0, 0)], 10, 8)
     found = positions.square(known, numbered("abc", 8), iter(numbered("abcde", 11)), 11)
     assert found == positions.Squared(3, 0, (Run(11, 8),))
     assert (known.source_next, known.target_next) == (14, 11)
 
 
-def test_foreign_records_are_skipped_when_resuming() -> None:
+def test_foreign_records_on_the_target_are_skipped_when_a_mirror_resumes() -> None:
     known = OffsetMap((), 0, 0)
     found = positions.square(known, numbered("xaybz", 0), iter(numbered("abc", 0)), 5)
     assert (found.copied, found.foreign) == (2, 3)
@@ -97,7 +97,7 @@ def test_map_topic_names_are_valid_and_long_runs_are_split() -> None:
     assert max(sum(len(value) for _, value in batch) for batch in batches) <= positions.BATCH_BYTES
 
 
-def test_runs_lost_by_source_leave_the_map() -> None:
+def test_runs_of_records_lost_by_the_source_leave_the_map() -> None:
     entries = [
         positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0), Run(12, 10)), 17, 15),
         positions.CopiedEntry(WHERE, "s", "t", (), 8, 15),
@@ -108,7 +108,7 @@ def test_runs_lost_by_source_leave_the_map() -> None:
     assert (known.source_next, known.target_next, known.runs) == (8, 15, [Run(0, 0)])
     assert positions.epoch_before(8, noted, "s") == 2
     assert positions.epoch_before(9, noted, "s") == positions.epoch_before(8, noted, "x") == -1
-    # The mirror was killed between both writes, so the stored position is stale.
+    # The mirror wrote the entry and was killed before it committed the position.
     assert positions.restored(entries, stale, "s", "t").source_next == 17
     again = [*entries, positions.CopiedEntry(WHERE, "s", "t", (Run(9, 15),), 12, 18)]
     known = positions.restored(again, noted._replace(source_next=12, run=Run(9, 15)), "s", "t")

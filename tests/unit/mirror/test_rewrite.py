@@ -1,4 +1,4 @@
-"""Rewriting of fetched batches: rows that are copied, and bytes that stay unchanged."""
+"""Tests of how a mirror rewrites fetched batches: copied rows and unchanged bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def raw(buffer: bytearray) -> LogBatch:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_whole_batch_keeps_its_body_bytes(codec: int) -> None:
+def test_whole_row_batch_is_copied_with_unchanged_body_bytes(codec: int) -> None:
     transactional = fmt.ATTRIBUTE_TRANSACTIONAL | fmt.ATTRIBUTE_DELETE_HORIZON
     buffer = batch_of(
         7, 8, 9, codec=codec, attributes=transactional, producer_id=5, producer_epoch=1,
@@ -58,7 +58,7 @@ def test_whole_batch_keeps_its_body_bytes(codec: int) -> None:
     assert (header.producer_id, header.base_sequence, header.attributes) == (11, 40, codec)
 
 
-def test_columnar_batch_stays_columnar() -> None:
+def test_column_batch_is_copied_as_a_column_batch() -> None:
     columns = arrow.Columns(2, None, pa.array([b"a", None], pa.binary()))
     buffer = bytearray(arrow.encode(columns, timestamp_ms=5, compression="lz4"))
     stamp(buffer, read_header(buffer), 20, 3)
@@ -72,7 +72,7 @@ def test_columnar_batch_stays_columnar() -> None:
     assert [at for at, _ in piece_contents(piece)] == [20, 21]
 
 
-def test_compacted_batch_is_packed_and_its_runs_reported() -> None:
+def test_batch_with_offset_gaps_is_copied_without_gaps() -> None:
     piece = carry(raw(batch_of(10, 11, 14, 20, 21)), WHERE, 11)
     assert piece is not None and piece.runs == ((11, 1), (14, 1), (20, 2))
     sent = signed(piece, 1, 0, 0)
@@ -83,7 +83,7 @@ def test_compacted_batch_is_packed_and_its_runs_reported() -> None:
     ]
 
 
-def test_broker_time_becomes_record_timestamp() -> None:
+def test_log_append_time_of_the_source_becomes_the_record_timestamp() -> None:
     buffer = batch_of(0, 1)
     set_log_append_time(buffer, read_header(buffer), 99_000)
     piece = carry(raw(buffer), WHERE, 0)
@@ -91,7 +91,7 @@ def test_broker_time_becomes_record_timestamp() -> None:
     assert [content[0] for _, content in piece_contents(piece)] == [99_000, 99_000]
 
 
-def test_damaged_batch_is_not_copied() -> None:
+def test_corrupt_batch_is_not_copied() -> None:
     for offsets, start in (((0, 1), 0), ((0, 1), 1), ((0, 2), 0)):
         buffer = batch_of(*offsets)
         buffer[-1] ^= 1
@@ -99,7 +99,7 @@ def test_damaged_batch_is_not_copied() -> None:
             carry(raw(buffer), WHERE, start)
 
 
-def test_compaction_gaps_are_skipped_and_aborted_records_dropped() -> None:
+def test_mirror_copies_only_committed_records_of_a_compacted_log() -> None:
     answer = FetchedPartition(
         0, 0, by_hand.END, by_hand.END, 0, memoryview(b"".join(by_hand.with_gaps())),
         by_hand.ABORTED, None, -1, -1,

@@ -1,4 +1,4 @@
-"""The error for a source that does not answer."""
+"""Tests of the error for a mirror's source that does not answer."""
 
 from __future__ import annotations
 

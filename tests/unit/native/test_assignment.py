@@ -1,4 +1,4 @@
-"""The range algorithm of native groups, and the registration of their consumers."""
+"""Tests of the range assignor of native groups and of the registration of their consumers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_range_assignor_gives_first_streams_the_extra_partitions() -> None:
     assert [owners[TopicPartition("t", n)].consumer for n in range(4)] == ["a", "a", "b", "c"]
 
 
-def test_consumer_is_assigned_per_stream() -> None:
+def test_partitions_are_assigned_to_streams_of_a_consumer() -> None:
     owners = assign({"a": names("t", streams=2), "b": names("t")}, {"t": 5})
     assert [tuple(owners[TopicPartition("t", n)]) for n in range(5)] == [
         ("a", 0),
@@ -59,7 +59,7 @@ def test_surplus_streams_get_no_partition() -> None:
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 4), min_size=1),
     st.integers(0, 50),
 )
-def test_every_partition_has_one_owner_and_loads_differ_by_one(
+def test_every_partition_has_one_owner_and_shares_differ_by_at_most_one(
     streams: dict[str, int], partitions: int
 ) -> None:
     members = {name: names("t", streams=count) for name, count in streams.items()}
@@ -98,7 +98,7 @@ def test_consumer_id_must_be_a_valid_znode_name() -> None:
     assert consumer_name("a", "b") != consumer_name("a", "b")
 
 
-def test_invalid_registration_is_refused_before_any_request() -> None:
+def test_invalid_native_subscription_is_refused_before_any_request() -> None:
     def registered(
         *topics: str, group: str = "g", pattern: str | None = None
     ) -> NativeSubscription:

@@ -1,4 +1,4 @@
-"""The reader of a group's member, with both memberships and both faces."""
+"""Tests of a group member's consumer, each for Kafka and native groups, sync and asyncio."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SUBSCRIPTION = NativeSubscription((), ".*", 1)
 
 
 def nothing_to_wait_for(_: Any) -> Iterator[Any]:
-    """``join`` and ``leave`` without a coordinator."""
+    """Replaces ``join`` and ``leave``: returns at once, because the tests have no coordinator."""
     yield from ()
 
 
@@ -64,7 +64,7 @@ class NativeCase:
             "me",
             SUBSCRIPTION,
             SessionDispatcher(()),
-            make_store=lambda: pytest.fail("no ZooKeeper is here"),
+            make_store=lambda: pytest.fail("the test must not connect to ZooKeeper"),
             now_ms=lambda: 0.0,
         )
 
@@ -104,14 +104,16 @@ def values(records: list[Any]) -> list[bytes]:
     return [record.value for record in records]
 
 
-def test_member_hands_out_no_rows_after_its_lease(case: Any, face: Face, consumer: Any) -> None:
+def test_member_returns_no_records_after_its_lease_ends(
+    case: Any, face: Face, consumer: Any
+) -> None:
     case.lease(consumer, OVER)
     face.call(arrive, consumer.core)
     assert consumer.poll() == []
     assert consumer.poll_arrow().num_rows == 0
     case.lease(consumer, FOR_EVER)
     assert values(consumer.poll(max_records=1)) == [b"0"]
-    # The batch is open now.
+    # The poll has decoded the batch, whose other two records now wait in the consumer.
     case.lease(consumer, OVER)
     assert consumer.poll() == []
     case.lease(consumer, FOR_EVER)
@@ -152,15 +154,14 @@ def test_partition_lost_while_its_start_is_requested_is_not_read(
         ({KEPT: None}, ""),
     ],
 )
-def test_commit_raises_another_error_before_not_owner(
+def test_commit_raises_another_error_rather_than_not_owner(
     case: Any,
     consumer: Any,
     monkeypatch: pytest.MonkeyPatch,
     errors: dict[TopicPartition, LogbusError | None],
     raised: str,
 ) -> None:
-    """``close`` ignores NotOwnerError, but not an error that accompanies it."""
-
+    """``close`` ignores NotOwnerError, so another partition's error must not be hidden by it."""
     monkeypatch.setattr(case.kind, "commit", lambda *_: Request(lambda on_done: on_done(errors)))
     if not raised:
         consumer.commit({KEPT: 1})

@@ -1,4 +1,4 @@
-"""Claims of partitions, and commits that take several writes."""
+"""Tests of how a native group's member claims partitions and splits a large commit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from broker_lite.native.ownership import Holdings
 from broker_lite.native.view import WatchedTopic
 
 
-def test_claim_does_not_wait_for_owner_deleted_before_it_was_read() -> None:
-    """Regression: a watch and an answer arrive on different threads, and the claim waited two
-    seconds needlessly."""
+def test_claim_does_not_wait_for_an_owner_that_was_deleted_before_it_was_read() -> None:
+    """Regression: if the owner's deletion was reported before the answer that had read the owner,
+    the claim waited two seconds."""
     asking, tp = Asking(), TopicPartition("t", 0)
     holdings = Holdings(asking, "g", "me")
     holdings.aim({tp: (0, WatchedTopic("id", 1, 1))}, taken={tp})
@@ -34,15 +34,15 @@ PARTITIONS = 200
 
 
 class Large(NativeVerb):
-    """The ownership of 200 partitions, whose commit has so much metadata that it takes several
-    writes. ``meanwhile`` runs before the second write."""
+    """A member that owns 200 partitions and commits so much metadata that ZooKeeper needs several
+    writes. ``meanwhile`` is a fault that happens before the second write."""
 
     def __init__(self) -> None:
         super().__init__({"name": "m", "topics": "t"})
         self.meanwhile = ""
         self.multis: list[list[TopicPartition]] = []
         self.answers: list[tuple[int, ev.CommitAnswer]] = []
-        """Each answer to a commit, with the number of writes before it."""
+        """For each answer to a commit: the number of writes before the answer, and the answer."""
         self.do("topic", {"name": "t", "partitions": str(PARTITIONS)})
         self.do("connect", {})
         held = self.machine.holdings.held
@@ -85,7 +85,7 @@ class Large(NativeVerb):
         return found
 
 
-def test_commit_split_into_multis_completes_after_the_last() -> None:
+def test_commit_split_into_several_writes_completes_after_the_last() -> None:
     world = Large()
     world.commit()
     assert len(world.multis) >= 3
@@ -94,7 +94,7 @@ def test_commit_split_into_multis_completes_after_the_last() -> None:
     assert world.offsets() == [5] * PARTITIONS
 
 
-def test_reset_partition_fails_alone_in_split_commit() -> None:
+def test_partition_reset_during_a_split_commit_fails_alone() -> None:
     world = Large()
     world.meanwhile = "reset"
     world.commit()
@@ -105,9 +105,9 @@ def test_reset_partition_fails_alone_in_split_commit() -> None:
     assert world.offsets() == [77 if n == tp.partition else 5 for n in range(PARTITIONS)]
 
 
-def test_connection_loss_in_split_commit_reports_unknown_outcome() -> None:
-    """The second write takes effect, but its answer is lost. After the reconnect the offsets are
-    read, and the next commit continues from them."""
+def test_connection_loss_during_a_split_commit_reports_an_unknown_outcome() -> None:
+    """The second write takes effect, but its answer is lost. After it reconnects, the member reads
+    the offsets' versions again, so that its next commit succeeds."""
     world = Large()
     world.meanwhile = "cut"
     world.commit()

@@ -1,5 +1,4 @@
-"""A native group with very many members: bursts of changes are coalesced, and a member beyond the
-limit is refused."""
+"""Tests of native groups with very many members: bursts of changes and the members' limit."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ EVERY_MS = 10
 
 
 def test_bursts_of_watch_events_are_coalesced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise each member would handle each of two hundred changes."""
+    """A member reads the group at most ten times during two hundred changes by others."""
     looked: list[int] = []
     look = View.look
 
@@ -39,7 +38,7 @@ def test_bursts_of_watch_events_are_coalesced(monkeypatch: pytest.MonkeyPatch) -
     assert len(world.machine.view.members) == 1 + CHANGES
 
 
-def test_group_at_its_limit_refuses_another_member() -> None:
+def test_native_group_at_its_limit_refuses_another_member() -> None:
     world = NativeVerb({"name": "m", "topics": "t"})
     world.do("topic", {"name": "t", "partitions": "1"})
     world.do("connect", {})
@@ -53,7 +52,7 @@ def test_group_at_its_limit_refuses_another_member() -> None:
 
 
 class Race(NativeVerb):
-    """Another consumer registers just before or just after this one."""
+    """A member that registers while another does. ``is_first`` tells whether it is the first."""
 
     is_first = True
 
@@ -73,7 +72,7 @@ class Race(NativeVerb):
 def test_first_of_two_concurrent_registrations_gets_the_last_slot(
     is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both members counted the group before either had registered."""
+    """Each member sees an empty group before it registers, so both see a free slot."""
     monkeypatch.setattr(machine, "MEMBERS_MAX", 1)
     world = Race({"name": "m", "topics": "t"})
     world.is_first = is_first

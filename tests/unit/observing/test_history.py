@@ -1,19 +1,18 @@
-"""The console's history: each series keeps its newest values, the number of series is limited, and
-rates are never negative."""
+"""Tests of the console's history of metrics: kept values, limit of series, and rates."""
 
 from __future__ import annotations
 
 from broker_lite.observing.history import KEPT, SERIES_MAX, Recorder, Series, rate
 
 
-def test_a_series_keeps_the_newest_values_in_order() -> None:
+def test_series_keeps_the_newest_values_in_order() -> None:
     series = Series()
     for value in range(KEPT + 3):
         series.add(value)
     assert series.values() == list(range(3, KEPT + 3))
 
 
-def test_a_recorder_keeps_a_limited_number_of_names_and_drops_absent_ones() -> None:
+def test_recorder_limits_the_number_of_series_and_drops_absent_ones() -> None:
     recorder = Recorder()
     recorder.add((f"t{n}", n) for n in range(SERIES_MAX + 1))
     assert recorder.values("t7") == [7] and recorder.values(f"t{SERIES_MAX}") == []
@@ -22,7 +21,7 @@ def test_a_recorder_keeps_a_limited_number_of_names_and_drops_absent_ones() -> N
     assert recorder.values("t8") == []
 
 
-def test_a_rate_is_never_negative() -> None:
+def test_rate_of_a_counter_is_never_negative() -> None:
     assert rate(10, 30, 5) == 4
     assert rate(30, 10, 5) == 0
     assert rate(0, 10, 0) == 0

@@ -1,4 +1,4 @@
-"""The verdict over a cluster: each fault is a cause with its cure, the worst first."""
+"""Tests of the verdict on a cluster, which lists each fault with its remedy."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def disk(free: int, broker_id: int = 1, error: StorageError | None = None) -> Lo
     return LogDir(broker_id, "/data", error, 100, free, {})
 
 
-def test_healthy_cluster_has_no_cause() -> None:
+def test_verdict_on_a_healthy_cluster_has_no_cause() -> None:
     found = sample(dirs=(disk(15),))
     assert causes(found) == broker_causes(found, 1) == []
     assert state_of([]) == "ok"
 
 
-def test_worst_cause_comes_first() -> None:
+def test_verdict_lists_the_worst_cause_first() -> None:
     found = causes(
         sample(
             PartitionMetadata(0, 0, 1, ALL, (0, 2)),
@@ -64,7 +64,7 @@ def test_partition_below_min_insync_is_critical() -> None:
     assert cause.state == "warning"
 
 
-def test_joining_replica_of_a_move_is_no_cause() -> None:
+def test_joining_replica_of_a_reassignment_is_no_cause() -> None:
     found = sample(PartitionMetadata(0, 0, 1, ALL, (0, 1)))
     move = Reassignment(ALL, adding=(2,), removing=())
     assert causes(found._replace(moves={TopicPartition("t", 0): move})) == []
@@ -76,7 +76,7 @@ def test_missing_controller_is_critical() -> None:
         assert (cause.state, cause.about) == ("critical", "controller")
 
 
-def test_disks_are_judged_by_free_space_and_failure() -> None:
+def test_verdict_on_a_disk_depends_on_free_space_and_errors() -> None:
     for free, state in ((16, None), (14, "warning"), (4, "critical")):
         found = causes(sample(dirs=(disk(free),)))
         assert [cause.state for cause in found] == ([state] if state else [])
@@ -86,7 +86,7 @@ def test_disks_are_judged_by_free_space_and_failure() -> None:
     assert causes(sample(dirs=(unknown,))) == []
 
 
-def test_broker_is_done_when_it_runs_and_its_replicas_are_in_sync() -> None:
+def test_verdict_on_a_broker_has_no_cause_once_its_replicas_are_in_sync() -> None:
     behind = sample(
         PartitionMetadata(0, 0, 1, ALL, (0, 2)), PartitionMetadata(1, 0, 1, (0, 1), (0, 1))
     )
@@ -99,7 +99,7 @@ def test_broker_is_done_when_it_runs_and_its_replicas_are_in_sync() -> None:
     assert "none" in broker_causes(nobody, 1)[0].found
 
 
-def test_full_disk_is_critical_whatever_is_free() -> None:
+def test_disk_that_the_broker_reports_as_full_is_critical() -> None:
     found = sample(reports=(BrokerReport(1, (disk(50),), is_disk_full=True),))
     (cause,) = causes(found)
     assert (cause.state, cause.about) == ("critical", "broker 1") and "is full" in cause.found
@@ -121,7 +121,7 @@ def test_unreadable_znode_is_a_warning_of_all_brokers_together() -> None:
     assert found[0].found == "znode /acls/topic/literal/t cannot be read: it is malformed"
 
 
-def test_loss_of_zookeeper_is_a_cause_after_a_while() -> None:
+def test_brokers_without_zookeeper_for_some_seconds_are_a_cause() -> None:
     def lost(*ages: float | None, groups: str = "") -> list[tuple[str, str]]:
         reports = tuple(
             BrokerReport(broker_id, (), "1.0", age_s) for broker_id, age_s in enumerate(ages)
