@@ -1,4 +1,4 @@
-"""Conversion of a Kafka query's checkpoint: the changed lines, and refused checkpoints."""
+"""Tests of the conversion of a Kafka query's checkpoint to one of a logbus query."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def hundred_less(asked: KafkaOffsets) -> SourceOffset:
 
 
 def kafkas(**ends: int) -> str:
-    """Return a line as Kafka's source writes it; both partitions of a topic have the given end."""
+    """Return the offsets line of a checkpoint as Spark's Kafka source writes it. Partition 0 of a
+    topic ends at the given offset, and partition 1 at the next one."""
     return json.dumps({t: {"0": at, "1": at + 1} for t, at in ends.items()}, separators=(",", ":"))
 
 
@@ -63,7 +64,7 @@ def ends(folder: Path, number: int, source: int = 0) -> SourceOffset:
 
 
 @pytest.mark.parametrize("commits", [3, 2])
-def test_last_two_batches_are_converted_and_nothing_else_changes(
+def test_only_the_last_two_batches_of_a_checkpoint_are_converted(
     tmp_path: Path, commits: int
 ) -> None:
     batches = [[kafkas(t=200 + 50 * number), FILES, "-"] for number in range(3)]
@@ -84,14 +85,14 @@ def test_last_two_batches_are_converted_and_nothing_else_changes(
     assert after["offsets/2"].decode().split("\n")[3:] == [FILES, "-"]
 
 
-def test_repeated_first_batch_records_its_start_offsets(tmp_path: Path) -> None:
+def test_converted_first_batch_without_commit_records_its_start_offsets(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)]], 0, initial=kafkas(t=120))
     carry(old, tmp_path / "new", hundred_less)
     end = ends(tmp_path / "new", 0)
     assert end.begin == {"t": TopicOffsets("id-t", {0: OffsetAndEpoch(20), 1: OffsetAndEpoch(21)})}
 
 
-def test_repeated_second_batch_starts_at_end_of_first(tmp_path: Path) -> None:
+def test_converted_second_batch_without_commit_records_no_start_offsets(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)], [kafkas(t=300)]], 1)
     assert not carry(old, tmp_path / "new", hundred_less).is_completed
     assert [ends(tmp_path / "new", number).begin for number in (0, 1)] == [None, None]
@@ -119,7 +120,7 @@ def test_every_kafka_source_of_a_query_is_converted(tmp_path: Path) -> None:
         ([[kafkas(t=200)]], 0, InvalidConfigError, "does not hold its start offsets"),
     ],
 )
-def test_unconvertible_checkpoint_is_refused(
+def test_unconvertible_checkpoint_is_refused_and_creates_no_files(
     tmp_path: Path, batches: Any, commits: int, error: type[Exception], text: str
 ) -> None:
     old = checkpoint(tmp_path, batches, commits)
@@ -128,7 +129,7 @@ def test_unconvertible_checkpoint_is_refused(
     assert [each.name for each in tmp_path.iterdir()] == ["old"]
 
 
-def test_unknown_log_version_and_existing_target_are_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_unknown_version_or_existing_target_is_refused(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)]], 1)
     with pytest.raises(InvalidConfigError, match="exists"):
         carry(old, old, hundred_less)

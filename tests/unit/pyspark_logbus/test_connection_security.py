@@ -1,4 +1,4 @@
-"""The security options of a query, and the secrets that Spark pickles."""
+"""Tests of a query's security options and of the secrets in objects that Spark pickles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OWN = {
 }
 
 
-def test_options_of_kafkas_connector_mean_the_same_as_librdkafkas() -> None:
+def test_kafka_connector_and_librdkafka_security_options_mean_the_same() -> None:
     found = query_security(options.parse(KAFKA))
     assert found == query_security(options.parse(OWN))
     assert isinstance(found, ClientSecurity)
@@ -53,14 +53,16 @@ def test_every_security_option_has_both_spellings() -> None:
         assert rows[name].reads and rows[name].writes
 
 
-def test_options_of_java_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_java_only_security_options_are_ignored_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     options._warned.clear()
     with caplog.at_level(logging.WARNING, "pyspark_logbus"):
         options.parse({"kafka.ssl.protocol": "TLS", "kafka.ssl.trustmanager.algorithm": "PKIX"})
     assert "kafka.ssl.protocol, kafka.ssl.trustmanager.algorithm" in caplog.text
 
 
-def test_file_of_settings_crosses_as_its_path(tmp_path: Path) -> None:
+def test_client_config_is_passed_to_tasks_as_a_path(tmp_path: Path) -> None:
     file = tmp_path / "client.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in OWN.items()), "utf-8")
     file.chmod(0o600)

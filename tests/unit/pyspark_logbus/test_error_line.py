@@ -1,4 +1,4 @@
-"""Spark's Python processes report an error of logbus as one line, and other errors with frames."""
+"""Tests that Spark's Python processes report a logbus error as one line without traceback."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ READ_FAILS = """
 
 
 def sent(call: str, main: str | None) -> list[str]:
-    """Return the lines that a process sends for the call's error."""
+    """Return the lines that a Spark process with main module ``main`` sends after ``call``
+    failed."""
     spec = "None" if main is None else f"ModuleSpec({main!r}, None)"
     program = [sys.executable, "-c", PROGRAM.format(call=call.strip(), spec=spec)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)

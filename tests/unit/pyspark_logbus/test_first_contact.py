@@ -1,4 +1,4 @@
-"""Warnings about brokers that do not answer: early, with the option's name, and not too often."""
+"""Tests of a query's warnings about brokers that do not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Let the first warning be due at once, while the first request is still retried."""
+    """Make the first warning due at once, and end the first request after 200 ms."""
     monkeypatch.setattr(first_contact, "HINT_S", 0.0)
     monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 200)
 
@@ -32,8 +32,8 @@ def test_source_names_the_address_while_connecting_and_on_failure(impatient, cap
 
 @pytest.mark.parametrize("topic", ["t", ""])
 def test_sink_names_the_address_before_sending_rows(impatient, caplog, topic):
-    """Regression: with a topic column, no broker was checked, and tasks waited for
-    delivery.timeout.ms."""
+    """Regression: without the ``topic`` option, the driver contacted no broker, and each task
+    waited for delivery.timeout.ms."""
     given = {"topic": topic} if topic else {}
     found = options.write_options(options.parse(given), NOBODY)
     with pytest.raises(NoBrokersError, match=f"bootstrap.servers={NOBODY}: "):
@@ -41,7 +41,7 @@ def test_sink_names_the_address_before_sending_rows(impatient, caplog, topic):
     assert "no broker answers yet" in caplog.text
 
 
-def test_other_errors_and_timely_answers_pass_unchanged(caplog):
+def test_first_contact_adds_no_warning_to_other_errors(caplog):
     with first_contact.told(NOBODY, 5):
         pass
     with (
@@ -71,8 +71,8 @@ def test_waiting_query_logs_that_it_waits(caplog):
     assert len(caplog.messages) == 2
     silence.look(None, is_known=True)
     assert "answer again" in caplog.messages[2]
-    # A cluster that answered before gets time to restart; an error that a broker returns is no
-    # silence.
+    # No warning follows: the cluster answered before, so it may restart, and a broker that returns
+    # an error is not silent.
     for _ in range(9):
         silence.look(gone, is_known=True)
         now += 1

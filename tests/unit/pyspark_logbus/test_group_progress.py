@@ -1,4 +1,4 @@
-"""Published progress: leases, a second query on the group, and the state after a stop."""
+"""Tests of a query's progress in its consumer group: leases, a second query, and a stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Group:
-    """A group's offsets, with a broker's checks."""
+    """Simulates the broker that stores a group's offsets and checks topic ids."""
 
     def __init__(self):
         self.rows = {}
@@ -52,13 +52,14 @@ class Group:
         return UnknownTopicIdError("recreated") if is_other else None
 
     def make_again(self, topic):
-        """Recreate a topic: as on a broker, the deleted topic's offsets are dropped."""
+        """Delete and recreate a topic, whose committed offsets the broker then drops."""
         self.ids[topic] += "-again"
         self.rows = {tp: row for tp, row in self.rows.items() if tp.topic != topic}
 
 
 def at(offset, **ids):
-    """Return a position with topic ``t`` at this offset, and other topics with these ids."""
+    """Return a source offset at ``offset`` in topic ``t`` and in the topics of ``ids``, which maps
+    names to topic ids."""
     ids = {"t": "id"} | ids
     ends = {0: OffsetAndEpoch(offset, 3)}
     return SourceOffset("c", {name: TopicOffsets(topic_id, ends) for name, topic_id in ids.items()})
@@ -140,7 +141,7 @@ def test_claim_of_named_group_fails_once_other_query_renews_lease(group, start):
     first.wait(5)
     second.publish(at(7))
     second.wait(5)
-    second.check()  # No error yet, because the first query may have been killed just now.
+    second.check()  # The first query may have been killed, so its lease is no error yet.
     renewed = lease_text("one", start.clock.ms + 20_000)
     group.rows[T0] = CommittedOffset(5, 3, renewed, "id")
     with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id") as raised:
@@ -182,7 +183,7 @@ def test_lease_of_killed_query_expires(group, start):
 
 
 def test_restarted_query_continues_under_its_own_lease(group, start):
-    """The restart does not wait for the lease of the last run, which may outlast a short run."""
+    """A restarted query does not wait until the lease of its previous run expires."""
     until_ms = start.clock.ms + 14_000
     group.rows[T0] = CommittedOffset(5, 3, lease_text("query", until_ms), "id")
     progress = start("query")
@@ -196,7 +197,7 @@ def test_only_newest_pending_progress_is_committed(group, start):
     progress.publish(at(1))
     progress.wait(5)
     before = len(group.commits)
-    with group.changed:  # The commit in flight waits for this lock, so later ones are queued.
+    with group.changed:  # The commit in flight waits for this lock, so later commits wait too.
         for offset in range(2, 50):
             progress.publish(at(offset))
     assert progress.wait(5)

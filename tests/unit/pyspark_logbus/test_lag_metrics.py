@@ -1,4 +1,4 @@
-"""Metrics of queries on the driver, from progress documents as Spark writes them."""
+"""Tests of the driver's metrics of queries, computed from Spark's progress documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLUSTER = "abcdefghijklmnopqrstuQ"
 
 
 class Streams:
-    """The listeners of a session."""
+    """Simulates ``SparkSession.streams``, which registers listeners."""
 
     def __init__(self) -> None:
         self.listeners: list[Any] = []
@@ -70,7 +70,7 @@ def test_batches_rows_lag_and_losses_are_counted() -> None:
     assert value("lag_records") == 0
     assert value("batch_duration_seconds_sum") == 0.5
     assert value("query_info", query_id="u-1", group="g") == 1
-    # A new run of the query counts its losses from 0.
+    # The query restarts, so Spark's count of lost records begins again at 0.
     listener.onQueryProgress(progress(1, end=9, lost=1))
     assert (value("lost_records_total"), value("lag_records")) == (4, 2)
     listener.onQueryTerminated(SimpleNamespace(id="u-1"))

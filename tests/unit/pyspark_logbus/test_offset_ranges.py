@@ -1,5 +1,7 @@
-"""Planning: KafkaOffsetRangeCalculatorSuite's cases, rate limits of KafkaMicroBatchSourceSuite,
-and what counts as data loss."""
+"""Tests of the planning of batches: offset ranges, rate limits and data loss.
+
+Spark's KafkaOffsetRangeCalculatorSuite and KafkaMicroBatchSourceSuite have the same cases.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def ranges(*bounds):
 
 
 def cuts(found):
-    """Return the ranges of each partition."""
+    """Return the start and end offsets of the ranges, by partition."""
     by_partition = {}
     for item in found:
         by_partition.setdefault(item.partition, []).append((item.start, item.end))
@@ -124,7 +126,9 @@ def cuts(found):
         ),
     ],
 )
-def test_ranges_split_like_kafka_connector_ranges(name, minimum, maximum, given, expected):
+def test_offset_ranges_are_split_as_in_sparks_kafka_connector(
+    name, minimum, maximum, given, expected
+):
     found = cuts(plan.split_ranges(ranges(*given), minimum, maximum))
     assert found == {p: cut for p, cut in enumerate(expected) if cut}, name
 
@@ -153,7 +157,7 @@ def test_split_ranges_cover_every_offset_once(sizes, minimum, maximum, tasks_max
         assert len(tasks) <= tasks_max or len(tasks) == 0
 
 
-def test_joined_tasks_are_balanced_and_keep_partition_order():
+def test_joined_ranges_give_balanced_tasks_in_partition_order():
     parts = plan.split_ranges(ranges((0, 100), (0, 10), (0, 10), (0, 90)), 0, 50)
     tasks = plan.join_ranges(parts, 2)
     assert sorted(sum(item.size for item in task) for task in tasks) == [105, 105]
@@ -161,7 +165,7 @@ def test_joined_tasks_are_balanced_and_keep_partition_order():
         assert list(task) == sorted(task)
 
 
-def test_small_ranges_are_joined_by_bytes_and_large_ones_stay_alone():
+def test_small_ranges_share_a_task_and_large_ranges_do_not():
     large = plan.TASK_BYTES
     few = [item._replace(stored_bytes=10) for item in ranges(*[(0, 5)] * plan.TASKS_MIN)]
     assert plan.join_small_ranges(few) == [(item,) for item in few]
@@ -173,14 +177,14 @@ def test_small_ranges_are_joined_by_bytes_and_large_ones_stay_alone():
     assert [task[0].partition for task in tasks if task[0].stored_bytes == large] == [3, 9]
     assert all(len(task) == 1 for task in tasks if task[0].stored_bytes == large)
     assert sorted(item for task in tasks for item in task) == mixed
-    # Ranges that take long to read are spread over more tasks.
+    # Sixty ranges of a quarter of TASK_BYTES need at least fifteen tasks.
     much = [item._replace(stored_bytes=large // 4) for item in many]
     assert len(plan.join_small_ranges(much)) >= 15
-    # Without sizes from the brokers, each range is a task.
+    # If the brokers report no sizes, each range is a task.
     assert len(plan.join_small_ranges(ranges(*[(0, 5)] * 60))) == 60
 
 
-def test_range_bytes_are_counted_from_its_start():
+def test_stored_bytes_of_a_range_are_counted_from_its_start_offset():
     given = ranges((0, 100), (50, 60), (0, 10))
     reached = ((50, 4_000), (80, 3_000), (0, 0))
     reach = {TopicPartition(item.topic, item.partition): at for item, at in zip(given, reached)}
@@ -221,9 +225,9 @@ def live(topics, *, ids=None, epoch=0):
     [
         ([5, 9], [7, 9], False),
         ([5, 9], [8, 9], True),
-        # A partition without an entry has no transactions.
+        # Partition 1 of ``t`` has no known transaction, so its range has none.
         ([5, 0], [7, 9], False),
-        # The last marker lies in an earlier batch, but more may follow at any offset.
+        # The batch begins after the first transaction marker, but it may contain later ones.
         ([20, 9], [21, 9], True),
     ],
 )
@@ -243,7 +247,7 @@ def ends(at, name="t"):
     return [at.topics[name].partitions[p].offset for p in sorted(at.topics[name].partitions)]
 
 
-def test_row_limit_is_shared_by_backlog_and_starves_no_partition():
+def test_row_limit_is_shared_in_proportion_to_backlog_and_starves_no_partition():
     admission = Admission(RangeLimits(rows_max=10))
     start, target = offset({"t": [0, 0, 0]}), offset({"t": [101, 11, 1]})
     first = admission.next_end(0, start, target)
@@ -277,7 +281,7 @@ def test_batch_below_minimum_rows_waits_up_to_maximum_delay():
     assert ends(admission.next_end(9_999, second, offset({"t": [19]}))) == [19]
 
 
-def test_minimum_and_maximum_rows_combine():
+def test_minimum_and_maximum_rows_apply_together():
     admission = Admission(RangeLimits(rows_min=15, rows_max=20, delay_max_ms=5_000))
     at = offset({"t": [0]})
     at = admission.next_end(0, at, offset({"t": [10]}))
@@ -295,13 +299,13 @@ def test_unchanged_ends_give_the_same_offset_after_leader_change():
     assert Admission(RangeLimits()).next_end(0, start, target) is start
 
 
-def test_advanced_end_takes_new_epoch_and_others_keep_theirs():
+def test_only_an_advanced_end_offset_takes_the_new_leader_epoch():
     start = offset({"t": [5, 7]}, epoch=1)
     end = Admission(RangeLimits()).next_end(0, start, offset({"t": [6, 7]}, epoch=2))
     assert [row.leader_epoch for row in end.topics["t"].partitions.values()] == [2, 1]
 
 
-def test_temporarily_lower_end_is_ignored():
+def test_end_offset_below_the_start_is_ignored():
     start = offset({"t": [5, 7]})
     assert Admission(RangeLimits()).next_end(0, start, offset({"t": [3, 7]})) is start
     assert ends(Admission(RangeLimits()).next_end(0, start, offset({"t": [3, 9]}))) == [5, 9]
@@ -317,7 +321,7 @@ def test_new_partition_starts_at_earliest():
     ]
 
 
-def test_new_partition_can_start_where_first_seen():
+def test_new_partition_with_latest_starts_at_its_first_seen_end():
     start, end = offset({"t": [5]}), offset({"t": [5, 4]})
     admitted = Admission(RangeLimits(rows_max=1, new_partitions="latest")).next_end(0, start, end)
     assert ends(admitted) == [5, 4]
@@ -346,7 +350,7 @@ def find_losses(start, now, topics=None, seen=()):
     return plan.find_losses(start, now, topics or Topics(names=tuple(start.topics)), dict(seen))
 
 
-def test_unknown_end_is_neither_loss_nor_new_data():
+def test_unknown_end_offset_is_neither_loss_nor_new_data():
     start = offset({"t": [5, 6]})
     now = live({"t": [-1, 9, -1]})
     assert find_losses(start, now) == []
@@ -354,7 +358,7 @@ def test_unknown_end_is_neither_loss_nor_new_data():
     assert ends(Admission(RangeLimits()).next_end(0, start, now.offset())) == [5, 9]
 
 
-def test_truncated_end_is_followed_when_loss_is_allowed():
+def test_end_offset_follows_a_truncated_log_if_loss_is_allowed():
     start, now = offset({"t": [9, 9]}), offset({"t": [4, 4]})
     cut_back = frozenset([TopicPartition("t", 1)])
     end = Admission(RangeLimits()).next_end(0, start, now, cut_back=cut_back)
@@ -362,7 +366,7 @@ def test_truncated_end_is_followed_when_loss_is_allowed():
     assert plan.ranges_between(start, end) == []
 
 
-def test_ranges_of_lost_topic_end_at_last_seen_offset():
+def test_lost_range_of_a_deleted_topic_ends_at_its_last_seen_offset():
     found = find_losses(offset({"t": [5]}), live({}), seen={("id-t", 0): 8})
     assert [(loss.first, loss.end, loss.rows) for loss in found] == [(5, 8, 3)]
     assert "t-0 [5, 8)" in str(found[0])
@@ -410,13 +414,13 @@ def test_unsubscribed_partition_is_not_reported_as_deleted(topics, dropped):
     assert "deleted" not in said
 
 
-def test_recreated_topic_with_longer_log_is_another_topic():
+def test_recreated_topic_is_detected_even_if_its_log_is_longer():
     start = offset({"t": [5]})
     now = live({"t": [500]}, ids={"t": "other"})
     assert [loss.kind for loss in find_losses(start, now)] == ["recreated"]
 
 
-def test_byte_limit_is_shared_by_backlog_of_each_partition():
+def test_byte_limit_is_shared_in_proportion_to_backlog():
     a, b = TopicPartition("t", 0), TopicPartition("t", 1)
     assert plan.share_bytes(100, {a: (5, 60), b: (5, 40)}) is None
     assert plan.share_bytes(100, {a: (5, 300), b: (5, 100)}) == {a: 75, b: 25}

@@ -1,4 +1,4 @@
-"""Retries of the driver's offset lookups, and errors that are not retried."""
+"""Tests of the driver's offset lookups: errors that are retried and errors that are not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyspark_logbus.offset_reader import OffsetReader
         ({"fetchOffset.numRetries": "0"}, RequestTimedOutError, 1),
         ({"FetchOffset.NumRetries": "5"}, RequestTimedOutError, 6),
         ({"fetchOffset.numRetries": "5"}, InvalidTopicError, 1),
-        # A missing named topic is not retried: the user waits for the error.
+        # A missing topic is not retried, because the user waits for the error.
         ({"fetchOffset.numRetries": "5"}, UnknownTopicOrPartitionError, 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""Offsets in the checkpoint (canonical, versioned) and in options."""
+"""Tests of offsets in the JSON of checkpoints and of options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark_logbus import offsets
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
 
-def test_json_is_independent_of_topic_order():
+def test_offset_json_is_independent_of_topic_order():
     def build(names, numbers):
         return SourceOffset(
             "cl",
@@ -28,7 +28,7 @@ def test_json_is_independent_of_topic_order():
     other = json.dumps(build(["a", "b"], [0, 9, 10]).to_json())
     assert one == other
     assert one.index('"9"') < one.index('"10"')
-    # The runner loads and dumps the checkpoint's offset, so the text must stay the same.
+    # Spark's runner parses the JSON and writes it again, which must not change the text.
     assert json.dumps(json.loads(one)) == one
 
 
@@ -51,7 +51,7 @@ def test_offset_json_round_trips(topics, first, mixed):
     assert offsets.from_json(json.loads(json.dumps(at.to_json()))) == at
 
 
-def test_version_1_offsets_stay_readable():
+def test_offset_json_of_version_1_is_readable():
     text = (
         '{"version": 1, "cluster": "cl", "topics": {"t": {"id": "x", '
         '"offsets": {"0": 5}, "epochs": {"0": 2}}}}'

@@ -1,4 +1,4 @@
-"""The option table: KafkaSourceSuite's bad options, Kafka's spellings, misspelt names."""
+"""Tests of the options of source and sink: Spark's invalid cases, aliases and defaults."""
 
 from __future__ import annotations
 

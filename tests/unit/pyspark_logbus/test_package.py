@@ -1,4 +1,4 @@
-"""The modules that each of Spark's processes imports, and settings compared with conf/."""
+"""Tests of the package: imported modules, Spark settings and lag in progress documents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def imported_by(code):
-    """Return the modules that a new interpreter has loaded after this code."""
+    """Run the code in a new interpreter; return the names of the modules that it has loaded."""
     script = f"{code}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True,
@@ -152,16 +152,16 @@ def of_topic(offsets):
         (offset_document({"0": 5}), offset_document({"0": 9}), 4, 0),
         (offset_document({"0": 5}), offset_document({"0": 9}), 1, 3),
         (offset_document({"0": 5}), offset_document({"0": 9}), 0, 4),
-        # The first batch's end offset document has its start offsets.
+        # The end offset of a query's first batch also contains its start offsets.
         (None, offset_document({"0": 9}, begin={"0": 2}), 6, 1),
-        # foreachBatch read the batch twice, so the number is unknown.
+        # More rows than offsets: foreachBatch read the batch twice, so the loss is unknown.
         (offset_document({"0": 5}), offset_document({"0": 9}), 8, None),
-        # A new partition starts at 0, or, with newPartitionOffsets=latest, at its first seen end.
+        # The driver does not know whether the new partition 1 was read from 0 or from offset 3.
         (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 7, 0),
         (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 4, 0),
         (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 6, None),
         (offset_document({"0": 5}), None, 0, None),
-        # Markers and aborted records have offsets and no rows.
+        # Transaction markers and aborted records have offsets, but give no rows.
         (offset_document({"0": 5}), {**offset_document({"0": 9}), "transactions": True}, 3, None),
         (offset_document({"0": 5}), {**offset_document({"0": 9}), "transactions": True}, 4, 0),
     ],
@@ -199,7 +199,7 @@ def test_lag_is_read_from_spark_progress():
 
 
 def test_batch_repeated_after_restart_reports_missing_rows():
-    """Spark does not call ``latestOffset`` for that batch, so its progress has null."""
+    """Spark does not call ``latestOffset`` for a repeated batch, so its progress has null there."""
     for latest in (None, "null"):
         source = {
             "latestOffset": latest, "startOffset": json.dumps(offset_document({"0": 5})),
@@ -212,7 +212,7 @@ def test_batch_repeated_after_restart_reports_missing_rows():
 
 
 def test_executors_do_not_import_pandas():
-    # pa.array, pa.scalar and to_numpy import pandas: half a second in each worker's first task.
+    # Calls of pa.array, pa.scalar and to_numpy would import pandas, which takes half a second.
     found = imported_by(
         "import pyarrow as pa, numpy as np\n"
         "from broker_lite.record import arrow\n"

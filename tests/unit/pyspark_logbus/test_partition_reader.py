@@ -1,4 +1,4 @@
-"""Batches of the log as Spark's columns: exact types, nulls, times, sizes."""
+"""Tests of a task's conversion of log batches to Spark's columns."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def test_batch_of_null_values_is_read():
 
 
 def test_batch_of_millions_of_tiny_rows_is_read(monkeypatch):
-    """The topic names of nine million rows exceed the 2 GiB of an Arrow column."""
+    """In one Arrow batch, the topic names of nine million rows would exceed 2 GiB, the limit of a
+    column."""
     count, name = 9_000_000, "t" * 249
     batch = fetched(1, deltas=np.arange(1))
     columns = Columns(count, None, None, None, None)
@@ -127,8 +128,8 @@ def test_batch_of_millions_of_tiny_rows_is_read(monkeypatch):
 
 
 def test_rows_appended_after_planning_are_reported_as_loss(monkeypatch, caplog):
-    """An unclean election truncated the log between a batch and its repetition. The log has grown
-    again, so the same range has other rows."""
+    """After the batch was planned, an unclean leader election truncated the log. Records of leader
+    epoch 4 were then appended at offsets of the planned range."""
     batches = [fetched(base=base) for base in (100, 104, 108)]
     epochs = [3, 4, 4]
     batches = [
@@ -193,8 +194,8 @@ def test_offset_column_is_contiguous_and_exact():
 
 
 def parts(*counts, size=8):
-    """Return batches with these numbers of rows and values of ``size`` bytes, at consecutive
-    offsets."""
+    """Yield a batch of each given number of rows, at consecutive offsets. Values have ``size``
+    bytes."""
     at = 0
     for count in counts:
         yield RANGE, fetched(count, base=at, value=pa.array([bytes(size)] * count))
@@ -244,7 +245,7 @@ def test_joined_batches_have_the_rows_of_each_batch(name):
     assert whole.to_pylist() == alone.to_pylist()
 
 
-def test_few_large_rows_are_emitted_without_delay():
+def test_batches_of_large_rows_are_joined_only_up_to_the_byte_limit():
     found = joined(parts(1, 1, 1, 1, size=reader.JOINED_BYTES // 2 + 8))
     assert [batch.num_rows for batch in found] == [2, 2]
     found = joined(parts(1, 1, size=reader.JOINED_BYTES + 8))
@@ -252,8 +253,8 @@ def test_few_large_rows_are_emitted_without_delay():
 
 
 def test_joined_batch_is_bounded_by_decoded_bytes(monkeypatch):
-    """The limit counts decoded bytes, because 8 MB of zeros are 300 bytes in the log. Regression:
-    258 such batches exceeded an Arrow column, and the rows after them were lost."""
+    """Regression: the limit counted compressed bytes. 258 batches of 8 MB of zeros, 300 bytes each
+    in the log, overflowed an Arrow column, and the rows after them were lost."""
     monkeypatch.setattr(reader, "JOINED_BYTES", 2_000)
     groups = list(reader._resize(parts(*[3] * 40, size=100)))
     sizes = [sum(reader._size(rows) for _, rows in group) for group in groups]
@@ -261,5 +262,5 @@ def test_joined_batch_is_bounded_by_decoded_bytes(monkeypatch):
     assert min(sizes[:-1]) >= 2_000
 
 
-def test_empty_range_yields_nothing():
+def test_empty_range_yields_no_batch():
     assert list(reader._resize([])) == []

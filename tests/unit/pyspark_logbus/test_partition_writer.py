@@ -1,4 +1,4 @@
-"""A task's Arrow batches as the log's columns: routing and conversion, without a broker."""
+"""Tests of a task's conversion of Arrow batches to the log's columns, without a broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_abort_reports_rows_left_in_the_log(caplog):
     assert second.startswith("micro-batch 7 failed: rows that its tasks have written stay")
 
 
-def test_constant_topic_needs_no_grouping():
+def test_batch_of_a_single_topic_is_not_copied():
     batch = pa.record_batch({"value": ["a", "b"]})
     [(topic, part)] = writer.by_topic(batch, "t", SinkColumns(value=0))
     assert (topic, part) == ("t", batch)
@@ -77,7 +77,7 @@ def test_strings_become_bytes_and_nulls_stay_null():
     assert found.value.type == pa.binary()
     assert found.key.to_pylist() == [None, b"k"]
     assert found.timestamp is None and found.headers is None
-    # The column is not copied: it uses the string column's memory.
+    # The binary column shares the string column's memory, so nothing was copied.
     assert found.value.buffers()[2].address == batch.column(0).buffers()[2].address
 
 
@@ -132,7 +132,8 @@ def test_producer_uses_the_query_options():
 
 
 def test_worker_caches_only_the_last_few_producers(monkeypatch):
-    """A worker outlives its queries, so one producer per set of options would accumulate."""
+    """A Spark worker outlives its queries, so without a limit it would keep the producers of all
+    of them."""
     monkeypatch.setattr(writer, "_sinks", {})
     made = []
     for number in range(writer.SINKS_MAX + 2):

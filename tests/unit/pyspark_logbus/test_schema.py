@@ -1,4 +1,4 @@
-"""The eight columns, a user's choice of them, and a sink's columns (KafkaSinkSuite's messages)."""
+"""Tests of the source's eight columns, of a user's schema and of the sink's columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM from Spark to the runner of a source, during work and during cleanup."""
+"""Tests of SIGTERM, which Spark sends to a source's Python runner to stop it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounds of ``logbus.read`` as options of a batch query."""
+"""Tests of how ``logbus.read`` translates time bounds to options of a batch query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's workers that write keep the memory of their rows; no other process does."""
+"""Tests that Spark's writing workers, and no other process, keep freed memory for later rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ print(pages() - before)
 
 
 def pages_of_ten_rounds(name: str) -> int:
-    """Return the number of page faults in ten rounds of 30 MB of rows, after the memory of a first
-    round was freed."""
+    """Run a process whose main module is ``name``. It allocates and frees 30 MB of rows eleven
+    times. Return the number of page faults after the first time."""
     program = [sys.executable, "-c", ROUNDS.format(name=name)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     return int(done.stdout)
@@ -39,5 +39,5 @@ def test_worker_reuses_memory_of_freed_rows() -> None:
 
 
 def test_memory_policy_changes_only_in_spark_workers() -> None:
-    """Outside Spark's workers freed rows return to the system as usual."""
+    """In another process, freed memory returns to the system, so each round has page faults."""
     assert pages_of_ten_rounds("some.program") > 10 * 30 * 256 // 2

@@ -1,4 +1,4 @@
-"""Spark's forked processes exclude modules from garbage collections; other processes do not."""
+"""Tests that processes of PySpark's daemon, and no others, exclude modules from collections."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ print(*counts)
 
 
 def counts(name: str) -> list[int]:
-    """Return the frozen objects after the first call, after a call without imports, and after more
-    imports."""
+    """Run a process whose main module is ``name``. Return its numbers of frozen objects after the
+    first call, after a call without imports, and after a call with imports."""
     program = [sys.executable, "-c", CALLS.format(name=name)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     return [int(word) for word in done.stdout.split()]
@@ -36,10 +36,10 @@ def counts(name: str) -> list[int]:
 def test_imported_modules_are_frozen_once_and_again_after_new_imports() -> None:
     first, second, third = counts("pyspark.daemon")
     assert first > 0
-    assert abs(second - first) < 500, "later objects are not frozen"
+    assert abs(second - first) < 500, "objects were frozen though no module was imported"
     assert third > first + 1000
 
 
 @pytest.mark.parametrize("name", ["notebook", "pyspark.worker"])
-def test_process_outside_spark_is_unchanged(name: str) -> None:
+def test_modules_are_not_frozen_in_other_processes(name: str) -> None:
     assert counts(name) == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""The demo's progress line, from before Spark's first batch to the end."""
+"""Tests of the demo's progress line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pyspark_logbus.demo.screen import Progress
 @pytest.mark.parametrize(
     ("progress", "bar", "said"),
     [
-        # Regression: the line showed "98 %, read 0" for seconds, as if the demo hung at its end.
+        # Regression: before the first batch, the line showed "98 %, read 0" for seconds.
         (Progress(98, 100, 0, 0, None, 0), 0, "sent 98/100; Spark starts its first batch …"),
         (Progress(100, 100, 50, 0, 50, 1), 14, "read 50  written 0  lag 50"),
         (Progress(100, 100, 100, 7, 0, 2), 28, "read 100  written 7  lag 0"),
-        # A repeated batch reads its rows twice.
+        # Spark has repeated a batch, so more rows were read than sent.
         (Progress(2000, 2000, 2500, 7, None, 2), 28, "sent 2,000/2,000  read 2,500  written 7"),
         (Progress(0, 0, 0, 0, None, 0), 28, "sent 0/0"),
     ],

@@ -1,4 +1,4 @@
-"""Sources of the demo's lines: files and the machine's logs."""
+"""Tests of where the demo's lines come from: a user's file and the machine's logs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_nul_bytes_do_not_hide_the_lines_of_a_user_file(tmp_path: Path) -> None:
     assert from_file(path, 100)[0].note == "the file has only blank lines"
 
 
-def test_file_with_a_false_suffix_is_an_error(tmp_path: Path) -> None:
+def test_file_with_the_suffix_of_another_format_is_an_error(tmp_path: Path) -> None:
     for ending in (".gz", ".xz", ".bz2"):
         path = tmp_path / f"plain{ending}"
         path.write_bytes(b"plain text\n")
@@ -49,7 +49,7 @@ def test_file_with_a_false_suffix_is_an_error(tmp_path: Path) -> None:
 def test_machine_log_is_read_only_up_to_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: each file was first read whole."""
+    """Regression: each file was read whole before the limit was applied."""
     path = tmp_path / "endless.log"
     with path.open("wb") as file:
         file.write(b"one\ntwo\nthree\n")
