@@ -223,7 +223,8 @@ def test_unreadable_topic_setting_does_not_stop_the_controller(setting: str) -> 
     topic = TopicView("t", "id", (PartitionView(0, (1, 2, 3), state),), config)
     assert machine.step(0, ev.Loaded(1, live, {"t": topic}, {})) == []
     effects = machine.step(0, ev.SuspectsChanged({2: 12, 3: 13}))
-    # The default min.insync.replicas, a majority, applies. One suspected member stays for it.
+    # Instead of the unreadable setting, the default min.insync.replicas of 2 applies. One suspected
+    # replica therefore stays in the ISR.
     [write] = [effect for effect in effects if isinstance(effect, fx.WriteStates)]
     assert [replica.broker_id for replica in write.changes[0].state.isr] == [1, 2]
 

@@ -141,7 +141,7 @@ def code_of(name: str, version: int, data: bytes) -> int:
 def test_oversized_request_is_refused_and_the_connection_stays_open() -> None:
     """If the broker closed the connection, the leader of a large group would retry for ever.
 
-    An assignment may be as long as the group coordinator's own limit.
+    SyncGroup requests have a higher limit, because a group's assignment may be large.
     """
 
     async def body(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Tests of producer snapshot files: the number kept, the loaded one, and the deleted ones."""
+"""Tests of producer snapshot files: which ones a log keeps, loads and deletes."""
 
 from __future__ import annotations
 

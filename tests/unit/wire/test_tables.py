@@ -306,7 +306,7 @@ def test_add_offsets_to_txn_response_to_a_broker_has_transaction_number_and_coor
     _, reader = read_response_header(memoryview(octets)[4:], ApiKey.ADD_OFFSETS_TO_TXN, 4)
     assert AddGroupRequest.decode(reader) == response
     assert reader.left == 0
-    # A client's response has no tagged field of logbus.
+    # A response for a client has no tagged fields, so the added fields keep their defaults.
     reader = Reader(memoryview(bytes.fromhex("00000000" + "0033" + "00")))
     assert AddGroupRequest.decode(reader) == AddGroupResponse(51)
 

@@ -262,7 +262,7 @@ def test_refused_batch_aborts_its_transaction_and_discards_waiting_batches() -> 
     bench = Bench()
     bench.begin()
     bench.send()
-    other = bench.send()  # This batch waits, because the first batch of an identity is sent alone.
+    other = bench.send()  # This batch waits until the producer id's first batch is acknowledged.
     bench.acknowledge(p0=(INVALID_EPOCH, -1))
     assert isinstance(other.error, TransactionAbortedError)
     assert isinstance(bench.shut, TransactionAbortedError)

@@ -354,7 +354,8 @@ def test_pool_is_shared_only_by_clients_with_the_same_credential() -> None:
 
 
 class LoginServer(Server):
-    """A server that accepts PLAIN logins for sessions of 1 ms, or refuses them with ``refuses``."""
+    """A server that accepts PLAIN logins for sessions of 1 ms. If ``refuses`` is set, it refuses
+    them."""
 
     def __init__(self) -> None:
         super().__init__()

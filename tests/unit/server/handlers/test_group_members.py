@@ -521,7 +521,8 @@ def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> Non
         thief = world.brokers[3 - one.broker].registry
         await thief.groups.claim("g")
         assert await asyncio.wait_for(joining, 1) == NotCoordinatorError.code
-        # The hash of the group still selects this broker, so the next join claims the group again.
+        # The hash of the group's name still selects this broker as coordinator, so it claims the
+        # group again at the next join.
         two.id = ""
         assert await two.join() == 0
         assert two.generation == 2

@@ -124,7 +124,7 @@ def test_elect_leaders_elects_preferred_leaders(version: int) -> None:
             ("u", 0): UnknownTopicOrPartitionError.code,
         }
         assert view_of(world, "t").state.leader == 2
-        # For all partitions, the answer lists attempted elections only.
+        # The response to a request for all partitions lists only attempted elections.
         await world.ask(ALTER, 1, topics=moves("t", p1=[1, 2]))
         answer = await world.ask(ELECT, version, topic_partitions=None, timeout_ms=5000)
         assert elected(answer) == {("t", 1): 0}

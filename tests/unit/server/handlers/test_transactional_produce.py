@@ -295,10 +295,8 @@ def test_verification_after_the_end_of_its_transaction_is_ignored() -> None:
 
 
 def test_marker_with_a_raised_epoch_does_not_end_the_next_transaction() -> None:
-    """The marker of a transaction has the epoch of the next transaction.
-
-    The next transaction's first batch may already wait for its verification.
-    """
+    """The end of a transaction raises the producer epoch, so its marker has the next transaction's
+    epoch. The marker may arrive while the next transaction's first batch is being verified."""
 
     async def test(world: World) -> None:
         producer = await started(world)

@@ -449,7 +449,7 @@ def test_unread_large_response_leaves_budget_for_small_ones() -> None:
         for peer, mib in zip(peers, (8, 7, 2)):
             await peer.send(framed(bytes([mib])))
             await turns()
-        # Responses may use 12 MiB while one is unread. 8 and 7 MiB exceed that, 8 and 2 do not.
+        # Unread responses may use 12 MiB. The response of 7 MiB would exceed that, so it waits.
         assert [mib for mib, _ in built] == [8, 2] and budget.is_waited_for
         peers[0].close()
         built[0][1].answer([b"late"])

@@ -37,7 +37,7 @@ def test_evicted_appends_need_a_crc_check() -> None:
     assert not cache.is_recent(later, 149)
 
 
-def test_append_times_have_a_resolution_of_one_second() -> None:
+def test_crc_cache_remembers_append_times_to_the_second() -> None:
     cache = CrcCache(0)
     for second in range(300):
         for offset in range(10):

@@ -115,10 +115,8 @@ def test_only_column_batches_are_transcoded_to_rows(log: Log) -> None:
 def test_column_batch_that_decompresses_beyond_the_limit_is_transcoded_only_on_request(
     log: Log,
 ) -> None:
-    """Such a batch is transcoded only as the first batch of a fetch.
-
-    After other records, the batch is left to the next fetch.
-    """
+    """``prepare`` raises OversizedBatch if the batch is the first of a fetch, and accepts the size
+    in a second call. Behind other records, the batch is left to the next fetch."""
     append(log, columns_batch([b"first"]))
     append(log, inflated_columns(6 * MIB))
     row = wanted(log, rows_only=True)
