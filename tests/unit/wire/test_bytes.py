@@ -1,4 +1,5 @@
-"""Frames that the code encodes and decodes equal the recorded ones in tests/bytes/frames.txt."""
+"""Tests that frames are encoded to, and decoded from, the recorded bytes of
+tests/bytes/frames.txt."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Tests of refusals of unserved requests. kafka-python's decoders read them; for APIs that
-kafka-python lacks, recorded bytes of Kafka's Java classes are compared."""
+"""Tests of the error responses to requests that the broker does not serve.
+
+kafka-python decodes the responses. For APIs that kafka-python lacks, the tests compare them with
+bytes that Kafka's Java classes wrote.
+"""
 
 from __future__ import annotations
 
