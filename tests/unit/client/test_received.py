@@ -137,7 +137,7 @@ def test_offset_gaps_are_kept_in_decoded_rows() -> None:
     assert records(WHERE, decoded) == [Record("t", 1, 23, 6, None, b"b", [("h", b"x")])]
 
 
-def test_records_have_all_columns() -> None:
+def test_decoded_records_have_the_values_of_all_columns() -> None:
     columns = Columns(
         3,
         binary_of([b"k", None, b""]),

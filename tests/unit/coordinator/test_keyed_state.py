@@ -237,7 +237,7 @@ def test_load_refuses_a_copy_with_missing_rows(monkeypatch: pytest.MonkeyPatch) 
         log.load()
 
 
-def test_puts_of_one_turn_are_one_batch() -> None:
+def test_puts_of_one_turn_are_written_as_one_batch() -> None:
     log = Log()
     for number in range(100):
         log.put(b"%d" % number, b"v")

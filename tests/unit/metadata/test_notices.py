@@ -35,7 +35,7 @@ def after(*news: News) -> Notices:
     return Notices(notices.sequence, n.decode_notices(data))
 
 
-def test_encoding_matches_golden_bytes() -> None:
+def test_notice_encoding_matches_golden_bytes() -> None:
     states = states_changed([StateChange("b", 4, STATE, "T"), *changes("a", 1)])
     made = (Notice(3, News({"t": None, "a": (0, 1)})), Notice(4, states), Notice(5, News({})))
     assert n.encode_notices(made) == (

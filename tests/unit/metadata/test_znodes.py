@@ -91,11 +91,11 @@ BYTES = [
 
 
 @pytest.mark.parametrize(("encoded", "golden"), BYTES)
-def test_encoding_matches_golden_bytes(encoded: bytes, golden: bytes) -> None:
+def test_znode_encodings_match_golden_bytes(encoded: bytes, golden: bytes) -> None:
     assert encoded == golden
 
 
-def test_decoding_reverses_encoding() -> None:
+def test_znodes_round_trip() -> None:
     assert z.decode_registration("/p", z.encode_registration(REGISTRATION)) == REGISTRATION
     assert z.decode_registration("/p", z.encode_registration(DRAINING)) == DRAINING
     moving = z.Assignment("T", ((1, 2), (3,)), {0: z.Move((2,), (1,))})

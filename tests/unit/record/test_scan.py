@@ -63,12 +63,12 @@ def test_candidates_inside_a_record_are_not_taken_as_records() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 9, 11, 1000])
-def test_wrong_record_count_is_corrupt(count: int) -> None:
+def test_batch_with_a_wrong_record_count_is_corrupt(count: int) -> None:
     with pytest.raises(CorruptMessageError):
         scan.find_records(body_of([b"content"] * 10), count)
 
 
-def test_cut_body_is_corrupt() -> None:
+def test_truncated_batch_body_is_corrupt() -> None:
     body = body_of([b"content", b"x" * 200])
     for size in range(len(body)):
         with pytest.raises(CorruptMessageError):

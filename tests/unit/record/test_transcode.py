@@ -231,7 +231,7 @@ def test_changed_byte_of_a_row_batch_gives_the_result_of_the_row_decoder() -> No
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 1 << 20])
-def test_wrong_record_count_is_corrupt(count: int) -> None:
+def test_batch_with_a_wrong_record_count_is_corrupt(count: int) -> None:
     buffer = encode_rows([Row(i, i, b"key", b"value") for i in range(4)])
     fields = batch.read_header(buffer)._replace(record_count=count)
     fmt.HEADER.pack_into(buffer, 0, *fields)

@@ -50,7 +50,7 @@ def test_openmetrics_is_served_if_the_request_accepts_it() -> None:
     assert body.endswith(b"# EOF\n")
 
 
-def test_label_values_are_escaped() -> None:
+def test_metric_label_values_are_escaped() -> None:
     metrics = Metrics()
     metrics.count("replica_fetch_errors", 'a"b\\c\nd')
     assert r'{error="a\"b\\c\nd"} 1.0' in text(metrics)

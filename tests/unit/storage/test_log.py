@@ -602,7 +602,7 @@ def test_append_racing_with_deletion_does_not_stop_the_data_directory() -> None:
     assert not disk.manager.failed
 
 
-def test_close_is_idempotent() -> None:
+def test_second_close_of_a_log_has_no_effect() -> None:
     disk = Disk(TopicConfig())
     disk.write(3)
     disk.log.close()

@@ -30,12 +30,12 @@ def judge(made: ProducerState, *args: int, forgot: bool = False, **kwargs: int):
     return made.check(header(*args, **kwargs), may_have_forgotten=forgot)
 
 
-def test_next_sequence_is_accepted() -> None:
+def test_batch_with_the_next_sequence_is_accepted() -> None:
     assert judge(state(0, 1, 2), 3) is None
 
 
 @pytest.mark.parametrize("sequence", [4, 2000, LAST])
-def test_sequence_gap_is_refused(sequence: int) -> None:
+def test_batch_after_a_sequence_gap_is_refused(sequence: int) -> None:
     with pytest.raises(OutOfOrderSequenceError, match="the partition expects 3"):
         judge(state(0, 1, 2), sequence)
 

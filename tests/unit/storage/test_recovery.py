@@ -284,7 +284,7 @@ def test_log_without_segments_continues_at_the_recovery_point() -> None:
     assert [(d.first_offset, d.next_offset) for d in log.reader.corruption] == [(0, 10)]
 
 
-def test_damage_survives_a_clean_restart() -> None:
+def test_damage_is_still_reported_after_a_clean_restart() -> None:
     disk = Disk()
     disk.write(80, checkpoint=True)
     disk.flip(segment_name(34), 3 * 120 + 3)

@@ -28,7 +28,7 @@ def test_subscription_and_assignment_round_trip() -> None:
     assert decode_assignment(encode_assignment(())) == ()
 
 
-def test_encoding_matches_kafka_bytes() -> None:
+def test_subscription_and_assignment_encode_to_kafkas_bytes() -> None:
     assert encode_subscription(("t",)) == bytes.fromhex("0000 00000001 0001 74 ffffffff")
     assert encode_assignment([TopicPartition("t", 5)]) == bytes.fromhex(
         "0000 00000001 0001 74 00000001 00000005 ffffffff"

@@ -312,7 +312,7 @@ def test_response_without_records_is_one_part() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 17])
-def test_truncated_requests_are_refused(version: int) -> None:
+def test_truncated_fetch_requests_are_refused(version: int) -> None:
     frame = view(encode_request(REQUEST, correlation_id=5, client_id="c", version=version))
     at = parse_header(frame).body_at
     for size in range(at, len(frame)):
@@ -321,7 +321,7 @@ def test_truncated_requests_are_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 17])
-def test_truncated_responses_are_refused(version: int) -> None:
+def test_truncated_fetch_responses_are_refused(version: int) -> None:
     frame = view(joined(encode_response(ANSWERS, version, 77)))
     for size in range(len(frame)):
         with pytest.raises(ProtocolError):

@@ -96,7 +96,7 @@ LIES: list[tuple[Read, str]] = [
 
 
 @pytest.mark.parametrize(("read", "octets"), LIES)
-def test_false_lengths_are_refused(read: Read, octets: str) -> None:
+def test_invalid_lengths_and_counts_are_refused(read: Read, octets: str) -> None:
     with pytest.raises(ProtocolError):
         read(Reader(bytes.fromhex(octets)))
 
@@ -151,7 +151,7 @@ def test_varints_round_trip(value: int) -> None:
 
 
 @given(st.text(max_size=300), st.binary(min_size=16, max_size=16), st.lists(st.integers(-9, 9)))
-def test_mixed_values_round_trip(text: str, raw: bytes, numbers: list[int]) -> None:
+def test_mixed_primitive_values_round_trip(text: str, raw: bytes, numbers: list[int]) -> None:
     writer = Writer()
     writer.string(text)
     writer.uuid(topic_id_text(raw))

@@ -192,7 +192,7 @@ def test_client_decodes_produce_responses_of_the_broker(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
-def test_truncated_requests_are_refused(version: int) -> None:
+def test_truncated_produce_requests_are_refused(version: int) -> None:
     topics = [TopicRecords("name", TOPIC_ID, [PartitionRecords(0, b"records")])]
     parts = encode_request(
         topics, acks=-1, timeout_ms=1, correlation_id=1, client_id="c", version=version
@@ -205,7 +205,7 @@ def test_truncated_requests_are_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 5, 8, 9, 13])
-def test_truncated_responses_are_refused(version: int) -> None:
+def test_truncated_produce_responses_are_refused(version: int) -> None:
     row = ProducedPartition(4, 87, 10, 20, 5, "why", [RecordError(2, "bad")], 1, 6)
     frame = view(
         encode_response(ProduceResponse([ProducedTopic("a", TOPIC_ID, [row])], 1), version, 12)

@@ -161,7 +161,7 @@ def test_java_only_requests_are_refused_in_their_own_format(
     assert octets is not None and octets[4:] == answered
 
 
-def test_every_refused_api_is_listed() -> None:
+def test_refusals_file_lists_every_unserved_api_version() -> None:
     every = [
         f"{api.name} {version}"
         for api in NEWEST.values()

@@ -80,7 +80,7 @@ def test_position_advances_by_offsets_not_by_rows() -> None:
     assert any(each.is_void for each in found.batches)
 
 
-def test_empty_answer_keeps_the_position() -> None:
+def test_empty_fetch_response_keeps_the_position() -> None:
     position = at(5)
     assert position.take(answer()) == Walked([], 5, None, 3)
     assert position.offset == 5

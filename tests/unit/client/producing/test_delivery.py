@@ -238,7 +238,7 @@ def test_unanswered_batches_are_resent_unchanged_and_in_order() -> None:
     assert "t" in bench.delivery.stale
 
 
-def test_retry_waits_for_the_backoff() -> None:
+def test_batch_is_retried_after_the_backoff() -> None:
     bench = Bench()
     bench.add(make())
     bench.answer(bench.send()[0], NOT_LEADER)
@@ -600,7 +600,7 @@ def test_deleted_topic_fails_its_queued_batches() -> None:
     assert not bench.delivery.topics()
 
 
-def test_close_fails_all_batches() -> None:
+def test_fail_all_fails_sent_and_waiting_batches() -> None:
     bench = Bench(max_in_flight=1)
     batches = [make(), make()]
     bench.add(*batches)

@@ -380,7 +380,7 @@ def test_produce_request_with_acks_0_expects_no_response() -> None:
     assert not bench.world.the(ApiKey.PRODUCE).exchange.has_answer
 
 
-def test_close_fails_remaining_rows() -> None:
+def test_close_of_the_sender_fails_remaining_rows() -> None:
     bench = Bench()
     under_way = bench.rows((b"k", b"v"))
     waiting = OpenRows("t", threading.Condition(), lambda _: None, 1)

@@ -134,7 +134,7 @@ def test_offset_fetch_is_answered_in_every_version(version: int) -> None:
     run(body)
 
 
-def test_invalid_commits_are_refused() -> None:
+def test_invalid_offset_commits_are_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", 2)
