@@ -164,7 +164,8 @@ def small(base: int, values: list[bytes], epoch: int = 3, attributes: int = 0) -
 
 
 def found_in(items: list[Item], start: int = 0, end: int = 1 << 40) -> list[list[int] | Skipped]:
-    """Decode the batches, check values and timestamps, and return the offsets of each slice."""
+    """Decode the batches and check values and timestamps. Return the offsets of the records that
+    were decoded together, as a list each."""
     seen: list[list[int] | Skipped] = []
     for found in decode_all([list(items)], WHERE, start, end):
         if isinstance(found, Skipped):

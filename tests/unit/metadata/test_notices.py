@@ -125,7 +125,7 @@ def test_oldest_notices_beyond_the_limits_are_dropped() -> None:
 def test_only_the_newest_notices_include_states() -> None:
     small = kept_of(*[states_changed(changes("t", 1))] * 20)
     assert have_states(small) == [False] * 12 + [True] * 8
-    # A controller writes at most 500 states at once. These have large numbers.
+    # A controller writes at most 500 states at once. Large numbers make these states long.
     write = states_changed(
         StateChange(f"topic-{number // 100}", number % 100, large_state(number), "T")
         for number in range(500)
@@ -133,7 +133,7 @@ def test_only_the_newest_notices_include_states() -> None:
     kept = kept_of(*[write] * 4)
     assert have_states(kept) == [False, False, True, True]
     assert len(n.encode_notices(kept)) < n.KEPT_BYTES_MAX
-    # A notice whose states alone exceed the limit has none.
+    # If the states of a single notice exceed the limit, the notice is kept without them.
     names = [StateChange(f"{number:0100}", 0, STATE, "T") for number in range(500)]
     assert have_states(kept_of(states_changed(names))) == [False]
 

@@ -18,7 +18,8 @@ def count(
 
 
 def segments(*newest_days: float, size: int = 100) -> list[SegmentFacts]:
-    """Return segments of ten offsets whose newest records, and appends, are so many days old."""
+    """Return a segment of ten offsets for each given age in days of its newest record. Appends are
+    as old as the records."""
     return [
         SegmentFacts(i * 10, size, NOW - int(days * DAY), NOW - int(days * DAY))
         for i, days in enumerate(newest_days)
@@ -82,7 +83,7 @@ def one(max_timestamp: int, appended: int) -> list[SegmentFacts]:
         "no timestamp and recent append: kept by append time",
     ],
 )
-def test_age_of_segments_with_timestamps_far_from_now(
+def test_segment_expires_by_a_plausible_timestamp_or_else_by_append_time(
     max_timestamp: int, appended: int, gone: bool
 ) -> None:
     assert count(one(max_timestamp, appended), retention_ms=7 * DAY) == int(gone)

@@ -85,7 +85,7 @@ def test_kafka_python_decodes_responses_of_the_broker(key: int, version: int) ->
     for _ in range(10):
         sent = message(kind, version, rng)
         if key == ApiKey.API_VERSIONS:
-            sent.error_code = 0  # kafka-python decodes errors in version 0.
+            sent.error_code = 0  # kafka-python decodes an error response as if of version 0.
         expected = plain(sent, kind._struct, version)
         octets = tables.encode(key, version, 41, sent)
         assert int.from_bytes(octets[:4], "big") == len(octets) - 4

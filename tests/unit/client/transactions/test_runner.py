@@ -96,7 +96,7 @@ class Bench:
         return lambda asked: self.reply(asked, make(asked.message))
 
     def reply(self, asked: Asked, answer: Any) -> None:
-        """Answer a request with a decoded response, which skips the codec."""
+        """Answer a request with a response object, which is not encoded."""
         self.world.asked.remove(asked)
         self.world.call_soon(lambda: asked.on_answer(answer))
 
