@@ -68,10 +68,13 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
 
 
 def decode_entries(path: str, data: bytes) -> frozenset[Entry]:
-    return frozenset(
+    found = frozenset(
         Entry(_text(principal), _text(host), acls.Operation(operation), Permission(permission))
         for principal, host, operation, permission in decode_value(path, data)["entries"]
     )
+    if any(entry.permission is Permission.ANY for entry in found):
+        raise ValueError("an entry neither allows nor denies")
+    return found
 
 
 def _text(value: object) -> str:

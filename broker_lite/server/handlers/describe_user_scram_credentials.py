@@ -30,8 +30,14 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         if times > 1:
             code, found = DuplicateResourceError.code, {}
             reason = f"user {name!r} occurs more than once in the request"
-        elif not found:
-            code, reason = ResourceNotFoundError.code, f"there is no user {name!r}"
+        elif not found and message.users:
+            # A list of all users has also those whose znode cannot be read, without credentials.
+            code = ResourceNotFoundError.code
+            reason = (
+                f"the znode of user {name!r} cannot be read; set a password with: logbus user add"
+                if name in users
+                else f"there is no user {name!r}; list the users with: logbus user list"
+            )
         credentials = tuple(
             DescribedCredential(NUMBERS[mechanism], credential.iterations, credential.salt)
             for mechanism, credential in sorted(found.items())

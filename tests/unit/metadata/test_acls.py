@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from hypothesis import given
@@ -91,6 +92,7 @@ def test_changed_acls_reach_all_brokers_within_a_second() -> None:
         b'{"version": 1, "entries": [["User:a"]]}',
         b'{"version": 1, "entries": [[null, "*", 3, 3]]}',
         b'{"version": 1, "entries": [["User:a", "*", 99, 3]]}',
+        b'{"version": 1, "entries": [["User:a", "*", 3, 1]]}',
     ],
 )
 def test_unreadable_acl_znode_denies_its_resource_until_it_is_replaced(
@@ -150,7 +152,24 @@ def test_acl_znode_of_an_unknown_resource_kind_is_skipped(caplog: pytest.LogCapt
     assert "znode /acls/robot/literal/r cannot be read" in caplog.text
 
 
-@pytest.mark.parametrize("data", [b"{}", b'{"version": 1, "mechanisms": {"SCRAM-SHA-1": 1}}'])
+def _user(**changes: object) -> bytes:
+    row = {"salt": "c2FsdA==", "iterations": 4096, "keys": [["a2V5", "a2V5"]], "old_until_ms": 0}
+    value = {"version": 1, "mechanisms": {"SCRAM-SHA-256": {**row, **changes}}}
+    return json.dumps(value).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{}",
+        b'{"version": 1, "mechanisms": {"SCRAM-SHA-1": 1}}',
+        _user(keys=[]),
+        _user(keys=[["a2V5"]]),
+        _user(iterations="4096"),
+        _user(old_until_ms=None),
+        _user(salt=7),
+    ],
+)
 def test_unreadable_user_cannot_log_in_until_its_password_is_set(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

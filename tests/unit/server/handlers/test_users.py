@@ -10,6 +10,8 @@ from support import handler_world
 from support.handler_world import World, struct
 
 from broker_lite.client.administration.users import Credential, upsertion
+from broker_lite.metadata.credentials import user_path
+from broker_lite.metadata.store import Set
 from broker_lite.model import ScramMechanism
 from broker_lite.security.scram import derive_keys
 from broker_lite.server.network.context import RequestContext, Session
@@ -83,6 +85,31 @@ def test_invalid_changes_of_scram_users_have_distinct_errors() -> None:
         user = struct("DescribeUserScramCredentials", "UserName", name="absent")
         answer = await world.ask("DescribeUserScramCredentials", 0, users=[user])
         assert answer.results[0].error_code == 91
+
+    handler_world.run(body)
+
+
+def test_list_of_users_has_those_that_cannot_be_read() -> None:
+    """Regression: one malformed znode made ``logbus user list`` fail."""
+
+    async def body(world: World) -> None:
+        await world.start(1)
+        assert await alter(world, [], [upsert("alice", "a"), upsert("bob", "b")]) == {
+            "alice": 0,
+            "bob": 0,
+        }
+        registry, path = world.brokers[1].registry, user_path("alice")
+        assert await world.stores[1].write([Set(path, b"{}", 0)]) is None
+        await registry._refresh_security([path])
+        registry._publish()
+        rows = (await world.ask("DescribeUserScramCredentials", 0, users=None)).results
+        assert [(row.user, row.error_code, len(row.credential_infos)) for row in rows] == [
+            ("alice", 0, 0),
+            ("bob", 0, 1),
+        ]
+        user = struct("DescribeUserScramCredentials", "UserName", name="alice")
+        [row] = (await world.ask("DescribeUserScramCredentials", 0, users=[user])).results
+        assert row.error_code == 91 and "logbus user add" in row.error_message
 
     handler_world.run(body)
 
