@@ -28,15 +28,15 @@ def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> Log
     size = event.metadata_bytes
     if size > limits.member_bytes_max:
         return InvalidRequestError(
-            f"a member of group {group!r} sends {size} bytes of metadata; the limit is "
-            f"{limits.member_bytes_max}: subscribe to fewer topics"
+            f"a member of group {group!r} sent {size} bytes of metadata, but at most "
+            f"{limits.member_bytes_max} are allowed; subscribe to fewer topics"
         )
     own = roster.find(event.member_id, event.instance_id)
     others = roster.metadata_bytes - (0 if own is None else own.metadata_bytes)
     if others + size > limits.group_bytes_max:
         return GroupMaxSizeReachedError(
-            f"the members of group {group!r} would have {others + size} bytes of metadata; the "
-            f"limit is {limits.group_bytes_max}: use fewer members or topics"
+            f"the members of group {group!r} would have {others + size} bytes of metadata, but at "
+            f"most {limits.group_bytes_max} are allowed; use fewer members or topics"
         )
     if not roster.fits(event.protocol_type, event.protocols, own):
         return InconsistentGroupProtocolError(

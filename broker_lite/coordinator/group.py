@@ -206,7 +206,7 @@ class Group:
         elif error is None and event.must_ask_twice and event.instance_id is None:
             self._roster.pending[event.new_member_id] = self._now_ms + event.session_timeout_ms
             self._arm(self._now_ms + event.session_timeout_ms)
-            error = MemberIdRequiredError("join again with the member id of this answer")
+            error = MemberIdRequiredError("join again with the member id of this response")
             self._reply(event.token, fx.JoinResult(error, event.new_member_id))
             return
         elif error is None:
@@ -316,7 +316,7 @@ class Group:
 
     def _rebalance(self) -> None:
         if self.state is State.COMPLETING:
-            again = RebalanceInProgressError(f"group {self.name!r} rebalances again")
+            again = RebalanceInProgressError(f"group {self.name!r} rebalances again; join again")
             for member in self._roster.members.values():
                 if member.sync_token is not None:
                     self._answer_waiting(member, again)
@@ -513,7 +513,8 @@ class Group:
             )
         if event.generation < 0 and not event.member_id and event.instance_id is None:
             return UnknownMemberIdError(
-                f"group {self.name!r} has members, so only members may commit; stop them first"
+                f"group {self.name!r} has members, so only members may commit; stop the members "
+                "first"
             )
         error = self._check_generation(event.member_id, event.instance_id, event.generation)
         if error is not None:
@@ -535,7 +536,7 @@ class Group:
             # A new generation is being written. Refuse the commit, because the next owner could
             # read the offsets before this commit is written.
             return IllegalGenerationError(
-                f"generation {event.generation} of group {self.name!r} has ended"
+                f"generation {event.generation} of group {self.name!r} has ended; join again"
             )
         if error is None:
             self._renew(self._roster.members[event.member_id])
@@ -562,7 +563,9 @@ class Group:
 
     def _remove(self, member: Member) -> None:
         self._roster.remove(member)
-        error = UnknownMemberIdError(f"{member.member_id!r} left group {self.name!r}")
+        error = UnknownMemberIdError(
+            f"member {member.member_id!r} has left group {self.name!r}; join again"
+        )
         self._answer_waiting(member, error)
 
     def _after_removals(self, count_before: int) -> None:

@@ -347,7 +347,9 @@ class Replay:
 
     def _mark(self, offset: int, value: bytes) -> None:
         if len(value) != _MARK.size:
-            raise CorruptMessageError(f"offset {offset}: unknown marker of {len(value)} bytes")
+            raise CorruptMessageError(
+                f"offset {offset}: the marker has {len(value)} bytes, not {_MARK.size}"
+            )
         kind, number, count = _MARK.unpack(value)
         self._last_copy = max(self._last_copy, number)
         if kind == _BEGIN:
@@ -356,8 +358,8 @@ class Replay:
             _, began, rows = self._begun
             if self._rows - 1 - rows < count:
                 raise CorruptMessageError(
-                    f"offset {offset}: a copy of {count} keys began at offset {began}, and"
-                    f" {self._rows - 1 - rows} records follow it"
+                    f"offset {offset}: the copy that began at offset {began} declares {count} "
+                    f"keys, but only {self._rows - 1 - rows} records follow"
                 )
             self.delete_before = began if began > self._start else None
 

@@ -79,7 +79,7 @@ def decode_entries(path: str, data: bytes) -> frozenset[Entry]:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not text")
     return value
 
 

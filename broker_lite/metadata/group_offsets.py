@@ -689,9 +689,13 @@ class GroupOffsets:
     def _complete(self, key: TopicPartition, offset: CommittedOffset) -> CommittedOffset:
         topic = self._find_topic(key.topic)
         if topic is None or not 0 <= key.partition < len(topic.partitions):
-            raise UnknownTopicOrPartitionError(f"partition {key} does not exist")
+            raise UnknownTopicOrPartitionError(
+                f"partition {key} does not exist, so no offset is committed"
+            )
         if offset.topic_id not in (NULL_TOPIC_ID, topic.topic_id):
-            raise UnknownTopicIdError(f"topic {key.topic!r} was deleted and recreated")
+            raise UnknownTopicIdError(
+                f"topic {key.topic!r} was deleted and recreated, so the offset is not committed"
+            )
         commit_ms = self._now_ms() if offset.commit_ms == NO_TIMESTAMP else offset.commit_ms
         return offset._replace(topic_id=topic.topic_id, commit_ms=commit_ms)
 

@@ -142,7 +142,7 @@ class PartOperations:
             write.fail(
                 TransactionAbortableError(
                     f"group {self._group!r} has {count} pending commits of open transactions, the "
-                    "limit; end transactions, or send offsets less often in each"
+                    "maximum; end some transactions, or send offsets less often in each"
                 )
             )
             return

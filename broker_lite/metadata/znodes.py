@@ -661,7 +661,10 @@ class _Value(dict[str, Any]):
     path: str
 
     def __missing__(self, key: str) -> Any:
-        raise UnsupportedVersionError(f"znode {self.path} has no {key!r}; another program wrote it")
+        raise UnsupportedVersionError(
+            f"znode {self.path} has no field {key!r}, so another program wrote it; give "
+            "zookeeper.connect a chroot that only logbus uses"
+        )
 
 
 def decode_value(path: str, data: bytes) -> dict[str, Any]:

@@ -126,7 +126,9 @@ def read_auth_file(path: str | Path) -> tuple[str, ...]:
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise InvalidConfigError(f"zookeeper.auth.file={path}: {reason}") from None
+        raise InvalidConfigError(
+            f"zookeeper.auth.file={path}: the file cannot be read: {reason}"
+        ) from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidConfigError(
             f"zookeeper.auth.file={path}: other users may read it; run: chmod 600 {path}"
@@ -173,7 +175,9 @@ def close_znodes(
                 client.set_acls(path, CREATOR_ALL_ACL)
         left = [path for path in paths if _is_open(client, path)]
         if left:
-            raise InvalidConfigError(f"znode {left[0]} of {address} is still open to all")
+            raise InvalidConfigError(
+                f"znode {left[0]} of {address} is still open to all; run the command again"
+            )
         return len(paths)
 
 

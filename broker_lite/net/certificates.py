@@ -29,7 +29,9 @@ def check_certificate(path: str, setting: str, host: str, now_ms: int) -> int:
     try:
         certificate = x509.load_pem_x509_certificate(Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        raise InvalidConfigError(f"{setting}={path}: no PEM certificate: {error}") from None
+        raise InvalidConfigError(
+            f"{setting}={path}: the file has no PEM certificate: {error}"
+        ) from None
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if _ms(ends) < now_ms:
         raise InvalidConfigError(
@@ -102,7 +104,9 @@ def read_revocations(
         parts = Path(path).read_bytes().split(_END_OF_LIST)[:-1]
         found = tuple(x509.load_pem_x509_crl(part + _END_OF_LIST) for part in parts)
     except (OSError, ValueError) as error:
-        raise InvalidConfigError(f"{setting}={path}: no PEM revocation list: {error}") from None
+        raise InvalidConfigError(
+            f"{setting}={path}: the file has no PEM revocation list: {error}"
+        ) from None
     if not found:
         raise InvalidConfigError(
             f"{setting}={path}: the file has no revocation list (-----BEGIN X509 CRL-----); "

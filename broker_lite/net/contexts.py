@@ -57,8 +57,8 @@ def _client_context(
             context.load_verify_locations(cadata=security.ca_certificates)
         except (ssl.SSLError, ValueError):
             raise InvalidConfigError(
-                "ssl.truststore.certificates is no PEM text of CA certificates: "
-                "-----BEGIN CERTIFICATE----- …"
+                "ssl.truststore.certificates is not the PEM text of CA certificates, which begins "
+                "with -----BEGIN CERTIFICATE-----"
             ) from None
     if not security.ca_location and not security.ca_certificates:
         context.load_default_certs()
@@ -103,7 +103,8 @@ def trust(context: ssl.SSLContext, path: str, setting: str) -> None:
             "name a file of CA certificates"
         ) from None
     except OSError as error:
-        raise InvalidConfigError(f"{setting}={path}: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise InvalidConfigError(f"{setting}={path}: cannot be read: {reason}") from None
 
 
 def load_certificate(
@@ -143,7 +144,8 @@ def load_certificate(
             why = "is unusable, or ssl.key.password is wrong,"
         raise InvalidConfigError(
             f"{key_setting}={key or certificate}: the private key {why} in "
-            f"{setting}={certificate} ({error.reason or error}); give PEM files of one pair"
+            f"{setting}={certificate} ({error.reason or error}); give the PEM files of a "
+            "certificate and its key"
         ) from None
 
 
@@ -167,7 +169,9 @@ def tls_failure(
             "trusts"
         )
     if "PROTOCOL_VERSION" in reason or "UNSUPPORTED_PROTOCOL" in reason:
-        return TlsError(f"{endpoint} speaks another TLS version; check ssl.enabled.protocols")
+        return TlsError(
+            f"{endpoint} accepts no TLS version of this client; check ssl.enabled.protocols of both"
+        )
     if is_opening and isinstance(error, ssl.SSLEOFError | ConnectionResetError):
         return NetworkError(
             f"{endpoint} closed the connection during the TLS handshake; if its listener is "
@@ -280,7 +284,7 @@ def try_handshake(tls: TlsSettings, *, is_mutual: bool = False) -> None:
         ) from None
     except ssl.SSLError as error:
         raise InvalidConfigError(
-            f"{tls.prefix}ssl.keystore.location={tls.keystore}: a handshake fails: "
+            f"{tls.prefix}ssl.keystore.location={tls.keystore}: a test handshake with it fails: "
             f"{_words(error.reason or '') or error}"
         ) from None
     assert not ends

@@ -171,7 +171,7 @@ def _elected(
         raise ElectionNotNeededError(f"{key} is led by its preferred broker {preferred}")
     state = elect_preferred(view.state, preferred, held.live, held.controller_epoch)
     if state is None:
-        why = "does not live" if preferred not in held.live else "is not in sync"
+        why = "is not alive" if preferred not in held.live else "is not in sync"
         raise PreferredLeaderNotAvailableError(f"{key}: its preferred broker {preferred} {why}")
     return state
 

@@ -215,7 +215,7 @@ def leaderless_reason(state: LeaderAndIsr, replicas: Sequence[int], live: Live) 
             )
         elif replica.broker_id in replicas:
             return None
-    return "no in-sync replica lives; " + "; ".join(parts)
+    return "no in-sync replica is alive; " + "; ".join(parts)
 
 
 def _lives(replica: ReplicaId, live: Live) -> bool:

@@ -78,8 +78,8 @@ class Holding:
         topic = self.topic(key.topic)
         if not 0 <= key.partition < len(topic.partitions):
             raise UnknownTopicOrPartitionError(
-                f"topic {key.topic!r} has no partition {key.partition}; it has "
-                f"{len(topic.partitions)}"
+                f"topic {key.topic!r} has no partition {key.partition}; its partitions are 0 to "
+                f"{len(topic.partitions) - 1}"
             )
         return topic.partitions[key.partition]
 

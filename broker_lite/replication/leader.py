@@ -244,8 +244,8 @@ class Leader:
             )
         if event.fetch_offset < event.log_start_offset:
             return OffsetOutOfRangeError(
-                f"offset {event.fetch_offset} of {self.log.key} is before the log's start, "
-                f"{event.log_start_offset}"
+                f"the follower fetches {self.log.key} from offset {event.fetch_offset}, but the "
+                f"log begins at {event.log_start_offset}"
             )
         return None
 

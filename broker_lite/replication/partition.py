@@ -180,10 +180,12 @@ class Partition:
         if leader_epoch != NO_EPOCH and leader_epoch != known:
             if leader_epoch < known:
                 raise FencedLeaderEpochError(
-                    f"{self.key} is in leader epoch {known}; the request is for {leader_epoch}"
+                    f"{self.key} is in leader epoch {known}, but the request is for the earlier "
+                    f"epoch {leader_epoch}; refresh the metadata"
                 )
             raise UnknownLeaderEpochError(
-                f"{self.key} is in leader epoch {known} here; the request is for {leader_epoch}"
+                f"{self.key} is in leader epoch {known} on this broker, but the request is for the "
+                f"later epoch {leader_epoch}; retry"
             )
         if not isinstance(role, Leader):
             raise NotLeaderError()
@@ -204,7 +206,8 @@ class Partition:
             start = 0
         if start is None or self.high_watermark < start:
             raise OffsetNotAvailableError(
-                f"{self.key}: the new leader has not yet committed up to its epoch's start; retry"
+                f"{self.key}: the new leader's high watermark has not reached the start of its "
+                "epoch yet; retry"
             )
         return self.high_watermark
 

@@ -79,7 +79,7 @@ def to_delete(held: Holding, event: TopicDeletionRequested) -> TopicView:
     topic = held.topic_named(event.name_or_id)
     if topic.is_internal:
         raise InvalidTopicError(
-            f"topic {topic.name!r} holds the state of all transactions; it cannot be deleted"
+            f"topic {topic.name!r} cannot be deleted, because it has the state of all transactions"
         )
     return topic
 
@@ -89,9 +89,8 @@ def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
     topic = held.topic_named(event.name)
     if topic.is_internal:
         raise InvalidTopicError(
-            f"topic {topic.name!r} has a fixed number of partitions: with another number, "
-            f"transactional "
-            "ids would map to partitions without their state"
+            f"topic {topic.name!r} has a fixed number of partitions, because with another number "
+            "transactional ids would map to partitions without their state"
         )
     present = len(topic.partitions)
     factor = len(topic.partitions[0].target)
@@ -104,8 +103,8 @@ def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
     added = event.partition_count - present
     if event.assignment is not None and len(event.assignment) != added:
         raise InvalidReplicaAssignmentError(
-            f"{added} partitions are added to topic {event.name!r}, but the assignment names "
-            f"{len(event.assignment)}"
+            f"{added} partitions are added to topic {event.name!r}, but the assignment lists "
+            f"brokers for {len(event.assignment)}; list brokers for each added partition"
         )
     rows = _rows(held, added, factor, event.assignment)
     if any(len(row) != factor for row in rows):

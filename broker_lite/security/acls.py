@@ -178,10 +178,12 @@ def check_acl(acl: Acl) -> None:
         )
     if kind is ResourceKind.CLUSTER and (pattern_type, name) != (PatternType.LITERAL, CLUSTER_NAME):
         raise InvalidRequestError(
-            f"the cluster resource needs the literal name {CLUSTER_NAME!r}, not {name!r}"
+            f"an ACL of the cluster has the name {name!r}; give the literal name {CLUSTER_NAME!r}"
         )
     if permission not in (Permission.ALLOW, Permission.DENY):
-        raise InvalidRequestError(f"permission {permission.name} is neither ALLOW nor DENY")
+        raise InvalidRequestError(
+            f"permission {permission.name} is not allowed in an ACL; use ALLOW or DENY"
+        )
     if operation is not Operation.ALL and operation not in OPERATIONS[kind]:
         known = ", ".join(each.name for each in OPERATIONS[kind])
         raise InvalidRequestError(
@@ -189,7 +191,7 @@ def check_acl(acl: Acl) -> None:
         )
     kind_of_principal, separator, user = principal.partition(":")
     if kind_of_principal != "User" or not separator or not user:
-        raise InvalidRequestError(f"principal {principal!r} is not of the form User:name")
+        raise InvalidRequestError(f"principal {principal!r} does not have the form User:name")
     if host != WILDCARD:
         check_host(host)
 
@@ -201,7 +203,7 @@ def check_host(host: str) -> None:
         ipaddress.ip_address(host)
     except ValueError:
         raise InvalidRequestError(
-            f"host {host!r} is no IP address; ACLs compare addresses, not host names"
+            f"host {host!r} is not an IP address; ACLs compare addresses, not host names"
         ) from None
 
 
@@ -215,7 +217,7 @@ def acl_of(*fields: Any) -> Acl:
             Entry(principal, canonical_host(host), Operation(operation), Permission(permission)),
         )
     except ValueError as error:
-        raise InvalidRequestError(f"{error} of ACLs; logbus does not have it") from None
+        raise InvalidRequestError(f"the ACL cannot be read: {error}") from None
 
 
 def new_acl(*fields: Any) -> Acl:
@@ -239,7 +241,7 @@ def acl_filter(*fields: Any) -> AclFilter:
             Permission(permission),
         )
     except ValueError as error:
-        raise InvalidRequestError(f"{error} of ACLs; logbus does not have it") from None
+        raise InvalidRequestError(f"the filter of ACLs cannot be read: {error}") from None
 
 
 def canonical_host(address: str) -> str:

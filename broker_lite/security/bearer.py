@@ -60,14 +60,15 @@ def parse_bearer(message: bytes) -> BearerClaim:
     SaslAuthenticationError for a broken message."""
     if len(message) > MESSAGE_BYTES_MAX:
         raise SaslAuthenticationError(
-            f"OAUTHBEARER: a message of {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are taken"
+            f"OAUTHBEARER: the message has {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are "
+            "allowed"
         )
     try:
         found = _MESSAGE.fullmatch(message.decode())
     except UnicodeDecodeError:
         found = None
     if found is None:
-        raise SaslAuthenticationError("OAUTHBEARER: the message is not of RFC 7628")
+        raise SaslAuthenticationError("OAUTHBEARER: the message does not have the form of RFC 7628")
     values = [row[5:] for row in found[2].split("\x01") if row[:5].lower() == "auth="]
     scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
     if scheme.lower() != "bearer" or _TOKEN.fullmatch(token) is None:

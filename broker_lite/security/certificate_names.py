@@ -48,7 +48,7 @@ def parse_rules(text: str) -> tuple[MappingRule, ...]:
         match = _RULE.match(text, at)
         if match is None:
             raise InvalidConfigError(
-                f"ssl.principal.mapping.rules: {text[at : at + 80]!r} is no rule; "
+                f"ssl.principal.mapping.rules: {text[at : at + 80]!r} is not a rule; "
                 "write DEFAULT or RULE:pattern/replacement/[LU]"
             )
         default, pattern, replacement, case = match.groups()

@@ -41,7 +41,7 @@ def plain_message(user: str, password: str) -> bytes:
     """Return the client's only message in a login. Raises SaslAuthenticationError for a NUL
     character."""
     if "\0" in user + password:
-        raise SaslAuthenticationError("PLAIN: user name and password have no NUL character")
+        raise SaslAuthenticationError("PLAIN: the user name or the password has a NUL character")
     return f"\0{user}\0{password}".encode()
 
 
@@ -50,17 +50,21 @@ def parse_plain(message: bytes) -> PlainClaim:
     and for an authorization id of another user (CVE-2017-12610)."""
     if len(message) > MESSAGE_BYTES_MAX:
         raise SaslAuthenticationError(
-            f"PLAIN: a message of {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are taken"
+            f"PLAIN: the message has {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are allowed"
         )
     try:
         parts = message.decode().split("\0")
     except UnicodeDecodeError:
         raise SaslAuthenticationError("PLAIN: the message is not UTF-8") from None
     if len(parts) != 3 or not parts[1] or not parts[2]:
-        raise SaslAuthenticationError("PLAIN: the message is not authorization id, user, password")
+        raise SaslAuthenticationError(
+            "PLAIN: the message does not consist of authorization id, user, password"
+        )
     authorization, user, password = parts
     if authorization not in ("", user):
-        raise SaslAuthenticationError("PLAIN: the authorization id is another user")
+        raise SaslAuthenticationError(
+            "PLAIN: the authorization id names another user than the login; leave it empty"
+        )
     return PlainClaim(user, password)
 
 
@@ -73,7 +77,7 @@ def parse_basic(authorization: str) -> PlainClaim:
             raise ValueError
         user, colon, password = base64.b64decode(text.strip(), validate=True).partition(b":")
     except ValueError:
-        raise SaslAuthenticationError("the Authorization header is not HTTP Basic") from None
+        raise SaslAuthenticationError("the Authorization header is not valid HTTP Basic") from None
     return parse_plain(b"\0" + user + b"\0" + (password if colon else b""))
 
 

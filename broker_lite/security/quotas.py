@@ -81,7 +81,9 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
                 "characters, or has control characters"
             )
     if IP in found and len(found) > 1:
-        raise InvalidRequestError("a quota of an ip takes no user and no client id")
+        raise InvalidRequestError(
+            "a quota of an ip cannot also name a user or a client id; name the ip alone"
+        )
     address = found.get(IP)
     if address is not None:
         found[IP] = canonical_host(address)

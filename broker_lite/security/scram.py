@@ -144,7 +144,7 @@ class ScramClient:
 
     def _keys(self, salt: bytes, iterations_text: str) -> ScramKeys:
         if not iterations_text.isascii() or not iterations_text.isdigit():
-            raise _refused(f"the server's iteration count {iterations_text[:20]!r} is no number")
+            raise _refused(f"the server's iteration count {iterations_text[:20]!r} is not a number")
         iterations = int(iterations_text[:10])
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX or not salt:
             raise _refused(

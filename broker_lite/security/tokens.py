@@ -58,9 +58,11 @@ def parse_keys(text: bytes) -> TokenKeys:
         rows = json.loads(text)["keys"]
         given = [row for row in rows if isinstance(row, dict)][: KEYS_MAX + 1]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise InvalidConfigError('the document is no key set: a JSON object with "keys"') from None
+        raise InvalidConfigError(
+            'the document is not a JWKS key set, which is a JSON object with "keys"'
+        ) from None
     if len(given) > KEYS_MAX:
-        raise InvalidConfigError(f"the document has more than {KEYS_MAX} keys")
+        raise InvalidConfigError(f"the document has more than {KEYS_MAX} keys; remove some")
     found: dict[str, TokenKey] = {}
     for row in given:
         key = _key(row)
@@ -105,10 +107,12 @@ def key_id_of(token: str) -> str:
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        raise SaslAuthenticationError("OAUTHBEARER: the token is no signed JWT") from None
+        raise SaslAuthenticationError("OAUTHBEARER: the token is not a signed JWT") from None
     for name in _REFUSED_HEADERS:
         if name in header:
-            raise SaslAuthenticationError(f"OAUTHBEARER: the token's header has {name!r}")
+            raise SaslAuthenticationError(
+                f"OAUTHBEARER: the token's header has {name!r}, which logbus does not accept"
+            )
     found = header.get("kid", "")
     return found if isinstance(found, str) else ""
 
@@ -121,7 +125,9 @@ def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> 
     if key is None and not key_id and len(keys) == 1:
         key = next(iter(keys.values()))
     if key is None:
-        raise SaslAuthenticationError(f"OAUTHBEARER: no key has the token's id {key_id[:80]!r}")
+        raise SaslAuthenticationError(
+            f"OAUTHBEARER: the issuer's key set has no key with the token's key id {key_id[:80]!r}"
+        )
     try:
         claims = jwt.decode(
             token,
@@ -144,14 +150,20 @@ def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> 
     ends_ms = _time_ms(claims, "exp")
     begins_ms = max(_time_ms(claims, name) for name in ("nbf", "iat"))
     if now_ms >= ends_ms:
-        raise SaslAuthenticationError(f"OAUTHBEARER: the token expired at {ends_ms} ms")
+        raise SaslAuthenticationError(f"OAUTHBEARER: the token expired at {ends_ms} ms since 1970")
     if now_ms < begins_ms - rules.skew_ms:
-        raise SaslAuthenticationError(f"OAUTHBEARER: the token is valid only from {begins_ms} ms")
+        raise SaslAuthenticationError(
+            f"OAUTHBEARER: the token is valid only from {begins_ms} ms since 1970"
+        )
     user = claims.get(rules.name_claim)
     if not isinstance(user, str) or not 0 < len(user) <= PRINCIPAL_LENGTH_MAX:
-        raise SaslAuthenticationError(f"OAUTHBEARER: claim {rules.name_claim!r} is no user name")
+        raise SaslAuthenticationError(
+            f"OAUTHBEARER: the token's claim {rules.name_claim!r} is not a user name"
+        )
     if not user.isprintable():
-        raise SaslAuthenticationError(f"OAUTHBEARER: claim {rules.name_claim!r} is not printable")
+        raise SaslAuthenticationError(
+            f"OAUTHBEARER: the token's claim {rules.name_claim!r} is not printable"
+        )
     return CheckedToken(user, ends_ms)
 
 
@@ -159,7 +171,7 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int:
     """Return a claim's time in ms; 0 without the claim."""
     value = claims.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise SaslAuthenticationError(f"OAUTHBEARER: claim {name!r} is no time")
+        raise SaslAuthenticationError(f"OAUTHBEARER: the token's claim {name!r} is not a time")
     if not 0 <= value < 1 << 43:
-        raise SaslAuthenticationError(f"OAUTHBEARER: claim {name!r} is out of range")
+        raise SaslAuthenticationError(f"OAUTHBEARER: the token's claim {name!r} is out of range")
     return int(value * 1000)

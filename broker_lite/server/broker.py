@@ -401,7 +401,7 @@ class Broker:
             )
         else:
             logger.info(
-                "drained in %d ms",
+                "moved leadership to other brokers in %d ms",
                 self._clock.monotonic_ms() - began_ms,
                 extra=log_event("broker_drained"),
             )
@@ -411,7 +411,7 @@ class Broker:
             await asyncio.wait_for(registry.close(), DEREGISTER_S)
         except (TimeoutError, LogbusError) as error:
             logger.warning(
-                "cannot remove the registration: %s",
+                "cannot remove this broker's registration from ZooKeeper: %s",
                 error,
                 extra=log_event("deregistration_failed"),
             )
@@ -594,7 +594,7 @@ async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
             await work()
         except Exception:
             logger.exception(
-                "housekeeping failed; retrying in %d ms",
+                "a periodic task failed; it runs again in %d ms",
                 interval_ms,
                 extra=log_event("housekeeping_failed"),
             )

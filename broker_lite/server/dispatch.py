@@ -259,7 +259,7 @@ class Dispatcher:
         except LogbusError:
             raise
         except Exception:
-            logger.exception("%s: %s", request, _name(request))
+            logger.exception("%s: unexpected error in %s", request, _name(request))
             self._fail(request, frame, reply, UnknownServerError())
 
     def _refuse(
@@ -303,7 +303,7 @@ class Dispatcher:
         except LogbusError as error:
             self._fail(request, frame, reply, error)
         except Exception:
-            logger.exception("%s: %s", request, _name(request))
+            logger.exception("%s: unexpected error in %s", request, _name(request))
             self._fail(request, frame, reply, UnknownServerError())
         else:
             if request.api_key == ApiKey.SASL_AUTHENTICATE and request.session.closes:
@@ -356,7 +356,7 @@ class Dispatcher:
         permissions.
         """
         if not request.is_broker:
-            raise ClusterAuthorizationError("only brokers forward requests")
+            raise ClusterAuthorizationError("only brokers may forward requests in an Envelope")
         session = dataclasses.replace(
             request.session,
             peer=f"{envelope.host}:0",
@@ -366,7 +366,7 @@ class Dispatcher:
         frame = memoryview(envelope.request)
         inner = RequestContext.read(frame, session, request.arrived_ms, parts.authorizer)
         if inner.api_key not in FORWARDED or not is_served(inner.api_key, inner.api_version):
-            raise InvalidRequestError(f"{_name(inner)} is not forwarded")
+            raise InvalidRequestError(f"{_name(inner)} must not be forwarded in an Envelope")
         if parts.quotas.is_on:
             inner = inner._replace(quota=parts.quotas.of(inner))
         message = tables.decode(inner.api_key, inner.api_version, frame, inner.body_at)
@@ -401,14 +401,14 @@ def _refusal(request: RequestContext, frame: memoryview, code: int, reason: str)
     except ProtocolError:
         return None
     except Exception:
-        logger.exception("%s: %s", request, _name(request))
+        logger.exception("%s: unexpected error in %s", request, _name(request))
         return None
 
 
 def _unsupported(request: RequestContext) -> str:
-    reason = f"{_name(request)} is not served"
+    reason = f"{_name(request)} is not supported"
     if request.api_key in VERSIONS:
         first, last = VERSIONS[request.api_key]
-        return f"{reason}; versions {first} to {last} are"
+        return f"{reason}; this broker supports versions {first} to {last}"
     cure = CURES.get(request.api_key)
     return f"{reason}: {cure}" if cure else reason

@@ -179,10 +179,11 @@ class HttpServer:
             return status, REFUSALS.get(status, b"")
         if not self._is_loopback:
             return 403, INSECURE
-        # A web page whose name resolves to loopback (DNS rebinding) sends its own name.
+        # Refuse other host names, because a web page could read the metrics through a name of its
+        # own that resolves to loopback (DNS rebinding).
         name = _HOST_PORT.sub("", headers.get(b"host", "")).lower()
         if name not in self._names:
-            return 403, b"ask for /metrics by the name 127.0.0.1 or localhost\n"
+            return 403, b"request /metrics with the host name 127.0.0.1 or localhost\n"
         return 0, b""
 
     def _readiness(self) -> tuple[int, str, bytes]:

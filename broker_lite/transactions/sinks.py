@@ -406,9 +406,9 @@ class SinkPartition:
         if not self._is_attempt(event, winner):
             raise ProducerFencedError(
                 f"batch {event.batch} of sink {event.sink!r}: the attempt with producer id "
-                f"{winner.producer_id} and epoch {winner.epoch} was aborted, because the batch was "
-                "silent for longer than transaction.timeout.ms or another run took over. Nothing "
-                "is committed: start the query again"
+                f"{winner.producer_id} and epoch {winner.epoch} was aborted, because the sink got "
+                "no request within transaction.timeout.ms or another run took over. Nothing is "
+                "committed: start the query again"
             )
         return self._slots[winner.producer_id].task
 
@@ -425,8 +425,8 @@ class SinkPartition:
         )
         if not is_open or slot is None or sink is None:
             raise ProducerFencedError(
-                f"producer id {event.producer_id} with epoch {event.epoch} is no open attempt of "
-                f"sink {event.sink!r}; the batch was decided or another attempt took over"
+                f"producer id {event.producer_id} with epoch {event.epoch} is not an open attempt "
+                f"of sink {event.sink!r}: the batch has ended, or another attempt took over"
             )
         if sink.writing is not None:
             # A decision is in flight; its outcome determines whether the attempt is still open.
@@ -434,7 +434,7 @@ class SinkPartition:
         missing = event.partitions - self._added[event.producer_id]
         if missing and event.verify_only:
             raise TransactionAbortableError(
-                f"the attempt of sink {event.sink!r} does not contain this partition"
+                f"the attempt of sink {event.sink!r} has not added this partition; abort the batch"
             )
         if not missing:
             self._reply(event, ev.SinkResult())
@@ -729,5 +729,5 @@ def _aborting(head: SinkHead, batch: int, day: int) -> SinkHead:
 def _fenced(event: ev.JoinBatch | ev.KeepBatch | ev.EndBatch) -> ProducerFencedError:
     return ProducerFencedError(
         f"run {event.run!r} of sink {event.sink!r} may not write batch {event.batch}: another run "
-        "of the query took over, or the batch was decided. Stop this query; the other one continues"
+        "of the query took over, or the batch has ended. Stop this query; the other one continues"
     )

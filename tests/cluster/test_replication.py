@@ -138,7 +138,7 @@ def test_rolling_restart_fails_no_send(watched: Watched) -> None:
             broker.start()
             watched.in_sync(0, 1, 2)
             log = Path(broker.log).read_text()
-            assert "after a clean stop" in log and "drained in" in log
+            assert "after a clean stop" in log and "moved leadership to other brokers in" in log
     load.check()
     watched.all_alike()
 

@@ -424,7 +424,7 @@ def test_client_reads_ca_text_and_an_encrypted_key_from_options(secured: Secured
     servers = secured.cluster.bootstrap_servers
     text = Path(secured.pem.ca).read_text("utf-8")
     connect(servers, **secured.login(ssl_ca_location="", ssl_truststore_certificates=text)).close()
-    with pytest.raises(InvalidConfigError, match="no PEM text"):
+    with pytest.raises(InvalidConfigError, match="is not the PEM text"):
         connect(servers, **secured.login(ssl_ca_location="", ssl_ca_pem="canary"))
     leaf = authority().issue_cert("client")
     key = load_pem_private_key(leaf.private_key_pem.bytes(), None)

@@ -97,8 +97,8 @@ class Administration:
         self._config = config
         self._random_bytes = random_bytes
 
-    # Methods that change topics, settings, users, ACLs and quotas. The methods for topics raise
-    # NotControllerError unless this broker is the controller.
+    # Methods that change topics, settings, users, ACLs and quotas. Those that change topics or
+    # settings raise NotControllerError unless this broker is the controller.
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False

@@ -424,7 +424,14 @@ class ControllerShell:
                 continue
             token = getattr(event, "token", None)
             if token is not None:
-                self._answer(Answer(token, error=WriteConflictError("try again")))
+                self._answer(
+                    Answer(
+                        token,
+                        error=WriteConflictError(
+                            "other writers changed the same metadata; try again"
+                        ),
+                    )
+                )
             event = await self._load(anew=True)
 
     async def _reread(self, refused: WriteStates | WriteAssignment) -> None:

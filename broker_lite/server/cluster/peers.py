@@ -310,7 +310,9 @@ class _Peer:
             self._task.cancel()
         if self._connection is not None:
             self._unwatch()
-            self._connection.close(NetworkError(f"broker {self._broker.broker_id} left"))
+            self._connection.close(
+                NetworkError(f"broker {self._broker.broker_id} left the cluster")
+            )
 
     # Methods that open the connection and handle its end.
 
@@ -333,7 +335,9 @@ class _Peer:
             found = await self._owner.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             found = []
-            logger.warning("broker %d: %s: %s", self._broker.broker_id, host, error)
+            logger.warning(
+                "broker %d: cannot resolve host %s: %s", self._broker.broker_id, host, error
+            )
         if not self._closed:
             self._begin(list(found))
 

@@ -518,7 +518,7 @@ class Registry:
                 self._connected.clear()
                 self._unsure_since_s = self._unsure_since_s or self._now_s()
                 _log.warning(
-                    "ZooKeeper does not answer; leaders keep serving, admin requests fail",
+                    "ZooKeeper does not answer; leaders keep serving, administrative requests fail",
                     extra=log_event("zookeeper_unreachable"),
                 )
                 # Wake the requests that wait for a change, because this broker no longer sees any.
@@ -573,7 +573,7 @@ class Registry:
                     callback(error)
                 return
             except Exception:
-                _log.exception("unexpected error in the registry; retrying")
+                _log.exception("unexpected error while reading the cluster's metadata; retrying")
                 await self._later()
 
     async def _later(self) -> None:

@@ -100,7 +100,10 @@ class StateWrites:
                     for at in some:
                         del left[at]
             except _SessionEnded:
-                _log.info("the session ended; %d changes of states were not written", len(left))
+                _log.info(
+                    "the ZooKeeper session ended; %d changes of partition states were not written",
+                    len(left),
+                )
         return outcomes
 
     async def _write_some(
@@ -150,7 +153,7 @@ class StateWrites:
         if 0 <= at < len(rows):
             number, change = rows[at]
             _log.info(
-                "another broker changed the state of %s; this change is dropped",
+                "another broker changed the state of %s; this broker drops its own change",
                 TopicPartition(change.topic, change.partition),
             )
             del left[number]

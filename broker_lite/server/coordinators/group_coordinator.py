@@ -227,8 +227,8 @@ class GroupCoordinator:
                 # A native group never has pending offsets. If a native member converts the group
                 # after this check, the write fails, because it checks the claim.
                 raise InconsistentGroupProtocolError(
-                    f"group {group!r} is {claim.kind}: native groups take no offsets of "
-                    "transactions; use another group"
+                    f"group {group!r} is a native group, in which transactions cannot commit "
+                    "offsets; use another group"
                 )
             if claim.kind != znodes.KIND_KAFKA and await self._registry.groups.native_members(
                 group
@@ -325,7 +325,10 @@ class GroupCoordinator:
                 continue
             if held.claim.value.broker_epoch != self._registry.broker_epoch:
                 self._drop(
-                    held, NotCoordinatorError("this broker registered again; find the coordinator")
+                    held,
+                    NotCoordinatorError(
+                        "this broker registered again; find the group's coordinator"
+                    ),
                 )
         # Also release the claims on groups without members, because their next coordinator may
         # delete and recreate them.
@@ -397,7 +400,9 @@ class GroupCoordinator:
         coordinator.
         """
         for held in list(self._held.values()):
-            self._drop(held, NotCoordinatorError("this broker stops; find the new coordinator"))
+            self._drop(
+                held, NotCoordinatorError("this broker stops; find the group's new coordinator")
+            )
         for task in (*self._loading.values(), *self._checking):
             task.cancel()
         self._alarm.close()
@@ -413,7 +418,7 @@ class GroupCoordinator:
             return await self._load(group)
         held = self._held.get(group)
         if held is not None and not held.claim.held:
-            self._drop(held, NotCoordinatorError(f"another broker claimed group {group!r}"))
+            self._drop(held, _claimed_by_another(group))
             return None
         return held
 
@@ -464,14 +469,13 @@ class GroupCoordinator:
         claim = await self._registry.groups.claim(group)
         if claim.kind != znodes.KIND_KAFKA:
             logger.warning(
-                "group %r is of kind %r: its members coordinate among themselves, and do not mix "
-                "with Kafka's; use another group, or delete it first",
+                "group %r is a native group, which a member of a Kafka group cannot join; use "
+                "another group, or delete this one first",
                 group,
-                claim.kind,
             )
             raise InconsistentGroupProtocolError(
-                f"group {group!r} is {claim.kind}: Kafka members and native ones do not mix; use "
-                "another group, or delete it first"
+                f"group {group!r} is a native group, which a member of a Kafka group cannot join; "
+                "use another group, or delete this one first"
             )
         self.check_coordinator(group)
         known = self._held.get(group)
@@ -479,7 +483,7 @@ class GroupCoordinator:
             # Another request may have taken over the group during the check.
             return known
         if known is not None:
-            self._drop(known, NotCoordinatorError(f"another broker had claimed group {group!r}"))
+            self._drop(known, _claimed_by_another(group))
         value = claim.value
         until_ms = self._clock.monotonic_ms() + value.session_timeout_ms // HEARTBEATS
         former = ev.Former(value.members, until_ms)
@@ -524,7 +528,7 @@ class GroupCoordinator:
         try:
             if not await self._registry.groups.is_held(held.claim):
                 name = held.group.name
-                self._drop(held, NotCoordinatorError(f"another broker claimed group {name!r}"))
+                self._drop(held, _claimed_by_another(name))
         except LogbusError as error:
             # Do nothing, because a reconnection starts a check of all claims.
             logger.debug("group %r: cannot check the claim: %s", held.group.name, error.message)
@@ -631,5 +635,11 @@ def _weight(view: BrokerView, group: bytes) -> bytes:
     return blake2b(b"%d/" % view.broker_id + group, digest_size=8).digest()
 
 
+def _claimed_by_another(group: str) -> NotCoordinatorError:
+    return NotCoordinatorError(
+        f"another broker claimed group {group!r}; find the group's new coordinator"
+    )
+
+
 def _no_member(group: str) -> UnknownMemberIdError:
-    return UnknownMemberIdError(f"group {group!r} has no member of that id here; join again")
+    return UnknownMemberIdError(f"group {group!r} has no member with this member id; join again")

@@ -186,8 +186,8 @@ class GroupTransactions:
             asked.add(transaction)
             if await self._is_over(group, row):
                 logger.warning(
-                    "group %r: transaction %d of %r is over without an EndGroupOffsets "
-                    "request; its offsets are dropped",
+                    "group %r: transaction %d of %r has ended, but no EndGroupOffsets request "
+                    "arrived; the broker drops the transaction's offsets",
                     group,
                     transaction.number,
                     row.value.transactional_id,

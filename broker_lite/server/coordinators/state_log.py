@@ -293,7 +293,8 @@ class _LedPartition:
             # The append below uses acks=1, which reports the offsets at once. Check the number of
             # in-sync replicas here, as acks=all would.
             count = len(self.role.isr.replicas)
-            done(None, NotEnoughReplicasError(f"{self.replica}: {count} replicas are in sync"))
+            reason = f"{self.replica}: only {count} replicas are in sync; start the other brokers"
+            done(None, NotEnoughReplicasError(reason))
             return
         batch = AppendBatch(memoryview(write.batch), read_header(write.batch), fmt.BATCH_BYTES_MAX)
         self._owner.replicas.append(self.replica, ACKS_LEADER, batch, sys.maxsize, done)

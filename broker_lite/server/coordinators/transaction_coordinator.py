@@ -181,7 +181,7 @@ class TransactionCoordinator:
                 )
         self.sinks.loaded(partition, epoch, values, flags)
         logger.info(
-            "%s-%d: coordinator in epoch %d, %d open transactions",
+            "%s-%d: this broker coordinates in epoch %d, with %d open transactions",
             TRANSACTION_STATE,
             partition,
             epoch,

@@ -211,7 +211,10 @@ class MarkerSender:
             if answered is not None:
                 self._judge(answered, row.error_code)
         for marker in sent.values():
-            self._retry(marker, CoordinatorNotAvailableError("the answer omits the partition"))
+            self._retry(
+                marker,
+                CoordinatorNotAvailableError(f"broker {broker_id} did not answer for the marker"),
+            )
 
     async def _end_group(self, marker: _Marker, group: str) -> None:
         """Send EndGroupOffsets to a group's coordinator, to commit or drop the transaction's

@@ -56,7 +56,9 @@ async def _alter(parts: BrokerContext, row: Any, *, validate_only: bool) -> None
     changes: dict[str, float | None] = {}
     for each in row.ops:
         if each.key in changes:
-            raise InvalidRequestError(f"{each.key[:60]!r} occurs more than once for {entity}")
+            raise InvalidRequestError(
+                f"quota {each.key[:60]!r} occurs more than once for {entity}; name it once"
+            )
         check_value(entity, each.key, 1.0 if each.remove else each.value)
         changes[each.key] = None if each.remove else each.value
     if changes and not validate_only:

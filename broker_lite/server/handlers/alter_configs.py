@@ -86,7 +86,7 @@ async def _alter_all(parts: BrokerContext, request: RequestContext, message: Any
             check_resource(request.access, row)
             if times[row.resource_type, row.resource_name] > 1:
                 raise InvalidRequestError(
-                    f"{row.resource_name!r} occurs more than once in the request"
+                    f"{row.resource_name!r} occurs more than once in the request; name it once"
                 )
             await _alter(parts, row, message.validate_only)
             outcomes.append((NO_ERROR, None))
@@ -124,7 +124,7 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
         return
     if row.resource_type != RESOURCE_TOPIC:
         named = resource(row.resource_type, row.resource_name)
-        raise InvalidRequestError(f"{named} has no settings; only topics' settings change")
+        raise InvalidRequestError(f"{named} has no settings; name a topic or a broker")
     topic = parts.registry.snapshot.topics.get(row.resource_name)
     if topic is None:
         raise UnknownTopicOrPartitionError(f"topic {row.resource_name!r} does not exist")
@@ -132,7 +132,9 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
     changes: dict[str, str | None] = {}
     for change in row.configs:
         if change.name in changes:
-            raise InvalidRequestError(f"{change.name} occurs more than once in the request")
+            raise InvalidRequestError(
+                f"setting {change.name} occurs more than once in the request; name it once"
+            )
         changes[change.name] = _changed(change, present)
     after: dict[str, str | None] = {**topic.config, **changes}
     deleted = [key for key, value in changes.items() if value is None]
@@ -160,7 +162,7 @@ async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> 
             change.config_operation != OPERATION_SET or not (change.value or "").isdecimal()
         ):
             raise InvalidConfigError(
-                f"{change.name}={change.value!r}: set a whole number of bytes per second"
+                f"{change.name}={change.value!r}: set a whole number (bytes per second)"
             )
         changes[change.name] = None if is_deleted else str(int(change.value))
     if not row.resource_name.isdecimal():
@@ -182,7 +184,9 @@ def _changed(change: Any, present: dict[str, str]) -> str | None:
     if operation == OPERATION_DELETE:
         return None
     if value is None:
-        raise InvalidConfigError(f"{name} has no value; delete it for its default")
+        raise InvalidConfigError(
+            f"setting {name} has no value; delete the setting to restore its default"
+        )
     if operation == OPERATION_SET:
         return str(value)
     if operation not in (OPERATION_APPEND, OPERATION_SUBTRACT):
@@ -191,7 +195,9 @@ def _changed(change: Any, present: dict[str, str]) -> str | None:
             "or 3 (subtract)"
         )
     if name not in LIST_KEYS:
-        raise InvalidConfigError(f"{name} is not a list; set it instead")
+        raise InvalidConfigError(
+            f"setting {name} is not a list; set a value, without append or subtract"
+        )
     before, given = items(present[name]), items(value)
     if operation == OPERATION_APPEND:
         return ",".join(before + [item for item in given if item not in before])

@@ -49,7 +49,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             responses=[],
         )
     outcomes |= {
-        tp: InvalidRequestError(f"partition {tp} occurs more than once in the request")
+        tp: InvalidRequestError(
+            f"partition {tp} occurs more than once in the request; name it once"
+        )
         for tp, count in times.items()
         if count > 1
     }

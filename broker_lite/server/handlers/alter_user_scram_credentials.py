@@ -116,7 +116,7 @@ def _credential(
     """
     if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
         raise UnacceptableCredentialError(
-            f"{row.iterations} iterations; give {ITERATIONS_MIN} to {ITERATIONS_MAX}"
+            f"iterations={row.iterations}: give {ITERATIONS_MIN} to {ITERATIONS_MAX}"
         )
     if not 0 < len(row.salt) <= SALT_BYTES_MAX or not row.salted_password:
         raise UnacceptableCredentialError(

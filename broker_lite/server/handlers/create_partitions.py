@@ -29,7 +29,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     for row in message.topics:
         error: LogbusError | None = None
         if times[row.name] > 1:
-            error = InvalidRequestError(f"topic {row.name!r} occurs more than once in the request")
+            error = InvalidRequestError(
+                f"topic {row.name!r} occurs more than once in the request; name it once"
+            )
         else:
             error = await _create(parts, request, row, message)
         results.append(

@@ -50,7 +50,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         row = first[name]
         try:
             if count > 1:
-                raise InvalidRequestError(f"topic {name!r} occurs more than once in the request")
+                raise InvalidRequestError(
+                    f"topic {name!r} occurs more than once in the request; name it once"
+                )
             request.access.check_topic(name)
             topic = _new_topic(row)
             if request.quota is not None and not message.validate_only:

@@ -64,7 +64,9 @@ def _follow(
     the version that logbus's brokers send.
     """
     if request.api_version < wire.CLIENT_VERSION:
-        reply.refuse(f"followers must fetch with version {wire.CLIENT_VERSION}")
+        reply.refuse(
+            f"a follower fetched with version {request.api_version}, not {wire.CLIENT_VERSION}"
+        )
         return
 
     def answer(topics: list[wire.TopicAnswer]) -> None:
@@ -351,7 +353,7 @@ class _ConsumerFetch:
             self._reply.build(error.decompressed, again)
             return
         if found is None:
-            logger.error("%s: a fetch failed", self._request, exc_info=error)
+            logger.error("%s: cannot read the log for a fetch", self._request, exc_info=error)
             self._reply.refuse("unexpected error in the broker; see its log")
             return
         self._remember(rows, wanted, found)

@@ -87,7 +87,9 @@ def _coordinator(
     parts: BrokerContext, request: RequestContext, key: str, key_type: int
 ) -> tuple[int, str, int]:
     if key_type != KEY_TYPE_GROUP:
-        raise InvalidRequestError(f"coordinator type {key_type} is not served; give 0 or 1")
+        raise InvalidRequestError(
+            f"coordinator type {key_type} is not supported; give 0 (group) or 1 (transaction)"
+        )
     if not key:
         raise InvalidGroupIdError("the group id is empty; set group.id in the client")
     chosen = parts.groups.coordinator_of(key)

@@ -92,15 +92,21 @@ def _checked_offset(
     """
     topic = parts.registry.snapshot.topics.get(key.topic)
     if topic is not None and topic_id not in (NULL_TOPIC_ID, topic.topic_id):
-        raise UnknownTopicIdError(f"{key} has topic id {topic.topic_id}, not {topic_id}")
+        raise UnknownTopicIdError(
+            f"the topic of {key} has id {topic.topic_id}, not {topic_id}: it was recreated"
+        )
     if topic is None or not 0 <= key.partition < len(topic.partitions):
-        raise UnknownTopicOrPartitionError(f"{key} does not exist")
+        raise UnknownTopicOrPartitionError(f"partition {key} does not exist")
     if row.committed_offset < 0:
-        raise InvalidRequestError(f"{key}: offset {row.committed_offset} is negative")
+        raise InvalidRequestError(
+            f"{key}: offset {row.committed_offset} is negative; commit 0 or more"
+        )
     metadata = row.committed_metadata or ""
     limit = parts.config.offset_metadata_bytes_max
     if len(metadata.encode("utf-8")) > limit:
-        raise OffsetMetadataTooLargeError(f"{key}: metadata is longer than {limit} bytes")
+        raise OffsetMetadataTooLargeError(
+            f"{key}: the metadata is longer than {limit} bytes; commit less metadata"
+        )
     return CommittedOffset(
         row.committed_offset,
         row.committed_leader_epoch,

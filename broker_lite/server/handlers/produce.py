@@ -134,7 +134,7 @@ class _Produce:
         ) -> None:
             self._reply.go_on()
             if errors is None:
-                logger.error("%s: maximum timestamps", self._request, exc_info=error)
+                logger.error("%s: cannot set maximum timestamps", self._request, exc_info=error)
                 self._reply.refuse("unexpected error in the broker; see its log")
                 return
             self._unreadable = errors
@@ -222,8 +222,9 @@ class _Produce:
             )
         if len(records) > config.max_message_bytes:
             raise MessageTooLargeError(
-                f"{len(records)} bytes for {replica}; its max.message.bytes is "
-                f"{config.max_message_bytes}: send smaller batches or raise it"
+                f"a batch for {replica} has {len(records)} bytes, but the topic's "
+                f"max.message.bytes is {config.max_message_bytes}; send smaller batches, or raise "
+                "max.message.bytes"
             )
         header = read_header(records)
         if header.is_transactional:
@@ -246,7 +247,7 @@ class _Produce:
         self._request.access.check_transactional_id(message.transactional_id)
         if message.acks != wire.ACKS_ALL:
             raise InvalidRequiredAcksError(
-                f"acks={message.acks}: a batch of a transaction takes acks=all"
+                f"a batch of a transaction has acks={message.acks}; set acks=all in the producer"
             )
         if header.producer_id == NO_PRODUCER:
             raise InvalidRecordError(
@@ -344,6 +345,6 @@ class _Produce:
         for rows in self._rows:
             for row in rows:
                 if row is not None and row.error_code:
-                    self._reply.refuse(f"acks=0 and a batch was refused: {row.error_message}")
+                    self._reply.refuse(f"a batch with acks=0 was refused: {row.error_message}")
                     return
         self._reply.answer(())

@@ -597,7 +597,8 @@ class ClientConnection:
         self.closed = True
         level = logging.DEBUG if quiet else logging.WARNING
         about = f"{self.session.peer.rpartition(':')[0]} {reason}"
-        logger.log(level, "%s: closed: %s", self.session.peer, reason, extra={"about": about})
+        extra = {"about": about}
+        logger.log(level, "%s: connection closed: %s", self.session.peer, reason, extra=extra)
         if self._mute is not None:
             self._mute.cancel()
         if self._reading:

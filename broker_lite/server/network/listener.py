@@ -307,7 +307,7 @@ class Listener:
         refusal = self._refusal(port, peer)
         if refusal:
             logger.warning(
-                "%s: closed: %s",
+                "%s: connection closed: %s",
                 peer,
                 refusal,
                 extra=log_event("connection_refused", about=peer.rpartition(":")[0]),
@@ -340,13 +340,14 @@ class Listener:
         config = self._config
         handshakes = len(self._handshakes) if self._handshakes is not None else 0
         if len(self._connections) + handshakes >= config.connections_max:
-            return f"max.connections={config.connections_max} are open"
+            return f"max.connections={config.connections_max} connections are open already"
         if self._of_address[_limited(peer)] >= config.connections_per_ip_max:
-            return f"max.connections.per.ip={config.connections_per_ip_max} are open"
+            most = config.connections_per_ip_max
+            return f"max.connections.per.ip={most} connections of this address are open already"
         is_for_brokers = port.config.is_of_brokers_alone
         if self._may_connect is None or is_for_brokers or self._may_connect(_host(peer)):
             return ""
-        return f"{CONNECTION_CREATION_RATE} of the address is used up; see logbus quota list"
+        return f"{CONNECTION_CREATION_RATE} of this address is used up; see logbus quota list"
 
     def _open(self, port: _Port, transport: Transport, peer: str, began_ms: int) -> None:
         """Serve an accepted connection, after its TLS handshake if the listener uses TLS.
@@ -372,7 +373,7 @@ class Listener:
             except LogbusError as error:
                 why = error.message
                 self._record("login_failed", session, (session.host, why), reason=why)
-                logger.warning("%s: closed: %s", peer, error.message)
+                logger.warning("%s: connection closed: %s", peer, error.message)
                 self._metrics.count("connections_refused", "certificate")
                 transport.close()
                 return
@@ -599,7 +600,8 @@ def _bind(listener: ListenerConfig, config: BrokerConfig) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise InvalidConfigError(f"{listener.setting}: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise InvalidConfigError(f"{listener.setting}: cannot resolve {host}: {reason}") from None
     family, kind, protocol, _, address = found[0]
     is_own = config.listeners_insecure_allow or _address(str(address[0])).is_loopback
     if not is_own and (weakness := _weakness(listener, config)):

@@ -134,9 +134,9 @@ class Logins:
             )
         if size > REQUEST_BYTES_BEFORE_LOGIN_MAX:
             most = REQUEST_BYTES_BEFORE_LOGIN_MAX
-            return f"a request of {size} bytes before the login; at most {most} are allowed"
+            return f"a request before the login has {size} bytes; at most {most} are allowed"
         if session.early_requests > REQUESTS_BEFORE_LOGIN_MAX:
-            return f"more than {REQUESTS_BEFORE_LOGIN_MAX} requests without a login"
+            return f"more than {REQUESTS_BEFORE_LOGIN_MAX} requests came before the login"
         return ""
 
     def choose(self, session: Session, name: str) -> None:
@@ -148,10 +148,14 @@ class Logins:
         self._forget(session)
         if not self.mechanisms:
             raise IllegalSaslStateError(
-                "this broker has no logins: sasl.enabled.mechanisms is empty"
+                "this broker accepts no logins, because its sasl.enabled.mechanisms is empty; set "
+                "security.protocol=PLAINTEXT or SSL in the client"
             )
         if not session.takes_logins:
-            raise IllegalSaslStateError(f"listener {session.listener} has no logins")
+            raise IllegalSaslStateError(
+                f"listener {session.listener} accepts no logins; set security.protocol=PLAINTEXT "
+                "or SSL in the client"
+            )
         if name not in self.mechanisms:
             enabled = ", ".join(self.mechanisms)
             raise UnsupportedSaslMechanismError(
@@ -182,7 +186,9 @@ class Logins:
         """
         login = session.exchange
         if not session.is_login_begun:
-            raise IllegalSaslStateError("SaslAuthenticate without SaslHandshake before it")
+            raise IllegalSaslStateError(
+                "SaslAuthenticate came before SaslHandshake; send SaslHandshake first"
+            )
         if login is not None and not session.is_challenged:
             session.is_challenged = True
             try:
@@ -212,7 +218,7 @@ class Logins:
         loop = asyncio.get_running_loop()
         pair = await loop.run_in_executor(self._threads, proven_pair, claim, mechanism, credential)
         if pair is None:
-            raise SaslAuthenticationError("PLAIN: the password is wrong, or there is no such user")
+            raise SaslAuthenticationError("PLAIN: the user does not exist or the password is wrong")
         return Proof(claim.user, key=pair)
 
     def _strongest(self, user: str) -> tuple[ScramMechanism, ScramCredential]:
@@ -234,7 +240,10 @@ class Logins:
         found = await self._issuer.check(claim.token)
         session.claimed = found.user
         if claim.authorization not in ("", found.user):
-            raise SaslAuthenticationError("OAUTHBEARER: the authorization id is another user")
+            raise SaslAuthenticationError(
+                "OAUTHBEARER: the authorization id names another user than the token; leave it "
+                "empty"
+            )
         try:
             self._check_name(found.user)
         except LogbusError as error:
@@ -250,8 +259,8 @@ class Logins:
         principal = f"User:{proof.user}"
         if session.mechanism and (principal, mechanism) != (session.principal, session.mechanism):
             raise SaslAuthenticationError(
-                f"{session.principal} with {session.mechanism} logged in again as {principal} "
-                f"with {mechanism}"
+                f"a connection of {session.principal} ({session.mechanism}) cannot change to "
+                f"{principal} ({mechanism}); open another connection"
             )
         now_ms = self._clock.monotonic_ms()
         ends = [now_ms + self._reauth_ms] if self._reauth_ms else []
@@ -303,7 +312,7 @@ class Logins:
             if connection.closed:
                 del self._sessions[number]
             elif session.key is not None and not self._has_key(session):
-                connection.close(f"the credential of {session.principal} has changed or is deleted")
+                connection.close(f"the credential of {session.principal} was changed or deleted")
             elif session.ends_ms and session.ends_ms <= now_ms:
                 session.needs_login = True
 

@@ -318,7 +318,7 @@ class Handshakes:
             self._on_login("login_failed", (host, reason), mechanism="SSL", **fields)
         about = f"{handshake.peer.rpartition(':')[0]} {reason}"
         logger.warning(
-            "%s: closed: %s",
+            "%s: connection closed: %s",
             handshake.peer,
             reason,
             extra=log_event("tls_handshake_failed", about=about),

@@ -124,7 +124,8 @@ def _keys_at(location: str) -> TokenKeys:
                 text = file.read(DOCUMENT_BYTES_MAX + 1)
         except OSError as error:
             raise InvalidConfigError(
-                f"{setting}: {error.strerror}; name a file with the issuer's key set"
+                f"{setting}: the file cannot be read: {error.strerror}; name a file with the "
+                "issuer's key set"
             ) from None
         if len(text) > DOCUMENT_BYTES_MAX:
             raise InvalidConfigError(

@@ -353,8 +353,8 @@ def _flush(target: AppendTarget) -> Result:
     except LogbusError as error:
         return target, StorageFailed(error), None
     except Exception as error:
-        logger.exception("%s: flush", log.key)
-        return target, StorageFailed(StorageError(f"{log.key}: flush: {error!r}")), None
+        logger.exception("%s: unexpected error while flushing the log", log.key)
+        return target, StorageFailed(StorageError(f"{log.key}: cannot flush: {error!r}")), None
 
 
 def _failure(target: AppendTarget) -> Result:

@@ -696,7 +696,7 @@ class ReplicaManager:
         def done(reasons: list[str] | None, error: BaseException | None) -> None:
             if error is not None:
                 logger.error(
-                    "%s: retention: %s",
+                    "%s: cannot apply retention: %s",
                     replica,
                     error,
                     extra=log_event("retention_failed", tp=replica),

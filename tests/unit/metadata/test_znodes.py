@@ -131,7 +131,7 @@ def test_pending_offsets_with_an_unknown_znode_name_are_refused(name: str) -> No
 
 
 def test_error_names_the_path_of_a_znode_with_a_missing_key() -> None:
-    with pytest.raises(UnsupportedVersionError, match=r"/p has no 'leader'"):
+    with pytest.raises(UnsupportedVersionError, match=r"/p has no field 'leader'"):
         z.decode_state("/p", b'{"version":1}', 0)
 
 

@@ -146,7 +146,7 @@ def cluster() -> Controller:
         (
             ev.ElectionRequested(1, False, [T1]),
             errors.PreferredLeaderNotAvailableError,
-            "does not live",
+            "is not alive",
         ),
         (
             ev.ElectionRequested(1, True, [T1]),
@@ -156,7 +156,7 @@ def cluster() -> Controller:
         (
             ev.ElectionRequested(1, True, [TopicPartition("t", 2)]),
             errors.UnknownTopicOrPartitionError,
-            "it has 2",
+            "its partitions are 0 to 1",
         ),
         (ev.RetirementRequested(1, 1), errors.InvalidRequestError, "stop it first"),
         (ev.RetirementRequested(1, 3), errors.InvalidRequestError, "logbus topic reassign"),

@@ -45,15 +45,15 @@ def test_valid_acl_is_accepted(acl: Acl) -> None:
         (Acl(LITERAL._replace(kind=ResourceKind.ANY), ENTRY), "kind ANY"),
         (
             Acl(LITERAL._replace(kind=ResourceKind.CLUSTER), ENTRY),
-            "needs the literal name 'kafka-cluster'",
+            "give the literal name 'kafka-cluster'",
         ),
         (Acl(LITERAL, ENTRY._replace(principal="alice")), "form User:name"),
         (Acl(LITERAL, ENTRY._replace(principal="Group:admins")), "form User:name"),
         (Acl(LITERAL, ENTRY._replace(principal="User:" + "x" * 2000)), "longer than 1024"),
-        (Acl(LITERAL, ENTRY._replace(host="example.org")), "no IP address"),
+        (Acl(LITERAL, ENTRY._replace(host="example.org")), "not an IP address"),
         (Acl(LITERAL, ENTRY._replace(operation=Operation.CLUSTER_ACTION)), "on a topic"),
         (Acl(LITERAL, ENTRY._replace(operation=Operation.ANY)), "use ALL, READ"),
-        (Acl(LITERAL, ENTRY._replace(permission=Permission.ANY)), "neither ALLOW nor DENY"),
+        (Acl(LITERAL, ENTRY._replace(permission=Permission.ANY)), "use ALLOW or DENY"),
     ],
 )
 def test_acl_that_could_never_apply_is_refused(acl: Acl, words: str) -> None:

@@ -46,9 +46,9 @@ def test_unusable_certificate_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ("default", "is no rule"),
-        ("RULE:CN=(.*)", "is no rule"),
-        ("RULE:CN=(.*)/$1/X", "is no rule"),
+        ("default", "is not a rule"),
+        ("RULE:CN=(.*)", "is not a rule"),
+        ("RULE:CN=(.*)/$1/X", "is not a rule"),
         ("RULE:CN=(.*/$1/", "is invalid"),
         ("RULE:CN=.*/$1/", "names a group"),
     ],

@@ -95,7 +95,7 @@ def test_invalid_stored_rate_is_ignored(rate: Any) -> None:
         ([], "a user, a client id or an ip"),
         ([(USER, "a"), (USER, "b")], "each at most once"),
         ([("group", "g")], "'group' does not exist; give user, client-id, ip"),
-        ([(IP, "10.0.0.1"), (USER, "a")], "an ip takes no user"),
+        ([(IP, "10.0.0.1"), (USER, "a")], "an ip cannot also name a user"),
         ([(USER, "")], "is empty"),
         ([(USER, "a\nb")], "control characters"),
         ([(IP, "example.org")], "example.org"),

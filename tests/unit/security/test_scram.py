@@ -163,7 +163,7 @@ def test_scram_proof_before_the_challenge_is_refused() -> None:
         (b"r=n1,s=AAAA,i=4096", "nonce"),
         (b"r=n1x,s=AAAA,i=4095", "4095 iterations"),
         (b"r=n1x,s=AAAA,i=9999999", "9999999 iterations"),
-        (b"r=n1x,s=AAAA,i=-1", "no number"),
+        (b"r=n1x,s=AAAA,i=-1", "not a number"),
         (b"r=n1x,s=,i=4096", "iterations"),
         (b"r=n1x,s=%%%,i=4096", "not SCRAM"),
         (b"m=x,r=n1x,s=AAAA,i=4096", "not SCRAM"),

@@ -78,14 +78,14 @@ def test_key_of_the_issuer_determines_the_signature_algorithm(
         ({"exp": None}, "exp"),
         ({"sub": None}, "sub"),
         ({"exp": 1_000_000_000}, "expired at"),
-        ({"exp": "never"}, "no time"),
+        ({"exp": "never"}, "not a time"),
         ({"exp": 1e300}, "out of range"),
         ({"exp": IN_FAR_FUTURE, "nbf": IN_FAR_FUTURE - 1}, "is valid only from"),
         ({"exp": IN_FAR_FUTURE, "iat": IN_FAR_FUTURE - 1}, "is valid only from"),
         ({"sub": "a\nb"}, "not printable"),
-        ({"sub": ""}, "no user name"),
-        ({"sub": "x" * 256}, "no user name"),
-        ({"headers": {"kid": "second"}}, "no key has the token's id 'second'"),
+        ({"sub": ""}, "is not a user name"),
+        ({"sub": "x" * 256}, "is not a user name"),
+        ({"headers": {"kid": "second"}}, "no key with the token's key id 'second'"),
         ({"headers": {"kid": "first", "jku": "https://x"}}, "has 'jku'"),
         ({"headers": {"kid": "first", "x5u": "https://x"}}, "has 'x5u'"),
         ({"headers": {"kid": "first", "jwk": {}}}, "has 'jwk'"),
@@ -109,7 +109,7 @@ def test_user_name_of_a_token_is_read_from_the_configured_claim() -> None:
     assert user_of(ONE.token(aud=["x", "other"], iat=None)) == "carol"
     assert user_of(ONE.token(headers={})) == "carol"  # The key set has only one key.
     assert user_of(ONE.token(client="job-7"), RULES._replace(name_claim="client")) == "job-7"
-    with pytest.raises(SaslAuthenticationError, match="claim 'client' is no user name"):
+    with pytest.raises(SaslAuthenticationError, match="claim 'client' is not a user name"):
         user_of(ONE.token(client=7), RULES._replace(name_claim="client"))
 
 

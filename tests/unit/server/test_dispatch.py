@@ -85,12 +85,14 @@ def test_unsupported_version_error_names_the_served_versions(
             )
             assert row in reply.data
         # A request with acks=0 gets no response.
-        assert "versions 3 to 13 are" in (await ask(dispatcher, old_produce(0))).refusal
+        assert "supports versions 3 to 13" in (await ask(dispatcher, old_produce(0))).refusal
 
     with caplog.at_level(logging.WARNING, "logbus.dispatch"):
         run(body)
-    told = "client 'old-timer': PRODUCE version 2 is not served; versions 3 to 13 are"
-    assert [row.getMessage() for row in caplog.records] == [f"10.0.0.7:4711: {told}"]
+    told = "PRODUCE version 2 is not supported; this broker supports versions 3 to 13"
+    assert [row.getMessage() for row in caplog.records] == [
+        f"10.0.0.7:4711: client 'old-timer': {told}"
+    ]
 
 
 def test_handler_with_an_unexpected_error_fails_only_its_request(

@@ -244,7 +244,7 @@ def test_setting_is_stored_in_canonical_form() -> None:
 WRONG: list[tuple[tuple[tuple[str, int, str | None], ...], type[Exception], str]] = [
     ((("retention.mss", OPERATION_SET, "1"),), InvalidConfigError, "'retention.ms'"),
     ((("retention.mss", OPERATION_DELETE, None),), InvalidConfigError, "'retention.ms'"),
-    ((("retention.ms", OPERATION_SET, None),), InvalidConfigError, "delete it"),
+    ((("retention.ms", OPERATION_SET, None),), InvalidConfigError, "delete the setting"),
     ((("retention.ms", OPERATION_SET, "x"),), InvalidConfigError, "whole number"),
     ((("retention.ms", OPERATION_APPEND, "1"),), InvalidConfigError, "not a list"),
     ((("retention.ms", 9, "1"),), InvalidRequestError, "9"),

@@ -271,7 +271,7 @@ def test_connection_beyond_the_limit_of_its_address_is_closed_at_once(
             sock.close()
 
     serve(lambda frame, reply: reply.answer([b"ok"]), attack, connections_per_ip_max=2)
-    assert "closed: max.connections.per.ip=2 are open" in caplog.text
+    assert "closed: max.connections.per.ip=2 connections of this address" in caplog.text
 
 
 def test_connection_beyond_the_rate_of_its_address_is_refused(
@@ -297,4 +297,4 @@ def test_connection_beyond_the_rate_of_its_address_is_refused(
         one.close()
 
     asyncio.run(asyncio.wait_for(main(), 20))
-    assert "connection_creation_rate of the address is used up" in caplog.text
+    assert "connection_creation_rate of this address is used up" in caplog.text

@@ -168,7 +168,7 @@ def test_password_of_plain_is_checked_against_the_scram_keys() -> None:
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "a")])
 def test_failed_plain_login_keeps_the_claimed_user_for_the_log(user: str, password: str) -> None:
     world = World()
-    with pytest.raises(SaslAuthenticationError, match="wrong, or there is no such user"):
+    with pytest.raises(SaslAuthenticationError, match="does not exist or the password is wrong"):
         world.send_once("PLAIN", plain_message(user, password))
     assert (world.session.principal, world.session.claimed) == (ANONYMOUS, user)
     with pytest.raises(IllegalSaslStateError):
@@ -221,7 +221,7 @@ def test_session_must_log_in_again_when_its_token_ends() -> None:
     Tokens.ends_ms = 9000
     with pytest.raises(SaslAuthenticationError, match="User:mallory"):
         world.send_once("OAUTHBEARER", bearer_message("mallory"))
-    with pytest.raises(SaslAuthenticationError, match="with PLAIN"):
+    with pytest.raises(SaslAuthenticationError, match=r"\(PLAIN\)"):
         world.send_once("PLAIN", plain_message("alice", "a"))
     world.send_once("OAUTHBEARER", bearer_message("carol"))
     assert not world.session.needs_login

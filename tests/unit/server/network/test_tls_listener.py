@@ -548,7 +548,7 @@ def test_unusable_revocation_list_or_folder_of_cas_stops_the_start(tmp_path: Pat
     for crl, message in (
         (path, r"revocation list of .* expired on"),
         (Path(pem.ca), "the file has no revocation list"),
-        (tmp_path / "none", r"ssl\.crl\.location=.*/none: No such file"),
+        (tmp_path / "none", r"ssl\.crl\.location=.*/none: cannot be read: No such file"),
     ):
         with pytest.raises(InvalidConfigError, match=message):
             listener(pem, **settings, ssl_crl_location=str(crl))

@@ -55,7 +55,7 @@ def test_token_with_an_unknown_key_reloads_the_key_set_at_most_once_a_minute(tru
         source.key_id = "second"
         clock.late_ms = 59_000
         for _ in range(3):
-            with pytest.raises(LogbusError, match="no key has the token's id 'second'"):
+            with pytest.raises(LogbusError, match="no key with the token's key id 'second'"):
                 await found.check(source.token())
         assert source.asked == ["/keys"]
         clock.late_ms = 61_000
@@ -133,7 +133,7 @@ def test_key_set_is_read_from_a_file(tmp_path: Path, spelling: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "No such file"), (b"{}", "no key set"), (b" " * 300_000, "more than 262144 bytes")],
+    [(None, "No such file"), (b"{}", "not a JWKS"), (b" " * 300_000, "more than 262144 bytes")],
 )
 def test_unusable_key_set_file_stops_the_start(tmp_path: Path, content: Any, reason: str) -> None:
     file = tmp_path / "keys.json"
