@@ -284,6 +284,8 @@ class Bus:
         """Return brokers, controller and all topics."""
         return self.admin.cluster()
 
+    # Methods that close the bus.
+
     def close(self) -> None:
         """Close the bus's consumers (see ``Consumer.close``) and the pooled connections.
 

@@ -46,13 +46,19 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
         data = b"".join(full)
         sizes = np.fromiter(map(len, full), np.int64, count)
     if len(data) > _OFFSET_MAX:
-        raise MessageTooLargeError(f"{len(data)} bytes in one column; send fewer rows at once")
+        raise _too_large(len(data))
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     return pa.Array.from_buffers(
         pa.binary() if kind is None else kind,
         count,
         [validity_of(is_valid), pa.py_buffer(offsets), pa.py_buffer(data)],
+    )
+
+
+def _too_large(size: int) -> MessageTooLargeError:
+    return MessageTooLargeError(
+        f"a column has {size} bytes; at most {_OFFSET_MAX} are allowed. Send fewer rows at once"
     )
 
 
@@ -76,7 +82,7 @@ def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
     """Return a few values as a column, without numpy."""
     data = b"".join(values)
     if len(data) > _OFFSET_MAX:
-        raise MessageTooLargeError(f"{len(data)} bytes in one column; send fewer rows at once")
+        raise _too_large(len(data))
     offsets = struct.pack(f"={len(values) + 1}i", 0, *accumulate(map(len, values)))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(values), buffers, null_count=0)

@@ -123,7 +123,7 @@ def _options_of_file(path: Path) -> dict[str, str]:
         mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise InvalidConfigError(f"client configuration {path}: {reason}") from None
+        raise InvalidConfigError(f"client configuration {path} cannot be read: {reason}") from None
     options: dict[str, str] = {}
     for line in text.splitlines():
         key, equals, value = line.strip().partition("=")
@@ -167,8 +167,8 @@ def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
     mechanism = options.get(MECHANISM) or options.get(MECHANISMS) or ""
     if not mechanism.upper().startswith(login.family):
         raise InvalidConfigError(
-            f"{JAAS} is a login with {login.family}, but {MECHANISM}={mechanism[:60]!r}; make them "
-            "agree"
+            f"{JAAS} is a login with {login.family}, but {MECHANISM}={mechanism[:60]!r}; change "
+            "one of them"
         )
     if login.family != OAUTHBEARER:
         named = (("username", USERNAME), ("password", PASSWORD))

@@ -235,7 +235,9 @@ def _own_settings(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str,
         key, _, value = line.partition("=")
         name, _, setting = key.removeprefix(LISTENER_PREFIX).partition(".")
         if name.upper() not in names:
-            raise InvalidConfigError(f"{key}: listeners has no listener {name.upper()}; correct it")
+            raise InvalidConfigError(
+                f"{key}: listeners has no listener {name.upper()}; correct the name"
+            )
         if setting not in _TLS_FIELDS:
             raise InvalidConfigError(
                 f"{key}: a listener has no setting {setting!r} of its own; the settings are "

@@ -68,7 +68,9 @@ coordinator. The mirror then takes its claim again."""
 
 
 def _lost(why: LogbusError) -> LogbusError:
-    return CoordinatorNotAvailableError(f"the mirror must take its claim again: {why.message}")
+    return CoordinatorNotAvailableError(
+        f"the mirror lost its claim and takes it again: {why.message}"
+    )
 
 
 class MirrorClaim:
@@ -107,7 +109,7 @@ class MirrorClaim:
             if monotonic_ms() >= patience_ms:
                 other = others[0]
                 raise NonEmptyGroupError(
-                    f"a mirror of this source is at work already: {other.client_id} at "
+                    f"another mirror of this source runs already: {other.client_id} at "
                     f"{other.client_host.lstrip('/')}. Two mirrors would copy every record twice, "
                     f"so stop it first (logbus groups members {group})"
                 )
@@ -133,7 +135,7 @@ class MirrorClaim:
         if self._error is not None:
             raise self._error
         if lease_ms() >= self._until_ms:
-            raise _lost(RequestTimedOutError("the coordinator answered no heartbeat in time"))
+            raise _lost(RequestTimedOutError("the coordinator did not answer a heartbeat in time"))
 
     def commit(
         self, rows: Mapping[TopicPartition, CommittedOffset]

@@ -86,7 +86,7 @@ class GroupSync:
                 yield row._replace(state="same") if row.state == "write" else row
                 continue
             self._telling.once(
-                f"group {row.group} has members on the target, so its offsets stay as they are: "
-                f"{error.message}"
+                f"group {row.group} has members on the target, so the mirror does not change its "
+                f"offsets there: {error.message}"
             )
             yield row._replace(target_offset=None, state=f"refused: {error.message}")

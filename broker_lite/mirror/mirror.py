@@ -227,7 +227,9 @@ class Mirror:
     def _take_up(self, ids: Mapping[TopicPartition, tuple[str, str]]) -> None:
         for tp, copy in list(self.copies.items()):
             if tp in ids and ids[tp] != (copy.source_id, copy.target_id):
-                self._set_aside(tp.topic, UnknownTopicIdError("was deleted and recreated"))
+                self._set_aside(
+                    tp.topic, UnknownTopicIdError("the topic was deleted and recreated")
+                )
         fresh = [w for w in ids if w not in self.copies and w.topic not in self.aside]
         if not fresh:
             return
@@ -246,7 +248,9 @@ class Mirror:
             )
             noted = (self._notes.entries(tp), position, source_id, target_id)
             if positions.is_of_another(*noted):
-                self._set_aside(tp.topic, UnknownTopicIdError("was deleted and recreated"))
+                self._set_aside(
+                    tp.topic, UnknownTopicIdError("the topic was deleted and recreated")
+                )
                 continue
             known = positions.restored(*noted)
             copy = Copy(tp, source_id, target_id, known, copied=self._counted.get(tp, 0))
@@ -300,7 +304,7 @@ class Mirror:
                 # offsets.
                 self.save()
         elif isinstance(error, UnknownTopicIdError) and self._is_gone(copy):
-            self._set_aside(topic, UnknownTopicIdError("the source has deleted it"))
+            self._set_aside(topic, UnknownTopicIdError("the topic was deleted at the source"))
         elif not error.retriable:
             self._set_aside(topic, error)
         else:

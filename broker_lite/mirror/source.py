@@ -212,7 +212,11 @@ class MirrorSource:
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         while True:
             found = self.fetch([position], 0)
-            match position.take(found.get(position.tp, NoBrokersError("no answer"))):
+            match position.take(
+                found.get(
+                    position.tp, NoBrokersError("the source did not answer for the partition")
+                )
+            ):
                 case Walked(batches):
                     return batches
                 case Failed(error):

@@ -377,7 +377,7 @@ class NativeMachine:
         interval_ms = self._timeout_ms // BEATS_PER_TIMEOUT
         self._beat_ms = max(self._asking.now_ms, self._asking.sent_ms + interval_ms)
 
-    # Methods that handle changes of the group's znodes, and the passing of time.
+    # Methods that handle changes of the group's znodes, the passing of time, and commits.
 
     def _looked(self) -> None:
         if self._consumer not in self.view.members:

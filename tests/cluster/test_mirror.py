@@ -496,7 +496,7 @@ def test_only_one_mirror_of_a_source_is_active(
     try:
         send(origin, copied, 0, 100)
         until(lambda: sum(copy.copied for copy in first.copies.values()) == 100)
-        with pytest.raises(NonEmptyGroupError, match="at work already: logbus-mirror at"):
+        with pytest.raises(NonEmptyGroupError, match="runs already: logbus-mirror at"):
             second.run(once=True, stop=threading.Event(), on_look=lambda: None)
         # The first mirror must stop writing after another mirror took over its claim.
         taken = MirrorClaim(bus.bootstrap_servers, "other", 1000)

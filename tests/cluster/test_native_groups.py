@@ -369,7 +369,7 @@ def test_failed_native_join_names_the_reason(
     refused(InvalidConfigError, "coordination='raft'", topic, coordination="raft")
     refused(InvalidConfigError, "zookeeper=… needs", topic, coordination="kafka", zookeeper="h:1")
     refused(InvalidConfigError, "give either topics or a pattern", topic, pattern="x")
-    refused(InvalidConfigError, "no regular expression", pattern="(")
+    refused(InvalidConfigError, "not a regular expression", pattern="(")
     refused(InvalidConfigError, "leave out partitions", topic, partitions=[0])
     refused(InvalidConfigError, "at least 1000", topic, session_timeout_ms=10)
     refused(InvalidGroupIdError, "give group", topic, group=None)

@@ -154,7 +154,7 @@ def _await_everywhere(
         if cluster.now_ms() + pause >= deadline_ms:
             raise RequestTimedOutError(
                 f"topic {topic!r} was changed, but not every broker has applied the change yet; "
-                "look at it again later"
+                "describe the topic again in a few seconds"
             )
         yield Pause(pause)
         attempt += 1
@@ -399,8 +399,8 @@ def await_applied(
             return
         if cluster.now_ms() >= deadline_ms:
             raise RequestTimedOutError(
-                f"{changed} changed, but not every broker has applied the change yet; look at it "
-                "again later"
+                f"{changed} changed, but not every broker has applied the change yet; look again "
+                "in a few seconds"
             )
         yield Pause(LOOK_MS)
 

@@ -42,7 +42,7 @@ def parse(text: str, now_ms: int | None = None) -> Moment:
         if found is not None:
             return Moment("time", found)
     raise InvalidRequestError(
-        f"{text!r} is no position: give earliest, latest, an offset, +N, -N, @2026-11-20, "
+        f"{text!r} is not a position; give earliest, latest, an offset, +N, -N, @2026-11-20, "
         "@2026-11-20T10:00:00Z, @MILLISECONDS or @-1h"
     )
 

@@ -35,7 +35,7 @@ def to_brokers(
     """Plan a move to these brokers. The preferred leader rotates over the brokers."""
     if not brokers or len(set(brokers)) != len(brokers):
         raise InvalidReplicaAssignmentError(
-            f"brokers {list(brokers)}: give at least one broker, and each only once"
+            f"brokers {list(brokers)}: name at least one broker, and each only once"
         )
     _check_ids(brokers)
     plan = {}
@@ -51,7 +51,8 @@ def to_factor(
     """Plan ``factor`` replicas per partition. In-sync replicas keep the first places."""
     if not 1 <= factor <= len(view.brokers):
         raise InvalidReplicationFactorError(
-            f"replication factor {factor}: give 1 to {len(view.brokers)}, the live brokers' number"
+            f"replication factor {factor}: give 1 to {len(view.brokers)}, the number of live "
+            "brokers"
         )
     loads = _loads(view)
     plan = {}
@@ -151,12 +152,12 @@ def _elected(
         if known := [broker for broker in partition.isr if broker in view.brokers]:
             return None, f"broker {known[0]}, which has all records, is registered"
         live = [broker for broker in partition.replicas if broker in view.brokers]
-        return (live[0], None) if live else (None, "no replica lives")
+        return (live[0], None) if live else (None, "no replica is alive")
     preferred = replicas[0]
     if leads and partition.leader == preferred:
         return None, f"the preferred broker {preferred} leads"
     if preferred not in view.brokers:
-        return None, f"the preferred broker {preferred} does not live"
+        return None, f"the preferred broker {preferred} is not alive"
     if not leads or preferred not in partition.isr:
         return None, f"the preferred broker {preferred} is not in sync"
     return preferred, None
@@ -207,8 +208,8 @@ def _least(loads: dict[int, int], row: list[int], tp: TopicPartition) -> int:
     free = [broker_id for broker_id in loads if broker_id not in row]
     if not free:
         raise InvalidReplicaAssignmentError(
-            f"partition {tp} has a replica on every other live broker: start one more, or give "
-            "it fewer replicas"
+            f"no broker can take another replica of partition {tp}, because every other live "
+            "broker has one already; start another broker, or give the partition fewer replicas"
         )
     chosen = min(free, key=lambda broker_id: (loads[broker_id], broker_id))
     loads[chosen] += 1

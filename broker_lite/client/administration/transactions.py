@@ -157,7 +157,7 @@ def open_in_logs(
         answer: calls.DescribeProducersResponse, group: list[TopicPartition]
     ) -> PerPartition[list[OpenInLog]]:
         found: PerPartition[list[OpenInLog]] = dict.fromkeys(
-            group, error_for(-1, "the broker's response lacks a partition")
+            group, error_for(-1, "the broker's response lacks the partition; try again")
         )
         for topic in answer.topics:
             for row in topic.partitions:

@@ -259,13 +259,17 @@ class Consumer(ConsumerFace):
             self._condition.notify_all()
 
     def _crashed(self, error: BaseException) -> None:
-        self.core.stop(ClosedError(f"the consumer's thread ended: {error!r}"))
+        self.core.stop(
+            ClosedError(f"the consumer's thread ended: {error!r}; create another consumer")
+        )
         raise error
 
     def _forked(self) -> None:
         self._condition = threading.Condition()
         self.core.stop(
-            ClosedError("this consumer was made before a fork; make one in this process")
+            ClosedError(
+                "this consumer was created before a fork; create another one in this process"
+            )
         )
         self.core.engine.close()
 

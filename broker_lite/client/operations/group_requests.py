@@ -283,6 +283,6 @@ def topics_to_commit(
 def other_topic(tp: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
     """Return the error of an offset whose topic was recreated."""
     return UnknownTopicIdError(
-        f"topic {tp.topic!r} was deleted and recreated: {tp}'s offset {commit.offset} is of "
-        f"the topic before (id {commit.topic_id}) and was not committed"
+        f"topic {tp.topic!r} was deleted and recreated: offset {commit.offset} of {tp} belongs to "
+        f"the deleted topic (id {commit.topic_id}) and was not committed"
     )

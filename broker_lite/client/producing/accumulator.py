@@ -153,8 +153,8 @@ class RowPiece(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """What ``split`` must know of a topic: its partition count, the partitions with a leader, and
-    its sticky partition."""
+    """The facts of a topic that ``split`` uses: the partition count, the partitions with a leader,
+    and the sticky partition."""
 
     partition_count: int
     available: Sequence[int]
@@ -320,10 +320,12 @@ def columns_of(
     known = {"key", "value", "headers", "timestamp", "partition"}
     for name in (key, value):
         if name is not None and name not in names:
-            raise InvalidSchemaError(f"no column {name!r}; the columns are {', '.join(names)}")
+            raise InvalidSchemaError(
+                f"there is no column {name!r}; the columns are {', '.join(names)}"
+            )
     if value is None and "value" not in names:
         raise InvalidSchemaError(
-            f"no column 'value'; name it with value=…; the columns are {', '.join(names)}"
+            f"there is no column 'value'; name one of {', '.join(names)} with value=…"
         )
     unknown = [name for name in names if name not in known | {key, value}]
     if unknown:

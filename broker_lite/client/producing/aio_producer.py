@@ -156,7 +156,7 @@ class AsyncProducer:
                 await self._all_done(waiting)
         except TimeoutError:
             raise RequestTimedOutError(
-                f"some records have no acknowledgement after {timeout_s} s; sending continues"
+                f"some records are not acknowledged after {timeout_s} s; they are still in flight"
             ) from None
         self._core.end_flush(waiting)
 

@@ -311,7 +311,7 @@ class Delivery:
                 self._finish(batch, None)
             elif found is None:
                 self._refused(
-                    part, batch, error_for(-1, "the broker's response lacks a batch"), now_ms
+                    part, batch, error_for(-1, "the broker's response lacks the batch"), now_ms
                 )
             elif found.error_code:
                 error = error_for(found.error_code, found.error_message or "")

@@ -234,7 +234,7 @@ class RecordFuture:
             outcome.seen = True
             raise error
         if batch is None:
-            raise ClosedError("the record was never sent")
+            raise ClosedError("the record was not sent; send it again with another producer")
         timestamp_ms = batch.log_append_time_ms
         if timestamp_ms < 0:
             times = outcome.times or {}

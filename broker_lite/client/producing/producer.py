@@ -284,11 +284,13 @@ class Producer:
             if longest > self._record_bytes_max:
                 raise MessageTooLargeError(
                     f"a {name} has {longest} bytes; max.request.size allows "
-                    f"{self._record_bytes_max} for a record. Send smaller records, or raise it"
+                    f"{self._record_bytes_max} for a record. Send smaller records, or raise "
+                    "max.request.size"
                 )
         if isinstance(wanted, np.ndarray) and len(wanted) != columns.row_count:
             raise InvalidSchemaError(
-                f"{len(wanted)} partitions for {columns.row_count} rows; give one for each"
+                f"{len(wanted)} partitions are given for {columns.row_count} rows; give one for "
+                "each row"
             )
 
     @staticmethod
@@ -296,11 +298,15 @@ class Producer:
         headers: Any, partition: int | None, timestamp_ms: int | None
     ) -> tuple[Any, int]:
         if partition is not None and (not isinstance(partition, int) or partition < 0):
-            raise InvalidPartitionsError(f"partition={partition!r}: give a number from 0 on")
+            raise InvalidPartitionsError(
+                f"partition={partition!r}: give a whole number of at least 0"
+            )
         if timestamp_ms is not None and (
             not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms < 1 << 53
         ):
-            raise InvalidSchemaError(f"timestamp_ms={timestamp_ms!r}: give milliseconds since 1970")
+            raise InvalidSchemaError(
+                f"timestamp_ms={timestamp_ms!r}: give whole milliseconds since 1970"
+            )
         return checked_headers(headers) if headers else (None, 0)
 
     # Methods that fill and seal open rows. Their callers hold the producer's lock.
@@ -401,7 +407,7 @@ class Producer:
             self._waking.notify_all()
 
     def _crashed(self, error: BaseException) -> None:
-        problem = ClosedError(f"the producer's thread ended: {error!r}")
+        problem = ClosedError(f"the producer's thread ended: {error!r}; create another producer")
         with self._lock:
             self._end = problem
             left = list(self._unfinished)
@@ -504,7 +510,9 @@ class Producer:
 
     def _forked(self) -> None:
         """Mark the producer as unusable in a forked child: its thread runs only in the parent."""
-        self._end = ClosedError("this producer was made before a fork; make one in this process")
+        self._end = ClosedError(
+            "this producer was created before a fork; create another one in this process"
+        )
         self._lock = threading.Lock()
         self._space = threading.Condition(self._lock)
         self._open = {}

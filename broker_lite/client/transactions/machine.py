@@ -307,9 +307,9 @@ class TransactionMachine:
 
     def _over(self) -> FencedError:
         return FencedError(
-            f"this producer of transactional id {self._id!r} is over: another producer has taken "
-            f"the id, or it expired, or a commit came after transaction.timeout.ms="
-            f"{self._timeout_ms}. Close it; give each live producer an id of its own"
+            f"this producer of transactional id {self._id!r} cannot continue: another producer has "
+            f"taken the id, or it expired, or a commit came after transaction.timeout.ms="
+            f"{self._timeout_ms}. Close this producer; give each live producer an id of its own"
         )
 
     def _outside(self) -> InvalidTxnStateError:

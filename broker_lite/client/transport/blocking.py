@@ -411,7 +411,9 @@ class PooledConnection:
             raise self._lost(error) from None
         frame = self._frames.popleft()
         if correlation_id_of(frame) != correlation_id:
-            raise ProtocolError(f"{self.endpoint} sent a response to another request")
+            raise ProtocolError(
+                f"{self.endpoint} sent a response to another request than the oldest"
+            )
         answer = exchange.answer(frame)
         self._sent.popleft()
         return answer

@@ -363,7 +363,7 @@ class BrokerConnection:
             self._continue_login(self._login_exchange.answer(frame))
             return
         if not self._pending:
-            raise ProtocolError("the broker sent a response without a request")
+            raise ProtocolError("the broker sent a response, but no request waits for one")
         pending = self._pending[0]
         if correlation_id_of(frame) != pending.correlation_id:
             raise ProtocolError("the broker sent a response to another request than the oldest")

@@ -29,7 +29,7 @@ def test_consumer_arguments_may_mix_topic_names_lists_and_partitions() -> None:
         ({"coordination": "zookeeper", "partitions": [0]}, "leave out partitions"),
         ({"options": {"zookeeper": "h:1"}}, "needs coordination='zookeeper'"),
         ({"pattern": "t.*"}, "give either topics or a pattern"),
-        ({"topics": [], "pattern": "t("}, "no regular expression"),
+        ({"topics": [], "pattern": "t("}, "not a regular expression"),
         ({"group": None, "options": {"session.timeout.ms": 1}}, "give group="),
         ({"group": None, "pattern": "t.*", "topics": []}, "give group="),
         ({"partitions": [0], "callbacks": Callbacks(on_lost=print)}, "on_lost .* leave it out"),

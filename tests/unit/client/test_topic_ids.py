@@ -184,7 +184,7 @@ def test_commit_that_is_always_refused_fails_only_its_partitions(
     assert isinstance(found[T0], kind)
     assert len(group.commits) == group_requests.COMMIT_ATTEMPTS
     if code == 100:
-        assert f"t-0's offset 41 is of the topic before (id {TOPIC_ID})" in found[T0].message
+        assert f"offset 41 of t-0 belongs to the deleted topic (id {TOPIC_ID})" in found[T0].message
 
 
 def test_committed_offsets_have_topic_id_and_commit_time() -> None:

@@ -80,7 +80,7 @@ def test_pattern_subscriptions_match_topics() -> None:
     )
     assert not covers(NativeSubscription((), "(", 1), "x")
     assert check_pattern("a+") == "a+"
-    with pytest.raises(InvalidConfigError, match="no regular expression"):
+    with pytest.raises(InvalidConfigError, match="not a regular expression"):
         check_pattern("a(")
 
 

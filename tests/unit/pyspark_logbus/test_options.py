@@ -69,7 +69,7 @@ def batch(**given):
         ({**TLS, "kafka.ssl.engine.factory.class": "x.Y"}, "names Java code"),
         ({"kafka.sasl.kerberos.service.name": "kafka"}, "Kerberos is not supported"),
         ({"kafka.sasl.oauthbearer.extensions": "x"}, "fetched with sasl.oauthbearer.token"),
-        ({**LOGIN, "kafka.sasl.mechanism": "PLAIN"}, "is a login with SCRAM.*make them agree"),
+        ({**LOGIN, "kafka.sasl.mechanism": "PLAIN"}, "is a login with SCRAM.*change one of them"),
         ({**LOGIN, "kafka.sasl.jaas.config": f'{SCRAM} username="a" password=canary'}, "in ';'"),
         ({**LOGIN, "kafka.sasl.jaas.config": f'{SCRAM} username="a" password="canary'}, "at char"),
         ({**LOGIN, "kafka.sasl.jaas.config": f'{SCRAM} password="canary";'}, "needs sasl.username"),

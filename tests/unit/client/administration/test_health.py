@@ -136,7 +136,7 @@ def test_plan_to_empty_a_broker_puts_the_new_replica_in_its_position() -> None:
     view = view_of(3, (1, 2), (2, 1), (3, 2))
     plan = off_broker(view, {}, tps(view), 1)
     assert plan == {TopicPartition("t", 0): (3, 2), TopicPartition("t", 1): (2, 3)}
-    with pytest.raises(InvalidReplicaAssignmentError, match="start one more"):
+    with pytest.raises(InvalidReplicaAssignmentError, match="start another broker"):
         off_broker(view_of(2, (1, 2)), {}, [T0], 1)
 
 

@@ -27,7 +27,7 @@ def view_of(leader: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> Clu
         (1, (0, 1), (0, 1), Election(1, 0, None)),
         (0, (0, 1), (0, 1), Election(0, None, "the preferred broker 0 leads")),
         (1, (0, 1), (1,), Election(1, None, "the preferred broker 0 is not in sync")),
-        (1, (2, 1), (2, 1), Election(1, None, "the preferred broker 2 does not live")),
+        (1, (2, 1), (2, 1), Election(1, None, "the preferred broker 2 is not alive")),
         (-1, (0, 2), (2,), Election(None, None, "the preferred broker 0 is not in sync")),
     ],
 )
@@ -43,7 +43,7 @@ def test_preferred_replica_is_elected_if_it_is_in_sync(
         (-1, (2, 1, 0), (2,), Election(None, 1, None)),
         (1, (2, 1), (1,), Election(1, None, "broker 1 leads")),
         (-1, (2, 1), (1,), Election(None, None, "broker 1, which has all records, is registered")),
-        (-1, (2, 3), (2,), Election(None, None, "no replica lives")),
+        (-1, (2, 3), (2,), Election(None, None, "no replica is alive")),
     ],
 )
 def test_unclean_election_takes_a_live_replica_only_if_none_in_sync_is_registered(

@@ -33,7 +33,7 @@ def test_each_endpoint_and_lane_has_its_own_connection() -> None:
     assert connections.get(ONE, "tail") is others[1]
 
 
-def test_closed_connection_is_replaced_and_forgetting_it_keeps_the_new_one() -> None:
+def test_forgetting_a_closed_connection_keeps_its_replacement() -> None:
     connections = Connections("test")
     first, _, answers = asked(connections, ONE)
     assert connections.disconnect(ONE, "") is first and isinstance(answers[0], ClosedError)
