@@ -281,7 +281,7 @@ def chosen_partitions(
 def _tell_past_the_end(wanted: int, starts: dict[TopicPartition, int]) -> None:
     ends = [f"{tp} ends at {at}" for tp, at in sorted(starts.items()) if at < wanted]
     if ends:
-        output.say(f"offset {wanted} is past the end: {', '.join(ends)}; reading from there")
+        output.say(f"offset {wanted} is past the end: {', '.join(ends)}; reading begins there")
 
 
 def end_offsets(

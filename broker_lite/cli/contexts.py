@@ -182,6 +182,10 @@ def require_no_secret(settings: Mapping[str, str]) -> None:
             raise InvalidConfigError(f"{key!r} is not a client's security setting; use: {known}")
 
 
+_KINDS: Mapping[type, str] = {str: "text", bool: "true or false", dict: "a table"}
+"""The words for the types of a context's values in error messages."""
+
+
 def _contexts(found: Mapping[str, Any]) -> Contexts:
     """Check the parsed ``contexts.toml``, and return its contexts. Raises InvalidConfigError with
     the wrong key."""
@@ -189,7 +193,10 @@ def _contexts(found: Mapping[str, Any]) -> Contexts:
         if key not in ("selected", "previous", "contexts"):
             raise InvalidConfigError(f"unknown key {key!r}; correct or remove it")
         if not isinstance(value, dict if key == "contexts" else str):
-            raise InvalidConfigError(f"{key} = {value!r} has the wrong type")
+            raise InvalidConfigError(
+                f"{key} = {value!r} has the wrong type; give "
+                + ("tables [contexts.NAME]" if key == "contexts" else "text")
+            )
     rows = found.get("contexts", {})
     by_name = {name: _context(name, row) for name, row in rows.items()}
     for key in ("selected", "previous"):
@@ -212,12 +219,12 @@ def _context(name: str, row: Any) -> Context:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise InvalidConfigError(f"unknown key {where}{hint}")
         if not isinstance(value, kinds[key]):
-            raise InvalidConfigError(f"{where} = {value!r}: give a {kinds[key].__name__}")
+            raise InvalidConfigError(f"{where} = {value!r}: give {_KINDS[kinds[key]]}")
     settings = row.get("settings", {})
     require_no_secret(settings)
     for key, value in settings.items():
         if not isinstance(value, str):
-            raise InvalidConfigError(f"contexts.{name}.settings.{key} = {value!r}: give a str")
+            raise InvalidConfigError(f"contexts.{name}.settings.{key} = {value!r}: give text")
     found = Context(name, **row)
     if bool(found.bootstrap_servers) == bool(found.zookeeper):
         raise InvalidConfigError(f"contexts.{name}: give bootstrap_servers or zookeeper")

@@ -28,7 +28,7 @@ OPEN = """\
 host=0.0.0.0
 listeners.insecure.allow=true
 port=9092"""
-"""The settings that all open brokers share."""
+"""The settings that all brokers without logins and TLS share."""
 
 _PROBE = "import urllib.request as u; u.urlopen('http://127.0.0.1:9644/readyz')"
 _TLS_PROBE = (

@@ -314,7 +314,10 @@ def file_limit() -> Finding:
     if soft < FILES_MIN:
         cure = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}"
         return Finding(
-            "open files", "warning", f"{soft}: a connection and a segment take one", cure
+            "open files",
+            "warning",
+            f"at most {soft}: each connection and each segment needs one",
+            cure,
         )
     return Finding("open files", "ok", str(soft))
 

@@ -329,7 +329,10 @@ def _deleted(
     lost = {tp: at for tp, at in _committed(admin, group).items() if tp.topic in topics}
     for name in topics:
         if name not in {tp.topic for tp in lost}:
-            raise UnknownTopicOrPartitionError(f"group {group!r} has committed nothing in {name!r}")
+            raise UnknownTopicOrPartitionError(
+                f"group {group!r} has no committed offsets in topic {name!r}; see: "
+                f"logbus groups describe {group}"
+            )
     return lost
 
 
@@ -337,7 +340,7 @@ def _committed(admin: Admin, group: str) -> dict[TopicPartition, CommittedOffset
     found = admin.committed(group)
     if not found:
         raise GroupIdNotFoundError(
-            f"group {group!r} has committed nothing; see: logbus groups list"
+            f"group {group!r} has no committed offsets; see: logbus groups list"
         )
     return found
 

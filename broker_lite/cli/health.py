@@ -81,7 +81,7 @@ def health(
             time.sleep(LOOK_S)
     _print(found, broker_id, form)
     if wait and found:
-        output.say(f"not healthy after {timeout_s:g} s")
+        output.say(f"still not healthy after {timeout_s:g} s")
         return EXIT_TIMED_OUT
     return {"ok": 0, "warning": EXIT_WARNING, "critical": EXIT_CRITICAL}[state_of(found)]
 

@@ -68,8 +68,8 @@ def _row(line: bytes) -> Row:
         )
     if "value" not in fields:
         raise ValueError(
-            "there is no field 'value', so the record would be a tombstone (null); if that is "
-            'meant, write it: {"value": null}'
+            "there is no field 'value', so the record would be a tombstone (null); to send a "
+            'tombstone, write {"value": null}'
         )
     return (
         _bytes(fields.get("key"), "key"),
@@ -89,7 +89,8 @@ def _bytes(value: Any, field: str) -> bytes | None:
         return text.encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError(
-            f'field {field!r} holds half a surrogate pair; give bytes as {{"$b64": "…"}}'
+            f"field {field!r} has half a surrogate pair, which UTF-8 cannot encode; give bytes as "
+            '{"$b64": "…"}'
         ) from None
 
 
@@ -98,8 +99,8 @@ def _from_base64(text: Any, field: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"field {field!r}: $b64 holds no base64 ({error}): {str(text)[:40]!r}; "
-            "A-Z a-z 0-9 + / and = up to a multiple of four"
+            f"field {field!r}: $b64 is not valid base64 ({error}): {str(text)[:40]!r}; use A-Z "
+            "a-z 0-9 + /, and = up to a multiple of four characters"
         ) from None
 
 
@@ -126,7 +127,7 @@ def _timestamp_ms(fields: Mapping[str, Any]) -> int | None:
 
 def _wrong_time(field: str, value: object) -> ValueError:
     return ValueError(
-        f"field {field!r} is no time: {value!r}; give milliseconds since 1970 as a number"
+        f"field {field!r} is not a time: {value!r}; give milliseconds since 1970 as a number"
         + (', or text such as "2026-01-31T12:00:00Z"' if field == "timestamp" else "")
     )
 
@@ -138,7 +139,7 @@ def _headers(pairs: Any) -> list[tuple[str, bytes | None]]:
     for pair in pairs if isinstance(pairs, list) else [None]:
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise ValueError(
-                f"field 'headers' is no list of pairs: {str(pairs)[:60]}; "
+                f"field 'headers' is not a list of pairs: {str(pairs)[:60]}; "
                 'give [["name", "value"], …]'
             )
         name = _bytes(pair[0], "headers")

@@ -243,8 +243,8 @@ def _consume(
                 last = now
             elif now - last > _SILENCE_SECONDS:
                 raise RequestTimedOutError(
-                    f"{topic} gave {got} of {records} records, then none for "
-                    f"{_SILENCE_SECONDS:.0f} s; give --records at most the records of the topic"
+                    f"received {got} of {records} records of topic {topic!r}, then none for "
+                    f"{_SILENCE_SECONDS:.0f} s; set --records to at most the topic's records"
                 )
         return time.monotonic() - started, size
 

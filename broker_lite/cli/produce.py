@@ -127,7 +127,7 @@ def produce(
             sent.read(files, form, rule, interruption)
             producer.flush()
     if key_delimiter and sent.keyless:
-        output.say(f"{_records(sent.records, sent.keyless)} had no {key_delimiter!r}: no key")
+        output.say(f"{_records(sent.records, sent.keyless)} have no {key_delimiter!r}, so no key")
     if summary or sys.stderr.isatty() or interruption.is_set:
         _summarise(topic, sent.records, time.monotonic() - started, summary, acks)
     return EXIT_INTERRUPTED if interruption.is_set else 0
@@ -171,15 +171,15 @@ def _check_options(
     names = [name for name, value in given.items() if value not in (None, (), False)]
     if form != "lines" and names:
         raise click.UsageError(
-            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} for lines; with {form} every "
-            "record brings its own key, value and headers"
+            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} only for lines; with {form} "
+            "every record has its own key, value and headers"
         )
 
 
 def _name(header: str) -> str:
     if not header.isprintable():  # This covers invalid UTF-8, too.
         raise click.BadParameter(
-            f"the name {header!r} is no text: use printable UTF-8", param_hint="--header"
+            f"the name {header!r} is not text: use printable UTF-8", param_hint="--header"
         )
     return header
 

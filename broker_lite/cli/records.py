@@ -126,8 +126,8 @@ def _template(template: str) -> Callable[[dict[str, Any]], str]:
     named = re.search(r"\{(topic|partition|offset|key|value|timestamp|headers)\}", template)
     if named:
         raise click.BadParameter(
-            f"{named[0]} is no field: write %t topic, %p partition, %o offset, %k key, %v value, "
-            "%T time, %h headers",
+            f"{named[0]} is not a field: write %t topic, %p partition, %o offset, %k key, "
+            "%v value, %T time, %h headers",
             param_hint="--format",
         )
     text = re.sub(r"\\[ntr0\\]", lambda found: _ESCAPES[found[0]], template)

@@ -97,7 +97,7 @@ def reassign(
     moves_replicas = any(way is not None for way in ways) and not cancel
     if rate is not None and bool(rate) != moves_replicas:
         raise click.UsageError(
-            "--throttle: give a rate above 0 together with a move; 0 (no limit) alone"
+            "--throttle takes a rate above 0 with a move, or 0 (no limit) without a move"
         )
     if rate and seconds is None:
         raise click.UsageError("--throttle needs --wait: the end of the moves removes the throttle")
@@ -122,11 +122,11 @@ def reassign(
                 admin.reassign(dict.fromkeys(back))
             return
         if off is None and plan is None and not names:
-            raise click.UsageError("name the topics to move")
+            raise click.UsageError("name the topics whose partitions to move")
         moves = _planner(replicas, replication_factor, off, plan)(view, ongoing, tps)
         output.show([_step(view, ongoing, tp, row) for tp, row in moves.items()], form)
         if not moves:
-            output.say("nothing to move")
+            output.say("nothing to move: the replicas are already where the plan puts them")
         elif change.is_wanted(f"Move the replicas of {_partitions(len(moves))}?"):
             _carry_out(admin, view, ongoing, moves, rate=rate, seconds=seconds)
 
@@ -161,7 +161,7 @@ def _carry_out(
 @click.option(
     "--unclean",
     is_flag=True,
-    help="If no in-sync replica lives, elect another one. Records that it lacks are lost.",
+    help="If no in-sync replica is alive, elect another one. Records that it lacks are lost.",
 )
 @change_options
 @cluster_options
@@ -184,7 +184,7 @@ def elect(
       logbus topic elect events -P 0 --unclean --yes
     """
     if unclean and not names:
-        raise click.UsageError("--unclean loses records: name the topics")
+        raise click.UsageError("--unclean may lose records: name the topics")
     with open_admin(bootstrap_servers, zookeeper) as admin:
         view = admin.cluster()
         tps = _tps(view, names, partitions) if names or partitions else None
@@ -328,4 +328,4 @@ def _wait(admin: Admin, moves: Plan, seconds: float) -> None:
                 "stays until logbus topic reassign --throttle 0"
             )
         time.sleep(POLL_SECONDS)
-    output.say("done")
+    output.say("all partitions are moved")

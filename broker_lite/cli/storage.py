@@ -203,7 +203,9 @@ def _batches(path: Path) -> Iterator[InspectedBatch]:
 
 def _check_name(path: Path) -> None:
     if not path.stem.isdigit():
-        raise click.BadParameter(f"{path} is not a segment file (its name is its first offset)")
+        raise click.BadParameter(
+            f"{path} is not a segment: a segment is named after its first offset"
+        )
 
 
 def _row(path: Path, batch: InspectedBatch) -> dict[str, Any]:

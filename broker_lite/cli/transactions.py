@@ -183,7 +183,7 @@ def abort(
         tps = _partitions(admin, (topic,))
         if partition >= len(tps):
             raise InvalidRequestError(
-                f"topic {topic!r} has {len(tps)} partitions, from 0; none is {partition}"
+                f"topic {topic!r} has {len(tps)} partitions, numbered from 0; choose one"
             )
         tp = tps[partition]
         rows = admin.run(
@@ -207,7 +207,7 @@ def abort(
         question = f"Abort this transaction? Its records in {tp} become invisible for ever."
         if change.is_wanted(question):
             admin.run(lambda cluster, deadline_ms: found.abort(cluster, rows[0], deadline_ms))
-            output.say("aborted")
+            output.say("the transaction was aborted")
 
 
 def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:

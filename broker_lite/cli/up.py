@@ -416,7 +416,7 @@ def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
     if unlike:
         where = running.names([facts])
         raise DirectoryLockedError(
-            f"the cluster that runs already, at {facts['bootstrap_servers']}, does not take "
+            f"the cluster that runs already at {facts['bootstrap_servers']} cannot change to "
             f"{', '.join(unlike)}; stop it first, its data stay: logbus down {where}"
         )
 

@@ -44,7 +44,7 @@ class Words(NamedTuple):
         for number, broker in enumerate(facts["brokers"]):
             if self.port and broker["port"] != self.port + number:
                 first = self.port + number
-                output.say(f"port {first} is taken: broker {number} has {broker['port']}")
+                output.say(f"port {first} is taken: broker {number} has port {broker['port']}")
                 break
         if running.is_recorded(facts):
             _tell_of_others(facts)

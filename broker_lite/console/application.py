@@ -194,7 +194,9 @@ class Console:
                 form = fields_of(body)
                 session_id = request.cookies.get(self.sessions.cookie, "")
                 if not self.sessions.is_genuine(session_id, form.get("token", "")):
-                    raise ForbiddenChangeError("the form is not of your session; open it again")
+                    raise ForbiddenChangeError(
+                        "the form belongs to another session; open the page again"
+                    )
                 return submit(change, ask, form, render)
 
             return await run_in_threadpool(self._guarded(make), request)

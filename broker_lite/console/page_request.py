@@ -124,7 +124,7 @@ class PageRequest(NamedTuple):
         if not text:
             return default
         if not text.isascii() or not text.isdigit() or len(text) > 18:
-            raise InvalidRequestError(f"{key}={text[:40]!r}: give a number")
+            raise InvalidRequestError(f"{key}={text[:40]!r}: give a whole number")
         return int(text)
 
 

@@ -93,12 +93,14 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind(where)
         listener.listen(BACKLOG)
     except socket.gaierror as error:
-        raise InvalidConfigError(f"--host {host}: {error.strerror}") from None
+        raise InvalidConfigError(f"--host {host} cannot be resolved: {error.strerror}") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(
                 f"port {port} of {host} is in use. Choose another with --port, or any free one "
                 "with --port 0"
             ) from None
-        raise InvalidConfigError(f"--host {host} --port {port}: {error.strerror}") from None
+        raise InvalidConfigError(
+            f"cannot listen on --host {host} --port {port}: {error.strerror}"
+        ) from None
     return listener

@@ -155,7 +155,9 @@ class Sessions:
         """Log in at a broker and return the new session's id. Raises SaslAuthenticationError,
         TooManyLoginsError."""
         if not 0 < len(user) <= USER_MAX or not 0 < len(password) <= PASSWORD_MAX:
-            raise SaslAuthenticationError("give a user and its password")
+            raise SaslAuthenticationError(
+                "the user or the password is empty or too long; give both"
+            )
         # Do not wait: a waiting login would occupy a thread that serves pages.
         if not self._logins.acquire(blocking=False):
             raise TooManyLoginsError(f"{LOGINS_AT_ONCE} logins run already; try again soon")

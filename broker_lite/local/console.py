@@ -59,7 +59,9 @@ class LocalConsole(ReadyProcess):
             self.url = line.decode().strip()
         elif self.is_running:
             self.stop()
-            raise RequestTimedOutError(f"the console does not listen; see {self.log}")
+            raise RequestTimedOutError(
+                f"the console did not start within {START_S:.0f} s; see {self.log}"
+            )
         else:
             text = last_line(self.log)
             raise reported_error(text, "the console") or MissingDependencyError(

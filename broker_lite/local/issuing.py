@@ -116,7 +116,7 @@ class CertificateFolder:
         found = [read_certificate(path) for path in sorted(self.folder.glob("*.pem"))]
         if not found:
             raise InvalidConfigError(
-                f"{self.folder} has no certificates; make some with: logbus cert create NAME"
+                f"{self.folder} has no certificates; create one with: logbus cert create NAME"
             )
         yield from sorted(found, key=lambda each: (not each.is_ca, each.path.name))
 
@@ -176,7 +176,7 @@ def read_certificate(path: Path) -> IssuedCertificate:
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise InvalidConfigError(f"{path}: no PEM certificate: {error}") from None
+        raise InvalidConfigError(f"{path}: the file has no PEM certificate: {error}") from None
     extensions = found.extensions
     try:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value

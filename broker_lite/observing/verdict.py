@@ -58,7 +58,9 @@ def causes(sample: ClusterSample, groups_failure: str = "") -> list[Cause]:
         *unreadable_causes(sample.reports),
     ]
     if groups_failure and not lost:
-        text = f"their offsets cannot be read ({groups_failure}); lags are those of before"
+        text = (
+            f"their offsets cannot be read ({groups_failure}); lags are those of the last reading"
+        )
         cure = "check that all brokers run, and that ZooKeeper has a quorum"
         found.append(Cause("warning", "groups", text, cure))
     return sorted(found, key=lambda cause: cause.state != "critical")

@@ -184,7 +184,7 @@ def test_keys_headers_and_json_round_trip(logbus: Logbus, new_topic: str) -> Non
 
 def test_lines_without_key_separator_are_reported_once(logbus: Logbus, new_topic: str) -> None:
     done = logbus("produce", new_topic, "-K", ":", stdin=b"k:v\nno key\n:\n\n")
-    assert done.stderr == b"2 of 4 records had no ':': no key\n"
+    assert done.stderr == b"2 of 4 records have no ':', so no key\n"
     assert logbus("produce", new_topic, "-K", ":", stdin=b"k:v\n").stderr == b""
 
 
@@ -263,7 +263,7 @@ def test_start_past_the_log_end_is_reported(logbus: Logbus, new_topic: str) -> N
     logbus("produce", new_topic, "-p", "1", stdin=b"a\nb\n")
     done = logbus("consume", new_topic, "-e", "-s", "7", "-p", "1")
     assert done.stdout == b""
-    told = f"offset 7 is past the end: {new_topic}-1 ends at 2; reading from there\n"
+    told = f"offset 7 is past the end: {new_topic}-1 ends at 2; reading begins there\n"
     assert done.stderr.decode() == told
     assert logbus("consume", new_topic, "-e", "-s", "2", "-p", "1").stderr == b""
 
@@ -647,7 +647,7 @@ def test_error_names_the_invalid_input(logbus: Logbus, new_topic: str) -> None:
         b"stdin line 1: longer than"
         in logbus("produce", new_topic, stdin=bytes(9 << 20), code=1).stderr
     )
-    assert b"is no text" in logbus("produce", new_topic, "-H", "a\udcff=b", code=2).stderr
+    assert b"is not text" in logbus("produce", new_topic, "-H", "a\udcff=b", code=2).stderr
     logbus("consume", new_topic, "-t", "0.2", code=124)
     logbus("topic", "list", "-b", "127.0.0.1:1", code=3)
 

@@ -116,7 +116,7 @@ def test_console_with_a_certificate_serves_only_https(
         fields = {"token": "", "name": "x"}
         plain = running.url.replace("https:", "http:").rstrip("/")
         assert "Open the page again" in running.post("/topics/new", fields, Origin=plain).text
-        assert "not of your session" in running.post("/topics/new", fields).text
+        assert "belongs to another session" in running.post("/topics/new", fields).text
         untrusting = http.client.HTTPSConnection(running.address, timeout=ANSWER_S)
         with pytest.raises(ssl.SSLCertVerificationError):
             untrusting.request("GET", "/")

@@ -347,7 +347,7 @@ def test_brokers_whose_ports_are_in_use_take_and_report_the_next_free_ports(logb
     ports = [broker["port"] for broker in json.loads(done.stdout)["brokers"]]
     assert ports[0] == port
     assert port + 1 < ports[1] <= port + 50
-    assert f"port {port + 1} is taken: broker 1 has {ports[1]}" in done.stderr
+    assert f"port {port + 1} is taken: broker 1 has port {ports[1]}" in done.stderr
 
 
 @contextlib.contextmanager

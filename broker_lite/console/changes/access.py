@@ -23,7 +23,7 @@ def user_fields(_: PageRequest) -> tuple[Field, ...]:
 def add_user(request: PageRequest, form: Form) -> ChangePlan:
     name, password = form.get("name", "").strip(), form.get("password", "")
     if not name or not password:
-        raise InvalidRequestError("give a user and a password")
+        raise InvalidRequestError("the user or the password is empty; give both")
 
     def apply() -> str:
         chosen = list(ScramMechanism)
@@ -85,7 +85,7 @@ def remove_acl(request: PageRequest, form: Form) -> ChangePlan:
         wanted = [filter_of(acl)]
         removed = request.bus.admin.run(lambda cluster, ms: acls.delete_acls(cluster, wanted, ms))
         if not removed:
-            raise InvalidRequestError("there is no such entry")
+            raise InvalidRequestError(f"the ACL no longer exists: {acl}; reload the page")
         return "/acls"
 
     return ChangePlan((f"Removes: {acl}",), apply, acl.entry.principal)

@@ -23,7 +23,7 @@ def elect(request: PageRequest, _: Form) -> ChangePlan:
 def retire(request: PageRequest, _: Form) -> ChangePlan:
     wanted = request.path["broker"]
     if not wanted.isascii() or not wanted.isdigit() or len(wanted) > 9:
-        raise BrokerIdNotRegisteredError(f"no broker has the id {wanted[:20]}")
+        raise BrokerIdNotRegisteredError(f"no broker has id {wanted[:20]}; see the page Brokers")
 
     def apply() -> str:
         request.bus.admin.retire_broker(int(wanted))

@@ -25,7 +25,7 @@ def _number(form: Form, name: str, default: int) -> int:
     if not text:
         return default
     if not text.removeprefix("-").isdigit() or not text.isascii() or len(text) > 18:
-        raise InvalidRequestError(f"{name} {text[:40]!r}: give a number")
+        raise InvalidRequestError(f"{name}={text[:40]!r}: give a whole number")
     return int(text)
 
 
@@ -199,7 +199,9 @@ def reassign(request: PageRequest, form: Form) -> ChangePlan:
     tps = view.partitions_of(topic.name)
     moves = replica_plans.to_brokers(view, admin.reassignments(), tps, tuple(map(int, ids)))
     if not moves:
-        raise InvalidRequestError(f"topic {topic.name!r} has its replicas there already")
+        raise InvalidRequestError(
+            f"topic {topic.name!r} has its replicas on brokers {text[:60]} already"
+        )
     steps = [
         f"Partition {tp.partition}: from {_ids(view.partition(tp))} to {', '.join(map(str, row))}"
         for tp, row in moves.items()
@@ -249,7 +251,9 @@ def trim(request: PageRequest, form: Form) -> ChangePlan:
     starts = log_positions.resolve(admin, tps, log_positions.parse("earliest"))
     lost = {tp: at - starts[tp] for tp, at in targets.items() if at > starts[tp]}
     if not lost:
-        raise InvalidRequestError(f"no record of topic {topic.name!r} is before {before!r}")
+        raise InvalidRequestError(
+            f"topic {topic.name!r} has no records before {before!r}; give a later position"
+        )
     steps = [
         f"Deletes {plural(sum(lost.values()), 'record')} of topic {topic.name!r} on every replica."
     ]

@@ -42,10 +42,14 @@ def asked(request: PageRequest) -> Asked:
     number = request.number("partition")
     known = tuple(part.partition for part in topic.partitions)
     if number is not None and number not in known:
-        raise UnknownTopicOrPartitionError(f"topic {topic.name!r} has no partition {number}")
+        raise UnknownTopicOrPartitionError(
+            f"topic {topic.name!r} has {len(known)} partitions, and no partition {number}"
+        )
     wanted = Wanted.of(request.query)
     if request.settings.hides_payloads and not wanted.is_everything:
-        raise InvalidRequestError("this console hides keys, values and headers (--no-payloads)")
+        raise InvalidRequestError(
+            "this console hides keys, values and headers (--no-payloads), so it cannot search them"
+        )
     return Asked(
         topic.name,
         known if number is None else (number,),
@@ -100,7 +104,9 @@ def _continued(what: Asked, tps: list[TopicPartition]) -> Ranges:
     for part in what.left.split("-"):
         numbers = part.split(".")
         if len(numbers) != 3 or not all(map(is_offset, numbers)):
-            raise InvalidRequestError("left: follow the link of an earlier search")
+            raise InvalidRequestError(
+                f"left={what.left[:40]!r}: not from an earlier search; search again"
+            )
         partition, first, end = map(int, numbers)
         tp = TopicPartition(what.topic, partition)
         if tp in tps and first < end:

@@ -35,7 +35,9 @@ def export(request: PageRequest, form: str, now_ms: int) -> Export:
     the last 250,000. Raises InvalidRequestError, StorageError."""
     what = asked(request)
     if request.settings.hides_payloads:
-        raise InvalidRequestError("this console hides keys, values and headers (--no-payloads)")
+        raise InvalidRequestError(
+            "this console hides keys, values and headers (--no-payloads), so it cannot export them"
+        )
     if form not in WRITERS:
         raise InvalidRequestError(f"format={form[:40]!r}: give one of {', '.join(WRITERS)}")
     ranges = ranges_of(request, what, now_ms)

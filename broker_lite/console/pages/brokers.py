@@ -61,7 +61,7 @@ def broker(ask: PageRequest) -> Data:
     wanted = ask.path["broker"]
     row = next((row for row in broker_rows(ask.reading) if str(row["id"]) == wanted), None)
     if row is None:
-        raise BrokerIdNotRegisteredError(f"no broker has the id {wanted[:20]}")
+        raise BrokerIdNotRegisteredError(f"no broker has id {wanted[:20]}; see the page Brokers")
     settings, refusal = _settings(ask, row["id"]) if row["runs"] else ([], "the broker is down")
     return {
         "broker": row,

@@ -110,6 +110,6 @@ def test_cert_show_names_a_file_without_a_certificate(
     broken = tmp_path / "broken.pem"
     broken.write_text("nothing")
     assert main.run(["cert", "show", str(broken)]) == 1
-    assert f"{broken}: no PEM certificate" in capsys.readouterr().err
+    assert f"{broken}: the file has no PEM certificate" in capsys.readouterr().err
     assert main.run(["cert", "list", "--dir", str(tmp_path / "empty")]) == 1
     assert "logbus cert create" in capsys.readouterr().err

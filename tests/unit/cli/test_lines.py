@@ -121,16 +121,16 @@ def test_produce_refuses_a_table_without_a_value_column(tmp_path: Path) -> None:
         ('{"a": 1, "b": "text"}', r"field 'a'.*would be lost.*--input lines"),
         ('{"value": 1, "stamp": 5}', "field 'stamp'.*would be lost"),
         ('{"key": "k"}', r"no field 'value'.*tombstone"),
-        ('{"value": {"$b64": "%%%"}}', "field 'value'.*no base64"),
-        ('{"key": {"$b64": 5}, "value": 1}', "field 'key'.*no base64"),
-        ('{"value": "v", "headers": [["a"]]}', "'headers' is no list of pairs"),
-        ('{"value": "v", "headers": "xy"}', "'headers' is no list of pairs"),
-        ('{"value": "v", "headers": {"a": "b"}}', "'headers' is no list of pairs"),
-        ('{"value": "v", "timestamp_ms": "soon"}', "'timestamp_ms' is no time: 'soon'"),
-        ('{"value": "v", "timestamp_ms": -5}', "'timestamp_ms' is no time"),
-        ('{"value": "v", "timestamp_ms": 99999999999999999999}', "'timestamp_ms' is no time"),
-        ('{"value": "v", "timestamp": "soon"}', "'timestamp' is no time.*2026-01-31"),
-        ('{"value": "v", "timestamp": true}', "'timestamp' is no time"),
+        ('{"value": {"$b64": "%%%"}}', "field 'value'.*not valid base64"),
+        ('{"key": {"$b64": 5}, "value": 1}', "field 'key'.*not valid base64"),
+        ('{"value": "v", "headers": [["a"]]}', "'headers' is not a list of pairs"),
+        ('{"value": "v", "headers": "xy"}', "'headers' is not a list of pairs"),
+        ('{"value": "v", "headers": {"a": "b"}}', "'headers' is not a list of pairs"),
+        ('{"value": "v", "timestamp_ms": "soon"}', "'timestamp_ms' is not a time: 'soon'"),
+        ('{"value": "v", "timestamp_ms": -5}', "'timestamp_ms' is not a time"),
+        ('{"value": "v", "timestamp_ms": 99999999999999999999}', "'timestamp_ms' is not a time"),
+        ('{"value": "v", "timestamp": "soon"}', "'timestamp' is not a time.*2026-01-31"),
+        ('{"value": "v", "timestamp": true}', "'timestamp' is not a time"),
         ('{"value": "\\ud800"}', "half a surrogate pair"),
         ("[" * 100_000, "not a JSON object"),
     ],
@@ -195,7 +195,7 @@ def test_options_for_lines_are_refused_for_other_input_formats(
     form = ("--input", "jsonl") if name == "t.jsonl" else ()
     done = CliRunner().invoke(produce, ["t", str(path), *option, *form, "-b", "127.0.0.1:1"])
     assert done.exit_code == 2, done.output
-    assert f"{option[0]} is for lines" in done.output
+    assert f"{option[0]} is only for lines" in done.output
 
 
 def test_input_format_follows_file_extension() -> None:

@@ -116,5 +116,5 @@ def test_format_string_with_output_format_is_refused() -> None:
 
 
 def test_error_for_a_named_field_in_a_format_string_names_its_letter() -> None:
-    with pytest.raises(click.BadParameter, match=r"\{offset\} is no field: write .*%o offset"):
+    with pytest.raises(click.BadParameter, match=r"\{offset\} is not a field: write .*%o offset"):
         printer(None, "{offset}: %v", "auto")

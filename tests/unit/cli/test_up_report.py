@@ -96,7 +96,7 @@ def test_up_report_names_taken_ports_and_other_clusters(
     running.remember(two)
     Words("json", 9093, 0).say(two, ENDING)
     said = capsys.readouterr().err
-    assert "port 9094 is taken: broker 1 has 9095" in said
+    assert "port 9094 is taken: broker 1 has port 9095" in said
     assert "that name no cluster use this one from now on" in said
     assert f"-b 127.0.0.1:9092 (--dir {tmp_path / 'one'})" in said
 
