@@ -170,7 +170,9 @@ def abort(
     except ProducerFencedError:
         log.debug("no attempt of batch %d had joined", batch.batch)
     except LogbusError as error:
-        log.warning("batch %d could not be aborted now: %s", batch.batch, error)
+        log.warning(
+            "batch %d could not be aborted; brokers abort it by timeout: %s", batch.batch, error
+        )
 
 
 def abort_attempt(options: WriteOptions, identity: TaskIdentity, producer: tuple[int, int]) -> None:
@@ -182,7 +184,7 @@ def abort_attempt(options: WriteOptions, identity: TaskIdentity, producer: tuple
     try:
         _end(options, identity, is_commit=False, winners=(producer,), timeout_ms=ABORT_ATTEMPT_MS)
     except LogbusError as error:
-        log.debug("attempt of task %d could not be aborted now: %s", identity.task, error)
+        log.debug("the attempt of task %d could not be aborted: %s", identity.task, error)
 
 
 def _end(

@@ -295,7 +295,7 @@ class OffsetReader:
                 raise DataLossError(
                     f"{self.options.starting_option}: "
                     + "; ".join(
-                        f"{w} has [{first[w].offset}, {last[w].offset}], not {at[w]}"
+                        f"{w} has offsets {first[w].offset} to {last[w].offset}, not {at[w]}"
                         for w in outside
                     )
                     + f". {CURE}"

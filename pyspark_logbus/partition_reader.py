@@ -372,7 +372,8 @@ def _check_millis(item: OffsetRange, offset: int, millis: int) -> None:
     if abs(millis) > MILLIS_MAX:
         raise InvalidRecordError(
             f"topic {item.topic!r} partition {item.partition}, batch at offset {offset}: the "
-            f"timestamp {millis} ms does not fit Spark's microseconds; start the query after it"
+            f"timestamp {millis} ms does not fit Spark's microseconds; start the query after this "
+            "batch"
         )
 
 

@@ -43,6 +43,8 @@ from pyspark_logbus.query_options import ReadOptions
 from pyspark_logbus.range_tasks import Task, make_tasks
 from pyspark_logbus.termination import stop_on_terminate, termination_waits
 
+RUN_AGAIN = "To continue without the lost records, run the query again with failOnDataLoss=false"
+"""The remedy in an error about a run whose planned end offset the log no longer reaches."""
 PATIENCE_S = 0.02
 """Seconds that one planning call may wait for brokers once a query runs."""
 
@@ -215,7 +217,7 @@ class StreamPlanner:
             self._live.close()
             self._reader.close()
 
-    # Methods that plan batches.
+    # Methods that plan batches and publish the group's progress.
 
     def _next(
         self, document: Document, start: SourceOffset, live: Live, unlimited: bool
@@ -332,13 +334,15 @@ class StreamPlanner:
                 if now is None or now.topic_id != topic.topic_id or number not in now.ends:
                     raise DataLossError(
                         f"Some of partitions in Kafka topic(s) have been lost during running query "
-                        f"with Trigger.AvailableNow: {name}-{number} (topic id {topic.topic_id})"
+                        f"with Trigger.AvailableNow: {name}-{number} (topic id {topic.topic_id}). "
+                        f"{RUN_AGAIN}"
                     )
                 if 0 <= now.ends[number].offset < end.offset:
                     raise DataLossError(
                         f"Some of topic partitions report available offset which is less than end "
                         f"offset during running query with Trigger.AvailableNow: {name}-{number} "
-                        f"has {now.ends[number].offset}, planned {end.offset}"
+                        f"ends at {now.ends[number].offset}, but the run planned to read up to "
+                        f"{end.offset}. {RUN_AGAIN}"
                     )
         return self._target
 
