@@ -24,7 +24,7 @@ def elsewhere(code: str, folder: Path) -> str:
     return done.stdout.strip()
 
 
-def test_spark_finds_the_format_by_name_from_another_folder(tmp_path: Path) -> None:
+def test_spark_finds_format_logbus_from_any_working_directory(tmp_path: Path) -> None:
     assert elsewhere(doctor._LOOKUP, tmp_path) == "seen"
 
 

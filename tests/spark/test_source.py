@@ -100,7 +100,7 @@ def test_invalid_options_fail_at_load(queries, given, said):
     assert said in str(raised.value)
 
 
-def test_create_table_is_refused_and_temporary_view_reads(queries, bus):
+def test_create_table_is_refused_but_temporary_view_reads_topic(queries, bus):
     topic = queries.topic(3)
     given = (
         f"USING logbus OPTIONS (`bootstrap.servers` '{bus.bootstrap_servers}', subscribe '{topic}')"
