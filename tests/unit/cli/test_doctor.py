@@ -272,7 +272,9 @@ def test_doctor_checks_the_disk_of_the_running_clusters_folder(
     assert doctor.disk().found.endswith(f"free in {tmp_path}/elsewhere/c")
 
 
-def test_other_accounts_are_those_of_people(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_counts_other_accounts_of_people_with_a_login_shell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = [(0, "/bin/sh"), (1000, "/bin/zsh"), (1001, "/usr/sbin/nologin"), (1002, "/bin/false"),
             (os.getuid(), "/bin/sh"), (65_534, "/bin/sh")]  # fmt: skip
     found = [SimpleNamespace(pw_uid=uid, pw_shell=shell) for uid, shell in rows]
@@ -292,8 +294,8 @@ def test_doctor_names_the_broker_whose_certificate_ends_soon() -> None:
     assert "1 of 2 brokers" in doctor.certificate_finding({near: now_s}, 2, now_s).found
 
 
-def test_denied_check_names_the_permission_that_it_needs() -> None:
-    """It said that no cluster answered."""
+def test_doctor_names_the_permission_that_a_denied_check_needs() -> None:
+    """Regression: the doctor reported a denied request as "no cluster answers"."""
     finding = doctor._unchecked("disks", ClusterAuthorizationError(), "describe")
     assert finding.found == "not checked: the user needs describe"
     assert finding.cure == "allow it with: logbus acl add USER describe --cluster"

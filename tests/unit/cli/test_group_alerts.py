@@ -16,7 +16,7 @@ CERTIFICATE = Series("logbus_certificate_end_seconds", LISTENER)
 REJECTED = Series("logbus_certificate_reloads_failed_total", LISTENER)
 ZNODES = Series("logbus_unreadable_znodes", (("instance", "broker-0"),))
 DAY_S = 86_400.0
-"""promtool's clock starts at 0."""
+"""Seconds in a day. promtool's clock starts at 0, so times in samples are small numbers."""
 HEALTHY = {
     LAG: 10.0, LATE: 2.0, AGE: 3.0, CONTROLLER: 1.0, CERTIFICATE: 60 * DAY_S, REJECTED: 0.0,
     ZNODES: 0.0,

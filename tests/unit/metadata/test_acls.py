@@ -218,9 +218,9 @@ def test_concurrent_changes_of_one_acl_list_are_all_kept() -> None:
     handler_world.run(body)
 
 
-def test_list_that_is_recreated_during_a_change_is_read_again() -> None:
-    """The versions of a recreated znode start at 0 again. The version of /changes shows that the
-    znode has changed, so ACL writes need no epoch of the controller.
+def test_acl_list_that_is_recreated_during_a_change_is_read_again() -> None:
+    """The version of a recreated znode starts at 0 again, so a write cannot detect the change by
+    this version. The version of /changes shows the change.
     """
 
     async def body(world: World) -> None:

@@ -106,7 +106,7 @@ def test_disk_that_the_broker_reports_as_full_is_critical() -> None:
     assert broker_causes(found, 1) == [cause] and broker_causes(found, 0) == []
 
 
-def test_unreadable_znode_is_a_warning_of_all_brokers_together() -> None:
+def test_znode_that_two_brokers_cannot_read_is_one_warning() -> None:
     one = UnreadableZnode("/acls/topic/literal/t", "it is malformed", "Delete it")
     two = UnreadableZnode("/credentials/users/alice", "it is malformed", "Add it again")
     reports = (

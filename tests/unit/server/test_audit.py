@@ -80,7 +80,7 @@ def test_audit_log_names_group_and_partition_of_deleted_offsets() -> None:
     assert [change.object for change in found] == ["offset of group readers in events-3"]
 
 
-def test_acl_is_recorded_in_words() -> None:
+def test_audit_log_records_an_acl_in_words() -> None:
     numbers = {
         "resource_type": 2,
         "resource_pattern_type": 4,
@@ -105,7 +105,7 @@ def test_acl_is_recorded_in_words() -> None:
     assert deleted.before == found[0].after
 
 
-def test_transaction_that_an_administrator_ends_is_recorded() -> None:
+def test_audit_log_records_a_transaction_that_an_administrator_ends() -> None:
     message: Any = SimpleNamespace(
         markers=[SimpleNamespace(producer_id=7, transaction_result=False)]
     )
@@ -117,8 +117,9 @@ def test_transaction_that_an_administrator_ends_is_recorded() -> None:
     assert found.after == {"producer_id": 7, "transaction": "abort"}
 
 
-def test_guesses_of_one_client_are_recorded_once_in_ten_seconds(tmp_path: Path) -> None:
-    """Otherwise a client without a login could rotate all other lines out of the log."""
+def test_audit_log_records_failed_logins_of_a_client_once_in_ten_seconds(tmp_path: Path) -> None:
+    """Without this limit, a client that guesses passwords could fill the log, and rotation would
+    delete all other lines."""
     path = tmp_path / "audit.log"
 
     async def body() -> None:

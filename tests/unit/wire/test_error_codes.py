@@ -28,7 +28,7 @@ from broker_lite.wire.error_codes import code_in_version
         (28, 5, 47),
     ],
 )
-def test_versions_without_producer_fenced_get_invalid_producer_epoch(
+def test_older_api_versions_get_invalid_producer_epoch_for_producer_fenced(
     key: int, version: int, code: int
 ) -> None:
     assert code_in_version(ProducerFencedError(), key, version) == code
@@ -50,7 +50,7 @@ def test_versions_without_producer_fenced_get_invalid_producer_epoch(
         (28, 4, 120),
     ],
 )
-def test_versions_without_transaction_abortable_get_invalid_txn_state(
+def test_older_api_versions_get_invalid_txn_state_for_transaction_abortable(
     key: int, version: int, code: int
 ) -> None:
     assert code_in_version(TransactionAbortableError(), key, version) == code
@@ -62,8 +62,7 @@ def test_all_other_errors_have_the_same_code_in_every_version() -> None:
 
 
 @pytest.mark.parametrize("code", [29, 30, 31, 53])
-def test_denial_without_a_text_names_the_command_that_allows_it(code: int) -> None:
-    """Most of Kafka's answers carry a code alone; the client showed "CLUSTER AUTHORIZATION
-    FAILED".
-    """
+def test_authorization_error_without_a_message_names_the_command_that_allows_it(code: int) -> None:
+    """Regression: most of Kafka's responses have only an error code, and for these the client
+    showed only "CLUSTER AUTHORIZATION FAILED"."""
     assert "logbus acl add" in error_for(code).message

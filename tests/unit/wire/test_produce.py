@@ -228,7 +228,7 @@ def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, version
 
 
 @pytest.mark.parametrize("version", [3, 13])
-def test_too_many_partitions_are_refused(version: int) -> None:
+def test_produce_request_with_too_many_partitions_is_refused(version: int) -> None:
     rows = [PartitionRecords(0, b"")] * (PARTITIONS_MAX // 2)
     for times, refused in ((1, False), (2, True)):
         topics = [TopicRecords("t", TOPIC_ID, rows)] * times

@@ -424,7 +424,9 @@ def test_record_times_skips_markers_and_aborted_records() -> None:
     run(body, brokers=1)
 
 
-def test_times_that_exceed_a_job_are_looked_up_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_times_that_exceed_the_time_of_a_job_use_several_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)

@@ -70,7 +70,9 @@ def test_exposure_warns_of_addresses_that_other_machines_reach() -> None:
 
 
 @pytest.mark.parametrize(("host", "value"), [("0.0.0.0", 1), ("127.0.0.1", 0)])
-def test_metric_names_listeners_without_protection(host: str, value: int) -> None:
+def test_insecure_listeners_metric_counts_plaintext_listeners_off_loopback(
+    host: str, value: int
+) -> None:
     async def main() -> None:
         one = listener(port=0, host=host, listeners_insecure_allow=True)
         one.start(asyncio.get_running_loop(), lambda *_: None)

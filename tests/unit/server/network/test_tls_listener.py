@@ -242,7 +242,7 @@ def test_listener_with_client_certificates_issues_no_session_ticket(
             socket.create_connection(endpoint) as sock,
             context.wrap_socket(sock, server_hostname="127.0.0.1") as wrapped,
         ):
-            # In TLS 1.3, tickets arrive before the first answer.
+            # In TLS 1.3, session tickets arrive before the first response.
             wrapped.sendall(b"\0\0\0\x08" + bytes(8))
             assert wrapped.recv(1) == b"\0"
             session = wrapped.session
