@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from starlette.responses import RedirectResponse, Response
 
 from broker_lite.console.changes.change import Change
+from broker_lite.console.commands import shell
 from broker_lite.console.page_request import Data, PageRequest
 from broker_lite.errors import InvalidRequestError, LogbusError
 
@@ -86,12 +87,14 @@ def _plan(
     refusal: str = "",
 ) -> Response:
     plan = change.plan(request, given)
+    servers = request.bus.bootstrap_servers
+    command = shell(*plan.command, "-b", servers) if plan.command else ""
     kept = {name: value for name, value in given.items() if name not in ("typed", "token")}
     data: Data = {
         "change": change,
         "fields": [],
         "given": kept,
-        "plan": {"steps": plan.steps, "confirm": plan.confirm, "command": plan.command},
+        "plan": {"steps": plan.steps, "confirm": plan.confirm, "command": command},
         "refusal": refusal,
     }
     return render(data, 400 if refusal else 200)

@@ -20,7 +20,8 @@ Snippet = Callable[[Mapping[str, str], str, Fields], Snippets]
 fields."""
 
 
-def _shell(*words: str) -> str:
+def shell(*words: str) -> str:
+    """Return a command of logbus as a user types it."""
     return "logbus " + " ".join(map(shlex.quote, words))
 
 
@@ -50,7 +51,7 @@ def _consume(name: str, servers: str, query: Fields) -> str:
         words += ["--grep", f"(?i){re.escape(query['text'])}"]
     if query.get("header"):
         words += ["--header", query["header"]]
-    return _shell(*words, "-b", servers)
+    return shell(*words, "-b", servers)
 
 
 def _start_ms(query: Fields) -> str:
@@ -139,7 +140,7 @@ def _plain(*words: str) -> Snippet:
 
     def snippets(path: Mapping[str, str], servers: str, _: Fields) -> Snippets:
         filled = [path[word[1:-1]] if word.startswith("{") else word for word in words]
-        return [("Command", _shell(*filled, "-b", servers))]
+        return [("Command", shell(*filled, "-b", servers))]
 
     return snippets
 

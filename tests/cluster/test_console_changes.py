@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+import shlex
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -11,6 +13,8 @@ from support.console import Answer, RunningConsole
 from support.patience import until
 
 from broker_lite.bus import Bus
+from broker_lite.cli.acl import delete
+from broker_lite.cli.main import run
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 
@@ -41,6 +45,12 @@ def token(console: RunningConsole, path: str) -> str:
 
 def change(console: RunningConsole, path: str, **fields: str) -> Answer:
     return console.post(path, {"token": token(console, path), **fields})
+
+
+def command_of(plan: Answer) -> list[str]:
+    """Return the arguments of the command that a plan shows."""
+    (found,) = re.findall(r"<code>logbus (.*?)</code>", plan.text)
+    return shlex.split(html.unescape(found))
 
 
 def test_console_creates_writes_alters_and_deletes_a_topic(
@@ -153,6 +163,63 @@ def test_console_moves_offsets_of_a_group_and_deletes_the_group(
         assert refused.status == 400 and "live members" in refused.text
     assert change(console, f"{page}/delete", typed=group).status == 303
     assert not bus.admin.committed(group)
+
+
+def test_command_of_a_plan_makes_the_same_change(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    """The command of a trim lacked --before, those of other changes --yes, -t or the cluster."""
+    with bus.producer() as producer:
+        for number in range(10):
+            producer.send(shown_topic, b"v", partition=number % 2)
+    group, tp = f"{shown_topic} it's", TopicPartition(shown_topic, 0)
+    bus.admin.commit_offsets(group, {tp: 5})
+    page = f"/groups/{quote(group, safe='')}"
+    until(lambda: console.get(page).status == 200, what="the group")
+
+    topic = f"/topics/{shown_topic}"
+    for path, form in (
+        (f"{topic}/trim", {"before": "-2", "partition": "1"}),
+        (f"{topic}/alter", {"setting": "retention.ms", "value": "1000000"}),
+        (f"{topic}/elect", {}),
+        (f"{topic}/reassign", {"brokers": "0,1"}),
+        (f"{page}/move", {"topic": shown_topic, "to": "earliest"}),
+        ("/brokers/elect", {}),
+    ):
+        words = command_of(change(console, path, **form) if form else console.get(path))
+        assert words[-2:] == ["-b", bus.bootstrap_servers]
+        assert run(words) == 0, words
+
+    starts = bus.admin.list_offsets({TopicPartition(shown_topic, n): -2 for n in range(2)})
+    assert [row.offset for _, row in sorted(starts.items())] == [0, 3]
+    settings = bus.admin.describe_configs([shown_topic])[("topic", shown_topic)]
+    assert settings["retention.ms"].value == "1000000"
+    assert bus.admin.committed(group)[tp].offset == 0
+
+    assert run(command_of(console.get(f"{page}/delete"))) == 0
+    assert not bus.admin.committed(group)
+    assert run(command_of(console.get(f"{topic}/delete"))) == 0
+    assert shown_topic not in bus.topics()
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"resource": "topic", "name": "t", "pattern": "literal", "permission": "allow"},
+         "--topic t"),
+        ({"resource": "transactional_id", "name": "a b", "pattern": "prefixed",
+          "permission": "deny", "host": "10.0.0.1"},
+         "--transactional-id 'a b' --prefix --host 10.0.0.1 --deny"),
+        ({"resource": "cluster", "pattern": "literal", "permission": "allow"}, "--cluster"),
+    ],
+)  # fmt: skip
+def test_command_of_a_removed_entry_names_it_alone(
+    console: RunningConsole, bus: Bus, form: dict[str, str], words: str
+) -> None:
+    plan = change(console, "/acls/remove", principal="alice", operation="describe", **form)
+    given = ["acl", "delete", "User:alice", "describe", *shlex.split(words), "--yes"]
+    assert command_of(plan) == [*given, "-b", bus.bootstrap_servers]
+    delete.make_context("delete", command_of(plan)[2:])
 
 
 def test_console_refuses_to_retire_a_running_broker(console: RunningConsole) -> None:

@@ -8,7 +8,7 @@ from broker_lite.console.page_request import PageRequest
 from broker_lite.errors import InvalidRequestError
 from broker_lite.model import ScramMechanism
 from broker_lite.security.acls import WILDCARD
-from broker_lite.security.written_acls import OPERATION_WORDS, acl_of_words, filter_of
+from broker_lite.security.written_acls import OPERATION_WORDS, acl_of_words, filter_of, words_of
 
 _KINDS = ("topic", "group", "transactional_id", "cluster")
 
@@ -46,7 +46,7 @@ def delete_user(request: PageRequest, _: Form) -> ChangePlan:
         f"Deletes user {name!r}. The brokers close the user's connections.",
         "Access control lists that name the user stay.",
     )
-    return ChangePlan(steps, apply, name, f"logbus user delete {name} --yes")
+    return ChangePlan(steps, apply, name, ("user", "delete", name, "--yes"))
 
 
 def acl_fields(request: PageRequest) -> tuple[Field, ...]:
@@ -88,4 +88,14 @@ def remove_acl(request: PageRequest, form: Form) -> ChangePlan:
             raise InvalidRequestError(f"the ACL no longer exists: {acl}; reload the page")
         return "/acls"
 
-    return ChangePlan((f"Removes: {acl}",), apply, acl.entry.principal)
+    words = words_of(acl)
+    resource = words["resource"].replace("_", "-")
+    command = (
+        *("acl", "delete", words["principal"], words["operation"], f"--{resource}"),
+        *(() if resource == "cluster" else (words["name"],)),
+        *(("--prefix",) if words["pattern"] == "prefixed" else ()),
+        *(() if words["host"] == WILDCARD else ("--host", words["host"])),
+        *(("--deny",) if words["permission"] == "deny" else ()),
+        "--yes",
+    )
+    return ChangePlan((f"Removes: {acl}",), apply, acl.entry.principal, command)

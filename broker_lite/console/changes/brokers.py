@@ -15,9 +15,8 @@ def elect(request: PageRequest, _: Form) -> ChangePlan:
                 raise error
         return "/brokers"
 
-    return ChangePlan(
-        ("Elects the preferred leader of every partition where it is in sync.",), apply
-    )
+    steps = ("Elects the preferred leader of every partition where it is in sync.",)
+    return ChangePlan(steps, apply, command=("topic", "elect"))
 
 
 def retire(request: PageRequest, _: Form) -> ChangePlan:
@@ -33,4 +32,5 @@ def retire(request: PageRequest, _: Form) -> ChangePlan:
         f"Unregisters broker {wanted}, which must be stopped and hold no replica.",
         "A later start with its data directory is refused.",
     )
-    return ChangePlan(steps, apply, f"broker {wanted}", f"logbus broker retire {wanted}")
+    command = ("broker", "retire", wanted, "--yes")
+    return ChangePlan(steps, apply, f"broker {wanted}", command)

@@ -29,8 +29,8 @@ class ChangePlan(NamedTuple):
     steps: tuple[str, ...]
     apply: Callable[[], str]
     confirm: str = ""
-    command: str = ""
-    """The same change on the command line."""
+    command: tuple[str, ...] = ()
+    """The words of the same change on the command line, without the address of the cluster."""
 
 
 Planner = Callable[[PageRequest, Form], ChangePlan]

@@ -3,7 +3,6 @@ or a running Spark query."""
 
 from __future__ import annotations
 
-import shlex
 from urllib.parse import quote
 
 from broker_lite.client.administration import log_positions
@@ -60,7 +59,9 @@ def move(request: PageRequest, form: Form) -> ChangePlan:
         )
         return f"/groups/{quote(name, safe='')}"
 
-    return ChangePlan(cut(steps), apply, name, _command("reset-offsets", name, "--to", to, "--yes"))
+    only = ("-t", topic) if topic else ()
+    command = ("groups", "reset-offsets", name, *only, "--to", to, "--yes")
+    return ChangePlan(cut(steps), apply, name, command)
 
 
 def delete(request: PageRequest, _: Form) -> ChangePlan:
@@ -76,7 +77,7 @@ def delete(request: PageRequest, _: Form) -> ChangePlan:
         f"Deletes group {row.name!r} with its committed offsets in {count} partitions.",
         "A consumer that joins the group again starts by its auto.offset.reset.",
     )
-    return ChangePlan(steps, apply, row.name, _command("delete", row.name, "--yes"))
+    return ChangePlan(steps, apply, row.name, ("groups", "delete", row.name, "--yes"))
 
 
 def _refuse_members(request: PageRequest, name: str) -> None:
@@ -86,7 +87,3 @@ def _refuse_members(request: PageRequest, name: str) -> None:
         raise NonEmptyGroupError(
             f"group {name!r} has {count} live members, which would overwrite this; stop them first"
         )
-
-
-def _command(*words: str) -> str:
-    return "logbus groups " + shlex.join(words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from urllib.parse import quote
 
 from broker_lite.client.administration import log_positions, replica_plans
@@ -43,10 +42,6 @@ def _pairs(text: str, what: str) -> dict[str, str]:
 
 def _address(name: str, tab: str) -> str:
     return f"/topics/{quote(name, safe='')}/{tab}"
-
-
-def _command(*words: str) -> str:
-    return "logbus " + shlex.join(words)
 
 
 def create_fields(request: PageRequest) -> tuple[Field, ...]:
@@ -90,7 +85,7 @@ def delete(request: PageRequest, _: Form) -> ChangePlan:
         f"{plural(row.records, 'record')} on every replica.",
         "Groups keep their offsets in it until they expire. A deleted topic cannot be restored.",
     )
-    return ChangePlan(steps, apply, topic.name, _command("topic", "delete", topic.name, "--yes"))
+    return ChangePlan(steps, apply, topic.name, ("topic", "delete", topic.name, "--yes"))
 
 
 def produce_fields(request: PageRequest) -> tuple[Field, ...]:
@@ -162,7 +157,7 @@ def alter(request: PageRequest, form: Form) -> ChangePlan:
     loss = loss_of(setting, before, value)
     steps = (f"Changes {setting} of topic {topic.name!r} from {before} to {to}.", loss)
     option = ("--reset", setting) if value is None else ("-c", f"{setting}={value}")
-    command = _command("topic", "alter", topic.name, *option)
+    command = ("topic", "alter", topic.name, *option, "--yes")
     return ChangePlan(tuple(filter(None, steps)), apply, topic.name if loss else "", command)
 
 
@@ -180,7 +175,8 @@ def elect(request: PageRequest, _: Form) -> ChangePlan:
             raise InvalidRequestError("; ".join(failed[:3]))
         return _address(topic.name, "partitions")
 
-    return ChangePlan((f"Elects the preferred leaders of topic {topic.name!r}.",), apply)
+    steps = (f"Elects the preferred leaders of topic {topic.name!r}.",)
+    return ChangePlan(steps, apply, command=("topic", "elect", topic.name))
 
 
 def reassign_fields(request: PageRequest) -> tuple[Field, ...]:
@@ -211,7 +207,7 @@ def reassign(request: PageRequest, form: Form) -> ChangePlan:
         admin.reassign(moves)
         return _address(topic.name, "partitions")
 
-    command = _command("topic", "reassign", topic.name, "--replicas", ",".join(ids))
+    command = ("topic", "reassign", topic.name, "--replicas", ",".join(ids), "--yes")
     return ChangePlan(cut(steps), apply, topic.name, command)
 
 
@@ -263,4 +259,6 @@ def trim(request: PageRequest, form: Form) -> ChangePlan:
         admin.delete_records({TopicPartition(*tp): targets[tp] for tp in lost})
         return _address(topic.name, "partitions")
 
-    return ChangePlan(cut(steps), apply, topic.name, _command("topic", "trim", topic.name))
+    only = () if number < 0 else ("-p", str(number))
+    command = ("topic", "trim", topic.name, "--before", before, *only, "--yes")
+    return ChangePlan(cut(steps), apply, topic.name, command)

@@ -50,5 +50,8 @@ def abort(request: PageRequest, form: Form) -> ChangePlan:
         f"Writes an abort marker to {tp} for producer {rows[0].producer_id}.",
         "The records of the transaction in this partition become invisible for ever.",
     )
-    command = f"logbus transactions abort {tp.topic} {tp.partition} --start-offset {start_offset}"
+    command = (
+        *("transactions", "abort", tp.topic, str(tp.partition)),
+        *("--start-offset", str(start_offset), "--yes"),
+    )
     return ChangePlan(steps, apply, str(tp), command)
