@@ -9,6 +9,7 @@ import click
 
 from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
+from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import Command, cluster_options, open_admin
 from broker_lite.cli.nouns import Noun
 from broker_lite.client.administration import acls
@@ -76,8 +77,8 @@ def resource_options(command: Command) -> Command:
     for option in (
         click.option("--cluster", is_flag=True, help="The cluster itself, as a resource."),
         click.option("--transactional-id", help="Transactional id; '*': all."),
-        click.option("--group", help="Consumer group; '*': all."),
-        click.option("--topic", help="Topic; '*': all."),
+        click.option("--group", type=GROUP, help="Consumer group; '*': all."),
+        click.option("--topic", type=TOPIC, help="Topic; '*': all."),
     ):
         named = option(named)
     return named

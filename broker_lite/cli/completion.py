@@ -1,8 +1,9 @@
-"""Completion of commands, options, topics and groups in bash, zsh and fish.
+"""Completion of commands, options, topics and groups in bash, zsh and fish. ``contexts`` completes
+contexts.
 
-Names come from the cluster that the typed command would use, and are cached for ``CACHE_SECONDS``.
-If the brokers take longer than ``ANSWER_SECONDS``, completion uses expired names or offers none: it
-never prints an error and never blocks the shell.
+Names of topics and groups come from the cluster that the typed command would use, and are cached
+for ``CACHE_SECONDS``. If the brokers take longer than ``ANSWER_SECONDS``, completion uses expired
+names or offers none: it never prints an error and never blocks the shell.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from broker_lite.cli import contexts
 from broker_lite.cli.contexts import VARIABLE, choose
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ TOPIC, GROUP = ClusterName("topic"), ClusterName("group")
 @click.command()
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(shell: str) -> None:
-    """Print a script that completes commands, options, topics and groups in a shell.
+    """Print a script that completes commands, options, topics, groups and contexts in a shell.
 
     \b
     Examples:
@@ -129,7 +131,6 @@ def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:
 
 
 def _cache_file(kind: str, params: Mapping[str, Any]) -> Path:
-    from broker_lite.cli import contexts
     from broker_lite.client import discovery
 
     options = ("bootstrap_servers", "zookeeper", "context_name", "client_config")

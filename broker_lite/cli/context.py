@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from broker_lite.cli.contexts import CONTEXT
 from broker_lite.errors import LogbusError, ReadOnlyContextError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def cluster_options(command: F) -> F:
     with_context = click.option(
         "--context",
         "context_name",
+        type=CONTEXT,
         metavar="NAME",
         help="A cluster of 'logbus context'. Default: LOGBUS_CONTEXT, or the selected one.",
     )(with_file)
@@ -189,12 +191,17 @@ def found_topic(view: ClusterView, name: str, *, offer: bool = True) -> TopicMet
 
 def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     """Return ``k=v`` arguments as a mapping. Raises click.BadParameter for anything else."""
-    found = {}
+    return dict(named_values(pairs, option))
+
+
+def named_values(pairs: tuple[str, ...], option: str) -> list[tuple[str, str]]:
+    """Return ``k=v`` arguments as pairs. Raises click.BadParameter for anything else."""
+    found = []
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise click.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint=option)
-        found[key] = value
+        found.append((key, value))
     return found
 
 

@@ -11,7 +11,7 @@ import click
 from broker_lite.cli import contexts, output
 from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.context import key_values
-from broker_lite.cli.contexts import Context
+from broker_lite.cli.contexts import CONTEXT, Context
 from broker_lite.cli.nouns import Noun
 from broker_lite.client.discovery import join, parse_endpoints
 from broker_lite.config.client_security import USERNAME
@@ -136,7 +136,7 @@ def create(
 
 
 @context.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=CONTEXT)
 @click.option("--none", "is_none", is_flag=True, help="Select no context.")
 @output.output_option
 def use(name: str | None, is_none: bool, form: str | None) -> None:
@@ -163,7 +163,7 @@ def use(name: str | None, is_none: bool, form: str | None) -> None:
 
 
 @context.command()
-@click.argument("name")
+@click.argument("name", type=CONTEXT)
 @if_exists_option
 @change_options
 @output.output_option

@@ -23,6 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
+from click.shell_completion import CompletionItem
+
 from broker_lite.client import discovery
 from broker_lite.client.client_config import JAAS, security_of
 from broker_lite.config.client_security import KEYS, NO_SECURITY, PASSWORD, ClientSecurity
@@ -67,8 +70,32 @@ class Context:
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8"
             raise InvalidConfigError(
-                f"context {self.name!r}: password_file {path} cannot be read: {reason}"
+                f"context {self.name!r}: password_file {path} cannot be read: {reason}. Correct "
+                f"that, or its line in {FILE}"
             ) from None
+
+
+class ContextName(click.ParamType[str]):
+    """The type of an argument that names a context; the shell completes it."""
+
+    name = "context"
+
+    def convert(self, value: Any, param: object, ctx: object) -> str:
+        return str(value)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return None
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        with contextlib.suppress(InvalidConfigError):
+            names = load(path()).by_name
+            return [CompletionItem(each) for each in sorted(names) if each.startswith(incomplete)]
+        return []
+
+
+CONTEXT = ContextName()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +158,9 @@ def load(file: Path) -> Contexts:
         return Contexts()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise InvalidConfigError(f"{file} cannot be read: {reason}") from None
+        raise InvalidConfigError(
+            f"{file} cannot be read: {reason}. Correct that, or name the cluster with -b"
+        ) from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidConfigError(
             f"{file} may be used by other users, and its commands are run; run: chmod 600 {file}"
@@ -166,7 +195,10 @@ def save(file: Path, contexts: Contexts) -> None:
             new.write("\n".join(lines) + "\n")
         os.replace(temporary, file)
     except OSError as error:
-        raise InvalidConfigError(f"{file} cannot be written: {error.strerror}") from None
+        raise InvalidConfigError(
+            f"{file} cannot be written: {error.strerror}. Correct that, or set XDG_CONFIG_HOME to "
+            "another folder"
+        ) from None
 
 
 def require_no_secret(settings: Mapping[str, str]) -> None:
@@ -234,25 +266,29 @@ def _context(name: str, row: Any) -> Context:
 def _output_of(name: str, command: str) -> str:
     """Return the first line that a ``password_command`` prints. Errors omit the output, which may
     hold the password."""
-    reason = "it printed nothing"
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        try:
-            done = subprocess.run(
-                shlex.split(command),
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-                timeout=COMMAND_SECONDS,
-            )
-        except (OSError, ValueError) as error:
-            raise InvalidConfigError(
-                f"context {name!r}: password_command {command!r} cannot be run: {error}"
-            ) from None
-        if done.returncode == 0 and done.stdout.partition("\n")[0]:
-            return done.stdout.partition("\n")[0]
-        if done.returncode:
-            reason = f"it ended with code {done.returncode}"
-    raise InvalidConfigError(f"context {name!r}: password_command {command!r}: {reason}")
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=COMMAND_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        reason = f"it ran for more than {COMMAND_SECONDS:g} s"
+    except (OSError, ValueError) as error:
+        reason = f"it cannot be run: {error}"
+    else:
+        password = done.stdout.partition("\n")[0]
+        if password and not done.returncode:
+            return password
+        reason = (
+            f"it ended with code {done.returncode}" if done.returncode else "it printed nothing"
+        )
+    raise InvalidConfigError(
+        f"context {name!r}: password_command {command!r}: {reason}. Run it by itself to see why, "
+        f"or correct its line in {FILE}"
+    )
 
 
 def _text(value: str | bool) -> str:

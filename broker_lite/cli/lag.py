@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
 from broker_lite.cli.progress import group_progress, uncounted
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("-g", "--group", "wanted", multiple=True, help="Only these groups. Default: all.")
-@click.option("-t", "--topic", "topics", multiple=True, help="Only these topics. Default: all.")
+@click.option(
+    "-g", "--group", "wanted", type=GROUP, multiple=True, help="Only these groups. Default: all."
+)
+@click.option(
+    "-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only these topics. Default: all."
+)
 @click.option("--by-partition", is_flag=True, help="One row per partition, not per topic.")
 @click.option("-w", "--watch", is_flag=True, help="Print again every --interval until Ctrl-C.")
 @click.option("--interval", default=2.0, show_default=True, help="Seconds of --watch.")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import (
     bootstrap,
     cluster_options,
@@ -43,7 +44,12 @@ def perf() -> None:
 
 
 @perf.command()
-@click.option("-t", "--topic", help="Write to this topic. Default: a new one, deleted afterwards.")
+@click.option(
+    "-t",
+    "--topic",
+    type=TOPIC,
+    help="Write to this topic. Default: a new one, deleted afterwards.",
+)
 @click.option("-p", "--partitions", default=4, show_default=True, help="Partitions of a new topic.")
 @click.option("-n", "--records", default=1_000_000, show_default=True, help="Records to write.")
 @click.option("--size", default=100, show_default=True, help="Bytes of a value.")
@@ -83,7 +89,9 @@ def produce(
 
 
 @perf.command()
-@click.option("-t", "--topic", help="Read this topic. Default: a new one, filled and deleted.")
+@click.option(
+    "-t", "--topic", type=TOPIC, help="Read this topic. Default: a new one, filled and deleted."
+)
 @click.option("-p", "--partitions", default=4, show_default=True, help="Partitions of a new topic.")
 @click.option("-n", "--records", default=1_000_000, show_default=True, help="Records to read.")
 @click.option("--size", default=100, show_default=True, help="Bytes of a value in the new topic.")

@@ -69,6 +69,13 @@ def test_completed_names_come_from_the_cache_and_an_unreachable_cluster_gives_no
     assert "".join(completed("logbus topic describe -b 127.0.0.1:2 ev")) == ""
 
 
+def test_contexts_come_from_their_file() -> None:
+    for name in ("prod", "probe", "dev"):
+        assert run(["context", "create", name, "-b", "127.0.0.1:1"]) == 0
+    assert completed("logbus context use pro") == ["plain,probe", "plain,prod"]
+    assert completed("logbus topic list --context d") == ["plain,dev"]
+
+
 def test_completion_does_not_wait_for_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker never answers, so a blocking completion would hit the test's time-out."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -119,7 +119,9 @@ def test_read_only_context_refuses_changes_before_connecting(
     assert "LOGBUS_READ_ONLY_CONTEXT" in capsys.readouterr().err
 
 
-def test_context_stores_no_password(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_context_stores_no_password(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     create = ["context", "create", "x", "-b", "h", *LOGIN]
     assert run([*create, "-X", "sasl.password=secret"]) == 1
     assert "--password-file" in capsys.readouterr().err
@@ -138,6 +140,11 @@ def test_context_stores_no_password(home: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(InvalidConfigError, match="ended with code 3") as error:
         contexts.load(contexts.path()).by_name["z"].security()
     assert "secret" not in str(error.value)
+    monkeypatch.setattr(contexts, "COMMAND_SECONDS", 0.01)
+    for command, reason in (("sleep 9", "more than 0.01 s"), ("no-such-command", "cannot be run")):
+        slow = contexts.Context("w", "h", password_command=command, settings={"sasl.username": "a"})
+        with pytest.raises(InvalidConfigError, match=f"{reason}.*Run it by itself to see why"):
+            slow.security()
 
 
 def test_security_of_a_context_applies_only_inside_its_block() -> None:
@@ -157,6 +164,7 @@ def test_security_of_a_context_applies_only_inside_its_block() -> None:
         ("[contexts.a]\n", "contexts.a: give bootstrap_servers or zookeeper"),
         ('selected = "b"', "selected = 'b': there is no such context"),
         ("color = 1", "unknown key 'color'"),
+        ("selected = 1", "selected = 1 has the wrong type; give text"),
     ],
 )
 def test_invalid_contexts_file_is_named_with_line_or_key(
