@@ -151,6 +151,7 @@ def list_acls(
 @entry_options
 @resource_options
 @click.option("--if-not-exists", is_flag=True, help="No error if all of these ACLs exist.")
+@change_options
 @cluster_options
 @output.output_option
 def add(
@@ -158,6 +159,7 @@ def add(
     operations: tuple[str, ...],
     resource: tuple[ResourceKind, str],
     if_not_exists: bool,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
@@ -179,7 +181,9 @@ def add(
             raise DuplicateResourceError(
                 f"this ACL exists: {wanted[0]}; --if-not-exists accepts that"
             )
-        if new:
+        if not change.is_wanted():
+            new = []
+        elif new:
             admin.run(lambda cluster, ms: acls.create_acls(cluster, new, ms))
     output.show([words_of(each) | {"added": each in new} for each in wanted], form)
 

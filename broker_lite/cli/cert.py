@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.nouns import Noun
 from broker_lite.local.issuing import (
     BROKERS,
@@ -61,11 +62,19 @@ def cert() -> None:
     help="Keep certificates that exist with these hosts and are younger than 30 days.",
 )
 @folder_option
+@change_options
 @output.output_option
 def create(
-    name: str, hosts: tuple[str, ...], if_not_exists: bool, folder: Path, form: str | None
+    name: str,
+    hosts: tuple[str, ...],
+    if_not_exists: bool,
+    folder: Path,
+    change: ChangeOptions,
+    form: str | None,
 ) -> None:
     """Create certificates for a broker or a client, and the CAs if they are missing.
+
+    The command asks before it replaces a certificate.
 
     A broker named broker-ID gets two files: NAME-clients.pem for its listeners for clients, and
     NAME-brokers.pem for the listener between brokers. A client gets NAME-clients.pem.
@@ -74,6 +83,7 @@ def create(
     Examples:
       logbus cert create broker-1 --host kafka1.example --host 10.0.0.1
       logbus cert create alice --if-not-exists
+      logbus cert create alice --dry-run
     """
     if bool(hosts) != bool(_BROKER.fullmatch(name)):
         raise click.UsageError(
@@ -84,7 +94,18 @@ def create(
         raise click.UsageError(f"{name[:80]!r}: use at most 64 letters, digits, '.', '_' and '-'")
     made = CertificateFolder(folder)
     now = _now()
-    for ca in (CLIENTS, BROKERS) if hosts else (CLIENTS,):
+    cas = (CLIENTS, BROKERS) if hosts else (CLIENTS,)
+    new = [
+        made.path_of(ca, name)
+        for ca in cas
+        if not if_not_exists or made.lacks(ca, name, hosts, now)
+    ]
+    if change.dry_run:
+        output.show([{"file": str(path), "exists": path.exists()} for path in new], form)
+    old = [path for path in new if path.exists()] if not if_not_exists else []
+    if not change.is_wanted(f"Replace {', '.join(map(str, old))}?" if old else ""):
+        return
+    for ca in cas:
         made.certify(ca, name, hosts, now, anew=not if_not_exists)
     own = {f"{name}-{ca}.pem" for ca in (CLIENTS, BROKERS)}
     _show([each for each in made.certificates() if each.path.name in own or each.is_ca], form)
@@ -124,8 +145,9 @@ def show(files: tuple[Path, ...], form: str | None) -> None:
 @cert.command()
 @folder_option
 @click.option("--all", "everything", is_flag=True, help="Renew younger certificates, too.")
+@change_options
 @output.output_option
-def renew(folder: Path, everything: bool, form: str | None) -> None:
+def renew(folder: Path, everything: bool, change: ChangeOptions, form: str | None) -> None:
     """Renew the certificates that are older than 30 days. A certificate is valid for 90 days.
 
     Brokers load changed files within 10 seconds, or at once on SIGHUP. CAs do not change.
@@ -133,11 +155,15 @@ def renew(folder: Path, everything: bool, form: str | None) -> None:
     \b
     Examples:
       logbus cert renew
+      logbus cert renew --dry-run
       logbus cert renew --all --dir /etc/logbus/certificates
     """
-    renewed = CertificateFolder(folder).renew(_now(), everything=everything)
-    _show(map(read_certificate, renewed), form)
-    if not renewed:
+    certificates, now = CertificateFolder(folder), _now()
+    due = certificates.due(now, everything=everything)
+    if due and change.is_wanted():
+        certificates.renew(now, everything=everything)
+    _show([read_certificate(each.path) for each in due], form)
+    if not due:
         output.say(f"no certificate is older than {RENEWED_DAYS} days; --all renews the others")
 
 

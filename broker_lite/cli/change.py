@@ -22,10 +22,10 @@ class ChangeOptions(NamedTuple):
         """Return whether to make the change: False with --dry-run, else True.
 
         Asks ``question`` first unless --yes is given; an empty question asks nothing. Exits with
-        EXIT_FAILED if the answer is no.
+        EXIT_FAILED if the answer is no. --dry-run prints the question.
         """
         if self.dry_run:
-            output.say("nothing was changed (--dry-run)")
+            output.say(f"{question}\nnothing was changed (--dry-run)".lstrip())
         elif question and not self.yes and not _is_confirmed(question):
             output.say("nothing was changed; --yes answers the question")
             raise click.exceptions.Exit(EXIT_FAILED)

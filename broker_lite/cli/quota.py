@@ -59,12 +59,14 @@ def entity_options(command: Command) -> Command:
 @click.argument("key", type=click.Choice(QUOTA_KEYS))
 @click.argument("value", type=float)
 @entity_options
+@change_options
 @cluster_options
 @output.output_option
 def set_quota(
     key: str,
     value: float,
     entity: Entity,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
@@ -74,11 +76,19 @@ def set_quota(
     \b
     Examples:
       logbus quota set producer_byte_rate 1048576 --user alice
-      logbus quota set consumer_byte_rate 5000000 --client-id '*'
+      logbus quota set consumer_byte_rate 5000000 --client-id '*' --dry-run
     """
+    row = _row(entity, key, value)
     with open_admin(bootstrap_servers, zookeeper) as admin:
+        if change.dry_run:
+            before = admin.run(quotas.describe_quotas).get(entity, {}).get(key)
+            said = "no quota" if before is None else f"{before:.15g}"
+            said = f"{entity}: {key}: {said} -> {value:.15g}"
+            output.report_change({**row, "set": False}, form, said)
+        if not change.is_wanted():
+            return
         admin.run(lambda cluster, ms: quotas.alter_quotas(cluster, entity, {key: value}, ms))
-    output.report_change(_row(entity, key, value), form, f"{entity}: {key}={value:.15g}")
+    output.report_change({**row, "set": True}, form, f"{entity}: {key}={value:.15g}")
 
 
 @quota.command("list")

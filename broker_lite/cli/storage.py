@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
 
 if TYPE_CHECKING:
@@ -120,8 +121,9 @@ def verify(paths: tuple[Path, ...], form: str | None) -> int:
 @storage.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--delete", is_flag=True, help="Delete these logs for good.")
+@change_options
 @output.output_option
-def strays(directory: Path, delete: bool, form: str | None) -> None:
+def strays(directory: Path, delete: bool, change: ChangeOptions, form: str | None) -> None:
     """List the logs in DIRECTORY (log.dir) that ZooKeeper did not assign to the broker at a start.
 
     Their topics were deleted or their replicas reassigned while the broker was down, or ZooKeeper
@@ -131,7 +133,8 @@ def strays(directory: Path, delete: bool, form: str | None) -> None:
     \b
     Examples:
       logbus storage strays /var/lib/logbus
-      logbus storage strays /var/lib/logbus --delete
+      logbus storage strays /var/lib/logbus --delete --dry-run
+      logbus storage strays /var/lib/logbus --delete --yes
     """
     from broker_lite.storage.paths import parse_stray_dir
 
@@ -143,12 +146,12 @@ def strays(directory: Path, delete: bool, form: str | None) -> None:
             size = sum(each.stat().st_size for each in path.iterdir())
             row = {"topic_id": key.topic_id, "partition": key.partition, "bytes": size}
             rows.append({**row, "since": output.iso(since_ms), "path": str(path)})
-    if delete:
-        for row in rows:
-            shutil.rmtree(str(row["path"]))
     output.show(rows, form)
     if not rows:
         output.say(f"{directory} holds no stray logs")
+    elif delete and change.is_wanted(f"Delete {len(rows)} stray logs in {directory} for good?"):
+        for row in rows:
+            shutil.rmtree(str(row["path"]))
 
 
 def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:

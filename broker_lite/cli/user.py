@@ -76,6 +76,7 @@ def list_users(bootstrap_servers: str | None, zookeeper: str | None, form: str |
     help="SCRAM mechanism of the login; may be repeated. Default: both.",
 )
 @click.option("--if-not-exists", is_flag=True, help="If the user exists, keep the password.")
+@change_options
 @click.option(
     "--first",
     is_flag=True,
@@ -96,6 +97,7 @@ def add(
     password_file: Path | None,
     mechanisms: tuple[str, ...],
     if_not_exists: bool,
+    change: ChangeOptions,
     first: bool,
     zookeeper_auth_file: str,
     tls: ZooKeeperTls | None,
@@ -104,6 +106,9 @@ def add(
     form: str | None,
 ) -> None:
     """Create a user, or replace the password of an existing user.
+
+    The command asks before it replaces a password: the old one is invalid at once. 'rotate' keeps
+    the old password for a while.
 
     \b
     Examples:
@@ -118,6 +123,10 @@ def add(
             raise click.UsageError("--first writes to ZooKeeper; give --zookeeper HOST:PORT/CHROOT")
         from broker_lite.metadata.first_user import write_first_user
 
+        if change.dry_run:
+            output.report_change({**row, "added": False}, form, f"{name}: would be written")
+        if not change.is_wanted():
+            return
         password = _password(name, password_file)
         writing = write_first_user(
             zookeeper, name, password, chosen, auth_file=zookeeper_auth_file, tls=tls
@@ -125,9 +134,15 @@ def add(
         asyncio.run(writing)
     else:
         with open_admin(bootstrap_servers, zookeeper) as admin:
-            if if_not_exists and _is_user(admin, name):
+            is_user = _is_user(admin, name)
+            if is_user and if_not_exists:
                 said = f"user {name!r} exists and keeps its password"
                 output.report_change({**row, "added": False}, form, said)
+                return
+            if change.dry_run:
+                said = f"user {name!r} {'exists' if is_user else 'does not exist yet'}"
+                output.report_change({**row, "added": False}, form, said)
+            if not change.is_wanted(f"Replace the password of user {name!r}?" if is_user else ""):
                 return
             password = _password(name, password_file)
             admin.run(lambda cluster, ms: users.set_password(cluster, name, password, chosen, ms))
@@ -145,12 +160,14 @@ def add(
     show_default=True,
     help="Hours for which the old password stays valid.",
 )
+@change_options
 @cluster_options
 @output.output_option
 def rotate(
     name: str,
     password_file: Path | None,
     keep_hours: float,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
@@ -161,13 +178,21 @@ def rotate(
     Examples:
       logbus user rotate alice
       logbus user rotate alice --password-file new.password --keep-old 48
+      logbus user rotate alice --dry-run
     """
     keep_ms = int(keep_hours * 3_600_000)
-    password = _password(name, password_file)
+    row = {"user": name, "old_valid_s": keep_ms / 1000}
     with open_admin(bootstrap_servers, zookeeper) as admin:
+        if change.dry_run:
+            admin.run(lambda cluster, ms: users.describe_users(cluster, (name,), ms))
+            said = f"the present password of {name!r} would stay valid for {keep_hours:g} hours"
+            output.report_change({**row, "rotated": False}, form, said)
+        if not change.is_wanted():
+            return
+        password = _password(name, password_file)
         admin.run(lambda cluster, ms: users.rotate_password(cluster, name, password, keep_ms, ms))
     said = f"user {name!r} has a new password; the old one stays valid for {keep_hours:g} hours"
-    output.report_change({"user": name, "old_valid_s": keep_ms / 1000}, form, said)
+    output.report_change({**row, "rotated": True}, form, said)
 
 
 @user.command()

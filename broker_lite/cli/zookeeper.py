@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.change import ChangeOptions, change_options
 
 if TYPE_CHECKING:
     from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
@@ -71,20 +72,32 @@ def zookeeper() -> None:
     help="The brokers' zookeeper.auth.file.",
 )
 @tls_options
+@change_options
 @output.output_option
-def secure(address: str, auth_file: Path, tls: ZooKeeperTls | None, form: str | None) -> None:
+def secure(
+    address: str,
+    auth_file: Path,
+    tls: ZooKeeperTls | None,
+    change: ChangeOptions,
+    form: str | None,
+) -> None:
     """Restrict every znode of a cluster to the brokers' credential, or during a rotation to both
     credentials.
 
-    First set zookeeper.auth.file on every broker and restart the brokers one by one.
+    First set zookeeper.auth.file on every broker and restart the brokers one by one. A broker
+    without it could not write any more.
 
     \b
     Examples:
       logbus zookeeper secure --zookeeper zk1:2181/logbus --auth-file zk.auth
+      logbus zookeeper secure --zookeeper zk1:2182 --auth-file a --dry-run
       logbus zookeeper secure --zookeeper zk1:2182 --auth-file a --zookeeper-ca ca
     """
     from broker_lite.metadata.zookeeper import close_znodes
 
+    question = f"Restrict all znodes of {address} to the credential of {auth_file}?"
+    if not change.is_wanted(f"{question} A broker without it cannot write any more."):
+        return
     count = close_znodes(address, auth_file, {}, tls=tls)
     said = f"{count} znodes of {address} belong to the credential of {auth_file} alone"
     output.report_change({"zookeeper": address, "znodes": count}, form, said)

@@ -74,8 +74,8 @@ class CertificateFolder:
         If a certificate exists that is not old and has all hosts, return None; ``anew`` replaces it
         nevertheless.
         """
-        path, hosts = self.folder / f"{name}-{ca}.pem", tuple(hosts)
-        if path.exists() and not anew and not _is_due(read_certificate(path), hosts, now):
+        path, hosts = self.path_of(ca, name), tuple(hosts)
+        if not anew and not self.lacks(ca, name, hosts, now):
             return None
         issuer, issuer_key = self._authority(ca, now)
         key = ec.generate_private_key(ec.SECP256R1())
@@ -100,15 +100,34 @@ class CertificateFolder:
         self.write(path.name, certificate.public_bytes(_PEM).decode() + _pem_of(key))
         return path
 
+    def path_of(self, ca: str, name: str) -> Path:
+        """Return the path of a certificate."""
+        return self.folder / f"{name}-{ca}.pem"
+
+    def lacks(self, ca: str, name: str, hosts: tuple[str, ...], now: datetime.datetime) -> bool:
+        """Return whether the certificate is missing, is old or lacks a host."""
+        path = self.path_of(ca, name)
+        return not path.exists() or _is_due(read_certificate(path), hosts, now)
+
+    def due(self, now: datetime.datetime, *, everything: bool = False) -> list[IssuedCertificate]:
+        """Return the certificates that ``renew`` replaces: the old ones, or with ``everything``
+        all, whose CA's key is in the folder."""
+        return [
+            each
+            for each in self.certificates()
+            if not each.is_ca
+            and (self.folder / f"{_ca_of(each)[0]}{_CA_SUFFIX}.key").exists()
+            and (everything or _is_due(each, each.hosts, now))
+        ]
+
     def renew(self, now: datetime.datetime, *, everything: bool = False) -> list[Path]:
-        """Renew the old certificates, or with ``everything`` all, for the same names and hosts.
-        Return the paths of the renewed ones."""
-        renewed = []
-        for each in self.certificates():
-            name, _, ca = each.path.stem.rpartition("-")
-            if not each.is_ca and (self.folder / f"{ca}{_CA_SUFFIX}.key").exists():
-                renewed.append(self.certify(ca, name, each.hosts, now, anew=everything))
-        return [path for path in renewed if path is not None]
+        """Replace the due certificates, for the same names and hosts. Return their paths."""
+        replaced = []
+        for each in self.due(now, everything=everything):
+            ca, name = _ca_of(each)
+            self.certify(ca, name, each.hosts, now, anew=True)
+            replaced.append(each.path)
+        return replaced
 
     def certificates(self) -> Iterator[IssuedCertificate]:
         """Yield every certificate of the folder, CAs first. Raises InvalidConfigError without
@@ -211,6 +230,12 @@ def _draft(
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=days))
     )
+
+
+def _ca_of(certificate: IssuedCertificate) -> tuple[str, str]:
+    """Return the CA and the name that a certificate's file name has."""
+    name, _, ca = certificate.path.stem.rpartition("-")
+    return ca, name
 
 
 def _is_due(found: IssuedCertificate, hosts: tuple[str, ...], now: datetime.datetime) -> bool:

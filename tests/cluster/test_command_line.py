@@ -536,6 +536,14 @@ def test_user_is_deleted_only_after_confirmation(logbus: Logbus, tmp_path: Path)
     logbus("user", "delete", name, "--dry-run")
     kept = logbus("user", "add", name, "--if-not-exists", "--password-file", "password")
     assert b"keeps its password" in kept.stderr
+    again = logbus("user", "add", name, "--password-file", "password", stdin=b"n\n", code=1)
+    assert b"Replace the password" in again.stderr
+    for words in (["user", "add", name], ["user", "rotate", name]):
+        assert b"nothing was changed" in logbus(*words, "--dry-run").stderr
+    logbus("user", "add", name, "--password-file", "password", "--yes")
+    quota = ["quota", "set", "producer_byte_rate", "1000", "--user", name]
+    assert b"no quota -> 1000" in logbus(*quota, "--dry-run").stderr
+    assert name not in {row["user"] for row in rows(logbus("quota", "list"))}
     logbus("user", "delete", name, stdin=b"y\n")
     assert name not in {row["user"] for row in rows(logbus("user", "list"))}
 

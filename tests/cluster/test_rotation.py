@@ -107,7 +107,7 @@ def test_zookeeper_credential_can_be_rotated_under_load(tmp_path: Path) -> None:
                     broker.stop()
                     broker.start()
                     load.goes_on()
-                assert logbus(["zookeeper", "secure", *on]) == 0
+                assert logbus(["zookeeper", "secure", *on, "--yes"]) == 0
                 load.goes_on()
         assert not load.failures
         address = cluster.zookeeper.partition("/")[0]

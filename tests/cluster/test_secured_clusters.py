@@ -105,6 +105,7 @@ def test_user_may_do_what_an_acl_allows_and_nothing_else(
         with pytest.raises(LogbusError):
             read()
         add = ("acl", "add", "alice", "read", "--topic", "guarded")
+        assert json.loads(logbus(*add, "--dry-run").stdout)["added"] is False
         assert json.loads(logbus(*add).stdout)["added"] is True
         again = logbus(*add)
         assert again.returncode == 1 and "this ACL exists" in again.stderr

@@ -138,7 +138,7 @@ def test_brokers_use_tls_and_acls_for_their_metadata_in_zookeeper(encrypted: Enc
     auth = ["--zookeeper-auth-file", str(encrypted.auth_file)]
     assert logbus(["user", "add", "alice", *first, *files, *auth]) == 0
     secure = ["--zookeeper", encrypted.address, "--auth-file", str(encrypted.auth_file)]
-    assert logbus(["zookeeper", "secure", *secure, *files]) == 0
+    assert logbus(["zookeeper", "secure", *secure, *files, "--yes"]) == 0
     client = KazooClient(hosts=f"localhost:{encrypted.plain_port}")
     client.start()
     try:

@@ -57,12 +57,19 @@ def test_cert_create_with_if_not_exists_keeps_an_existing_certificate(
     create = ("create", "broker-1", "--host", "k1.example", *where)
     run(capsys, *create)
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    planned = run(capsys, *create, "--dry-run")
+    assert [row["exists"] for row in planned] == [True, True]
+    run(capsys, *create, code=1)  # No answer to the question.
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
     run(capsys, *create, "--if-not-exists")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
     # The existing certificate does not name the second host, so it is replaced.
     run(capsys, *create, "--host", "k2.example", "--if-not-exists")
     changed = {path.name for path in tmp_path.iterdir() if path.read_bytes() != first[path.name]}
     assert changed == {"broker-1-clients.pem", "broker-1-brokers.pem"}
+    second = (tmp_path / "broker-1-clients.pem").read_bytes()
+    run(capsys, *create, "--yes")
+    assert (tmp_path / "broker-1-clients.pem").read_bytes() != second
 
 
 def test_cert_renew_keeps_names_hosts_and_cas(
@@ -73,6 +80,9 @@ def test_cert_renew_keeps_names_hosts_and_cas(
     made.certify(CLIENTS, "broker-1", ["k1.example", "::1"], old)
     made.certify(CLIENTS, "broker-2", ["k2.example"], old + datetime.timedelta(days=39))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (planned,) = run(capsys, "renew", "--dry-run", "--dir", str(tmp_path))
+    assert planned["days_left"] in (49, 50)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (row,) = run(capsys, "renew", "--dir", str(tmp_path))
     assert Path(row["file"]).name == "broker-1-clients.pem" and row["days_left"] >= 89
     assert row["hosts"] == "k1.example, ::1"

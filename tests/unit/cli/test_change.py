@@ -52,8 +52,13 @@ def test_interrupted_question_aborts(answer: Callable[[BaseException], None]) ->
         ASKED.is_wanted("Delete?")
 
 
-def test_dry_run_and_yes_ask_nothing(answer: Callable[[BaseException], None]) -> None:
+def test_dry_run_and_yes_ask_nothing(
+    answer: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     answer(AssertionError("asked"))
-    assert not ChangeOptions(yes=True, dry_run=True).is_wanted("Delete?")
+    assert not ChangeOptions(yes=True, dry_run=True).is_wanted("Delete 3 logs?")
+    assert capsys.readouterr().err == "Delete 3 logs?\nnothing was changed (--dry-run)\n"
+    assert not ChangeOptions(yes=False, dry_run=True).is_wanted()
+    assert capsys.readouterr().err == "nothing was changed (--dry-run)\n"
     assert ChangeOptions(yes=True, dry_run=False).is_wanted("Delete?")
     assert ASKED.is_wanted()

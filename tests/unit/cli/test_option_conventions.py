@@ -6,12 +6,21 @@ import click
 import pytest
 from support.command_tree import commands
 
+from broker_lite.cli.completion import ClusterName
 from broker_lite.cli.main import cli
 
 COMMANDS = [(path, each) for path, each in commands(cli) if not isinstance(each, click.Group)]
 NAMES = [" ".join(path) for path, _ in COMMANDS]
 NO_ROWS = {("completion",), ("config", "template"), ("demo",)}
 """Commands without ``--output``: they print a file, a script or another program's output."""
+
+CHANGING = (
+    *("abort", "add", "alter", "create", "delete", "elect", "reassign", "renew"),
+    *("reset-offsets", "retire", "rotate", "secure", "seek", "set", "strays", "trim"),
+)
+"""Verbs that change a cluster, or files that a cluster needs."""
+ONLY_HERE = {("context", "create")}
+"""Creates a name on this machine; 'delete' removes it."""
 
 
 def options(command: click.Command) -> set[str]:
@@ -31,6 +40,24 @@ def of(path: tuple[str, ...]) -> set[str]:
 @pytest.mark.parametrize("path", named("delete"), ids=" ".join)
 def test_delete_command_has_if_exists_yes_and_dry_run(path: tuple[str, ...]) -> None:
     assert {"--if-exists", "--yes", "--dry-run"} <= of(path)
+
+
+@pytest.mark.parametrize("path", named(*CHANGING), ids=" ".join)
+def test_change_can_be_shown_without_being_made(path: tuple[str, ...]) -> None:
+    """'user rotate', 'quota set', 'cert renew' and others had no --dry-run, and 'storage strays'
+    deleted logs without a question."""
+    assert path in ONLY_HERE or "--dry-run" in of(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS]
+)
+def test_option_that_names_a_topic_or_group_is_completed(
+    path: tuple[str, ...], command: click.Command
+) -> None:
+    for each in command.params:
+        if {"--topic", "--group"}.intersection(each.opts):
+            assert isinstance(each.type, ClusterName), each.opts
 
 
 @pytest.mark.parametrize("path", named("create", "add"), ids=" ".join)

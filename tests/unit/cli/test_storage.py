@@ -30,7 +30,12 @@ def test_storage_strays_lists_and_deletes_stray_logs(tmp_path: Path) -> None:
     assert (row["topic_id"], row["partition"]) == stray
     assert row["since"] == "1970-01-01T00:00:01.000Z"
     assert Path(row["path"]).is_dir()
-    done = CliRunner().invoke(storage, ["strays", str(tmp_path), "--delete", "-o", "json"])
+    delete = ["strays", str(tmp_path), "--delete", "-o", "json"]
+    dry = CliRunner().invoke(storage, [*delete, "--dry-run"])
+    assert json.loads(dry.stdout) == [row] and "Delete 1 stray logs" in dry.stderr
+    asked = CliRunner().invoke(storage, delete, input="n\n")
+    assert (asked.exit_code, Path(row["path"]).is_dir()) == (1, True)
+    done = CliRunner().invoke(storage, [*delete, "--yes"])
     assert json.loads(done.stdout) == [row]
     assert not Path(row["path"]).exists()
     assert (
