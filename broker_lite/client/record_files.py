@@ -48,7 +48,8 @@ def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
 
     def write(batch: pa.RecordBatch) -> None:
         for row in rows_of(batch):
-            headers = {pair["key"]: _text(pair["value"]) for pair in row["headers"]}
+            # Pairs, because a record may have several headers of one name.
+            headers = [(pair["key"], _text(pair["value"])) for pair in row["headers"]]
             writer.writerow(
                 (
                     row["partition"],
