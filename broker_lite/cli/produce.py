@@ -58,7 +58,7 @@ _WATCHED_MAX = 1000
     type=click.Choice(("auto", "lines", "jsonl", "csv", "arrow", "parquet")),
     help="Format of the input. auto: by the file's first bytes and suffix, else lines.",
 )
-@click.option("-o", "--output", "summary", type=click.Choice(("json", "jsonl")), help="A summary.")
+@click.option("-o", "--output", "summary", type=click.Choice(output.FORMATS), help="A summary.")
 @settings_option
 @cluster_options
 def produce(
@@ -134,7 +134,7 @@ def produce(
 
 
 def _summarise(topic: str, records: int, seconds: float, form: str | None, acks: str) -> None:
-    """Report the transfer: as JSON in ``form``, else as a note."""
+    """Report the transfer: as data in ``form``, else as a note."""
     if form:
         facts = {"topic": topic, "records": records, "seconds": round(seconds, 3)}
         output.show_one(facts, form)

@@ -320,12 +320,16 @@ def _move(tp: TopicPartition, move: Reassignment) -> dict[str, Any]:
 
 def _wait(admin: Admin, moves: Plan, seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while left := [tp for tp in admin.reassignments() if tp in moves]:
-        if time.monotonic() >= deadline:
-            raise RequestTimedOutError(
-                f"{len(left)} of {len(moves)} partitions are still being moved: "
-                f"{', '.join(map(str, left[:5]))}; logbus topic reassign shows them. A throttle "
-                "stays until logbus topic reassign --throttle 0"
-            )
-        time.sleep(POLL_SECONDS)
+    with output.ProgressBar("partitions moved", is_alone=True) as bar:
+        bar.reach(len(moves))
+        while left := [tp for tp in admin.reassignments() if tp in moves]:
+            bar.reach(len(left))
+            if time.monotonic() >= deadline:
+                raise RequestTimedOutError(
+                    f"{len(left)} of {len(moves)} partitions are still being moved: "
+                    f"{', '.join(map(str, left[:5]))}; logbus topic reassign shows them. A "
+                    "throttle stays until logbus topic reassign --throttle 0"
+                )
+            time.sleep(POLL_SECONDS)
+        bar.reach(0)
     output.say("all partitions are moved")
