@@ -1,9 +1,9 @@
 """The public names of logbus, for Spark and without it: ``import pyspark_logbus as logbus``.
 
 They are ``connect``, ``aconnect``, ``LocalCluster``, ``spark_conf``, ``register``, ``read``,
-``LagListener``, ``LagMetrics`` and ``errors``. Spark imports every ``pyspark_*`` package to find
-sources by name, and an exception in one package disables all sources. So this module imports each
-name on its first use, and importing the module itself never fails.
+``LagListener``, ``LagMetrics``, ``errors`` and ``__version__``. Spark imports every ``pyspark_*``
+package to find sources by name, and an exception in one package disables all sources. So this
+module imports each name on its first use, and importing the module itself never fails.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from broker_lite import __version__ as __version__
     from broker_lite import errors as errors
     from broker_lite.bus import aconnect as aconnect
     from broker_lite.bus import connect as connect
@@ -34,6 +35,7 @@ _HOMES = {
     "aconnect": "broker_lite.bus",
     "LocalCluster": "broker_lite.local.cluster",
     "errors": "broker_lite",
+    "__version__": "broker_lite",
 }
 _SPARK_NAMES = ("DefaultSource", "register", "LagListener", "LagMetrics", "read")
 

@@ -53,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Fail tests that need a cluster if no cluster can be started (Java is missing).",
     )
     parser.addini("logbus_brokers", "Number of brokers to start (default: 1).", default="")
+    parser.addini("logbus_bootstrap", "Run the tests on this cluster.", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -96,11 +97,13 @@ def _broker_count(config: pytest.Config) -> int:
 def logbus_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster | NamedCluster]:
-    """A cluster for all tests of this process: a new one, or that of --logbus-bootstrap.
+    """A cluster for all tests of this process: a new one, or that of --logbus-bootstrap or of the
+    ini key logbus_bootstrap.
 
     At the end of the session the fixture kills the processes of a new cluster.
     """
-    named = request.config.getoption("--logbus-bootstrap")
+    config = request.config
+    named = config.getoption("--logbus-bootstrap") or config.getini("logbus_bootstrap")
     if named:
         yield NamedCluster(named)
         return
@@ -109,12 +112,12 @@ def logbus_cluster(
     from broker_lite.local.cluster import LocalCluster
 
     cluster = LocalCluster(
-        brokers=_broker_count(request.config), directory=tmp_path_factory.mktemp("logbus")
+        brokers=_broker_count(config), directory=tmp_path_factory.mktemp("logbus")
     )
     try:
         cluster.start()
     except MissingDependencyError as error:
-        if request.config.getoption("--logbus-require"):
+        if config.getoption("--logbus-require"):
             pytest.fail(f"--logbus-require: {error.message}", pytrace=False)
         pytest.skip(f"logbus_cluster cannot start a cluster: {error.message}")
     try:

@@ -61,8 +61,10 @@ def test_user_stream_test_runs_with_the_fixtures(tmp_path):
 def test_tests_on_a_named_cluster_leave_no_topics_and_groups(tmp_path, cluster):
     with connect(cluster.bootstrap_servers) as bus:
         before = set(bus.cluster().topics), {row.group for row in bus.admin.list_groups()}
-        done = run_pytest(tmp_path, BOOTSTRAP, "--logbus-bootstrap", cluster.bootstrap_servers)
-        assert "1 passed" in done.stdout, done.stdout + done.stderr
+        key = f"logbus_bootstrap={cluster.bootstrap_servers}"
+        for words in (("--logbus-bootstrap", cluster.bootstrap_servers), ("-o", key)):
+            done = run_pytest(tmp_path, BOOTSTRAP, *words)
+            assert "1 passed" in done.stdout, done.stdout + done.stderr
         left = {name for name in bus.cluster().topics if name.startswith("test_topics_and_groups")}
         assert not left - before[0]
         groups = {row.group for row in bus.admin.list_groups()} - before[1]

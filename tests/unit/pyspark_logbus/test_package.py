@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import broker_lite
 import pyspark_logbus as logbus
 from broker_lite.errors import InvalidConfigError, MissingDependencyError
 from pyspark_logbus import datasource, settings
@@ -64,6 +65,7 @@ def test_public_names_are_imported_lazily():
     assert logbus.DefaultSource.name() == "logbus"
     assert logbus.errors.LogbusError
     assert set(logbus.__all__) <= set(dir(logbus))
+    assert logbus.__version__ == broker_lite.__version__
     with pytest.raises(AttributeError, match="nosuch"):
         logbus.nosuch  # noqa: B018
 
