@@ -28,6 +28,7 @@ READING = frozenset(
     {
         ("acl", "check"),
         ("acl", "list"),
+        ("checkpoint",),
         ("config", "describe"),
         ("console",),
         ("consume",),

@@ -203,10 +203,10 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
-def run(arguments: list[str]) -> int:
-    """Run the command line and return the exit code."""
+def run(arguments: list[str], command: click.Command = cli, name: str = "logbus") -> int:
+    """Run the command line, or a program that is one of its commands, and return the exit code."""
     try:
-        code = cli.main(arguments, prog_name="logbus", standalone_mode=False)
+        code = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as leaving:
         return leaving.exit_code

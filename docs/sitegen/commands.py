@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Iterator
 
 import click
 
-from broker_lite.cli.main import COMMANDS, cli
+from broker_lite.cli.main import COMMANDS, EXIT_CODES, cli
 from sitegen.tables import cell, code, table
 
 _TOP = """# Command line
 
-Every command prints its help with `-h`. A command that talks to a cluster has the option `-b HOST:PORT,…`, which names brokers.
-Without it, the command uses `LOGBUS_BOOTSTRAP_SERVERS`, else `LOGBUS_ZOOKEEPER`, else the cluster that `logbus up` last started.
+Every command prints its help with `-h`. A command finds its cluster by the first of these that is given: `-b HOST:PORT,…` or `--zookeeper`,
+`--context NAME`, `LOGBUS_CONTEXT`, `LOGBUS_BOOTSTRAP_SERVERS` or `LOGBUS_ZOOKEEPER`, the context of `logbus context use`, the cluster that
+`logbus up` last started.
 
 ## Exit codes
 
-| code | meaning |
-|---|---|
-| 0 | success |
-| 1 | the command failed; the message has the reason |
-| 2 | wrong usage: unknown option, missing argument |
-| 3 | no broker could be reached |
-| 4 | a check found a warning (`health`, `lag`, `doctor`) |
-| 5 | a check found a critical state |
-| 124 | a time limit passed |
-| 130 | interrupted by Ctrl-C |
-
-## Commands
-
 """
+_PROGRAMS = ("demo", "checkpoint")
+"""Commands that run a program with its own options."""
 
 
 def page() -> str:
@@ -39,6 +30,8 @@ def page() -> str:
     context = click.Context(cli, info_name="logbus", **cli.context_settings)
     parts = [
         _TOP,
+        table(("code", "meaning"), ((str(code), cell(text)) for code, text in EXIT_CODES.items())),
+        "## Commands\n",
         table(
             ("command", "purpose"),
             ((_link(name), cell(text)) for name, (_, text) in COMMANDS.items()),
@@ -47,6 +40,9 @@ def page() -> str:
     for name in COMMANDS:
         command = cli.get_command(context, name)
         assert command is not None
+        if name in _PROGRAMS:
+            command = importlib.import_module(f"pyspark_logbus.{name}.__main__").main
+            assert isinstance(command, click.Command)
         parts.extend(_command(command, click.Context(command, context, info_name=name)))
     return "\n".join(parts)
 

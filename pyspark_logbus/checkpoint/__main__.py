@@ -3,20 +3,22 @@ offsets."""
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from broker_lite.client import discovery
+from broker_lite.cli import main as command_line
+from broker_lite.cli import output
+from broker_lite.cli.context import bootstrap, cluster_options
 from broker_lite.client.administration.admin import Admin
-from broker_lite.errors import InvalidConfigError, LogbusError, UnknownTopicOrPartitionError
+from broker_lite.client.client_config import security_of_file
+from broker_lite.client.discovery import recorded_security
+from broker_lite.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from broker_lite.mirror.mirror import Mirror
 from broker_lite.model import LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition
-from pyspark_logbus.checkpoint.carry import Carried, Moved, carry
+from pyspark_logbus.checkpoint.carry import Carried, carry
 from pyspark_logbus.checkpoint.offset_log import KafkaOffsets
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
@@ -74,18 +76,23 @@ class OffsetConverter:
 @click.option(
     "--from", "source", metavar="HOST:PORT", help="The cluster that logbus mirror copied from."
 )
-@click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,…", help="Default: as logbus mirror.")
 @click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(("table", "json", "jsonl", "csv")),
-    default="table",
-    show_default=True,
-    help="How to print.",
+    "--from-config",
+    "source_config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the security.protocol, sasl.username, … of --from (-F is this cluster's).",
 )
+@cluster_options
+@output.output_option
 def main(
-    old: Path, new: Path, source: str | None, bootstrap_servers: str | None, form: str
+    *,
+    old: Path,
+    new: Path,
+    source: str | None,
+    source_config: Path | None,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
 ) -> None:
     """Copy OLD, the checkpoint of a stopped format("kafka") query, to NEW for format("logbus").
 
@@ -99,40 +106,35 @@ def main(
       logbus checkpoint /chk/kafka /chk/logbus
       logbus checkpoint /chk/kafka /chk/logbus --from kafka1:9092
     """
-    try:
-        with ExitStack() as open_:
-            servers = discovery.resolve(bootstrap_servers, None)
-            admin = open_.enter_context(Admin(servers, client_id="logbus-cli"))
-            mirror = None
-            if source is not None:
-                mirror = Mirror(source, servers, tell=lambda text: click.echo(text, err=True))
-                open_.callback(mirror.close)
-            carried = carry(old, new, OffsetConverter(admin, mirror))
-    except (LogbusError, OSError) as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(1)
+    with ExitStack() as open_:
+        servers = bootstrap(bootstrap_servers, zookeeper)
+        admin = open_.enter_context(Admin(servers, client_id="logbus-cli"))
+        mirror = None
+        if source is not None:
+            # As for 'logbus mirror', the source must not receive this cluster's credentials.
+            security = (
+                security_of_file(source_config) if source_config else recorded_security(source)
+            )
+            mirror = Mirror(source, servers, source_security=security, tell=output.say)
+            open_.callback(mirror.close)
+        carried = carry(old, new, OffsetConverter(admin, mirror))
     print_result(carried, new, form)
 
 
-def print_result(carried: Carried, new: Path, form: str) -> None:
-    if form in ("json", "jsonl"):
-        rows = [row._asdict() for row in carried.offsets]
+def print_result(carried: Carried, new: Path, form: str | None) -> None:
+    """Print the offsets before and after, and the next step."""
+    rows = [row._asdict() for row in carried.offsets]
+    if form == "csv" or output.is_table(form):
+        output.show(rows, form)
+    else:
         found = {"batch": carried.batch, "is_completed": carried.is_completed, "offsets": rows}
-        click.echo(json.dumps(found))
-        return
-    if form == "csv":
-        writer = csv.writer(sys.stdout)
-        writer.writerow(Moved._fields)
-        writer.writerows(carried.offsets)
-        return
-    for row in carried.offsets:
-        click.echo(f"{row.topic}-{row.partition}: {row.kafka} -> {row.logbus}")
+        output.show_one(found, form)
     next_step = "resumes after" if carried.is_completed else "repeats"
-    click.echo(
+    output.say(
         f'Now start the query as format("logbus") with checkpointLocation {new}: it {next_step} '
         f"batch {carried.batch}. The old checkpoint is unchanged. Never run both queries."
     )
 
 
 if __name__ == "__main__":
-    main(prog_name="logbus checkpoint")
+    sys.exit(command_line.run(sys.argv[1:], main, "logbus checkpoint"))

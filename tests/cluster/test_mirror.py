@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 from support.log_batches import iter_headers
 from support.patience import until
 
 from broker_lite.bus import Bus, connect
+from broker_lite.cli import main as command_line
 from broker_lite.client.fetch.position import FetchPosition
 from broker_lite.errors import (
     FencedInstanceIdError,
@@ -354,29 +354,31 @@ def test_kafka_query_checkpoint_is_converted_for_the_copy(
     copied: str,
     mirror: Callable[..., Mirror],
     tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     old = tmp_path / "old"
     for name in ("offsets", "commits"):
         (old / name).mkdir(parents=True)
     (old / "commits" / "0").write_text("v1\n{}")
 
-    def carry(new: str, *arguments: str, at: int = 60, topic: str = copied) -> Result:
+    def carry(new: str, *arguments: str, at: int = 60, topic: str = copied) -> tuple[int, str, str]:
+        """Return the exit code, stdout and stderr."""
         ends = json.dumps({topic: {"0": at, "1": 50}})
         (old / "offsets" / "0").write_text(f"v1\n{{}}\n{ends}")
         given = [str(old), str(tmp_path / new), "-b", bus.bootstrap_servers, *arguments]
-        return CliRunner().invoke(checkpoint.main, [*given, "-o", "json"])
+        capsys.readouterr()
+        code = command_line.run([*given, "-o", "json"], checkpoint.main, "logbus checkpoint")
+        return code, *capsys.readouterr()
 
     source = ("--from", origin.bootstrap_servers)
     send(origin, copied, 0, 100)
     mirror()
-    assert (
-        "offset 60 is not copied yet; the copy has records before 50"
-        in carry("early", *source).output
-    )
+    early = "offset 60 is not copied yet; the copy has records before 50"
+    assert early in json.loads(carry("early", *source)[2])["message"]
     send(bus, copied, 5000, 20)
     send(origin, copied, 100, 100)
     mirror()
-    done = json.loads(carry("new", *source).output)
+    done = json.loads(carry("new", *source)[1])
     moved = [(row["partition"], row["kafka"], row["logbus"]) for row in done["offsets"]]
     assert done["is_completed"] and moved == [(0, 60, 70), (1, 50, 60)]
     end = json.loads((tmp_path / "new/offsets/0").read_text().splitlines()[2])
@@ -385,11 +387,13 @@ def test_kafka_query_checkpoint_is_converted_for_the_copy(
     assert end["topics"][copied]["id"] == view.topic_id(copied)
     assert end["topics"][copied]["offsets"] == {"0": 70, "1": 60}
     # The checkpoint of a query that read this same cluster keeps its offsets.
-    assert json.loads(carry("same").output)["offsets"][0]["logbus"] == 60
-    beyond = carry("beyond", at=1000)
-    assert beyond.exit_code == 1 and "name its source with --from" in beyond.output
-    nowhere = carry("nowhere", topic=f"{copied}-x")
-    assert nowhere.exit_code == 1 and "copy the topic first" in nowhere.output
+    assert json.loads(carry("same")[1])["offsets"][0]["logbus"] == 60
+    code, _, said = carry("beyond", at=1000)
+    assert code == 1 and "name its source with --from" in said
+    code, _, said = carry("nowhere", topic=f"{copied}-x")
+    assert code == 1 and "copy the topic first" in said
+    closed = command_line.run([str(old), str(tmp_path / "x"), "-b", "127.0.0.1:1"], checkpoint.main)
+    assert closed == 3, "the exit code of every command without a cluster"
     assert {each.name for each in tmp_path.iterdir()} == {"old", "new", "same"}
 
 
