@@ -75,7 +75,7 @@ def _row(line: bytes) -> Row:
         _bytes(fields.get("key"), "key"),
         _bytes(fields["value"], "value"),
         _timestamp_ms(fields),
-        _headers(fields.get("headers")),
+        headers_of(fields.get("headers")),
     )
 
 
@@ -132,7 +132,9 @@ def _wrong_time(field: str, value: object) -> ValueError:
     )
 
 
-def _headers(pairs: Any) -> list[tuple[str, bytes | None]]:
+def headers_of(pairs: Any) -> list[tuple[str, bytes | None]]:
+    """Return the headers in a JSON list of pairs; none for None. Raises ValueError with the right
+    form."""
     if pairs is None:
         return []
     found = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import os
 import sys
 import zlib
@@ -18,6 +19,7 @@ from typing import IO, Any
 
 import click
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -111,14 +113,14 @@ def _tables(path: Path | None, form: str, rule: LineRule, on_share: OnShare) -> 
                 report()
                 yield _known_columns(pa.Table.from_batches([batch]))
     elif form == "csv":
-        types = {"key": pa.binary(), "value": pa.binary()}
+        types = dict.fromkeys(("key", "value", "headers"), pa.binary())
         options = pyarrow.csv.ConvertOptions(column_types=types)
         source, report = _source(path, on_share)
         with pyarrow.csv.open_csv(source, convert_options=options) as csv:
             for batch in csv:
                 report()
                 cure = "; --input lines sends each line, the header too, as a record"
-                yield _known_columns(pa.Table.from_batches([batch]), cure)
+                yield _csv_records(_known_columns(pa.Table.from_batches([batch]), cure), path)
     else:
         name, number = str(path or "stdin"), 1
         bytes_max = rule.bytes_max * (JSON_GROWTH if form == "jsonl" else 1)
@@ -230,6 +232,27 @@ def _from_lines(lines: list[bytes], rule: LineRule) -> pa.Table:
     if rule.headers:
         columns["headers"] = pa.array([list(rule.headers)] * len(lines), HEADERS_TYPE)
     return pa.table(columns)
+
+
+def _csv_records(table: pa.Table, path: Path | None) -> pa.Table:
+    """Return the records of a CSV file, as ``export`` writes it: an empty key is none, headers are
+    pairs in JSON. Raises InvalidSchemaError."""
+    for index, name in enumerate(table.column_names):
+        column = table.column(index)
+        if name == "key":
+            none = pa.scalar(None, pa.binary())
+            table = table.set_column(index, name, pc.if_else(pc.equal(column, b""), none, column))
+        elif name == "headers":
+            try:
+                texts = column.to_pylist()
+                rows = [json_lines.headers_of(json.loads(each)) if each else None for each in texts]
+            except ValueError as error:
+                raise InvalidSchemaError(
+                    f"{path or 'stdin'}: column 'headers' has no JSON pairs ({error}); write "
+                    '[["name", "value"]], or leave the column out'
+                ) from None
+            table = table.set_column(index, name, pa.array(rows, HEADERS_TYPE))
+    return table
 
 
 def _known_columns(table: pa.Table, cure: str = "") -> pa.Table:

@@ -86,7 +86,7 @@ def produce(
 
     With --input jsonl a line is a JSON object as 'consume -o jsonl' prints it: {"value": …}, and
     optionally key, headers [["name", "value"]], timestamp or timestamp_ms; bytes are {"$b64": "…"}.
-    The first line of a .csv file names its columns: value, and optionally key or timestamp.
+    The first line of a .csv file names its columns: value, and optionally key, timestamp, headers.
 
     \b
     Examples:

@@ -706,6 +706,8 @@ def test_export_writes_every_record_into_a_file(
     elif form == "csv":
         with file.open(newline="") as rows_of_file:
             assert sorted(row["value"] for row in csv.DictReader(rows_of_file)) == values
+        (again,) = rows(logbus("produce", new_topic, file.name, "-o", "jsonl"))
+        assert again["records"] == 300
     else:
         envelopes = [json.loads(line) for line in file.read_text().splitlines()]
         assert sorted(row["value"]["n"] for row in envelopes) == list(range(300))

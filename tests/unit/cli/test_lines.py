@@ -233,6 +233,27 @@ def test_csv_with_a_header_is_read_as_records(tmp_path: Path) -> None:
         list(tables(path, "csv", LineRule()))
 
 
+def test_exported_csv_file_is_read_back(tmp_path: Path) -> None:
+    """An empty key became a key of no bytes, and any header was refused."""
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "partition,offset,timestamp,key,value,headers\n"
+        '0,7,2026-11-20T10:00:00.250Z,k,v,"[[""a"", ""1""], [""a"", ""2""]]"\n'
+        "0,8,,,w,\n"
+    )
+    [found] = tables(path, "csv", LineRule())
+    assert found.column("key").to_pylist() == [b"k", None]
+    pairs = [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}]
+    assert found.column("headers").to_pylist() == [pairs, None]
+    assert found.column("timestamp").cast(pa.timestamp("ms")).cast(pa.int64()).to_pylist() == [
+        1_795_168_800_250,
+        None,
+    ]
+    path.write_text("value,headers\nv,a=1\n")
+    with pytest.raises(InvalidSchemaError, match="has no JSON pairs"):
+        list(tables(path, "csv", LineRule()))
+
+
 def test_file_suffix_in_capitals_is_recognised(tmp_path: Path) -> None:
     path = tmp_path / "EXPORT.CSV"
     path.write_text("value\n1\n")
