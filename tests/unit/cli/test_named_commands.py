@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from support.command_tree import program
 
 from broker_lite.cli.main import cli
 from broker_lite.cli.nouns import Noun
@@ -15,8 +16,6 @@ from broker_lite.cli.nouns import Noun
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("broker_lite", "conf", "docs/pages", "docs/sitegen", "notebooks", "pyspark_logbus")
 ENDINGS = (".conf", ".html", ".md", ".py", ".yaml")
-PROGRAMS = ("demo", "checkpoint")
-"""Commands that run a program with options of its own."""
 
 _NAMED = re.compile(r"(?<![\w./-])logbus((?: (?:--?[A-Za-z][\w-]*|[A-Za-z<{@%$\d][^\s`\"'|;&]*))+)")
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
@@ -37,9 +36,9 @@ def faults(text: str) -> Iterator[str]:
                 break
             path.append(words.pop(0))
             command = inner
-        if not path or path[0] in PROGRAMS:
+        if not path:
             continue
-        known = options(command)
+        known = options(program(path[0]) or command)
         for word in words:
             name = word.partition("=")[0]
             is_known = name in known or (name[:2] in known and not name.startswith("--"))
@@ -75,6 +74,7 @@ def test_commands_in_pages_and_messages_have_the_named_options() -> None:
         ("logbus topic reassign --off 2 --force", ["logbus topic reassign has no --force"]),
         ('"logbus topic reassign t "\n    f"--brokers 1"', ["topic reassign has no --brokers"]),
         ("`logbus groups -o json`, or `logbus up -d --console`.", []),
+        ("logbus demo --kil", ["logbus demo has no --kil"]),
         ("the logbus of today --really", []),
     ],
 )
