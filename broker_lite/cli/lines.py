@@ -82,7 +82,10 @@ def tables(
         yield from _tables(path, form, rule, on_share or (lambda _: None))
     except (pa.ArrowInvalid, gzip.BadGzipFile, zlib.error, EOFError) as error:
         kind = "gzip" if path is not None and path.suffix == ".gz" else form
-        raise InvalidSchemaError(f"{path or 'stdin'} cannot be read as {kind}: {error}") from None
+        raise InvalidSchemaError(
+            f"{path or 'stdin'} cannot be read as {kind}: {error}. Repair it there, or name its "
+            "format with --input"
+        ) from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise click.ClickException(f"{path or 'stdin'} cannot be read: {reason}") from None
