@@ -58,7 +58,10 @@ def _row(line: bytes) -> Row:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise ValueError(f"not a JSON object: {line[:80]!r}")
+        raise ValueError(
+            f"not a JSON object: {line[:80]!r}. Correct it, or send the lines as they are: "
+            "--input lines"
+        )
     unknown = [name for name in fields if name not in _CARRIED and name not in _PASSED_OVER]
     if unknown:
         raise ValueError(

@@ -20,6 +20,7 @@ from broker_lite.cli.context import (
     cluster_options,
     found_topic,
     key_values,
+    named_values,
     settings_option,
 )
 from broker_lite.cli.interruption import Interruption
@@ -108,7 +109,7 @@ def produce(
     options = {"acks": acks, "linger_ms": linger_ms, "compression": compression}
     given = key_values(settings, "-X")
     config = build(ProducerConfig, given, options | {"client_id": "logbus-cli"})
-    headers = tuple((_name(k), os.fsencode(v)) for k, v in key_values(header, "--header").items())
+    headers = tuple((_name(k), os.fsencode(v)) for k, v in named_values(header, "--header"))
     rule = LineRule(
         key_delimiter=os.fsencode(key_delimiter) if key_delimiter else None,
         key=os.fsencode(key) if key is not None else None,

@@ -165,13 +165,15 @@ def test_slow_pipe_lines_are_sent_at_once(environment: dict[str, str], new_topic
 
 
 def test_keys_headers_and_json_round_trip(logbus: Logbus, new_topic: str) -> None:
-    logbus("produce", new_topic, "-K", ":", "-H", "h=x", "-Z", stdin=b'k1:{"a": 1}\nk2:\nk3:\xff\n')
+    headers = ("-H", "h=x", "-H", "h=y")
+    given = b'k1:{"a": 1}\nk2:\nk3:\xff\n'
+    logbus("produce", new_topic, "-K", ":", *headers, "-Z", stdin=given)
     done = logbus("consume", new_topic, "-e", "-o", "jsonl")
     found = {row["key"]: row for row in rows(done)}
     assert found["k1"]["value"] == {"a": 1}
     assert found["k2"]["value"] is None
     assert found["k3"]["value"] == {"$b64": "/w=="}
-    assert found["k1"]["headers"] == [["h", "x"]]
+    assert found["k1"]["headers"] == [["h", "x"], ["h", "y"]]
     assert found["k1"]["timestamp"].endswith("Z")
     assert abs(found["k1"]["timestamp_ms"] / 1000 - time.time()) < 600
     logbus("produce", new_topic, "--input", "jsonl", "-p", "1", stdin=done.stdout)
