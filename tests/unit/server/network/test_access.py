@@ -351,7 +351,7 @@ def test_error_of_a_list_request_reaches_the_client(
         await world.start()
         parts = world.brokers[1]
 
-        async def unavailable() -> Any:
+        async def unavailable(_: object) -> Any:
             raise CoordinationUnavailableError("ZooKeeper does not answer")
 
         def loading() -> None:
