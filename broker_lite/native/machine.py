@@ -218,7 +218,9 @@ class NativeMachine:
 
     def _after_the_end(self, event: Event) -> list[Effect]:
         if isinstance(event, StreamCommit):
-            error = CoordinationUnavailableError("the consumer has left the group")
+            error = CoordinationUnavailableError(
+                f"the consumer has left group {self._group!r}; create another consumer"
+            )
             return [CommitAnswer(event.number, {ALL: error})]
         return []
 

@@ -201,8 +201,8 @@ def _group_offsets(
         )
         if unstable:
             raise UnstableOffsetCommitError(
-                f"an open transaction has an offset of group {group!r} for {min(unstable)}; see: "
-                "logbus transactions list"
+                f"the committed offset of group {group!r} for {min(unstable)} is not final: an "
+                "open transaction writes it. Wait for its end (see: logbus transactions list)"
             )
     else:
         rows = yield from group_requests.committed(cluster, group, tps, deadline_ms, former)

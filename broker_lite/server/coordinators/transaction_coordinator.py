@@ -473,8 +473,8 @@ class TransactionCoordinator:
             reason = error
             if not isinstance(error, NotCoordinatorError):
                 reason = CoordinatorNotAvailableError(
-                    f"the record of transactional id {held.machine.name!r} was refused; try again: "
-                    f"{error.message}"
+                    f"the record of transactional id {held.machine.name!r} was not appended, so "
+                    f"try again: {error.message}"
                 )
             self._step(held, ev.RecordRefused(effect.number, reason))
 

@@ -182,7 +182,8 @@ _UNKNOWN = AccessRow()
 """The row of an API key that the broker does not serve; the dispatcher refuses such requests."""
 
 if VERSIONS.keys() != ROWS.keys():
-    raise AssertionError(f"without a row, or not served: {sorted(VERSIONS.keys() ^ ROWS.keys())}")
+    _unpaired = sorted(VERSIONS.keys() ^ ROWS.keys())
+    raise AssertionError(f"these API keys are in only one of VERSIONS and ROWS: {_unpaired}")
 
 
 FORWARDED = frozenset(
