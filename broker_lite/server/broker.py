@@ -457,7 +457,7 @@ class Broker:
             ) from None
         self._stack.push_async_callback(server.close)
         scheme = "http" if login is None else "https"
-        logger.info("metrics on %s://%s:%d/metrics", scheme, config.metrics_host, port)
+        logger.info("serving metrics at %s://%s:%d/metrics", scheme, config.metrics_host, port)
         return port
 
     def _metrics_login(self, parts: BrokerContext) -> HttpLogin | None:

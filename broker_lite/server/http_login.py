@@ -56,7 +56,7 @@ class HttpLogin:
         except SaslAuthenticationError as error:
             parts.metrics.count("authentication_failures", mechanism)
             logger.warning(
-                "%s: a scrape of /metrics: %s",
+                "%s: refused a login for /metrics: %s",
                 host,
                 error.message,
                 extra=log_event("login_failed", about=session.host),

@@ -497,7 +497,11 @@ class ControllerShell:
             if refused.operation is not announcement.write:
                 break
             await self._load_notices()
-        _log.info("%s was %s; it is read again", refused.operation.path, refused.reason)
+        _log.info(
+            "ZooKeeper refused a write of %s (%s); the controller reads the znode again",
+            refused.operation.path,
+            refused.reason,
+        )
         return False
 
     async def _directories(self) -> dict[str, znodes.DiskZnode]:
