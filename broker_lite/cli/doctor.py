@@ -333,7 +333,10 @@ def disk() -> Finding:
     free = shutil.disk_usage(folder).free
     if free < DISK_FREE_MIN_BYTES:
         return Finding(
-            "disk", "warning", f"{output.size(free)} free in {folder}", "logbus up --dir elsewhere"
+            "disk",
+            "warning",
+            f"{output.size(free)} free in {folder}",
+            "free space there, or start with a folder elsewhere: logbus up --dir FOLDER",
         )
     return Finding("disk", "ok", f"{output.size(free)} free in {folder}")
 
