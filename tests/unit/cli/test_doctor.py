@@ -56,6 +56,13 @@ def test_doctor_reports_missing_java_with_install_command(
     assert "install Java 17" in finding.cure
 
 
+def test_doctor_names_the_extra_that_installs_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    finding = doctor.event_loop()
+    assert finding.state == "info"
+    assert finding.cure == "pip install 'pyspark-logbus[broker]'"
+
+
 @pytest.mark.parametrize(
     ("version", "modules", "state", "found"),
     [
