@@ -63,7 +63,21 @@ def find(directory: Path | None) -> Facts:
     for facts in (*reversed(alive()), last):
         if facts is not None:
             return facts
+    folder = discovery.data_directory()
+    if not _is_writable(folder):
+        raise NoClusterError(
+            f"no cluster of 'logbus up' is known: {folder} cannot be written, so 'up' records none "
+            "there. Name the cluster's folder with --dir, or start one with: logbus up --dir DIR"
+        )
     raise NoClusterError("no cluster of 'logbus up' runs; start one with: logbus up")
+
+
+def _is_writable(folder: Path) -> bool:
+    """Return whether this user may write to the folder, or may create it."""
+    # Path.exists would raise for a folder that this user may not enter.
+    while not os.path.exists(folder) and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _why_none(directory: Path) -> str:

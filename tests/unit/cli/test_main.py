@@ -189,6 +189,18 @@ def test_missing_cluster_error_says_how_to_name_or_start_one(
         assert "logbus up" in capsys.readouterr().err
 
 
+def test_home_that_cannot_be_written_is_named_where_no_cluster_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """status and down found no cluster, and offered to start one, while one ran with --dir."""
+    (tmp_path / "home").write_text("a file in the way")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    for command in ("status", "down"):
+        assert run([command]) == 3
+        said = capsys.readouterr().err
+        assert f"{tmp_path}/home/logbus cannot be written" in said and "--dir" in said
+
+
 def test_denied_permission_gives_an_error_message(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
