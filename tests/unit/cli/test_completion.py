@@ -69,7 +69,7 @@ def test_completed_names_come_from_the_cache_and_an_unreachable_cluster_gives_no
     assert "".join(completed("logbus topic describe -b 127.0.0.1:2 ev")) == ""
 
 
-def test_contexts_come_from_their_file() -> None:
+def test_completed_contexts_come_from_the_contexts_file() -> None:
     for name in ("prod", "probe", "dev"):
         assert run(["context", "create", name, "-b", "127.0.0.1:1"]) == 0
     assert completed("logbus context use pro") == ["plain,probe", "plain,prod"]

@@ -234,7 +234,7 @@ def test_csv_with_a_header_is_read_as_records(tmp_path: Path) -> None:
 
 
 def test_exported_csv_file_is_read_back(tmp_path: Path) -> None:
-    """An empty key became a key of no bytes, and any header was refused."""
+    """Regression: ``produce`` read an empty field as a key of no bytes, and refused headers."""
     path = tmp_path / "t.csv"
     path.write_text(
         "partition,offset,timestamp,key,value,headers\n"

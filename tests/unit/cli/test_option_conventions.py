@@ -43,9 +43,8 @@ def test_delete_command_has_if_exists_yes_and_dry_run(path: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("path", named(*CHANGING), ids=" ".join)
-def test_change_can_be_shown_without_being_made(path: tuple[str, ...]) -> None:
-    """'user rotate', 'quota set', 'cert renew' and others had no --dry-run, and 'storage strays'
-    deleted logs without a question."""
+def test_command_that_makes_a_change_has_dry_run(path: tuple[str, ...]) -> None:
+    """Regression: ``user rotate``, ``quota set``, ``cert renew`` and others had no --dry-run."""
     assert path in ONLY_HERE or "--dry-run" in of(path)
 
 

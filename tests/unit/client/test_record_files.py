@@ -1,4 +1,4 @@
-"""Files of records: the CSV form."""
+"""Tests of files of records in CSV format."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from broker_lite.client.record_files import COLUMNS, WRITERS
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
 
 
-def test_csv_keeps_headers_of_one_name() -> None:
-    """A JSON object kept only the last header of a name."""
+def test_csv_export_keeps_several_headers_of_one_name() -> None:
+    """Regression: headers were written as a JSON object, which kept only the last of a name."""
     pairs = [("trace", b"1"), ("trace", b"2")]
     batch = pa.record_batch(
         {
