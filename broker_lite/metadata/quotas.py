@@ -16,7 +16,7 @@ from broker_lite.metadata.loader import Unreadable, ZnodeKind, refreshed
 from broker_lite.metadata.security_znodes import replace_value
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.metadata.znodes import decode_value, encode_value
-from broker_lite.security.quotas import DEFAULT, Entity, Values
+from broker_lite.security.quotas import DEFAULT, KEYS, Entity, Values
 
 QUOTAS = "/quotas"
 QUOTAS_MAX = 10_000
@@ -36,7 +36,10 @@ def entity_path(entity: Entity) -> str:
 
 
 def path_entity(path: str) -> Entity:
-    pairs = (part.partition("=") for part in path.removeprefix(f"{QUOTAS}/").split("&"))
+    """Return the entity of a path. Raises ValueError for an entity type that is unknown here."""
+    pairs = [part.partition("=") for part in path.removeprefix(f"{QUOTAS}/").split("&")]
+    if not all(kind in KEYS for kind, _, _ in pairs):
+        raise ValueError(f"{path} has an unknown entity type")
     return Entity(
         tuple((kind, DEFAULT if name == _DEFAULT else unquote(name)) for kind, _, name in pairs)
     )

@@ -17,8 +17,16 @@ from broker_lite.errors import (
     InvalidRequestError,
     ThrottlingQuotaExceededError,
 )
-from broker_lite.metadata.quotas import entity_path, path_entity
-from broker_lite.security.quotas import CLIENT_ID, DEFAULT, USER, Entity
+from broker_lite.metadata.quotas import QUOTAS, entity_path, path_entity
+from broker_lite.metadata.store import Create
+from broker_lite.security.quotas import (
+    CLIENT_ID,
+    DEFAULT,
+    PRODUCER_BYTE_RATE,
+    USER,
+    Entity,
+    QuotaTable,
+)
 from broker_lite.server.dispatch import HANDLERS
 from broker_lite.server.network.quotas import Quotas
 from broker_lite.wire import tables
@@ -38,6 +46,7 @@ from broker_lite.wire.calls.topics import (
 )
 
 ALICE = ((USER, "alice"),)
+KEY = PRODUCER_BYTE_RATE
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1)
 
 
@@ -51,6 +60,34 @@ async def ask(world: World, call: Call[Any], broker: int = 1, **parts: Any) -> A
     answer = await HANDLERS[call.API_KEY](context, request, message)
     octets = tables.encode(call.API_KEY, call.VERSION, 3, answer)
     return decode_call(call, memoryview(octets)[4:])
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("user=alice", b"{}"),
+        ("user=alice", b'{"version": 1, "quotas": {"producer_byte_rate": "much"}}'),
+        ("garbage", b'{"version": 1, "quotas": {"producer_byte_rate": 5}}'),
+    ],
+)
+def test_malformed_quota_znode_hides_no_other_quota(name: str, data: bytes) -> None:
+    async def body(world: World) -> None:
+        await world.start(1)
+        store, registry = world.stores[1], world.brokers[1].registry
+        bob = ((USER, "bob"),)
+        await ask(world, AlterClientQuotasRequest(bob, ((KEY, 7.0),)))
+        assert await store.write([Create(f"{QUOTAS}/{name}", data)]) is None
+        await registry._refresh_security([f"{QUOTAS}/{name}"])
+        registry._publish()
+        table = QuotaTable(registry.snapshot.quotas)
+        assert table.limits("alice", "app") == {}
+        assert table.limits("bob", "app")[KEY].rate == 7.0
+        answer = await ask(world, DescribeClientQuotasRequest())
+        assert DescribedQuotas(bob, ((KEY, 7.0),)) in answer.entries
+        [found] = registry.unreadable_znodes
+        assert found.path == f"{QUOTAS}/{name}"
+
+    run(body)
 
 
 @given(NAMES, st.one_of(st.none(), NAMES))
