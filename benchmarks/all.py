@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parent
 
 BENCHMARKS = (
     "broker",
+    "console",
     "failover",
     "flush",
     "kafka_groups",

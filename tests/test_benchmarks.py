@@ -86,7 +86,7 @@ def test_unknown_benchmark_is_refused() -> None:
         timeout=60,
     )
     assert done.returncode == 2
-    assert "there are broker, failover" in done.stderr
+    assert "there are broker, console, failover" in done.stderr
 
 
 def test_rows_have_unique_names_and_goals_for_existing_variants() -> None:

@@ -1,0 +1,221 @@
+"""Measure the web console of a cluster with 1,000 partitions and 100 groups, and some commands.
+
+    python benchmarks/console.py [--rounds 2] [--seconds 31] [--only sampling,pages,commands,plugin]
+
+Prints one JSON object. Three brokers; half of the partitions are in one topic, and each group has
+committed offsets in ten partitions.
+
+``sampling``: the share of a core that the console's readings take each broker, without viewers.
+Each round measures the brokers' processor time without the console and then with it; the figure is
+the median difference. ``at_rest``: no group commits. ``moving``: every group commits new offsets
+every 5 s, in both windows. A window of 31 s has six readings, one of them whole.
+
+``pages``: p95 in ms and kB of each page, requested one after the other. ``commands``: wall time
+with Python's start; ``completion`` reads topics from the brokers, ``completion_again`` from its
+cache. ``plugin``: the start and the end of the pytest plugin's cluster of one broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from peers.meter import fine_cpu_seconds, peak_mb
+
+from broker_lite.bus import Bus, connect
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+
+Groups = dict[str, list[TopicPartition]]
+TOPICS = {"large": 500, **{f"small-{number}": 50 for number in range(10)}}
+GROUPS, PARTITIONS_A_GROUP, RECORDS_A_PARTITION, COMMIT_S = 100, 10, 10, 5.0
+SETTLE_S = 40.0
+"""Seconds after which idle partitions are fetched rarely, so that brokers' idle load is steady."""
+OF_TOPIC = ("messages", "partitions", "settings", "groups")
+PAGES = ("/", "/brokers", "/brokers/0", "/topics", *(f"/topics/large/{name}" for name in OF_TOPIC),
+         "/groups", "/groups/group-7", "/transactions")  # fmt: skip
+REQUESTS, RUNS, WARM = 40, 9, 2
+
+
+def fill(bus: Bus) -> Groups:
+    """Create topics, records and groups; return the partitions of each group."""
+    for name, count in TOPICS.items():
+        bus.create_topic(name, partitions=count, replication_factor=3)
+    every = [TopicPartition(name, number) for name, n in TOPICS.items() for number in range(n)]
+    with bus.producer(linger_ms=1000) as producer:
+        for number in range(RECORDS_A_PARTITION):
+            for tp in every:
+                producer.send(tp.topic, b"record %d" % number, partition=tp.partition)
+            producer.flush()
+    step = PARTITIONS_A_GROUP
+    groups = {f"group-{n}": every[n * step : (n + 1) * step] for n in range(GROUPS)}
+    commit(bus, groups, 1)
+    return groups
+
+
+def commit(bus: Bus, groups: Groups, offset: int) -> None:
+    for group, tps in groups.items():
+        bus.admin.commit_each(group, dict.fromkeys(tps, offset))
+
+
+@contextlib.contextmanager
+def moving(bus: Bus, groups: Groups) -> Iterator[None]:
+    """Commit new offsets of every group at intervals, in a thread."""
+    ended = threading.Event()
+
+    def run() -> None:
+        number = 1
+        while not ended.wait(COMMIT_S):
+            number = number % (RECORDS_A_PARTITION - 1) + 1
+            commit(bus, groups, number)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def console(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
+    """Run a console; yield its address and process id once it has read the cluster."""
+    address = urlsplit(cluster.start_console()).netloc
+    running = cluster.console
+    assert running is not None and running.pid is not None
+    request(address, "/")  # Answered after the first reading.
+    try:
+        yield address, running.pid
+    finally:
+        running.stop()
+        cluster.console = None
+
+
+def request(address: str, path: str) -> int:
+    """Request a page and return its size in bytes."""
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert answer.status == 200, (path, answer.status)
+        return len(answer.read())
+
+
+def shares(pids: list[int], seconds: float) -> list[float]:
+    """Return the processor time of each process in a window, in percent of a core."""
+    began, before = time.monotonic(), [fine_cpu_seconds(pid) for pid in pids]
+    time.sleep(seconds)
+    lasted = time.monotonic() - began
+    return [100 * (fine_cpu_seconds(pid) - at) / lasted for pid, at in zip(pids, before)]
+
+
+def sampling(cluster: LocalCluster, rounds: int, seconds: float) -> list[float]:
+    pids = [broker.pid for broker in cluster.brokers if broker.pid is not None]
+    differences = []
+    for _ in range(rounds):
+        without = shares(pids, seconds)
+        with console(cluster):
+            differences.append([b - a for a, b in zip(without, shares(pids, seconds))])
+    return [round(statistics.median(row), 2) for row in zip(*differences)]
+
+
+def pages(cluster: LocalCluster) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    with console(cluster) as (address, pid):
+        for path in PAGES:
+            took, sizes = [], []
+            for _ in range(REQUESTS + WARM):
+                began = time.perf_counter()
+                sizes.append(request(address, path))
+                took.append(1000 * (time.perf_counter() - began))
+            p95 = statistics.quantiles(took[WARM:], n=20)[-1]
+            found[path] = {"p95_ms": round(p95, 1), "kb": round(max(sizes) / 1000, 1)}
+        memory = round(peak_mb(pid))
+    largest = {key: max(row[key] for row in found.values()) for key in ("p95_ms", "kb")}
+    return {"pages": found, "pages_largest": largest, "console_mb": memory}
+
+
+def median_ms(*words: str, cache: str, is_cold: bool = False, **variables: str) -> float:
+    """Time a command. ``cache`` is its cache's folder, which is emptied first if ``is_cold``."""
+    command = [sys.executable, "-P", "-m", "broker_lite", *words]
+    environment = os.environ | variables | {"XDG_CACHE_HOME": cache}
+    took = []
+    for _ in range(RUNS + WARM):
+        if is_cold:
+            shutil.rmtree(cache, ignore_errors=True)
+        began = time.perf_counter()
+        said = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+        took.append(1000 * (time.perf_counter() - began))
+        assert said, (words, variables)
+    return round(statistics.median(took[WARM:]), 1)
+
+
+def commands(servers: str) -> dict[str, float]:
+    words = f"logbus topic describe -b {servers} la"
+    typed = {"_LOGBUS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
+    with tempfile.TemporaryDirectory() as folder:
+        cache = f"{folder}/cache"
+        return {
+            "version_ms": median_ms("--version", cache=cache),
+            "health_ms": median_ms("health", "-b", servers, cache=cache),
+            "completion_ms": median_ms(cache=cache, is_cold=True, **typed),
+            "completion_again_ms": median_ms(cache=cache, **typed),
+        }
+
+
+def plugin() -> dict[str, float]:
+    """Time a cluster as the plugin starts and ends it."""
+    marks = []
+    for _ in range(RUNS):
+        with tempfile.TemporaryDirectory() as folder:
+            cluster = LocalCluster(brokers=1, directory=Path(folder))
+            began = time.perf_counter()
+            cluster.start()
+            ready = time.perf_counter()
+            cluster.kill()
+            marks.append((ready - began, time.perf_counter() - ready))
+    ready_s, stop_s = (round(statistics.median(row), 2) for row in zip(*marks))
+    return {"ready_s": ready_s, "stop_s": stop_s}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="console.py", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=31.0)
+    parser.add_argument("--only", default="sampling,pages,commands,plugin")
+    given = parser.parse_args()
+    wanted = given.only.split(",")
+    result: dict[str, Any] = {}
+    with LocalCluster(brokers=3) as cluster, connect(cluster.bootstrap_servers) as bus:
+        groups = fill(bus)
+        if "sampling" in wanted:
+            time.sleep(SETTLE_S)
+            windows = cluster, given.rounds, given.seconds
+            result["sampling_at_rest_core_percent"] = sampling(*windows)
+            with moving(bus, groups):
+                result["sampling_moving_core_percent"] = sampling(*windows)
+        if "pages" in wanted:
+            result |= pages(cluster)
+        if "commands" in wanted:
+            result["commands"] = commands(cluster.bootstrap_servers)
+    if "plugin" in wanted:
+        result["plugin"] = plugin()
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
