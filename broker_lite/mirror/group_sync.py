@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from broker_lite.errors import LogbusError
 from broker_lite.mirror import planning
 from broker_lite.mirror.copies import Copy
-from broker_lite.mirror.log import Telling
+from broker_lite.mirror.log import MirrorLog
 from broker_lite.mirror.planning import GroupRow
 from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
@@ -27,12 +27,12 @@ class GroupSync:
     results of the last ``write``."""
 
     def __init__(
-        self, source: MirrorSource, target: MirrorTarget, telling: Telling, pattern: str
+        self, source: MirrorSource, target: MirrorTarget, log: MirrorLog, pattern: str
     ) -> None:
         self.rows: list[GroupRow] = []
         self._source = source
         self._target = target
-        self._telling = telling
+        self._log = log
         self._pattern = pattern
 
     def read(self) -> GroupCommits:
@@ -85,7 +85,7 @@ class GroupSync:
             if row.state != "write" or error is None:
                 yield row._replace(state="same") if row.state == "write" else row
                 continue
-            self._telling.once(
+            self._log.write_once(
                 f"group {row.group} has members on the target, so the mirror does not change its "
                 f"offsets there: {error.message}"
             )

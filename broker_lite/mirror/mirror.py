@@ -30,7 +30,7 @@ from broker_lite.mirror.checkpoint import Notes
 from broker_lite.mirror.claim import SESSION_MS, MirrorClaim
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.group_sync import GroupSync
-from broker_lite.mirror.log import Telling
+from broker_lite.mirror.log import MirrorLog
 from broker_lite.mirror.planning import GroupRow
 from broker_lite.mirror.resuming import Resumer
 from broker_lite.mirror.rewrite import RewrittenBatch, carry
@@ -83,10 +83,10 @@ class Mirror:
         self.claim = MirrorClaim(target, name, session_timeout_ms, target_security)
         self._topics = topics
         self._replication_factor = replication_factor
-        self._telling = Telling(tell)
+        self._log = MirrorLog(tell)
         self._notes = Notes(self.target, self.claim, replication_factor)
-        self._resumer = Resumer(self.source, self.target, self._telling)
-        self._group_sync = GroupSync(self.source, self.target, self._telling, groups)
+        self._resumer = Resumer(self.source, self.target, self._log)
+        self._group_sync = GroupSync(self.source, self.target, self._log, groups)
         self.name = self._target_id = ""
         self.copies: dict[TopicPartition, Copy] = {}
         self.aside: dict[str, LogbusError] = {}
@@ -157,7 +157,7 @@ class Mirror:
         for name in names:
             wanted = planning.wanted_settings(settings["topic", name])
             for text in (*wanted.notes, *(f"{x} is not known here" for x in wanted.unknown)):
-                self._telling.once(f"topic {name}: {text}")
+                self._log.write_once(f"topic {name}: {text}")
             count = len(view.topics[name].partitions)
             if name in fresh:
                 created = planning.settings_to_create(wanted)
@@ -185,10 +185,10 @@ class Mirror:
             text = planning.nothing_matches(self._topics, self.source.servers, there)
             if self._is_once:
                 raise InvalidConfigError(text)
-            self._telling.once(text + waits)
+            self._log.write_once(text + waits)
             return
         for name in self.absent:
-            self._telling.once(f"there is no topic {name} at {self.source.servers}{waits}")
+            self._log.write_once(f"there is no topic {name} at {self.source.servers}{waits}")
 
     def _leave_circles(self, view: ClusterView, names: list[str]) -> None:
         """Exclude topics that another mirror copies from this target to the source, because the two
@@ -218,7 +218,7 @@ class Mirror:
             changes = planning.settings_to_alter(wanted, current["topic", name], given)
             if changes:
                 self.target.admin.alter_configs(name, changes)
-                self._telling.say(f"topic {name}: {planning.told(changes)}, as at the source")
+                self._log.write(f"topic {name}: {planning.told(changes)}, as at the source")
             self._notes.settings[name] = wanted.values
             first = self.copies.get(TopicPartition(name, 0))
             if first is not None and given != wanted.values:
@@ -268,7 +268,7 @@ class Mirror:
     def _set_aside(self, topic: str, error: LogbusError) -> None:
         self.aside[topic] = error
         self.copies = {w: copy for w, copy in self.copies.items() if w.topic != topic}
-        self._telling.say(
+        self._log.write(
             f"topic {topic} is not copied any more: {error.message}. Correct this (for a recreated "
             "topic: delete the copy) and start the mirror again"
         )
@@ -320,7 +320,7 @@ class Mirror:
         text = f"{copy.tp}: the next records cannot be fetched: {error.message}"
         if self._is_once:
             raise type(error)(text)
-        self._telling.once(f"{text}; trying again")
+        self._log.write_once(f"{text}; trying again")
 
     def _is_gone(self, copy: Copy) -> bool:
         view = self.source.admin.cluster((copy.tp.topic,))
@@ -350,7 +350,7 @@ class Mirror:
     def _written(self, tp: TopicPartition, piece: RewrittenBatch, offset: int) -> None:
         copy = self.copies.get(tp)
         if copy is not None and copy.wrote(piece, offset):
-            self._telling.once(f"topic {tp.topic}: another client writes to the copy")
+            self._log.write_once(f"topic {tp.topic}: another client writes to the copy")
 
     def save(self) -> None:
         """Store the positions of all written records."""
@@ -410,7 +410,7 @@ class Mirror:
                     raise
                 self.hindrance = error
                 attempt = 0 if monotonic_ms() - began_ms > PROVEN_MS else attempt
-                self._telling.say(f"{error}; trying again")
+                self._log.write(f"{error}; trying again")
                 self.target.forget()
                 stop.wait(backoff_ms(attempt, 250) / 1000.0)
                 attempt += 1

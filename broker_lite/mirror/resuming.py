@@ -15,7 +15,7 @@ from broker_lite.client.received import LogTruncatedError
 from broker_lite.errors import OffsetOutOfRangeError
 from broker_lite.mirror import positions
 from broker_lite.mirror.copies import Copy
-from broker_lite.mirror.log import Telling
+from broker_lite.mirror.log import MirrorLog
 from broker_lite.mirror.rewrite import Content, carry, contents, piece_contents
 from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
@@ -27,10 +27,10 @@ class Resumer:
 
     Logs records that are lost, and records that the mirror did not write."""
 
-    def __init__(self, source: MirrorSource, target: MirrorTarget, telling: Telling) -> None:
+    def __init__(self, source: MirrorSource, target: MirrorTarget, log: MirrorLog) -> None:
         self._source = source
         self._target = target
-        self._telling = telling
+        self._log = log
 
     def square(self, copy: Copy, first: int, start: int, end: int) -> None:
         """Set the offset at which ``copy`` resumes.
@@ -61,7 +61,7 @@ class Resumer:
             copy.already, copy.foreign = found.copied, found.foreign
             copy.unsaved.extend(found.new_runs)
             if found.foreign:
-                self._telling.say(
+                self._log.write(
                     f"{tp}: {found.foreign} records on the target are not at the source (another "
                     "client wrote them, or retention deleted them at the source)"
                 )
@@ -85,7 +85,7 @@ class Resumer:
             copy.position.lineage.forget()
         else:
             gone = f"offsets {kept.offset} to {at - 1}"
-            self._telling.say(
+            self._log.write(
                 f"{copy.tp}: the source has lost {gone} after they were copied. The copy keeps "
                 "them, followed by the records that replaced them at the source"
             )
@@ -99,7 +99,7 @@ class Resumer:
         if first > known.source_next:
             copy.aged_out += first - known.source_next
             lost = f"offsets {known.source_next} to {first - 1}"
-            self._telling.say(f"{copy.tp}: {lost} aged out at the source before they were copied")
+            self._log.write(f"{copy.tp}: {lost} aged out at the source before they were copied")
             known.passed(first)
         if copy.position.offset != known.source_next:
             copy.position.seek(known.source_next)
