@@ -1,4 +1,4 @@
-"""``Notes``: the state that a mirror stores on the target for itself and its successor.
+"""``MirrorCheckpoint``: the state that a mirror stores on the target for itself and its successor.
 
 Runs of the offset map go to the mirror's topic. Positions and settings go to the group of the same
 name, in the claim's generation (``positions`` defines the format). The records are always written
@@ -32,7 +32,7 @@ _SETTINGS = {"retention.ms": "-1", "retention.bytes": "-1"}
 Entries = dict[TopicPartition, list[positions.CopiedEntry]]
 
 
-class Notes:
+class MirrorCheckpoint:
     """The stored state of one mirror. Call ``open`` while the mirror has its claim, and ``save``
     after it has copied records."""
 

@@ -2,10 +2,9 @@
 the copy current.
 
 One thread runs a mirror; a second thread only prefetches. The mirror writes records, then stores
-its state (``Notes``), then writes group offsets (``GroupSync``). So the stored state is never ahead
-of the records. After a kill, ``Resumer`` finds where to resume, and no record is lost or copied
-twice.
-"""
+its state (``MirrorCheckpoint``), then writes group offsets (``GroupSync``). So the stored state is
+never ahead of the records. After a kill, ``Resumer`` finds where to resume, and no record is lost
+or copied twice."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from broker_lite.errors import (
     UnknownTopicIdError,
 )
 from broker_lite.mirror import checkpoint, planning, positions
-from broker_lite.mirror.checkpoint import Notes
+from broker_lite.mirror.checkpoint import MirrorCheckpoint
 from broker_lite.mirror.claim import SESSION_MS, MirrorClaim
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.group_sync import GroupSync
@@ -84,7 +83,7 @@ class Mirror:
         self._topics = topics
         self._replication_factor = replication_factor
         self._log = MirrorLog(tell)
-        self._notes = Notes(self.target, self.claim, replication_factor)
+        self._checkpoint = MirrorCheckpoint(self.target, self.claim, replication_factor)
         self._resumer = Resumer(self.source, self.target, self._log)
         self._group_sync = GroupSync(self.source, self.target, self._log, groups)
         self.name = self._target_id = ""
@@ -136,7 +135,7 @@ class Mirror:
         self.name = positions.name_for(mine)
         if not self.claim.take(self.name, stop):
             return False
-        self._notes.open(self.name)
+        self._checkpoint.open(self.name)
         self._counted = {tp: copy.copied for tp, copy in self.copies.items()}
         self.copies.clear()
         self.look()
@@ -162,7 +161,7 @@ class Mirror:
             if name in fresh:
                 created = planning.settings_to_create(wanted)
                 self.target.admin.create_topic(name, count, self._replication_factor, created)
-                self._notes.settings[name] = wanted.values
+                self._checkpoint.settings[name] = wanted.values
                 continue
             if len(there.topics[name].partitions) < count:
                 self.target.admin.create_partitions(name, count)
@@ -214,12 +213,12 @@ class Mirror:
                 self._set_aside(name, refused)
                 continue
             wanted = planning.wanted_settings(settings["topic", name])
-            given = self._notes.settings.get(name, {})
+            given = self._checkpoint.settings.get(name, {})
             changes = planning.settings_to_alter(wanted, current["topic", name], given)
             if changes:
                 self.target.admin.alter_configs(name, changes)
                 self._log.write(f"topic {name}: {planning.told(changes)}, as at the source")
-            self._notes.settings[name] = wanted.values
+            self._checkpoint.settings[name] = wanted.values
             first = self.copies.get(TopicPartition(name, 0))
             if first is not None and given != wanted.values:
                 first.is_dirty = True
@@ -233,7 +232,7 @@ class Mirror:
         fresh = [w for w in ids if w not in self.copies and w.topic not in self.aside]
         if not fresh:
             return
-        commits = self._notes.committed(fresh)
+        commits = self._checkpoint.committed(fresh)
         first = self.source.ends(fresh, EARLIEST_TIMESTAMP)
         listed = dict.fromkeys(fresh, LATEST_TIMESTAMP)
         ends = self.target.admin.list_offsets(listed, isolation="read_uncommitted")
@@ -246,13 +245,13 @@ class Mirror:
             position = (
                 positions.read_commit(commit) if commit and commit.topic_id == target_id else None
             )
-            noted = (self._notes.entries(tp), position, source_id, target_id)
-            if positions.is_of_another(*noted):
+            stored = (self._checkpoint.entries(tp), position, source_id, target_id)
+            if positions.is_of_another(*stored):
                 self._set_aside(
                     tp.topic, UnknownTopicIdError("the topic was deleted and recreated")
                 )
                 continue
-            known = positions.restored(*noted)
+            known = positions.restored(*stored)
             copy = Copy(tp, source_id, target_id, known, copied=self._counted.get(tp, 0))
             try:
                 self._resumer.square(copy, first[tp], starts[tp].offset, ends[tp].offset)
@@ -355,7 +354,7 @@ class Mirror:
     def save(self) -> None:
         """Store the positions of all written records."""
         dirty = [copy for copy in self.copies.values() if copy.is_dirty]
-        for tp, failed in self._notes.save(dirty).items():
+        for tp, failed in self._checkpoint.save(dirty).items():
             if isinstance(failed, UnknownTopicIdError):
                 self._set_aside(tp.topic, failed)
             elif failed is not None:

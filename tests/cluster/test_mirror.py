@@ -517,12 +517,12 @@ def test_only_one_mirror_of_a_source_is_active(
         second.close()
     # Brokers refuse records that an earlier mirror's producer sends with an older epoch.
     before = mirror()
-    signature = before._notes.signature
+    signature = before._checkpoint.signature
     assert signature is not None
     send(origin, copied, 200, 100)
     after = mirror()
-    assert after._notes.signature is not None
-    assert after._notes.signature[1:] == (signature.producer_id, signature.producer_epoch + 1)
+    assert after._checkpoint.signature is not None
+    assert after._checkpoint.signature[1:] == (signature.producer_id, signature.producer_epoch + 1)
     late = MirrorTarget(bus.bootstrap_servers, "late")
     late.begin(signature.producer_id, signature.producer_epoch, lambda: None)
     buffer = encode_rows([Row(0, 1, b"k", b"again", ())])
