@@ -55,7 +55,7 @@ from broker_lite.native.events import (
     StreamCommit,
     WriteDone,
 )
-from broker_lite.native.ownership import Holdings
+from broker_lite.native.ownership import Ownership
 from broker_lite.native.view import View
 
 MEMBERS_MAX = 1000
@@ -88,7 +88,7 @@ class NativeMachine:
         self._subscription = subscription
         self._asking = Asking()
         self.view = View(self._asking, group, subscription, self._looked)
-        self.holdings = Holdings(self._asking, group, consumer)
+        self.ownership = Ownership(self._asking, group, consumer)
         self._owners: dict[TopicPartition, OwnerZnode] | None = None
         """The assignment computed from the previous view; None before the first view."""
         self._timeout_ms = 0
@@ -104,7 +104,7 @@ class NativeMachine:
     @property
     def wake_ms(self) -> int | None:
         """Return the time in ms at which the next NativeTick is due, or None."""
-        times = [self.holdings.next_ms()]
+        times = [self.ownership.next_ms()]
         if self.phase != DOWN:
             times += [self._join_ms, self._beat_ms]
             times += [] if self.view.is_looking else [self._look_ms]
@@ -119,7 +119,7 @@ class NativeMachine:
             self.phase == MEMBER
             and self._look_ms is None
             and not self.view.is_looking
-            and self.holdings.is_settled
+            and self.ownership.is_settled
         )
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
@@ -147,7 +147,7 @@ class NativeMachine:
                 self._lose_all()
             case DataChanged(path):
                 self.view.mark(path)
-                self.holdings.owner_changed(path)
+                self.ownership.owner_changed(path)
             case ChildrenChanged(path):
                 self.view.mark(path)
             case Got(tag, value) | Listed(tag, value) | WriteDone(tag, value):
@@ -160,7 +160,7 @@ class NativeMachine:
             case StreamCommit():
                 self._commit(event)
             case Settled(tp, offset, grant):
-                self.holdings.settled(tp, offset, grant)
+                self.ownership.settled(tp, offset, grant)
             case NativeTick():
                 pass
 
@@ -177,7 +177,7 @@ class NativeMachine:
         self.phase = DOWN
         self._asking.forget()
         self.view.forget()
-        self.holdings.suspend()
+        self.ownership.suspend()
         self._join_ms = self._look_ms = self._beat_ms = None
 
     def _resume(self) -> None:
@@ -186,7 +186,7 @@ class NativeMachine:
         if self._is_registered:
             path = znodes.consumer_path(self._group, self._consumer)
             self._asking.get(path, self._check_registration)
-            self.holdings.resume()
+            self.ownership.resume()
         else:
             self._join()
 
@@ -201,7 +201,7 @@ class NativeMachine:
         self._is_registered = False
         self._owners = None
         self.lease_until_ms = 0
-        self.holdings.lose_all()
+        self.ownership.lose_all()
 
     def _restart(self) -> None:
         """Begin a new session, because another client deleted this consumer's registration. The
@@ -403,7 +403,7 @@ class NativeMachine:
             and before[tp].consumer != self._consumer
             and before[tp].consumer in self.view.members
         }
-        self.holdings.aim(mine, taken)
+        self.ownership.aim(mine, taken)
 
     def _check_place(self) -> None:
         """Leave a group that has too many consumers. If several registered at once, the first in
@@ -422,13 +422,13 @@ class NativeMachine:
 
     def _pass_time(self) -> None:
         now_ms = self._asking.now_ms
-        if self.holdings.is_unregistered and self.phase == MEMBER:
-            self.holdings.is_unregistered = False
+        if self.ownership.is_unregistered and self.phase == MEMBER:
+            self.ownership.is_unregistered = False
             self._restart()
-        self.holdings.pass_time()
-        for topic in self.holdings.unready:
+        self.ownership.pass_time()
+        for topic in self.ownership.unready:
             self.view.mark_topic(topic)
-        self.holdings.unready.clear()
+        self.ownership.unready.clear()
         if self._join_ms is not None and self._join_ms <= now_ms:
             self._join_ms = None
             self._resume_joining()
@@ -462,4 +462,4 @@ class NativeMachine:
             error = CoordinationUnavailableError("ZooKeeper does not answer; commit again later")
             self._asking.out.append(CommitAnswer(event.number, {ALL: error}))
         else:
-            self.holdings.commit(event)
+            self.ownership.commit(event)

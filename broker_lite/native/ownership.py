@@ -97,12 +97,12 @@ class Queued(NamedTuple):
     claims: Mapping[TopicPartition, OwnedPartition]
 
 
-class Holdings:
+class Ownership:
     """The owned and claimed partitions of a consumer. ``target`` maps each partition of the
     assignment to its stream and topic."""
 
     def __init__(self, asking: Asking, group: str, consumer: str) -> None:
-        self.held: dict[TopicPartition, OwnedPartition] = {}
+        self.owned: dict[TopicPartition, OwnedPartition] = {}
         self.claims: dict[TopicPartition, PartitionClaim] = {}
         self.is_unregistered = False
         """Whether the registration was missing, so that the consumer must join again."""
@@ -125,8 +125,8 @@ class Holdings:
     @property
     def is_settled(self) -> bool:
         """Return whether the consumer owns exactly its assignment."""
-        return self.held.keys() == self._target.keys() and all(
-            held.state == OWNED and held.is_sure for held in self.held.values()
+        return self.owned.keys() == self._target.keys() and all(
+            owned.state == OWNED and owned.is_sure for owned in self.owned.values()
         )
 
     # Methods that bring the owned partitions closer to the assignment.
@@ -140,20 +140,20 @@ class Holdings:
         own."""
         self._target = dict(target)
         self._taken = taken
-        for tp in [*self.held, *self.claims, *self._target]:
+        for tp in [*self.owned, *self.claims, *self._target]:
             self._pursue(tp)
 
     def _pursue(self, tp: TopicPartition) -> None:
         """Take the next step that brings one partition closer to the assignment."""
         wanted = self._target.get(tp)
-        held = self.held.get(tp)
+        owned = self.owned.get(tp)
         claim = self.claims.get(tp)
-        if held is not None:
-            fits = wanted is not None and held.stream == wanted[0]
-            if fits and wanted is not None and held.topic_id == wanted[1].topic_id:
+        if owned is not None:
+            fits = wanted is not None and owned.stream == wanted[0]
+            if fits and wanted is not None and owned.topic_id == wanted[1].topic_id:
                 return
-            if held.state == OWNED:
-                self._take(tp, held)
+            if owned.state == OWNED:
+                self._take(tp, owned)
         elif claim is not None:
             if claim.stage == WRITING or (wanted is not None and claim.stream == wanted[0]):
                 return
@@ -228,7 +228,7 @@ class Holdings:
         self,
         tp: TopicPartition,
         claim: PartitionClaim,
-        held: OwnedPartition,
+        owned: OwnedPartition,
         found: CommittedOffset,
         refused: Refused | None,
     ) -> None:
@@ -236,16 +236,16 @@ class Holdings:
         if refused is None:
             del self.claims[tp]
             self._doubtful.discard(tp)
-            self.held[tp] = held
-            if wanted is None or (wanted[0], wanted[1].topic_id) != (held.stream, held.topic_id):
-                self._release(tp, held)
+            self.owned[tp] = owned
+            if wanted is None or (wanted[0], wanted[1].topic_id) != (owned.stream, owned.topic_id):
+                self._release(tp, owned)
                 return
             self._grants += 1
-            held.grant = self._grants
+            owned.grant = self._grants
             committed = None if found.offset == NO_OFFSET else found
             is_added = tp.partition >= wanted[1].first_count
-            start = PartitionStart(committed, is_added, held.topic_id, held.grant)
-            self._asking.out.append(StreamGive(held.stream, tp, start))
+            start = PartitionStart(committed, is_added, owned.topic_id, owned.grant)
+            self._asking.out.append(StreamGive(owned.stream, tp, start))
             return
         if wanted is None:
             del self.claims[tp]
@@ -299,59 +299,59 @@ class Holdings:
 
     # Methods that release partitions.
 
-    def _take(self, tp: TopicPartition, held: OwnedPartition) -> None:
-        held.state = TAKEN
-        held.due_ms = self._asking.now_ms + GRACE_MS
-        self._asking.out.append(StreamTake(held.stream, tp))
+    def _take(self, tp: TopicPartition, owned: OwnedPartition) -> None:
+        owned.state = TAKEN
+        owned.due_ms = self._asking.now_ms + GRACE_MS
+        self._asking.out.append(StreamTake(owned.stream, tp))
 
     def settled(self, tp: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
         """Release a partition whose reader has stopped. Ignore a report about an earlier grant."""
-        held = self.held.get(tp)
-        if held is not None and held.state == TAKEN and held.grant == grant:
-            held.final = final
-            self._release(tp, held)
+        owned = self.owned.get(tp)
+        if owned is not None and owned.state == TAKEN and owned.grant == grant:
+            owned.final = final
+            self._release(tp, owned)
 
-    def _release(self, tp: TopicPartition, held: OwnedPartition) -> None:
-        held.state = RELEASED
-        if held.writing is not None or not held.is_sure:
+    def _release(self, tp: TopicPartition, owned: OwnedPartition) -> None:
+        owned.state = RELEASED
+        if owned.writing is not None or not owned.is_sure:
             return  # The answer to the request in flight continues the release.
         operations: list[Operation] = []
-        if held.final is not None and _check(held, held.final) is None:
-            data = _encoded(held, held.final)
-            if znodes.decode_offset("", held.data).offset != held.final.offset:
+        if owned.final is not None and _check(owned, owned.final) is None:
+            data = _encoded(owned, owned.final)
+            if znodes.decode_offset("", owned.data).offset != owned.final.offset:
                 path = znodes.offset_path(self._group, *tp)
-                operations.append(Set(path, data, held.version))
+                operations.append(Set(path, data, owned.version))
         operations.append(Delete(znodes.owner_path(self._group, *tp)))
-        self._write(operations, partial(self._released, tp, held, len(operations)))
+        self._write(operations, partial(self._released, tp, owned, len(operations)))
 
     def _released(
-        self, tp: TopicPartition, held: OwnedPartition, count: int, refused: Refused | None
+        self, tp: TopicPartition, owned: OwnedPartition, count: int, refused: Refused | None
     ) -> None:
         if refused is not None and refused.position < count - 1:
             # Another client set the offset; keep it.
-            held.final = None
-            self._release(tp, held)
+            owned.final = None
+            self._release(tp, owned)
             return
-        self._drop(tp, held)
+        self._drop(tp, owned)
 
-    def _drop(self, tp: TopicPartition, held: OwnedPartition) -> None:
-        if self.held.get(tp) is held:
-            del self.held[tp]
+    def _drop(self, tp: TopicPartition, owned: OwnedPartition) -> None:
+        if self.owned.get(tp) is owned:
+            del self.owned[tp]
             self._pursue(tp)
 
-    def _lose(self, tp: TopicPartition, held: OwnedPartition) -> None:
+    def _lose(self, tp: TopicPartition, owned: OwnedPartition) -> None:
         """Release a partition whose offset another client changed, and claim it again with the new
         offset."""
-        self._asking.out.append(StreamLose(held.stream, tp))
-        held.final = held.writing = None
-        held.is_sure = True
-        self._release(tp, held)
+        self._asking.out.append(StreamLose(owned.stream, tp))
+        owned.final = owned.writing = None
+        owned.is_sure = True
+        self._release(tp, owned)
 
     def lose_all(self) -> None:
         """Drop all partitions, because the session has ended."""
-        for tp, held in self.held.items():
-            self._asking.out.append(StreamLose(held.stream, tp))
-        self.held.clear()
+        for tp, owned in self.owned.items():
+            self._asking.out.append(StreamLose(owned.stream, tp))
+        self.owned.clear()
         self.claims.clear()
         self._doubtful.clear()
         self._owner_paths.clear()
@@ -362,8 +362,8 @@ class Holdings:
 
     def suspend(self) -> None:
         """Handle a lost connection. The outcome of the writes in flight is unknown."""
-        for held in self.held.values():
-            held.is_sure = False
+        for owned in self.owned.values():
+            owned.is_sure = False
         self._doubtful.update(w for w, claim in self.claims.items() if claim.stage != READING)
         self.claims.clear()
         self._owner_paths.clear()
@@ -376,9 +376,9 @@ class Holdings:
             # only its own znode.
             path = znodes.owner_path(self._group, *tp)
             self._asking.get(path, partial(self._undo, tp, path))
-        for tp, held in self.held.items():
+        for tp, owned in self.owned.items():
             path = znodes.owner_path(self._group, *tp)
-            self._asking.get(path, partial(self._check_owner, tp, held))
+            self._asking.get(path, partial(self._check_owner, tp, owned))
 
     def _undo(self, tp: TopicPartition, path: str, znode: Znode | None) -> None:
         """Delete the owner znode of a claim whose answer was lost, because the version of its
@@ -388,31 +388,31 @@ class Holdings:
         else:
             self._doubtful.discard(tp)
 
-    def _check_owner(self, tp: TopicPartition, held: OwnedPartition, znode: Znode | None) -> None:
-        if self.held.get(tp) is not held:
+    def _check_owner(self, tp: TopicPartition, owned: OwnedPartition, znode: Znode | None) -> None:
+        if self.owned.get(tp) is not owned:
             return
         if znode is None or znode.session_id != self._asking.session_id:
-            if held.state != RELEASED:
-                self._asking.out.append(StreamLose(held.stream, tp))
-            self._drop(tp, held)
+            if owned.state != RELEASED:
+                self._asking.out.append(StreamLose(owned.stream, tp))
+            self._drop(tp, owned)
             return
         path = znodes.offset_path(self._group, *tp)
-        self._asking.get(path, partial(self._check_offset, tp, held))
+        self._asking.get(path, partial(self._check_offset, tp, owned))
 
-    def _check_offset(self, tp: TopicPartition, held: OwnedPartition, znode: Znode | None) -> None:
-        if self.held.get(tp) is not held:
+    def _check_offset(self, tp: TopicPartition, owned: OwnedPartition, znode: Znode | None) -> None:
+        if self.owned.get(tp) is not owned:
             return
         version, data = (-1, b"") if znode is None else (znode.version, znode.data)
-        if version == held.version + 1 and data == held.writing:
-            held.version, held.data = version, data
-        elif version != held.version:
-            if held.state != RELEASED:
-                self._lose(tp, held)
+        if version == owned.version + 1 and data == owned.writing:
+            owned.version, owned.data = version, data
+        elif version != owned.version:
+            if owned.state != RELEASED:
+                self._lose(tp, owned)
                 return
-            held.final = None
-        held.writing, held.is_sure = None, True
-        if held.state == RELEASED:
-            self._release(tp, held)
+            owned.final = None
+        owned.writing, owned.is_sure = None, True
+        if owned.state == RELEASED:
+            self._release(tp, owned)
         self._write_commits()
 
     # Methods that write commits.
@@ -421,18 +421,18 @@ class Holdings:
         """Queue a commit. A ``CommitAnswer`` follows when ZooKeeper has answered."""
         errors: dict[TopicPartition, LogbusError] = {}
         for tp, row in commit.rows.items():
-            held = self.held.get(tp)
+            owned = self.owned.get(tp)
             problem: LogbusError | None = _not_owner(tp)
-            if held is not None and held.state != RELEASED:
+            if owned is not None and owned.state != RELEASED:
                 # Rows read under an earlier claim may be older than offsets that other owners have
                 # committed since.
-                is_same = held.grant == commit.grants.get(tp)
-                problem = _check(held, row) if is_same else problem
+                is_same = owned.grant == commit.grants.get(tp)
+                problem = _check(owned, row) if is_same else problem
             if problem is not None:
                 errors[tp] = problem
         rows = {tp: row for tp, row in commit.rows.items() if tp not in errors}
         self._left[commit.number] = (len(rows), errors)
-        claims = {tp: self.held[tp] for tp in rows}
+        claims = {tp: self.owned[tp] for tp in rows}
         self._commits.append(Queued(commit.number, rows, claims))
         self._answer(commit.number, 0, {})
         self._write_commits()
@@ -451,7 +451,7 @@ class Holdings:
 
     def _write_commits(self) -> None:
         """Write the waiting commits together, and only the last offset of each partition."""
-        if self._writing or any(not held.is_sure for held in self.held.values()):
+        if self._writing or any(not owned.is_sure for owned in self.owned.values()):
             return
         rows: dict[TopicPartition, CommittedOffset] = {}
         while self._commits and len(rows) < COMMIT_ROWS_MAX:
@@ -459,7 +459,8 @@ class Holdings:
             gone = {
                 tp: _not_owner(tp)
                 for tp in commit.rows
-                if self.held.get(tp) is not commit.claims[tp] or commit.claims[tp].state == RELEASED
+                if self.owned.get(tp) is not commit.claims[tp]
+                or commit.claims[tp].state == RELEASED
             }
             tps = [tp for tp in commit.rows if tp not in gone]
             if gone:
@@ -477,15 +478,15 @@ class Holdings:
         rest: dict[TopicPartition, CommittedOffset] = {}
         size = 0
         for tp, row in rows.items():
-            held = self.held[tp]
-            held.writing = _encoded(held, row)
+            owned = self.owned[tp]
+            owned.writing = _encoded(owned, row)
             path = znodes.offset_path(self._group, *tp)
-            size += len(path) + len(held.writing)
+            size += len(path) + len(owned.writing)
             if part and size > WRITE_BYTES_MAX:
                 rest[tp] = row
                 continue
             part[tp] = row
-            operations.append(Set(path, held.writing, held.version))
+            operations.append(Set(path, owned.writing, owned.version))
         self._write(operations, partial(self._written, part, rest))
 
     def _written(
@@ -499,10 +500,10 @@ class Holdings:
                 self._decided(tp, None)
         else:
             fenced = list(part)[refused.position]
-            held = self.held[fenced]
+            owned = self.owned[fenced]
             self._decided(fenced, _not_owner(fenced))
-            if self.held.get(fenced) is held and held.state != RELEASED:
-                self._lose(fenced, held)
+            if self.owned.get(fenced) is owned and owned.state != RELEASED:
+                self._lose(fenced, owned)
             del part[fenced]
             rest = {**part, **rest}
         if rest:
@@ -511,10 +512,10 @@ class Holdings:
             self._write_commits()
 
     def _decided(self, tp: TopicPartition, error: LogbusError | None) -> None:
-        held = self.held[tp]
-        if error is None and held.writing is not None:
-            held.version, held.data = held.version + 1, held.writing
-        held.writing = None
+        owned = self.owned[tp]
+        if error is None and owned.writing is not None:
+            owned.version, owned.data = owned.version + 1, owned.writing
+        owned.writing = None
         for entry in list(self._writing):
             commit, tps = entry
             if tp in tps:
@@ -522,8 +523,8 @@ class Holdings:
                 if not tps:
                     self._writing.remove(entry)
                 self._answer(commit.number, 1, {} if error is None else {tp: error})
-        if held.state == RELEASED:
-            self._release(tp, held)
+        if owned.state == RELEASED:
+            self._release(tp, owned)
 
     def _fail_commits(self) -> None:
         self._writing.clear()
@@ -541,28 +542,28 @@ class Holdings:
 
     def next_ms(self) -> int | None:
         """Return the time in ms at which ``pass_time`` has work to do, or None."""
-        times = [held.due_ms for held in self.held.values() if held.state == TAKEN]
+        times = [owned.due_ms for owned in self.owned.values() if owned.state == TAKEN]
         times += [claim.retry_ms for claim in self.claims.values() if claim.stage == WAITING]
         return min(times, default=None)
 
     def pass_time(self) -> None:
         """Revoke partitions whose readers did not stop in time, and retry due claims."""
         now_ms = self._asking.now_ms
-        for tp, held in list(self.held.items()):
-            if held.state == TAKEN and held.due_ms <= now_ms:
-                self._asking.out.append(StreamLose(held.stream, tp))
-                self._release(tp, held)
+        for tp, owned in list(self.owned.items()):
+            if owned.state == TAKEN and owned.due_ms <= now_ms:
+                self._asking.out.append(StreamLose(owned.stream, tp))
+                self._release(tp, owned)
         for tp, claim in list(self.claims.items()):
             if claim.stage == WAITING and claim.retry_ms <= now_ms:
                 self._read(tp)
 
 
-def _encoded(held: OwnedPartition, row: CommittedOffset) -> bytes:
-    return znodes.encode_offset(row._replace(topic_id=held.topic_id))
+def _encoded(owned: OwnedPartition, row: CommittedOffset) -> bytes:
+    return znodes.encode_offset(row._replace(topic_id=owned.topic_id))
 
 
-def _check(held: OwnedPartition, row: CommittedOffset) -> LogbusError | None:
-    if row.topic_id not in (NULL_TOPIC_ID, held.topic_id):
+def _check(owned: OwnedPartition, row: CommittedOffset) -> LogbusError | None:
+    if row.topic_id not in (NULL_TOPIC_ID, owned.topic_id):
         return UnknownTopicIdError("the topic was deleted and recreated; seek to an offset in it")
     if len(row.metadata.encode()) > METADATA_BYTES_MAX:
         return OffsetMetadataTooLargeError(

@@ -320,7 +320,7 @@ class World:
             if reader.refused is not None:
                 raise Violation(f"{reader.name} was refused: {reader.refused}")
             machine = reader.member.machine
-            if machine.phase != MEMBER or not machine.holdings.is_settled:
+            if machine.phase != MEMBER or not machine.ownership.is_settled:
                 raise Violation(f"{reader.name} is not settled: {machine.phase}")
         expected = self.expected()
         for tp, owner in expected.items():

@@ -13,7 +13,7 @@ from sim.seeded import Violation, first_seed
 from broker_lite.metadata.store import Create, Operation, Set
 from broker_lite.native.events import StreamCommit
 from broker_lite.native.member import NativeShell
-from broker_lite.native.ownership import Holdings
+from broker_lite.native.ownership import Ownership
 from broker_lite.native.view import View
 
 Patch = pytest.MonkeyPatch
@@ -75,38 +75,38 @@ def claims_are_not_compared(patch: Patch) -> None:
 
 
 def _unversioned(patch: Patch, *, of_claims: bool) -> None:
-    write: Any = Holdings._write
+    write: Any = Ownership._write
 
-    def blind(holdings: Holdings, operations: Sequence[Operation], then: Any) -> None:
+    def blind(ownership: Ownership, operations: Sequence[Operation], then: Any) -> None:
         if any(isinstance(each, Create) for each in operations) is of_claims:
             operations = [
                 each._replace(version=-1) if isinstance(each, Set) else each for each in operations
             ]
-        write(holdings, operations, then)
+        write(ownership, operations, then)
 
-    patch.setattr(Holdings, "_write", blind)
+    patch.setattr(Ownership, "_write", blind)
 
 
 def commit_counts_for_the_present_claim(patch: Patch) -> None:
     """Plant a fault: a position read under a former claim is committed under the present claim."""
-    commit = Holdings.commit
+    commit = Ownership.commit
 
-    def blind(holdings: Holdings, event: StreamCommit) -> None:
-        held = holdings.held.items()
-        commit(holdings, event._replace(grants={tp: row.grant for tp, row in held}))
+    def blind(ownership: Ownership, event: StreamCommit) -> None:
+        held = ownership.owned.items()
+        commit(ownership, event._replace(grants={tp: row.grant for tp, row in held}))
 
-    patch.setattr(Holdings, "commit", blind)
+    patch.setattr(Ownership, "commit", blind)
 
 
 def last_position_counts_for_the_present_claim(patch: Patch) -> None:
     """Plant a fault: a reader's last position under a former claim counts for the present claim."""
-    settled = Holdings.settled
+    settled = Ownership.settled
 
-    def blind(holdings: Holdings, tp: Any, final: Any, grant: int) -> None:
-        held = holdings.held.get(tp)
-        settled(holdings, tp, final, grant if held is None else held.grant)
+    def blind(ownership: Ownership, tp: Any, final: Any, grant: int) -> None:
+        held = ownership.owned.get(tp)
+        settled(ownership, tp, final, grant if held is None else held.grant)
 
-    patch.setattr(Holdings, "settled", blind)
+    patch.setattr(Ownership, "settled", blind)
 
 
 @pytest.mark.parametrize(

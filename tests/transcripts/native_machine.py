@@ -99,7 +99,7 @@ class NativeVerb:
     def _settle(self, words: Words) -> None:
         offset = words.get("offset")
         final = None if offset is None else CommittedOffset(int(offset))
-        grant = self.machine.holdings.held.get(_tp(words["of"]))
+        grant = self.machine.ownership.owned.get(_tp(words["of"]))
         number = 0 if grant is None else grant.grant
         self._step(ev.Settled(_tp(words["of"]), final, int(words.get("grant", number))))
 
@@ -109,7 +109,7 @@ class NativeVerb:
             for name, offset in words.items()
             if name not in ("number", "now", "unanswered", "grant")
         }
-        held = self.machine.holdings.held
+        held = self.machine.ownership.owned
         grants = {tp: int(words.get("grant", held[tp].grant)) for tp in rows if tp in held}
         self.is_deaf = "unanswered" in words
         self._step(ev.StreamCommit(int(words["number"]), rows, grants))
@@ -299,9 +299,9 @@ class NativeVerb:
         machine = self.machine
         held = [
             _text(tp) + ("" if row.state == "owned" else f"({row.state})")
-            for tp, row in sorted(machine.holdings.held.items())
+            for tp, row in sorted(machine.ownership.owned.items())
         ]
-        claims = [_text(tp) for tp in sorted(machine.holdings.claims)]
+        claims = [_text(tp) for tp in sorted(machine.ownership.claims)]
         return (
             f"= {machine.phase}: owns {' '.join(held) or 'nothing'}"
             + (f", wants {' '.join(claims)}" if claims else "")

@@ -11,7 +11,7 @@ from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.native import events as ev
 from broker_lite.native.asking import BACKOFF_MAX_MS, Asking
 from broker_lite.native.events import ALL, Get
-from broker_lite.native.ownership import Holdings
+from broker_lite.native.ownership import Ownership
 from broker_lite.native.view import WatchedTopic
 
 
@@ -19,14 +19,14 @@ def test_claim_does_not_wait_for_an_owner_that_was_deleted_before_it_was_read() 
     """Regression: if the owner's deletion was reported before the answer that had read the owner,
     the claim waited two seconds."""
     asking, tp = Asking(), TopicPartition("t", 0)
-    holdings = Holdings(asking, "g", "me")
-    holdings.aim({tp: (0, WatchedTopic("id", 1, 1))}, taken={tp})
+    ownership = Ownership(asking, "g", "me")
+    ownership.aim({tp: (0, WatchedTopic("id", 1, 1))}, taken={tp})
     (look,) = asking.out
     assert isinstance(look, Get) and look.watch
     assert look.path == znodes.owner_path("g", *tp)
-    holdings.owner_changed(look.path)
+    ownership.owner_changed(look.path)
     asking.answered(look.tag, Znode(b"{}", 0, 1, 77))
-    due_ms = holdings.next_ms()
+    due_ms = ownership.next_ms()
     assert due_ms is not None and due_ms < BACKOFF_MAX_MS / 4
 
 
@@ -45,7 +45,7 @@ class Large(NativeVerb):
         """For each answer to a commit: the number of writes before the answer, and the answer."""
         self.do("topic", {"name": "t", "partitions": str(PARTITIONS)})
         self.do("connect", {})
-        held = self.machine.holdings.held
+        held = self.machine.ownership.owned
         assert len(held) == PARTITIONS
         note = "\N{SNOWMAN}" * 1300
         self.rows = {tp: CommittedOffset(5, metadata=note) for tp in held}
