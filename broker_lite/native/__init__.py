@@ -2,7 +2,7 @@
 
 - ``assignment``: the range assignment
 - ``machine`` with ``view`` and ``ownership``: one consumer of a group as a state machine
-- ``events``, ``asking``: the events, effects and requests of the machine
+- ``events``, ``pending_requests``: the events, effects and requests of the machine
 - ``member``: carries out the effects on an event loop
 - ``session``: runs a member for the readers of one consumer
 - ``membership``: implements the reader core's port to a group

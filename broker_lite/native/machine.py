@@ -37,7 +37,6 @@ from broker_lite.metadata.store import (
 )
 from broker_lite.metadata.znodes import NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
-from broker_lite.native.asking import Asking, backoff_ms
 from broker_lite.native.events import (
     ALL,
     Beaten,
@@ -56,6 +55,7 @@ from broker_lite.native.events import (
     WriteDone,
 )
 from broker_lite.native.ownership import Ownership
+from broker_lite.native.pending_requests import PendingRequests, backoff_ms
 from broker_lite.native.view import View
 
 MEMBERS_MAX = 1000
@@ -86,9 +86,9 @@ class NativeMachine:
         self._group = group
         self._consumer = consumer
         self._subscription = subscription
-        self._asking = Asking()
-        self.view = View(self._asking, group, subscription, self._looked)
-        self.ownership = Ownership(self._asking, group, consumer)
+        self._requests = PendingRequests()
+        self.view = View(self._requests, group, subscription, self._looked)
+        self.ownership = Ownership(self._requests, group, consumer)
         self._owners: dict[TopicPartition, OwnerZnode] | None = None
         """The assignment computed from the previous view; None before the first view."""
         self._timeout_ms = 0
@@ -124,7 +124,7 @@ class NativeMachine:
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Handle one event. Return the effects, in the order in which to carry them out."""
-        self._asking.now_ms = now_ms
+        self._requests.now_ms = now_ms
         if self.phase == ENDED:
             return self._after_the_end(event)
         try:
@@ -133,7 +133,7 @@ class NativeMachine:
         except LogbusError as error:
             # A znode has an unreadable value, which a later version or another application wrote.
             self._end(error)
-        out, self._asking.out = self._asking.out, []
+        out, self._requests.out = self._requests.out, []
         return out
 
     def _take(self, event: Event) -> None:
@@ -151,11 +151,11 @@ class NativeMachine:
             case ChildrenChanged(path):
                 self.view.mark(path)
             case Got(tag, value) | Listed(tag, value) | WriteDone(tag, value):
-                self._asking.answered(tag, value)
+                self._requests.answered(tag, value)
             case Beaten(tag):
-                self._asking.answered(tag, None)
+                self._requests.answered(tag, None)
             case RequestFailed(tag):
-                if self._asking.is_asked(tag):
+                if self._requests.is_pending(tag):
                     self._start_over()
             case StreamCommit():
                 self._commit(event)
@@ -167,7 +167,7 @@ class NativeMachine:
     # Methods that handle the connection and the session.
 
     def _connected(self, event: SessionConnected) -> None:
-        self._asking.session_id = event.session_id
+        self._requests.session_id = event.session_id
         self._timeout_ms = event.session_timeout_ms
         if event.new_session:
             self._lose_all()
@@ -175,7 +175,7 @@ class NativeMachine:
 
     def _suspend(self) -> None:
         self.phase = DOWN
-        self._asking.forget()
+        self._requests.forget()
         self.view.forget()
         self.ownership.suspend()
         self._join_ms = self._look_ms = self._beat_ms = None
@@ -185,7 +185,7 @@ class NativeMachine:
         self._join_tries = 0
         if self._is_registered:
             path = znodes.consumer_path(self._group, self._consumer)
-            self._asking.get(path, self._check_registration)
+            self._requests.get(path, self._check_registration)
             self.ownership.resume()
         else:
             self._join()
@@ -194,7 +194,7 @@ class NativeMachine:
         """Handle a failed request on a live connection like a short loss of the connection."""
         self._suspend()
         self.phase = JOINING
-        self._join_ms = self._asking.now_ms + backoff_ms(self._join_tries)
+        self._join_ms = self._requests.now_ms + backoff_ms(self._join_tries)
         self._join_tries += 1
 
     def _lose_all(self) -> None:
@@ -208,13 +208,13 @@ class NativeMachine:
         consumer's owner znodes would name no member."""
         self._suspend()
         self._lose_all()
-        self._asking.out.append(Restart())
+        self._requests.out.append(Restart())
 
     def _end(self, error: LogbusError) -> None:
         self._suspend()
         self._lose_all()
         self.phase = ENDED
-        self._asking.out.append(RefuseJoin(error))
+        self._requests.out.append(RefuseJoin(error))
 
     def _after_the_end(self, event: Event) -> list[Effect]:
         if isinstance(event, StreamCommit):
@@ -228,10 +228,10 @@ class NativeMachine:
 
     def _join(self) -> None:
         self._join_ms = None
-        self._asking.get(znodes.group_path(self._group), self._group_seen)
+        self._requests.get(znodes.group_path(self._group), self._group_seen)
 
     def _join_later(self) -> None:
-        self._join_ms = self._asking.now_ms + backoff_ms(self._join_tries)
+        self._join_ms = self._requests.now_ms + backoff_ms(self._join_tries)
         self._join_tries += 1
 
     def _group_seen(self, znode: Znode | None) -> None:
@@ -244,16 +244,16 @@ class NativeMachine:
         if znode is None:
             native = znodes.encode_group(znodes.KIND_NATIVE)
             operations = [Create(path, native), *(Create(place) for place in places)]
-            self._asking.write(operations, lambda _: self._join_again())
+            self._requests.write(operations, lambda _: self._join_again())
             return
         kind = znodes.decode_group(path, znode.data)
         if kind != znodes.KIND_NATIVE:
             coordinator = znodes.coordinator_path(self._group)
-            self._asking.get(coordinator, partial(self._take_over, kind, znode))
+            self._requests.get(coordinator, partial(self._take_over, kind, znode))
             return
         for place in places:
-            self._asking.write([Create(place)], lambda _: None)
-        self._asking.list(places[0], partial(self._counted, znode.version))
+            self._requests.write([Create(place)], lambda _: None)
+        self._requests.list(places[0], partial(self._counted, znode.version))
 
     def _take_over(self, kind: str, znode: Znode, coordinator: Znode | None) -> None:
         """Make a group native, unless it has had Kafka members."""
@@ -264,7 +264,7 @@ class NativeMachine:
                 f"empty: logbus groups delete {self._group}"
             )
         pending = znodes.pending_path(self._group)
-        self._asking.list(pending, partial(self._convert, znode, coordinator))
+        self._requests.list(pending, partial(self._convert, znode, coordinator))
 
     def _convert(self, znode: Znode, coordinator: Znode | None, pending: list[str] | None) -> None:
         """Make a group native, unless an open transaction has pending offsets of the group. Such a
@@ -274,7 +274,7 @@ class NativeMachine:
             return
         has_pending = pending is not None
         operations = made_native(self._group, znode, coordinator, has_pending=has_pending)
-        self._asking.write(operations, lambda _: self._join_again())
+        self._requests.write(operations, lambda _: self._join_again())
 
     def _join_again(self) -> None:
         """Read the group again after a write, which may have lost a race. Each time counts as a
@@ -290,7 +290,7 @@ class NativeMachine:
             raise self._is_full(len(names))
         path = znodes.consumer_path(self._group, self._consumer)
         data = znodes.encode_subscription(self._subscription)
-        self._asking.write(
+        self._requests.write(
             [
                 Check(znodes.group_path(self._group), version),
                 Create(path, data, ephemeral=True),
@@ -306,7 +306,7 @@ class NativeMachine:
             # This session created the znode, and the answer was lost. Or the znode belongs to an
             # earlier session, which expires soon.
             path = znodes.consumer_path(self._group, self._consumer)
-            self._asking.get(path, self._check_registration)
+            self._requests.get(path, self._check_registration)
         elif refused is not None:
             self._join_later()
         else:
@@ -318,7 +318,7 @@ class NativeMachine:
         recreated before the registration, which versions do not show: a new group has version 0. A
         registered group has a member, so no broker deletes it now."""
         path = znodes.group_path(self._group)
-        self._asking.get(path, partial(self._kind_seen, path, then))
+        self._requests.get(path, partial(self._kind_seen, path, then))
 
     def _kind_seen(self, path: str, then: Callable[[], None], znode: Znode | None) -> None:
         if znode is None:
@@ -328,17 +328,17 @@ class NativeMachine:
         try:
             is_native = znodes.decode_group(path, znode.data) == znodes.KIND_NATIVE
         except LogbusError:
-            self._asking.write([me], lambda _: None)
+            self._requests.write([me], lambda _: None)
             raise
         if is_native:
             then()
         else:
             # Remove the registration, then check the recreated group's kind like a new consumer.
-            self._asking.write([me], lambda _: None)
+            self._requests.write([me], lambda _: None)
             self._join_later()
 
     def _check_registration(self, znode: Znode | None) -> None:
-        if znode is not None and znode.session_id == self._asking.session_id:
+        if znode is not None and znode.session_id == self._requests.session_id:
             # A ZooKeeper server that lags behind its leader may answer a read. So a read does not
             # prove that the session is alive.
             if self._is_registered:
@@ -358,26 +358,26 @@ class NativeMachine:
         self.phase = MEMBER
         self._is_registered = True
         self._join_tries = 0
-        self._beat_ms = self._asking.now_ms + self._timeout_ms // BEATS_PER_TIMEOUT
-        self._refresh_ms = self._asking.now_ms + REFRESH_MS
-        self._look_ms = self._asking.now_ms
+        self._beat_ms = self._requests.now_ms + self._timeout_ms // BEATS_PER_TIMEOUT
+        self._refresh_ms = self._requests.now_ms + REFRESH_MS
+        self._look_ms = self._requests.now_ms
 
     # Methods that extend the lease.
 
     def _confirm(self) -> None:
         """Extend the lease, because the session was alive when the answered request was sent."""
         margin_ms = self._timeout_ms // MARGIN_PART
-        until_ms = self._asking.sent_ms + self._timeout_ms - margin_ms
+        until_ms = self._requests.sent_ms + self._timeout_ms - margin_ms
         self.lease_until_ms = max(self.lease_until_ms, until_ms)
 
     def _beat(self) -> None:
         self._beat_ms = None
-        self._asking.beat(lambda _: self._beaten())
+        self._requests.beat(lambda _: self._beaten())
 
     def _beaten(self) -> None:
         self._confirm()
         interval_ms = self._timeout_ms // BEATS_PER_TIMEOUT
-        self._beat_ms = max(self._asking.now_ms, self._asking.sent_ms + interval_ms)
+        self._beat_ms = max(self._requests.now_ms, self._requests.sent_ms + interval_ms)
 
     # Methods that handle changes of the group's znodes, the passing of time, and commits.
 
@@ -385,7 +385,7 @@ class NativeMachine:
         if self._consumer not in self.view.members:
             self._restart()
             return
-        self._looked_ms = self._asking.now_ms
+        self._looked_ms = self._requests.now_ms
         owners, before = self.view.owners(), self._owners
         if before is None:
             self._check_place()
@@ -411,7 +411,7 @@ class NativeMachine:
         place = self.view.place_of(self._consumer)
         if place >= MEMBERS_MAX:
             me = znodes.consumer_path(self._group, self._consumer)
-            self._asking.write([Delete(me)], lambda _: None)
+            self._requests.write([Delete(me)], lambda _: None)
             raise self._is_full(place)
 
     def _is_full(self, count: int) -> GroupMaxSizeReachedError:
@@ -421,7 +421,7 @@ class NativeMachine:
         )
 
     def _pass_time(self) -> None:
-        now_ms = self._asking.now_ms
+        now_ms = self._requests.now_ms
         if self.ownership.is_unregistered and self.phase == MEMBER:
             self.ownership.is_unregistered = False
             self._restart()
@@ -453,13 +453,13 @@ class NativeMachine:
     def _damping_ms(self) -> int:
         """Return the delay (ms) of the next read. It doubles with each change that follows another
         within ``CALM_MS``."""
-        is_calm = self._asking.now_ms - self._looked_ms >= CALM_MS
+        is_calm = self._requests.now_ms - self._looked_ms >= CALM_MS
         self._haste = 0 if is_calm else self._haste + 1
         return min(LOOK_AFTER_MS << min(self._haste, 10), LOOK_AFTER_MAX_MS)
 
     def _commit(self, event: StreamCommit) -> None:
         if self.phase == DOWN:
             error = CoordinationUnavailableError("ZooKeeper does not answer; commit again later")
-            self._asking.out.append(CommitAnswer(event.number, {ALL: error}))
+            self._requests.out.append(CommitAnswer(event.number, {ALL: error}))
         else:
             self.ownership.commit(event)

@@ -25,7 +25,6 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Check, Create, Delete, Operation, Refused, Set, Znode
 from broker_lite.metadata.znodes import OwnerZnode
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
-from broker_lite.native.asking import BACKOFF_MAX_MS, Asking, backoff_ms
 from broker_lite.native.events import (
     ALL,
     CommitAnswer,
@@ -35,6 +34,7 @@ from broker_lite.native.events import (
     StreamLose,
     StreamTake,
 )
+from broker_lite.native.pending_requests import BACKOFF_MAX_MS, PendingRequests, backoff_ms
 from broker_lite.native.view import WatchedTopic
 
 GRACE_MS = 300
@@ -101,14 +101,14 @@ class Ownership:
     """The owned and claimed partitions of a consumer. ``target`` maps each partition of the
     assignment to its stream and topic."""
 
-    def __init__(self, asking: Asking, group: str, consumer: str) -> None:
+    def __init__(self, requests: PendingRequests, group: str, consumer: str) -> None:
         self.owned: dict[TopicPartition, OwnedPartition] = {}
         self.claims: dict[TopicPartition, PartitionClaim] = {}
         self.is_unregistered = False
         """Whether the registration was missing, so that the consumer must join again."""
         self.unready: set[str] = set()
         """Topics whose znodes in the group were missing."""
-        self._asking = asking
+        self._requests = requests
         self._group = group
         self._consumer = consumer
         self._target: dict[TopicPartition, tuple[int, WatchedTopic]] = {}
@@ -162,7 +162,7 @@ class Ownership:
         elif wanted is not None:
             claim = self.claims[tp] = PartitionClaim(wanted[0])
             if tp in self._taken:
-                claim.tried_ms = self._asking.now_ms
+                claim.tried_ms = self._requests.now_ms
                 self._look(tp, claim)
             else:
                 self._read(tp)
@@ -176,7 +176,7 @@ class Ownership:
         Without a registration, ``then`` is not called.
         """
         me = znodes.consumer_path(self._group, self._consumer)
-        self._asking.write([Check(me, 0), *operations], partial(self._wrote, then))
+        self._requests.write([Check(me, 0), *operations], partial(self._wrote, then))
 
     def _wrote(self, then: Callable[[Refused | None], None], refused: Refused | None) -> None:
         if refused is None:
@@ -190,9 +190,9 @@ class Ownership:
 
     def _read(self, tp: TopicPartition) -> None:
         claim = self.claims[tp]
-        claim.stage, claim.tried_ms = READING, self._asking.now_ms
+        claim.stage, claim.tried_ms = READING, self._requests.now_ms
         path = znodes.offset_path(self._group, *tp)
-        self._asking.get(path, partial(self._claim, tp, claim, path))
+        self._requests.get(path, partial(self._claim, tp, claim, path))
 
     def _claim(
         self, tp: TopicPartition, claim: PartitionClaim, path: str, znode: Znode | None
@@ -245,7 +245,7 @@ class Ownership:
             committed = None if found.offset == NO_OFFSET else found
             is_added = tp.partition >= wanted[1].first_count
             start = PartitionStart(committed, is_added, owned.topic_id, owned.grant)
-            self._asking.out.append(StreamGive(owned.stream, tp, start))
+            self._requests.out.append(StreamGive(owned.stream, tp, start))
             return
         if wanted is None:
             del self.claims[tp]
@@ -263,7 +263,7 @@ class Ownership:
         claim.stage, claim.is_over = LOOKING, False
         path = znodes.owner_path(self._group, *tp)
         self._owner_paths[path] = tp
-        self._asking.get(path, partial(self._owner_seen, tp, claim), watch=True)
+        self._requests.get(path, partial(self._owner_seen, tp, claim), watch=True)
 
     def _owner_seen(self, tp: TopicPartition, claim: PartitionClaim, znode: Znode | None) -> None:
         if self.claims.get(tp) is not claim:
@@ -272,7 +272,7 @@ class Ownership:
             self._read(tp)
         elif znode is None:
             self._wait(claim)
-        elif znode.session_id == self._asking.session_id:
+        elif znode.session_id == self._requests.session_id:
             # The answer to this consumer's own claim was lost. Delete the znode and claim again, to
             # learn the version of the offset znode.
             path = znodes.owner_path(self._group, *tp)
@@ -284,7 +284,7 @@ class Ownership:
     def _wait(self, claim: PartitionClaim, pause_ms: int | None = None) -> None:
         pause_ms = backoff_ms(claim.tries) if pause_ms is None else pause_ms
         claim.stage = WAITING
-        claim.retry_ms = self._asking.now_ms + pause_ms
+        claim.retry_ms = self._requests.now_ms + pause_ms
         claim.tries = max(1, claim.tries)
 
     def owner_changed(self, path: str) -> None:
@@ -295,14 +295,14 @@ class Ownership:
             claim.is_over = True
         if claim is not None and claim.stage == WAITING:
             earliest_ms = claim.tried_ms + backoff_ms(claim.tries - 1)
-            claim.retry_ms = max(self._asking.now_ms, min(claim.retry_ms, earliest_ms))
+            claim.retry_ms = max(self._requests.now_ms, min(claim.retry_ms, earliest_ms))
 
     # Methods that release partitions.
 
     def _take(self, tp: TopicPartition, owned: OwnedPartition) -> None:
         owned.state = TAKEN
-        owned.due_ms = self._asking.now_ms + GRACE_MS
-        self._asking.out.append(StreamTake(owned.stream, tp))
+        owned.due_ms = self._requests.now_ms + GRACE_MS
+        self._requests.out.append(StreamTake(owned.stream, tp))
 
     def settled(self, tp: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
         """Release a partition whose reader has stopped. Ignore a report about an earlier grant."""
@@ -342,7 +342,7 @@ class Ownership:
     def _lose(self, tp: TopicPartition, owned: OwnedPartition) -> None:
         """Release a partition whose offset another client changed, and claim it again with the new
         offset."""
-        self._asking.out.append(StreamLose(owned.stream, tp))
+        self._requests.out.append(StreamLose(owned.stream, tp))
         owned.final = owned.writing = None
         owned.is_sure = True
         self._release(tp, owned)
@@ -350,7 +350,7 @@ class Ownership:
     def lose_all(self) -> None:
         """Drop all partitions, because the session has ended."""
         for tp, owned in self.owned.items():
-            self._asking.out.append(StreamLose(owned.stream, tp))
+            self._requests.out.append(StreamLose(owned.stream, tp))
         self.owned.clear()
         self.claims.clear()
         self._doubtful.clear()
@@ -375,15 +375,15 @@ class Ownership:
             # Undo claims with an unknown outcome before any new claim, so that a new claim finds
             # only its own znode.
             path = znodes.owner_path(self._group, *tp)
-            self._asking.get(path, partial(self._undo, tp, path))
+            self._requests.get(path, partial(self._undo, tp, path))
         for tp, owned in self.owned.items():
             path = znodes.owner_path(self._group, *tp)
-            self._asking.get(path, partial(self._check_owner, tp, owned))
+            self._requests.get(path, partial(self._check_owner, tp, owned))
 
     def _undo(self, tp: TopicPartition, path: str, znode: Znode | None) -> None:
         """Delete the owner znode of a claim whose answer was lost, because the version of its
         offset znode is unknown."""
-        if znode is not None and znode.session_id == self._asking.session_id:
+        if znode is not None and znode.session_id == self._requests.session_id:
             self._write([Delete(path)], lambda _: self._doubtful.discard(tp))
         else:
             self._doubtful.discard(tp)
@@ -391,13 +391,13 @@ class Ownership:
     def _check_owner(self, tp: TopicPartition, owned: OwnedPartition, znode: Znode | None) -> None:
         if self.owned.get(tp) is not owned:
             return
-        if znode is None or znode.session_id != self._asking.session_id:
+        if znode is None or znode.session_id != self._requests.session_id:
             if owned.state != RELEASED:
-                self._asking.out.append(StreamLose(owned.stream, tp))
+                self._requests.out.append(StreamLose(owned.stream, tp))
             self._drop(tp, owned)
             return
         path = znodes.offset_path(self._group, *tp)
-        self._asking.get(path, partial(self._check_offset, tp, owned))
+        self._requests.get(path, partial(self._check_offset, tp, owned))
 
     def _check_offset(self, tp: TopicPartition, owned: OwnedPartition, znode: Znode | None) -> None:
         if self.owned.get(tp) is not owned:
@@ -447,7 +447,7 @@ class Ownership:
         self._left[number] = (left, known)
         if left == 0:
             del self._left[number]
-            self._asking.out.append(CommitAnswer(number, known))
+            self._requests.out.append(CommitAnswer(number, known))
 
     def _write_commits(self) -> None:
         """Write the waiting commits together, and only the last offset of each partition."""
@@ -534,7 +534,7 @@ class Ownership:
             error = CoordinationUnavailableError(
                 "ZooKeeper does not answer, and the commit may have taken effect; commit again"
             )
-            self._asking.out.append(
+            self._requests.out.append(
                 CommitAnswer(number, {**errors, ALL: error} if left else errors)
             )
 
@@ -548,10 +548,10 @@ class Ownership:
 
     def pass_time(self) -> None:
         """Revoke partitions whose readers did not stop in time, and retry due claims."""
-        now_ms = self._asking.now_ms
+        now_ms = self._requests.now_ms
         for tp, owned in list(self.owned.items()):
             if owned.state == TAKEN and owned.due_ms <= now_ms:
-                self._asking.out.append(StreamLose(owned.stream, tp))
+                self._requests.out.append(StreamLose(owned.stream, tp))
                 self._release(tp, owned)
         for tp, claim in list(self.claims.items()):
             if claim.stage == WAITING and claim.retry_ms <= now_ms:

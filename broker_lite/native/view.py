@@ -18,8 +18,8 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Refused, Set, Znode
 from broker_lite.metadata.znodes import Assignment, FirstLookZnode, NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
-from broker_lite.native.asking import Asking
 from broker_lite.native.assignment import assign, covers
+from broker_lite.native.pending_requests import PendingRequests
 
 
 class WatchedTopic(NamedTuple):
@@ -39,7 +39,7 @@ class View:
 
     def __init__(
         self,
-        asking: Asking,
+        requests: PendingRequests,
         group: str,
         subscription: NativeSubscription,
         on_looked: Callable[[], None],
@@ -47,7 +47,7 @@ class View:
         self.members: dict[str, NativeSubscription] = {}
         self.topics: dict[str, WatchedTopic] = {}
         self.is_looking = False
-        self._asking = asking
+        self._requests = requests
         self._group = group
         self._subscription = subscription
         self._on_looked = on_looked
@@ -120,11 +120,11 @@ class View:
             self._stale_members = False
             self._left += 1
             self._members_left = 1
-            self._asking.list(znodes.consumers_path(self._group), self._listed, watch=True)
+            self._requests.list(znodes.consumers_path(self._group), self._listed, watch=True)
         if self._stale_names:
             self._stale_names = False
             self._left += 1
-            self._asking.list(znodes.TOPICS, self._named, watch=True)
+            self._requests.list(znodes.TOPICS, self._named, watch=True)
         self._read_topics()
         self._one_less()
 
@@ -142,7 +142,7 @@ class View:
             if name not in self.members:
                 self._members_left += 1
                 path = znodes.consumer_path(self._group, name)
-                self._asking.get(path, partial(self._member, name, path))
+                self._requests.get(path, partial(self._member, name, path))
         self._one_member_less()
 
     def _member(self, name: str, path: str, znode: Znode | None) -> None:
@@ -179,7 +179,7 @@ class View:
     def _read_topics(self) -> None:
         for topic in sorted(self._stale_topics & self._names):
             self._left += 1
-            self._asking.get(znodes.topic_path(topic), partial(self._topic, topic), watch=True)
+            self._requests.get(znodes.topic_path(topic), partial(self._topic, topic), watch=True)
         self._stale_topics.clear()
 
     def _topic(self, topic: str, znode: Znode | None) -> None:
@@ -209,9 +209,9 @@ class View:
             self._was_there.add(found.topic_id)
         first = self._first(found, is_another=False)
         path = znodes.topic_offsets_path(self._group, topic)
-        self._asking.write([Create(znodes.topic_owners_path(self._group, topic))], _either_way)
-        self._asking.write([Create(path, znodes.encode_first_look(first))], _either_way)
-        self._asking.get(path, partial(self._first_look, topic, found))
+        self._requests.write([Create(znodes.topic_owners_path(self._group, topic))], _either_way)
+        self._requests.write([Create(path, znodes.encode_first_look(first))], _either_way)
+        self._requests.get(path, partial(self._first_look, topic, found))
 
     def _first_look(self, topic: str, found: Assignment, znode: Znode | None) -> None:
         path = znodes.topic_offsets_path(self._group, topic)
@@ -227,7 +227,7 @@ class View:
         first = self._first(found, is_another=known is not None)
         facts = WatchedTopic(found.topic_id, count, first.partition_count)
         write = Set(path, znodes.encode_first_look(first), znode.version)
-        self._asking.write([write], partial(self._ready, topic, facts))
+        self._requests.write([write], partial(self._ready, topic, facts))
 
     def _first(self, found: Assignment, *, is_another: bool) -> FirstLookZnode:
         """Return the value to record for a topic. ``is_another`` is true if the group has recorded

@@ -9,23 +9,23 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Check, Set, Znode, check_size
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.native import events as ev
-from broker_lite.native.asking import BACKOFF_MAX_MS, Asking
 from broker_lite.native.events import ALL, Get
 from broker_lite.native.ownership import Ownership
+from broker_lite.native.pending_requests import BACKOFF_MAX_MS, PendingRequests
 from broker_lite.native.view import WatchedTopic
 
 
 def test_claim_does_not_wait_for_an_owner_that_was_deleted_before_it_was_read() -> None:
     """Regression: if the owner's deletion was reported before the answer that had read the owner,
     the claim waited two seconds."""
-    asking, tp = Asking(), TopicPartition("t", 0)
-    ownership = Ownership(asking, "g", "me")
+    requests, tp = PendingRequests(), TopicPartition("t", 0)
+    ownership = Ownership(requests, "g", "me")
     ownership.aim({tp: (0, WatchedTopic("id", 1, 1))}, taken={tp})
-    (look,) = asking.out
+    (look,) = requests.out
     assert isinstance(look, Get) and look.watch
     assert look.path == znodes.owner_path("g", *tp)
     ownership.owner_changed(look.path)
-    asking.answered(look.tag, Znode(b"{}", 0, 1, 77))
+    requests.answered(look.tag, Znode(b"{}", 0, 1, 77))
     due_ms = ownership.next_ms()
     assert due_ms is not None and due_ms < BACKOFF_MAX_MS / 4
 

@@ -1,9 +1,8 @@
 """The ZooKeeper requests in flight of one machine, and the effects of its current step.
 
-The parts of a machine share one ``Asking``. A callback handles each answer. After a lost connection
-no callback runs, and the parts repeat their requests on the next connection. The module does no
-I/O.
-"""
+The parts of a machine share one ``PendingRequests``. A callback handles each answer. After a lost
+connection no callback runs, and the parts repeat their requests on the next connection. The module
+does no I/O."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ def backoff_ms(tries: int) -> int:
     return min(BACKOFF_MS << min(tries, 10), BACKOFF_MAX_MS)
 
 
-class _Asked(NamedTuple):
+class _PendingRequest(NamedTuple):
     sent_ms: int
     then: Callable[[Any], None]
 
 
-class Asking:
+class PendingRequests:
     """Requests in flight. ``now_ms`` is the time of the current step, and ``out`` has its effects.
     ``session_id`` is the ZooKeeper session of the connection."""
 
@@ -39,39 +38,39 @@ class Asking:
         self.sent_ms = 0
         """The time (ms) at which the request was sent whose answer is being handled."""
         self._tag = 0
-        self._asked: dict[int, _Asked] = {}
+        self._pending: dict[int, _PendingRequest] = {}
 
     def get(self, path: str, then: Callable[[Znode | None], None], *, watch: bool = False) -> None:
-        self.out.append(Get(self._ask(then), path, watch))
+        self.out.append(Get(self._register(then), path, watch))
 
     def list(
         self, path: str, then: Callable[[list[str] | None], None], *, watch: bool = False
     ) -> None:
-        self.out.append(List(self._ask(then), path, watch))
+        self.out.append(List(self._register(then), path, watch))
 
     def write(
         self, operations: Sequence[Operation], then: Callable[[Refused | None], None]
     ) -> None:
-        self.out.append(Write(self._ask(then), tuple(operations)))
+        self.out.append(Write(self._register(then), tuple(operations)))
 
     def beat(self, then: Callable[[None], None]) -> None:
-        self.out.append(Beat(self._ask(then)))
+        self.out.append(Beat(self._register(then)))
 
-    def _ask(self, then: Callable[[Any], None]) -> int:
+    def _register(self, then: Callable[[Any], None]) -> int:
         self._tag += 1
-        self._asked[self._tag] = _Asked(self.now_ms, then)
+        self._pending[self._tag] = _PendingRequest(self.now_ms, then)
         return self._tag
 
     def answered(self, tag: int, value: Any) -> None:
         """Call the callback of a request, unless ``forget`` has dropped it."""
-        asked = self._asked.pop(tag, None)
-        if asked is not None:
-            self.sent_ms = asked.sent_ms
-            asked.then(value)
+        request = self._pending.pop(tag, None)
+        if request is not None:
+            self.sent_ms = request.sent_ms
+            request.then(value)
 
-    def is_asked(self, tag: int) -> bool:
-        return tag in self._asked
+    def is_pending(self, tag: int) -> bool:
+        return tag in self._pending
 
     def forget(self) -> None:
         """Drop all callbacks, because the connection is lost."""
-        self._asked.clear()
+        self._pending.clear()
