@@ -46,7 +46,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import Peers, security_between_brokers
 from broker_lite.server.cluster.registry import BrokerRegistration, Registry
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
-from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, CoordinatorFencing
+from broker_lite.server.coordinators.coordinator_fencing import CHECK_MS, CoordinatorFencing
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.coordinators.group_transactions import GroupTransactions
 from broker_lite.server.coordinators.transaction_coordinator import (
@@ -508,7 +508,7 @@ class Broker:
     def _start_housekeeping(self, parts: BrokerContext) -> None:
         config, clock, disk, logs = self._config, self._clock, parts.disk, parts.logs
         replicas, groups = parts.replicas, parts.groups
-        opinion = CoordinatorFencing(config.broker_id, parts.registry, groups, parts.calls.send)
+        fencing = CoordinatorFencing(config.broker_id, parts.registry, groups, parts.calls.send)
 
         async def keep(work: Callable[[int], Any]) -> None:
             if logs.failed:
@@ -541,7 +541,7 @@ class Broker:
             (SWEEP_MS, end_sessions),
             (MINUTE, parts.logins.refresh),
             (EXPIRY_CHECK_MS, parts.transactions.expire),
-            (LOOK_MS, opinion.look),
+            (CHECK_MS, fencing.check),
         ):
             self._timers.add(self._loop.create_task(_every(interval_ms, work)))
 

@@ -46,7 +46,7 @@ from broker_lite.server.cluster.registry import (
     BrokerRegistration,
     Registry,
 )
-from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, CoordinatorFencing
+from broker_lite.server.coordinators.coordinator_fencing import CHECK_MS, CoordinatorFencing
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.handlers import delete_groups
 from broker_lite.server.metrics import Metrics
@@ -127,10 +127,10 @@ class BrokerProcess:
 
     async def ask_others(self) -> None:
         """Regularly ask the other brokers whether they now coordinate this broker's groups."""
-        opinion = CoordinatorFencing(self.broker_id, self.registry, self.groups, self.ask)
+        fencing = CoordinatorFencing(self.broker_id, self.registry, self.groups, self.ask)
         while True:
-            await asyncio.sleep(LOOK_MS / 1000)
-            await opinion.look()
+            await asyncio.sleep(CHECK_MS / 1000)
+            await fencing.check()
 
     async def ask(
         self, broker_id: int, call: wire.FindCoordinatorRequest

@@ -24,7 +24,7 @@ from broker_lite.wire.calls.groups import (
     FoundCoordinator,
 )
 
-LOOK_MS = 250
+CHECK_MS = 250
 """Milliseconds between two checks of the groups with the peers."""
 ANSWER_S = 1.0
 """Seconds to wait for a peer's answer. A peer that does not answer gets the request again in a
@@ -34,12 +34,12 @@ GROUPS_PER_CALL = 500
 """Maximum number of groups in one FindCoordinator request, which takes the peer's event loop about
 2 ms.
 """
-PEERS_PER_LOOK = 3
+PEERS_PER_CHECK = 3
 """Maximum number of peers that get the request in one check. In a larger cluster the peers take
 turns.
 """
 
-Ask = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
+SendRequest = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
 """Sends a request to the broker with this id. Raises LogbusError if no answer arrives."""
 
 
@@ -47,17 +47,17 @@ class CoordinatorFencing:
     """A periodic check with the peers whether they now coordinate groups of this broker."""
 
     def __init__(
-        self, broker_id: int, registry: Registry, groups: GroupCoordinator, ask: Ask
+        self, broker_id: int, registry: Registry, groups: GroupCoordinator, send: SendRequest
     ) -> None:
         self._broker_id = broker_id
         self._registry = registry
         self._groups = groups
-        self._ask = ask
-        self._asked = 0
+        self._send = send
+        self._next_peer = 0
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """If ZooKeeper is not connected, ask other brokers for the coordinators of this broker's
-        groups. The broker calls this method every ``LOOK_MS`` milliseconds.
+        groups. The broker calls this method every ``CHECK_MS`` milliseconds.
         """
         names = self._groups.held
         if self._registry.connected or not names:
@@ -67,16 +67,16 @@ class CoordinatorFencing:
             for broker_id in sorted(self._registry.live_brokers())
             if broker_id != self._broker_id
         ]
-        first = self._asked % max(len(others), 1)
-        peers = (others[first:] + others[:first])[:PEERS_PER_LOOK]
-        self._asked = first + len(peers)
+        first = self._next_peer % max(len(others), 1)
+        peers = (others[first:] + others[:first])[:PEERS_PER_CHECK]
+        self._next_peer = first + len(peers)
         calls = [
             FindCoordinatorRequest(names[at : at + GROUPS_PER_CALL])
             for at in range(0, len(names), GROUPS_PER_CALL)
         ]
-        await asyncio.gather(*(self._heed(peer, call) for call in calls for peer in peers))
+        await asyncio.gather(*(self._give_up_moved(peer, call) for call in calls for peer in peers))
 
-    async def _heed(self, peer: int, call: FindCoordinatorRequest) -> None:
+    async def _give_up_moved(self, peer: int, call: FindCoordinatorRequest) -> None:
         """Ask one peer, and give up the groups that moved without waiting for the other peers."""
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
@@ -85,6 +85,6 @@ class CoordinatorFencing:
     async def _rows(self, peer: int, call: FindCoordinatorRequest) -> tuple[FoundCoordinator, ...]:
         try:
             async with asyncio.timeout(ANSWER_S):
-                return (await self._ask(peer, call)).coordinators
+                return (await self._send(peer, call)).coordinators
         except (TimeoutError, LogbusError):
             return ()

@@ -37,20 +37,20 @@ def test_isolated_group_coordinator_gives_up_groups_that_moved() -> None:
         one, two = await gathered(world, 2, session_timeout_ms=60_000)
         parts, store = world.brokers[one.broker], world.stores[one.broker]
         wire = Wire(world)
-        opinion = CoordinatorFencing(one.broker, parts.registry, parts.groups, wire.ask)
-        await opinion.look()
+        fencing = CoordinatorFencing(one.broker, parts.registry, parts.groups, wire.ask)
+        await fencing.check()
         assert wire.asked == 0, "a coordinator that reaches ZooKeeper asks no broker"
         store.cut()
-        await opinion.look()
+        await fencing.check()
         assert wire.asked == 2
         assert await one.heartbeat() == 0, "the other brokers still see the coordinator's session"
         await asyncio.sleep(20.0)
         assert one.broker not in world.brokers[one.broker % 3 + 1].registry.snapshot.brokers
         wire.is_cut = True
-        await opinion.look()
+        await fencing.check()
         assert await one.heartbeat() == 0, "no broker has answered that the group moved"
         wire.is_cut = False
-        await opinion.look()
+        await fencing.check()
         assert await one.heartbeat() == UnknownMemberIdError.code
         assert await two.heartbeat() == UnknownMemberIdError.code
 
@@ -69,11 +69,11 @@ def test_silent_broker_does_not_delay_the_answers_of_other_brokers() -> None:
         one, _ = await gathered(world, 2, session_timeout_ms=60_000)
         parts = world.brokers[one.broker]
         wire = Wire(world)
-        opinion = CoordinatorFencing(one.broker, parts.registry, parts.groups, wire.ask)
+        fencing = CoordinatorFencing(one.broker, parts.registry, parts.groups, wire.ask)
         world.stores[one.broker].cut()
         await asyncio.sleep(20.0)
         wire.silent = min(set(world.brokers) - {one.broker})
-        looking = asyncio.ensure_future(opinion.look())
+        looking = asyncio.ensure_future(fencing.check())
         await asyncio.sleep(0.5)
         assert not looking.done() and wire.asked == 3
         assert await one.heartbeat() == UnknownMemberIdError.code
@@ -88,11 +88,11 @@ def test_group_members_stay_while_no_broker_reaches_zookeeper() -> None:
         await world.make_topic("t")
         one, two = await gathered(world, 2, session_timeout_ms=60_000)
         parts = world.brokers[one.broker]
-        opinion = CoordinatorFencing(one.broker, parts.registry, parts.groups, Wire(world).ask)
+        fencing = CoordinatorFencing(one.broker, parts.registry, parts.groups, Wire(world).ask)
         world.service.stop()
         for _ in range(20):
             await asyncio.sleep(2.0)
-            await opinion.look()
+            await fencing.check()
             assert (await one.heartbeat(), await two.heartbeat()) == (0, 0)
         world.service.start()
         await asyncio.sleep(2.0)
