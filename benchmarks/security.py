@@ -331,7 +331,7 @@ def authorizer(small_us: float) -> dict[str, float]:
                 if access.is_checked and access.row.cluster:
                     raise AssertionError
                 access.denied_topics(rows, {})
-                _ = access.is_asked
+                _ = access.has_checked
             return (time.perf_counter() - began) / SHORT_RUN * 1e6
 
         return run

@@ -177,8 +177,8 @@ TIMED = frozenset({
 """APIs with a duration metric of their own. All other APIs share the label ``OTHER_APIS``."""
 OTHER_APIS = "other"
 
-NOT_ASKED = "the handler did not ask whether the request is allowed, so its answer is dropped"
-TOLD_MAX = 1000
+UNCHECKED = "the handler did not ask whether the request is allowed, so its answer is dropped"
+LOGGED_VERSIONS_MAX = 1000
 """Maximum number of unsupported pairs of API and version that the broker logs, once each."""
 
 
@@ -190,7 +190,7 @@ class Dispatcher:
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
         self._logins = LoginQueue(loop, self._start)
-        self._told: set[tuple[int, int, str | None]] = set()
+        self._logged_versions: set[tuple[int, int, str | None]] = set()
         meters = {
             label: (
                 parts.metrics.counter("requests", label),
@@ -251,9 +251,9 @@ class Dispatcher:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 return
-            if not access.is_asked:
-                logger.error("%s: %s: %s", request, _name(request), NOT_ASKED)
-                reply.refuse(NOT_ASKED)
+            if not access.has_checked:
+                logger.error("%s: %s: %s", request, _name(request), UNCHECKED)
+                reply.refuse(UNCHECKED)
         except ClusterAuthorizationError as denial:
             self._fail(request, frame, reply, denial)
         except LogbusError:
@@ -273,9 +273,12 @@ class Dispatcher:
         if refusal is None:
             reply.refuse(f"client {request.shown_client_id!r}: {reason}")
             return
-        asked = request.api_key, request.api_version, request.shown_client_id
-        if asked not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add(asked)
+        unsupported = request.api_key, request.api_version, request.shown_client_id
+        if (
+            unsupported not in self._logged_versions
+            and len(self._logged_versions) < LOGGED_VERSIONS_MAX
+        ):
+            self._logged_versions.add(unsupported)
             logger.warning("%s: %s", request, reason)
         reply.answer((refusal,))
 
@@ -331,7 +334,7 @@ class Dispatcher:
                 client_id=request.client_id,
             )
         if not request.access.is_answerable(message):
-            logger.error("%s: %s: %s", request, _name(request), NOT_ASKED)
+            logger.error("%s: %s: %s", request, _name(request), UNCHECKED)
             raise UnknownServerError()
         if request.quota is not None:
             wait_ms = request.quota.answered()

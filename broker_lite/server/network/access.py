@@ -85,7 +85,7 @@ class AccessRow(NamedTuple):
     names: tuple[str, ...] = ()
 
     @property
-    def asks(self) -> bool:
+    def needs_check(self) -> bool:
         """Whether the handler has to check the resources that a request names."""
         return any((self.topic, self.group, self.transactional_id, self.instead))
 
@@ -234,7 +234,7 @@ class Access:
     __slots__ = ("_authorizer", "row")
 
     is_checked = False
-    is_asked = True
+    has_checked = True
 
     def __init__(self, authorizer: Authorizer, row: AccessRow) -> None:
         self._authorizer = authorizer
@@ -325,10 +325,10 @@ class Access:
 class _CheckedAccess(Access):
     """Permission checks of one request at a broker with an authorizer.
 
-    ``is_asked`` is whether the handler has checked a permission.
+    ``has_checked`` is whether the handler has checked a permission.
     """
 
-    __slots__ = ("_session", "is_asked")
+    __slots__ = ("_session", "has_checked")
 
     is_checked = True
 
@@ -336,22 +336,22 @@ class _CheckedAccess(Access):
         self._authorizer = authorizer
         self.row = row
         self._session = session
-        self.is_asked = False
+        self.has_checked = False
 
     def may(self, operation: Operation, kind: ResourceKind, name: str) -> bool:
-        self.is_asked = True
+        self.has_checked = True
         authorizer = self._authorizer
         return authorizer.decides(self._session, operation, kind, name) or authorizer.only_reports
 
     def may_write_any_topic(self) -> bool:
-        self.is_asked = True
+        self.has_checked = True
         authorizer, session = self._authorizer, self._session
         return authorizer.only_reports or authorizer.index.may_any(
             session.principal, session.host, Operation.WRITE, ResourceKind.TOPIC
         )
 
     def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
-        self.is_asked = True
+        self.has_checked = True
         decides, session = self._authorizer.decides, self._session
         if decides(session, operation, kind, name):
             return
@@ -369,7 +369,7 @@ class _CheckedAccess(Access):
             self.check(Operation.CREATE, ResourceKind.TOPIC, name)
 
     def check_topic_id(self, topic_id: str, by_id: Mapping[str, TopicView]) -> None:
-        self.is_asked = True
+        self.has_checked = True
         view = by_id.get(topic_id)
         if view is not None:
             self.check_topic(view.name, OF_THIS_ID)
@@ -382,7 +382,7 @@ class _CheckedAccess(Access):
         self.check(self.row.operation(kind), kind, name)
 
     def check_cluster(self, *operations: Operation) -> None:
-        self.is_asked = True
+        self.has_checked = True
         kind = ResourceKind.CLUSTER
         operations = operations or (self.row.operation(ResourceKind.TOPIC),)
         authorizer, session = self._authorizer, self._session
@@ -390,10 +390,10 @@ class _CheckedAccess(Access):
             authorizer.deny(session, operations[0], kind, CLUSTER_NAME)
 
     def leave_to_controller(self) -> None:
-        self.is_asked = True
+        self.has_checked = True
 
     def check_follower(self, replica_id: int) -> None:
-        self.is_asked = True
+        self.has_checked = True
         if self._authorizer.broker_id(self._session) not in (ANY_BROKER, replica_id):
             kind, name = ResourceKind.CLUSTER, f"replica {replica_id}"
             self._authorizer.deny(self._session, Operation.CLUSTER_ACTION, kind, name)
@@ -401,7 +401,7 @@ class _CheckedAccess(Access):
     def denied_topics(
         self, topics: Sequence[NamedTopic], by_id: Mapping[str, TopicView]
     ) -> Mapping[int, LogbusError]:
-        self.is_asked = True
+        self.has_checked = True
         authorizer, session, operation = self._authorizer, self._session, self.row.topic
         assert operation is not None
         denied: dict[int, LogbusError] = {}
@@ -421,7 +421,7 @@ class _CheckedAccess(Access):
 
     def visible(self, kind: ResourceKind, names: Iterable[str]) -> Collection[str]:
         instead, operation = self.row.instead, self.row.operation(kind)
-        self.is_asked = True
+        self.has_checked = True
         if instead is not None and self.may(instead, ResourceKind.CLUSTER, CLUSTER_NAME):
             return list(names)
         return [name for name in names if self.may(operation, kind, name)]
@@ -430,7 +430,7 @@ class _CheckedAccess(Access):
         return frozenset(each for each in _ALL_OPERATIONS[kind] if self.may(each, kind, name))
 
     def is_answerable(self, message: Any) -> bool:
-        if self.is_asked or not self.row.asks:
+        if self.has_checked or not self.row.needs_check:
             return True
         fields = [getattr(message, name, ()) for name in self.row.names]
         return bool(fields) and not any(each is None or each for each in fields)
@@ -441,7 +441,7 @@ class DataAccess(_CheckedAccess):
 
     The object caches allowed topics until the ACLs change, because a client names the same topics
     in each request. Successive requests can share the object, because the dispatcher reads
-    ``is_asked`` before the next request starts.
+    ``has_checked`` before the next request starts.
     """
 
     __slots__ = ("_allowed", "_mark", "_principal")
@@ -474,7 +474,7 @@ class DataAccess(_CheckedAccess):
             if name not in allowed:
                 break
         else:
-            self.is_asked = True
+            self.has_checked = True
             return _NOTHING
         denied = super().denied_topics(topics, by_id)
         if not denied and not self._authorizer.only_reports:
@@ -559,7 +559,7 @@ class Authorizer:
             row, found = _DATA_ROWS[api_key], session.data_access
             if found is None or found.row is not row:
                 found = session.data_access = DataAccess(self, row, session)
-            found.is_asked = False
+            found.has_checked = False
             return found
         return _CheckedAccess(self, ROWS.get(api_key, _UNKNOWN), session)
 

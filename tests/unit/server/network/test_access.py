@@ -97,7 +97,7 @@ def test_denial_names_a_topic_only_by_the_name_or_id_that_the_client_sent() -> N
         for name, topic_id in (("mine", ""), ("yours", ""), ("", "id-of-secret"), ("", "unknown"))
     ]
     denied = access.denied_topics(rows, {"id-of-secret": secret})
-    assert denied.keys() == {1, 2} and access.is_asked
+    assert denied.keys() == {1, 2} and access.has_checked
     assert "'yours'" in denied[1].message and "topic of this id" in denied[2].message
     assert "secret" not in denied[2].message
     with pytest.raises(TopicAuthorizationError, match="topic of this id"):
@@ -109,9 +109,9 @@ def denied_names(made: Authorizer, client: Session, key: int, *names: str) -> li
     """Return those of the topics ``names`` that a new request of the client may not use."""
     rows = [SimpleNamespace(name=name, topic_id="") for name in names]
     access = made.access(client, key)
-    assert not access.is_asked
+    assert not access.has_checked
     found = access.denied_topics(rows, {})
-    assert access.is_asked
+    assert access.has_checked
     return [names[index] for index in found]
 
 
@@ -134,7 +134,7 @@ def test_cached_permissions_are_dropped_when_acls_user_or_operation_change() -> 
 @pytest.mark.parametrize("key", [-32768, -2, -1, 32767])
 def test_nonexistent_api_has_an_access_row_without_operations(key: int) -> None:
     access = authorizer().access(session("User:bob"), key)
-    assert not access.row.asks and not access.row.cluster
+    assert not access.row.needs_check and not access.row.cluster
 
 
 def test_number_of_topics_with_cached_permission_is_limited() -> None:
@@ -477,7 +477,7 @@ def _body(data: bytes) -> Any:
 
 def test_access_without_authorizer_allows_everything() -> None:
     access = Authorizer().access(session("User:bob"), ApiKey.PRODUCE)
-    assert type(access) is Access and access.is_asked
+    assert type(access) is Access and access.has_checked
     assert access.may(Operation.ALTER, CLUSTER, CLUSTER_NAME)
     assert access.visible(TOPIC, ["a"]) == ["a"]
     assert access.operations(GROUP, "g") == frozenset(OPERATIONS[GROUP])
