@@ -105,11 +105,11 @@ class _ConsumerFetch:
         "_checks_crc",
         "_denied",
         "_done",
-        "_doubts",
         "_ends_only",
         "_file_bytes",
         "_is_committed",
         "_is_over_quota",
+        "_is_repair",
         "_knows_columns",
         "_max_bytes",
         "_message",
@@ -137,7 +137,7 @@ class _ConsumerFetch:
         self._is_committed = message.isolation_level == wire.READ_COMMITTED
         self._ends_only = bool(message.flags & wire.FLAG_ENDS_ONLY)
         self._checks_crc = bool(message.flags & wire.FLAG_CHECKS_CRC)
-        self._doubts = bool(message.flags & wire.FLAG_REPAIR)
+        self._is_repair = bool(message.flags & wire.FLAG_REPAIR)
         self._file_bytes = _file_bytes(parts, message) if self._knows_columns else 0
         limit = max(message.max_bytes, self._file_bytes)
         self._max_bytes = max(min(limit, parts.config.fetch_bytes_max), 1)
@@ -365,7 +365,7 @@ class _ConsumerFetch:
         crc_cache = replica.crc_cache
         mode = self._parts.config.fetch_verify
         check = (
-            self._doubts
+            self._is_repair
             or mode == "always"
             or (
                 mode == "unverified"
