@@ -59,7 +59,7 @@ class Consumer(Client):
         shell = self._shell = SimShell(cluster, name)
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
         self._view = Cluster(endpoints, shell.now_ms, name)
-        self._news = asyncio.Event()
+        self._woken = asyncio.Event()
         config = ConsumerConfig(
             fetch_max_wait_ms=pick(self.rng, WAITS_MS),
             fetch_min_bytes=pick(self.rng, LEAST_BYTES),
@@ -68,7 +68,7 @@ class Consumer(Client):
             retry_backoff_ms=200,
         )
         self._engine = FetchEngine(
-            shell, self._view, config, on_fetched=self._news.set, on_view=lambda view: None
+            shell, self._view, config, on_fetched=self._woken.set, on_view=lambda view: None
         )
         self._collector = FetchCollector(self._engine, skips_corrupt=False)
 
@@ -130,7 +130,7 @@ class Consumer(Client):
         checker = self.cluster.checker
         wanted = [TopicPartition(self.topic, key.partition) for key in keys]
         while True:
-            self._news.clear()
+            self._woken.clear()
             self._take()
             if all(self.positions[tp] >= checker.true_end(self.keys[tp]) for tp in wanted):
                 return
@@ -138,7 +138,7 @@ class Consumer(Client):
                 await self.pause(2.0)
                 self._begin_again()
             else:
-                await self._news.wait()
+                await self._woken.wait()
 
     def _begin_again(self) -> None:
         """After a corruption error, seek to the positions: until then the error is repeated."""

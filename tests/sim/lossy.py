@@ -125,7 +125,7 @@ class LossyReader(Consumer):
     async def read_to(self, key: PartitionKey, mark: bytes) -> None:
         """Read a partition until the value ``mark`` was returned."""
         while mark not in self.of(key).values():
-            self._news.clear()
+            self._woken.clear()
             self._take()
             if mark not in self.of(key).values():
-                await self._news.wait()
+                await self._woken.wait()

@@ -35,7 +35,7 @@ class SimConsumer(AsyncConsumer):
         callbacks: Callbacks = NO_CALLBACKS,
     ) -> None:
         self._shell = shell
-        self._news = asyncio.Event()
+        self._woken = asyncio.Event()
         self.core = ReaderCore(
             self,
             shell,
@@ -44,7 +44,7 @@ class SimConsumer(AsyncConsumer):
             group=group,
             joining=joining,
             callbacks=callbacks,
-            notify=self._news.set,
+            notify=self._woken.set,
         )
         self.core.engine.post = fetch_nothing  # type: ignore[method-assign]
 

@@ -58,7 +58,7 @@ class AsyncConsumer(ConsumerFace):
         config = config or ConsumerConfig()
         security = security_for(bootstrap_servers, config.security)
         self._shell = LoopShell(config.client_id, security)
-        self._news = asyncio.Event()
+        self._woken = asyncio.Event()
         self._is_started = False
         self.core = ReaderCore(
             self,
@@ -68,7 +68,7 @@ class AsyncConsumer(ConsumerFace):
             group=group,
             joining=joining or alone(tuple(dict.fromkeys(topics)), partitions),
             callbacks=callbacks,
-            notify=self._news.set,
+            notify=self._woken.set,
         )
 
     async def start(self) -> None:
@@ -105,11 +105,11 @@ class AsyncConsumer(ConsumerFace):
                 return await self._shell.run(operation)
             case Wait(is_over, deadline_ms):
                 while not is_over() and (left_ms := deadline_ms - self._shell.now_ms()) > 0:
-                    self._news.clear()
+                    self._woken.clear()
                     left_s = None if left_ms == FOREVER_MS else left_ms / 1000.0
                     try:
                         async with asyncio.timeout(left_s):
-                            await self._news.wait()
+                            await self._woken.wait()
                     except TimeoutError:
                         break
             case Await(value) if inspect.isawaitable(value):

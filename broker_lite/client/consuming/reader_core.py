@@ -162,7 +162,7 @@ class ReaderCore:
                     return True
                 if self.shell.now_ms() >= deadline_ms:
                     return False
-                yield Wait(self._has_news, deadline_ms)
+                yield Wait(self._can_continue, deadline_ms)
         finally:
             self.is_asking = False
 
@@ -176,7 +176,7 @@ class ReaderCore:
         except LogbusError:
             return False
 
-    def _has_news(self) -> bool:
+    def _can_continue(self) -> bool:
         return (
             self.end is not None
             or self.commit_due

@@ -162,7 +162,7 @@ class _FollowerRow:
         )
 
     @property
-    def has_news(self) -> bool:
+    def is_answerable(self) -> bool:
         replica = self.replica
         return (
             self.error is not None
@@ -219,7 +219,7 @@ class _FollowerFetch:
         wait_ms = min(message.max_wait_ms, owner.wait_ms_max)
         if any(row.wanted.log_start_offset < row.start for row in self._rows):
             wait_ms = min(wait_ms, LATE_START_WAIT_MS)
-        if wait_ms <= 0 or any(row.has_news for row in self._rows):
+        if wait_ms <= 0 or any(row.is_answerable for row in self._rows):
             self._collect()
             return
         owner.waiting[_lane(message)] = self
@@ -274,7 +274,7 @@ class _FollowerFetch:
             return
         for row in self._rows:
             self._check(row)
-        if any(row.has_news for row in self._rows):
+        if any(row.is_answerable for row in self._rows):
             self._stop_waiting()
             self._collect()
 
