@@ -39,7 +39,7 @@ class NoticeStates(NamedTuple):
     rows: Mapping[str, Sequence[Sequence[int]]]
 
 
-class News(NamedTuple):
+class NoticeContent(NamedTuple):
     """The content of a notice.
 
     ``topics`` has the changed partitions of each topic, or None if the topic changed as a whole.
@@ -57,7 +57,7 @@ class News(NamedTuple):
 
 class Notice(NamedTuple):
     sequence: int
-    news: News
+    content: NoticeContent
 
 
 class Notices(NamedTuple):
@@ -88,24 +88,24 @@ class Merged(NamedTuple):
     """Paths of changed users, access control lists and quotas."""
 
 
-def topic_changed(name: str) -> News:
+def topic_changed(name: str) -> NoticeContent:
     """Return a notice that a topic was created, was deleted, or changed in more than its partition
     states."""
-    return News({name: None})
+    return NoticeContent({name: None})
 
 
-CLUSTER_CHANGED = News({})
+CLUSTER_CHANGED = NoticeContent({})
 """The notice that the cluster's features, a broker's settings or a broker's registration (draining,
 full) changed.
 """
 
 
-def security_changed(path: str) -> News:
+def security_changed(path: str) -> NoticeContent:
     """Return a notice that the user, access control list or quotas at ``path`` changed."""
-    return News({}, None, (path,))
+    return NoticeContent({}, None, (path,))
 
 
-def states_changed(states: Iterable[StateChange]) -> News:
+def states_changed(states: Iterable[StateChange]) -> NoticeContent:
     """Return a notice of new partition states. Their versions are those after the write."""
     replicas: dict[ReplicaId, int] = {}
     topics: dict[str, list[int]] = {}
@@ -123,12 +123,12 @@ def states_changed(states: Iterable[StateChange]) -> News:
                 *isr,
             ]
         )
-    return News(topics, NoticeStates([list(replica) for replica in replicas], rows))
+    return NoticeContent(topics, NoticeStates([list(replica) for replica in replicas], rows))
 
 
-def announce(before: Notices, news: News) -> Announcement:
+def announce(before: Notices, content: NoticeContent) -> Announcement:
     """Return the write that adds a notice, dropping the oldest notices beyond the limits."""
-    notice = Notice(before.sequence + 1, news)
+    notice = Notice(before.sequence + 1, content)
     kept = (*before.notices, notice)[-KEPT_MAX:]
     kept = (*map(_names_alone, kept[:-STATES_KEPT_MAX]), *kept[-STATES_KEPT_MAX:])
     data = encode_notices(kept)
@@ -150,18 +150,18 @@ def merge(notices: Notices, seen: int) -> Merged | None:
     cluster = False
     security: set[str] = set()
     wanted = set(range(seen + 1, notices.sequence + 1))
-    for sequence, news in notices.notices:
+    for sequence, content in notices.notices:
         if sequence not in wanted:
             continue
         wanted.discard(sequence)
-        cluster = cluster or not (news.topics or news.security)
-        security.update(news.security)
-        for topic, partitions in news.topics.items():
+        cluster = cluster or not (content.topics or content.security)
+        security.update(content.security)
+        for topic, partitions in content.topics.items():
             known = topics.setdefault(topic, {})
             if partitions is None or known is None:
                 topics[topic] = None
             else:
-                known.update(_decoded(news.states, topic, partitions))
+                known.update(_decoded(content.states, topic, partitions))
     return None if wanted else Merged(topics, cluster, frozenset(security))
 
 
@@ -187,9 +187,9 @@ def _decoded(
 
 
 def _names_alone(notice: Notice) -> Notice:
-    if notice.news.states is None:
+    if notice.content.states is None:
         return notice
-    return Notice(notice.sequence, News(notice.news.topics))
+    return Notice(notice.sequence, NoticeContent(notice.content.topics))
 
 
 def _fitting(notices: Sequence[Notice]) -> tuple[Notice, ...]:
@@ -219,7 +219,7 @@ def _size(notice: Notice) -> int:
 
 
 def _row(notice: Notice) -> dict[str, Any]:
-    topics, states, security = notice.news
+    topics, states, security = notice.content
     row: dict[str, Any] = {"sequence": notice.sequence, "topics": dict(sorted(topics.items()))}
     if states is not None:
         row["states"] = {"replicas": states.replicas, "topics": dict(sorted(states.rows.items()))}
@@ -231,4 +231,6 @@ def _row(notice: Notice) -> dict[str, Any]:
 def _notice(row: dict[str, Any]) -> Notice:
     found = row.get("states")
     states = None if found is None else NoticeStates(found["replicas"], found["topics"])
-    return Notice(row["sequence"], News(row["topics"], states, tuple(row.get("security", ()))))
+    return Notice(
+        row["sequence"], NoticeContent(row["topics"], states, tuple(row.get("security", ())))
+    )

@@ -21,7 +21,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.loader import load_features, load_notices
-from broker_lite.metadata.notices import CLUSTER_CHANGED, News, announce, encode_notices
+from broker_lite.metadata.notices import CLUSTER_CHANGED, NoticeContent, announce, encode_notices
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set, write_surely
 from broker_lite.metadata.znodes import DiskZnode, Registration
 
@@ -75,7 +75,7 @@ async def write_cluster_change(
     store: MetadataStore,
     operation: Callable[[], Awaitable[Operation | None]],
     wait_connected: Callable[[], Awaitable[None]],
-    news: News = CLUSTER_CHANGED,
+    content: NoticeContent = CLUSTER_CHANGED,
 ) -> None:
     """Write the operation together with a change notice; do nothing if ``operation`` returns None.
 
@@ -86,7 +86,7 @@ async def write_cluster_change(
         wanted = await operation()
         if wanted is None:
             return
-        write = [wanted, announce(notices, news).write]
+        write = [wanted, announce(notices, content).write]
         if await write_surely(store, write, wait_connected) is None:
             return
     raise WriteConflictError(

@@ -11,7 +11,7 @@ from three_brokers import broker_of, has_version, isr_of, left, suspect, three, 
 from worlds import World, until
 
 from broker_lite.metadata import loader, notices, znodes
-from broker_lite.metadata.notices import News, Notice, Notices
+from broker_lite.metadata.notices import Notice, NoticeContent, Notices
 from broker_lite.metadata.store import MetadataStore, Set, Znode
 from broker_lite.model import ReplicaId
 
@@ -66,7 +66,9 @@ def test_brokers_apply_states_from_notices_without_reading_them(world: World) ->
     run(world, body)
 
 
-async def write_without_states(broker: Broker, news: News, isr: tuple[ReplicaId, ...]) -> None:
+async def write_without_states(
+    broker: Broker, news: NoticeContent, isr: tuple[ReplicaId, ...]
+) -> None:
     """Write the state of t-0 as an older broker does, whose notices include no states."""
     store, path = broker.store, znodes.state_path("t", 0)
     znode = await store.get(path)
@@ -74,7 +76,7 @@ async def write_without_states(broker: Broker, news: News, isr: tuple[ReplicaId,
     assert znode is not None and found is not None
     state = dataclasses.replace(znodes.decode_state(path, znode.data, znode.version), isr=isr)
     known = notices.decode_notices(found.data)
-    bare = tuple(Notice(each.sequence, News(each.news.topics)) for each in known)
+    bare = tuple(Notice(each.sequence, NoticeContent(each.content.topics)) for each in known)
     notice = notices.announce(Notices(found.version, bare), news).write
     refused = await store.write([Set(path, znodes.encode_state(state), znode.version), notice])
     assert refused is None
@@ -91,7 +93,7 @@ def test_brokers_read_states_that_a_notice_does_not_include(world: World) -> Non
         one, *others = brokers
         before = view_of(one).state
         reads = [count_reads(broker.store) for broker in others]
-        await write_without_states(one, News({"t": [0]}), before.isr[:2])
+        await write_without_states(one, NoticeContent({"t": [0]}), before.isr[:2])
         for broker in brokers:
             await has_version(broker, before.version + 1)
             assert view_of(broker).state.isr == before.isr[:2]

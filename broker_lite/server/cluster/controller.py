@@ -63,7 +63,7 @@ from broker_lite.replication.controller_events import (
     WriteRefused,
     Written,
 )
-from broker_lite.server.cluster.controller_writes import news_of, operations_of
+from broker_lite.server.cluster.controller_writes import notice_content, operations_of
 from broker_lite.server.log_events import log_event
 
 _log = logging.getLogger(__name__)
@@ -484,7 +484,7 @@ class ControllerShell:
             write, features_version=self._features_version, directories=directories
         )
         while True:
-            announcement = announce(self._notices, news_of(write))
+            announcement = announce(self._notices, notice_content(write))
             whole = [self._fence, *operations, announcement.write]
             refused = await write_surely(self._store, whole, self._reconnected)
             if refused is None:

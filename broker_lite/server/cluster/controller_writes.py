@@ -7,7 +7,7 @@ import dataclasses
 from broker_lite.metadata import znodes
 from broker_lite.metadata.notices import (
     CLUSTER_CHANGED,
-    News,
+    NoticeContent,
     states_changed,
     topic_changed,
 )
@@ -27,7 +27,7 @@ from broker_lite.replication.controller_effects import (
 from broker_lite.replication.holding import as_written
 
 
-def news_of(write: Write) -> News:
+def notice_content(write: Write) -> NoticeContent:
     """Return the change notice for a write, with which other brokers learn what to read again."""
     match write:
         case WriteFeatures() | RemoveDisks():

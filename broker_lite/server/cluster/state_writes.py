@@ -131,11 +131,11 @@ class StateWrites:
             if not left or epoch is None:
                 break
             rows = list(left.items())
-            news = states_changed(as_written(change for _, change in rows))
+            content = states_changed(as_written(change for _, change in rows))
             operations: list[Operation] = [
                 Check(znodes.CONTROLLER_EPOCH, epoch.version),
                 *(set_state(change) for _, change in rows),
-                announce(notices, news).write,
+                announce(notices, content).write,
             ]
             refused = await write_surely(self._store, operations, reconnected)
             if refused is None:

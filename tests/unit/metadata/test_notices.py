@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_lite.metadata import notices as n
-from broker_lite.metadata.notices import News, Notice, Notices, merge, states_changed
+from broker_lite.metadata.notices import Notice, NoticeContent, Notices, merge, states_changed
 from broker_lite.model import LeaderAndIsr, ReplicaId, StateChange
 
 ONE, TWO = ReplicaId(1, "D"), ReplicaId(2, "E")
@@ -26,7 +26,7 @@ def changes(topic: str, *versions: int) -> list[StateChange]:
     return [StateChange(topic, at, state(version), "T") for at, version in enumerate(versions)]
 
 
-def after(*news: News) -> Notices:
+def after(*news: NoticeContent) -> Notices:
     """Return the content of /changes after these notices, encoded and decoded again."""
     notices = Notices(0, ())
     for each in news:
@@ -37,7 +37,11 @@ def after(*news: News) -> Notices:
 
 def test_notice_encoding_matches_golden_bytes() -> None:
     states = states_changed([StateChange("b", 4, STATE, "T"), *changes("a", 1)])
-    made = (Notice(3, News({"t": None, "a": (0, 1)})), Notice(4, states), Notice(5, News({})))
+    made = (
+        Notice(3, NoticeContent({"t": None, "a": (0, 1)})),
+        Notice(4, states),
+        Notice(5, NoticeContent({})),
+    )
     assert n.encode_notices(made) == (
         b'{"version":1,"changes":['
         b'{"sequence":3,"topics":{"a":[0,1],"t":null}},'
@@ -50,9 +54,9 @@ def test_notice_encoding_matches_golden_bytes() -> None:
 def test_merge_combines_notices_after_the_last_seen_sequence() -> None:
     notices = after(
         n.topic_changed("old"),
-        News({"t": [0], "u": [1]}),
-        News({"t": [2], "u": None}),
-        News({"u": [3]}),
+        NoticeContent({"t": [0], "u": [1]}),
+        NoticeContent({"t": [2], "u": None}),
+        NoticeContent({"u": [3]}),
     )
     assert merge(notices, 1) == ({"t": {0: None, 2: None}, "u": None}, False, frozenset())
     assert merge(notices, 3) == ({"u": {3: None}}, False, frozenset())
@@ -60,7 +64,7 @@ def test_merge_combines_notices_after_the_last_seen_sequence() -> None:
 
 
 def test_merge_takes_the_state_from_the_last_notice_of_a_partition() -> None:
-    names_only = News({"t": [1]})
+    names_only = NoticeContent({"t": [1]})
     notices = after(states_changed(changes("t", 4, 9)), states_changed(changes("t", 5)), names_only)
     assert merge(notices, 0) == ({"t": {0: state(5), 1: None}}, False, frozenset())
     assert merge(notices, 2) == ({"t": {1: None}}, False, frozenset())
@@ -92,7 +96,7 @@ def test_merge_accepts_notices_without_states_from_an_older_broker() -> None:
 def test_merge_returns_none_if_a_notice_is_missing() -> None:
     four, five = Notice(4, n.topic_changed("t")), Notice(5, n.topic_changed("t"))
     assert merge(Notices(5, (four, five)), 2) is None
-    assert merge(Notices(5, (Notice(3, News({})), five)), 2) is None
+    assert merge(Notices(5, (Notice(3, NoticeContent({})), five)), 2) is None
 
 
 def test_merge_returns_none_if_the_seen_sequence_is_ahead() -> None:
@@ -103,22 +107,22 @@ def test_notice_without_topics_announces_a_cluster_change() -> None:
     assert merge(after(n.CLUSTER_CHANGED), 0) == ({}, True, frozenset())
 
 
-def kept_of(*news: News) -> tuple[Notice, ...]:
+def kept_of(*news: NoticeContent) -> tuple[Notice, ...]:
     return after(*news).notices
 
 
 def have_states(notices: Sequence[Notice]) -> list[bool]:
-    return [notice.news.states is not None for notice in notices]
+    return [notice.content.states is not None for notice in notices]
 
 
 def test_oldest_notices_beyond_the_limits_are_dropped() -> None:
     many = kept_of(*[n.topic_changed("t")] * 100)
     assert [notice.sequence for notice in many] == list(range(101 - n.KEPT_MAX, 101))
-    large = [News({"t" * 249: list(range(4000))})] * 5
+    large = [NoticeContent({"t" * 249: list(range(4000))})] * 5
     kept = kept_of(*large)
     assert [notice.sequence for notice in kept] == [3, 4, 5]
     assert len(n.encode_notices(kept)) < n.KEPT_BYTES_MAX
-    huge = News({f"{number:0200}": [1] for number in range(500)})
+    huge = NoticeContent({f"{number:0200}": [1] for number in range(500)})
     assert kept_of(*large, huge) == (Notice(6, huge),)
 
 
