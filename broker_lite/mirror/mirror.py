@@ -32,7 +32,7 @@ from broker_lite.mirror.group_sync import GroupSync
 from broker_lite.mirror.log import MirrorLog
 from broker_lite.mirror.planning import GroupRow
 from broker_lite.mirror.resuming import Resumer
-from broker_lite.mirror.rewrite import RewrittenBatch, carry
+from broker_lite.mirror.rewrite import RewrittenBatch, rewrite
 from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -332,7 +332,7 @@ class Mirror:
             if copy is None:
                 continue
             try:
-                made = [carry(batch, tp, froms[tp]) for batch in walked.batches]
+                made = [rewrite(batch, tp, froms[tp]) for batch in walked.batches]
             except LogbusError as error:
                 self._set_aside(tp.topic, error)
                 continue

@@ -16,7 +16,7 @@ from broker_lite.errors import OffsetOutOfRangeError
 from broker_lite.mirror import positions
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.log import MirrorLog
-from broker_lite.mirror.rewrite import Content, carry, contents, piece_contents
+from broker_lite.mirror.rewrite import Content, contents, piece_contents, rewrite
 from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH, OffsetAndEpoch
@@ -110,6 +110,6 @@ class Resumer:
         while position.offset < end:
             offset = position.offset
             for batch in self._source.fetch_one(position):
-                piece = carry(batch, copy.tp, offset)
+                piece = rewrite(batch, copy.tp, offset)
                 if piece is not None:
                     yield from piece_contents(piece)

@@ -42,7 +42,7 @@ class RewrittenBatch(NamedTuple):
         return self.header.record_count
 
 
-def carry(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch | None:
+def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch | None:
     """Return the records of a batch from offset ``start`` on; None if there are none, or if the
     batch is void. Raises CorruptMessageError for a corrupt batch."""
     header = batch.header

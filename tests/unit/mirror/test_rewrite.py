@@ -10,7 +10,7 @@ from broker_lite.client.received import Walked
 from broker_lite.errors import CorruptMessageError
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.offset_map import OffsetMap
-from broker_lite.mirror.rewrite import carry, piece_contents, signed
+from broker_lite.mirror.rewrite import piece_contents, rewrite, signed
 from broker_lite.model import TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record import format as fmt
@@ -49,7 +49,7 @@ def test_whole_row_batch_is_copied_with_unchanged_body_bytes(codec: int) -> None
         7, 8, 9, codec=codec, attributes=transactional, producer_id=5, producer_epoch=1,
         base_sequence=4,
     )  # fmt: skip
-    piece = carry(raw(buffer), WHERE, 0)
+    piece = rewrite(raw(buffer), WHERE, 0)
     assert piece is not None and piece.runs == ((7, 3),)
     sent = signed(piece, 11, 0, 40)
     validate_for_append(sent.buffer, sent.header, 1 << 20)
@@ -62,18 +62,18 @@ def test_column_batch_is_copied_as_a_column_batch() -> None:
     columns = arrow.Columns(2, None, pa.array([b"a", None], pa.binary()))
     buffer = bytearray(arrow.encode(columns, timestamp_ms=5, compression="lz4"))
     stamp(buffer, read_header(buffer), 20, 3)
-    piece = carry(raw(buffer), WHERE, 20)
+    piece = rewrite(raw(buffer), WHERE, 20)
     assert piece is not None
     sent = signed(piece, 1, 0, 0)
     assert sent.header.is_columns and sent.buffer[fmt.HEADER_BYTES :] == buffer[fmt.HEADER_BYTES :]
-    half = carry(raw(buffer), WHERE, 21)
+    half = rewrite(raw(buffer), WHERE, 21)
     assert half is not None and half.header.is_columns and half.runs == ((21, 1),)
     assert [at for at, _ in piece_contents(half)] == [21]
     assert [at for at, _ in piece_contents(piece)] == [20, 21]
 
 
 def test_batch_with_offset_gaps_is_copied_without_gaps() -> None:
-    piece = carry(raw(batch_of(10, 11, 14, 20, 21)), WHERE, 11)
+    piece = rewrite(raw(batch_of(10, 11, 14, 20, 21)), WHERE, 11)
     assert piece is not None and piece.runs == ((11, 1), (14, 1), (20, 2))
     sent = signed(piece, 1, 0, 0)
     validate_for_append(sent.buffer, sent.header, 1 << 20)
@@ -86,7 +86,7 @@ def test_batch_with_offset_gaps_is_copied_without_gaps() -> None:
 def test_log_append_time_of_the_source_becomes_the_record_timestamp() -> None:
     buffer = batch_of(0, 1)
     set_log_append_time(buffer, read_header(buffer), 99_000)
-    piece = carry(raw(buffer), WHERE, 0)
+    piece = rewrite(raw(buffer), WHERE, 0)
     assert piece is not None and not piece.header.is_log_append_time
     assert [content[0] for _, content in piece_contents(piece)] == [99_000, 99_000]
 
@@ -96,7 +96,7 @@ def test_corrupt_batch_is_not_copied() -> None:
         buffer = batch_of(*offsets)
         buffer[-1] ^= 1
         with pytest.raises(CorruptMessageError):
-            carry(raw(buffer), WHERE, start)
+            rewrite(raw(buffer), WHERE, start)
 
 
 def test_mirror_copies_only_committed_records_of_a_compacted_log() -> None:
@@ -106,7 +106,7 @@ def test_mirror_copies_only_committed_records_of_a_compacted_log() -> None:
     )  # fmt: skip
     walked = Copy(WHERE, "s", "t", OffsetMap()).position.take(answer)
     assert isinstance(walked, Walked)
-    pieces = [carry(batch, WHERE, 0) for batch in walked.batches]
+    pieces = [rewrite(batch, WHERE, 0) for batch in walked.batches]
     runs = [run for piece in pieces if piece is not None for run in piece.runs]
     assert [first + at for first, count in runs for at in range(count)] == by_hand.COMMITTED
     assert (walked.next_offset, len(walked.batches)) == (by_hand.END, len(by_hand.with_gaps()))
