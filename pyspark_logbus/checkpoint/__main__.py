@@ -18,7 +18,7 @@ from broker_lite.client.discovery import recorded_security
 from broker_lite.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from broker_lite.mirror.mirror import Mirror
 from broker_lite.model import LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition
-from pyspark_logbus.checkpoint.carry import Carried, carry
+from pyspark_logbus.checkpoint.conversion import Conversion, convert
 from pyspark_logbus.checkpoint.offset_log import KafkaOffsets
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
@@ -117,22 +117,26 @@ def main(
             )
             mirror = Mirror(source, servers, source_security=security, tell=output.say)
             open_.callback(mirror.close)
-        carried = carry(old, new, OffsetConverter(admin, mirror))
-    print_result(carried, new, form)
+        conversion = convert(old, new, OffsetConverter(admin, mirror))
+    print_result(conversion, new, form)
 
 
-def print_result(carried: Carried, new: Path, form: str | None) -> None:
+def print_result(conversion: Conversion, new: Path, form: str | None) -> None:
     """Print the offsets before and after, and the next step."""
-    rows = [row._asdict() for row in carried.offsets]
+    rows = [row._asdict() for row in conversion.offsets]
     if form == "csv" or output.is_table(form):
         output.show(rows, form)
     else:
-        found = {"batch": carried.batch, "is_completed": carried.is_completed, "offsets": rows}
+        found = {
+            "batch": conversion.batch,
+            "is_completed": conversion.is_completed,
+            "offsets": rows,
+        }
         output.show_one(found, form)
-    next_step = "resumes after" if carried.is_completed else "repeats"
+    next_step = "resumes after" if conversion.is_completed else "repeats"
     output.say(
         f'Now start the query as format("logbus") with checkpointLocation {new}: it {next_step} '
-        f"batch {carried.batch}. The old checkpoint is unchanged. Never run both queries."
+        f"batch {conversion.batch}. The old checkpoint is unchanged. Never run both queries."
     )
 
 

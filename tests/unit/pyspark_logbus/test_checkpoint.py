@@ -12,7 +12,7 @@ from broker_lite.errors import InvalidConfigError, UnsupportedVersionError
 from broker_lite.model import OffsetAndEpoch
 from pyspark_logbus import offsets
 from pyspark_logbus.checkpoint import offset_log
-from pyspark_logbus.checkpoint.carry import Moved, carry
+from pyspark_logbus.checkpoint.conversion import ConvertedOffset, convert
 from pyspark_logbus.checkpoint.offset_log import KafkaOffsets
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
@@ -70,9 +70,12 @@ def test_only_the_last_two_batches_of_a_checkpoint_are_converted(
     batches = [[kafkas(t=200 + 50 * number), FILES, "-"] for number in range(3)]
     old, new = checkpoint(tmp_path, batches, commits), tmp_path / "new"
     before = content(old)
-    carried = carry(old, new, hundred_less)
-    assert (carried.batch, carried.is_completed) == (2, commits == 3)
-    assert carried.offsets == [Moved(0, "t", 0, 300, 200), Moved(0, "t", 1, 301, 201)]
+    conversion = convert(old, new, hundred_less)
+    assert (conversion.batch, conversion.is_completed) == (2, commits == 3)
+    assert conversion.offsets == [
+        ConvertedOffset(0, "t", 0, 300, 200),
+        ConvertedOffset(0, "t", 1, 301, 201),
+    ]
     assert content(old) == before
     after = content(new)
     changed = {"offsets/1", "offsets/2"}
@@ -87,21 +90,21 @@ def test_only_the_last_two_batches_of_a_checkpoint_are_converted(
 
 def test_converted_first_batch_without_commit_records_its_start_offsets(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)]], 0, initial=kafkas(t=120))
-    carry(old, tmp_path / "new", hundred_less)
+    convert(old, tmp_path / "new", hundred_less)
     end = ends(tmp_path / "new", 0)
     assert end.begin == {"t": TopicOffsets("id-t", {0: OffsetAndEpoch(20), 1: OffsetAndEpoch(21)})}
 
 
 def test_converted_second_batch_without_commit_records_no_start_offsets(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)], [kafkas(t=300)]], 1)
-    assert not carry(old, tmp_path / "new", hundred_less).is_completed
+    assert not convert(old, tmp_path / "new", hundred_less).is_completed
     assert [ends(tmp_path / "new", number).begin for number in (0, 1)] == [None, None]
 
 
 def test_every_kafka_source_of_a_query_is_converted(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200), FILES, kafkas(u=300, v=400)]], 1)
-    carried = carry(old, tmp_path / "new", hundred_less)
-    assert [(row.source, row.topic, row.logbus) for row in carried.offsets] == [
+    conversion = convert(old, tmp_path / "new", hundred_less)
+    assert [(row.source, row.topic, row.logbus) for row in conversion.offsets] == [
         (0, "t", 100), (0, "t", 101), (2, "u", 200), (2, "u", 201), (2, "v", 300), (2, "v", 301),
     ]  # fmt: skip
     assert ends(tmp_path / "new", 0, 2).topics.keys() == {"u", "v"}
@@ -125,18 +128,18 @@ def test_unconvertible_checkpoint_is_refused_and_creates_no_files(
 ) -> None:
     old = checkpoint(tmp_path, batches, commits)
     with pytest.raises(error, match=text):
-        carry(old, tmp_path / "new", hundred_less)
+        convert(old, tmp_path / "new", hundred_less)
     assert [each.name for each in tmp_path.iterdir()] == ["old"]
 
 
 def test_checkpoint_of_unknown_version_or_existing_target_is_refused(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)]], 1)
     with pytest.raises(InvalidConfigError, match="exists"):
-        carry(old, old, hundred_less)
+        convert(old, old, hundred_less)
     (old / "offsets" / "0").write_text("v9\n{}\n")
     with pytest.raises(UnsupportedVersionError, match="version v9"):
-        carry(old, tmp_path / "new", hundred_less)
+        convert(old, tmp_path / "new", hundred_less)
     for damaged in ("", "v1", "garbage", "garbage\n{}"):
         (old / "offsets" / "0").write_text(damaged)
         with pytest.raises(InvalidConfigError, match="damaged"):
-            carry(old, tmp_path / "new", hundred_less)
+            convert(old, tmp_path / "new", hundred_less)

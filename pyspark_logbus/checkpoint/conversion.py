@@ -19,12 +19,12 @@ from pyspark_logbus.checkpoint import offset_log
 from pyspark_logbus.checkpoint.offset_log import KafkaOffsets, MicroBatch
 from pyspark_logbus.offsets import SourceOffset
 
-Place = Callable[[KafkaOffsets], SourceOffset]
+ConvertOffsets = Callable[[KafkaOffsets], SourceOffset]
 """Converts Kafka offsets to offsets of this cluster; raises LogbusError for an unknown
 partition."""
 
 
-class Moved(NamedTuple):
+class ConvertedOffset(NamedTuple):
     """One partition's offset at the end of the last batch."""
 
     source: int
@@ -35,7 +35,7 @@ class Moved(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Conversion:
     """The result of a conversion.
 
     ``batch`` is the number of the last planned batch. Spark repeats that batch unless
@@ -44,10 +44,10 @@ class Carried:
 
     batch: int
     is_completed: bool
-    offsets: list[Moved] = field(default_factory=list)
+    offsets: list[ConvertedOffset] = field(default_factory=list)
 
 
-def carry(old: Path, new: Path, place: Place) -> Carried:
+def convert(old: Path, new: Path, convert_offsets: ConvertOffsets) -> Conversion:
     """Copy the checkpoint ``old`` to the folder ``new``, which must not exist. ``new`` appears only
     when it is complete.
 
@@ -63,13 +63,13 @@ def carry(old: Path, new: Path, place: Place) -> Carried:
             f"{old / 'offsets'}/0 is missing. Name a local copy of the query's checkpointLocation"
         )
     last = numbers[-1]
-    carried = Carried(last, last in _numbers(old / "commits"))
+    conversion = Conversion(last, last in _numbers(old / "commits"))
     written = {}
     for number in numbers[-2:]:
         name = old / "offsets" / str(number)
         batch = offset_log.read_batch(str(name), name.read_text("utf-8"))
-        written[number] = _carried(old, number, batch, place, carried)
-    if not carried.offsets:
+        written[number] = _converted(old, number, batch, convert_offsets, conversion)
+    if not conversion.offsets:
         raise InvalidConfigError(
             f"{old} has no Kafka source, so nothing needs conversion. Use a checkpoint of "
             'format("logbus") as it is'
@@ -90,34 +90,40 @@ def carry(old: Path, new: Path, place: Place) -> Carried:
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    return carried
+    return conversion
 
 
-def _carried(
-    old: Path, number: int, batch: MicroBatch, place: Place, carried: Carried
+def _converted(
+    old: Path,
+    number: int,
+    batch: MicroBatch,
+    convert_offsets: ConvertOffsets,
+    conversion: Conversion,
 ) -> MicroBatch:
     """Return the batch with logbus's offsets. Append the offsets of its partitions to
-    ``carried``."""
+    ``conversion``."""
     ends = []
     for source, line in enumerate(batch.ends):
         asked = offset_log.kafka_offsets(line)
         if asked is None:
             ends.append(line)
             continue
-        end = place(asked)
-        if number == carried.batch == 0 and not carried.is_completed:
-            end = _with_begin(old, source, end, place)
+        end = convert_offsets(asked)
+        if number == conversion.batch == 0 and not conversion.is_completed:
+            end = _with_begin(old, source, end, convert_offsets)
         ends.append(offset_log.line(end))
-        if number == carried.batch:
-            carried.offsets.extend(
-                Moved(source, tp.topic, tp.partition,
+        if number == conversion.batch:
+            conversion.offsets.extend(
+                ConvertedOffset(source, tp.topic, tp.partition,
                       asked[tp.topic][str(tp.partition)], at.offset)
                 for tp, at in sorted(end.partitions().items())
             )  # fmt: skip
     return batch._replace(ends=tuple(ends))
 
 
-def _with_begin(old: Path, source: int, end: SourceOffset, place: Place) -> SourceOffset:
+def _with_begin(
+    old: Path, source: int, end: SourceOffset, convert_offsets: ConvertOffsets
+) -> SourceOffset:
     """Add the start offsets to the end offset of a first batch that Spark repeats.
 
     Spark's offset log has no start offsets, so the source's offset must have them.
@@ -129,7 +135,7 @@ def _with_begin(old: Path, source: int, end: SourceOffset, place: Place) -> Sour
             f"no batch of {old} was completed, and {file} does not hold its start offsets. "
             "Start the query with a new checkpointLocation and its startingOffsets"
         )
-    return SourceOffset(end.cluster_id, end.topics, place(begin).topics)
+    return SourceOffset(end.cluster_id, end.topics, convert_offsets(begin).topics)
 
 
 def _numbers(folder: Path) -> list[int]:
