@@ -85,11 +85,11 @@ def for_tasks(
     # This import runs only on the driver.
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.operations.requests import FIRST_CONTACT_MS
-    from pyspark_logbus.first_contact import told
+    from pyspark_logbus.first_contact import warn_if_silent
 
     with (
         Admin(servers, client_id=client_id, timeout_ms=timeout_ms, security=security) as admin,
-        told(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
+        warn_if_silent(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
     ):
         admin.cluster(())
         found = admin.security_without_password()

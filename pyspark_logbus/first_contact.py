@@ -19,17 +19,17 @@ log = logging.getLogger("pyspark_logbus")
 
 HINT_S = 1.0
 """Seconds without a response before the first warning of a new query."""
-PATIENCE_S = 10.0
+RUNNING_HINT_S = 10.0
 """Seconds without a response before the first warning of a running query. A restarted broker
 answers by then."""
-AGAIN_S = 60.0
+WARNING_INTERVAL_S = 60.0
 """Seconds between two warnings of a running query."""
 
 CURE = "is the address right, and does the cluster run? (logbus status, logbus doctor)"
 
 
 @contextmanager
-def told(servers: str, seconds: float) -> Iterator[None]:
+def warn_if_silent(servers: str, seconds: float) -> Iterator[None]:
     """Warn if the block, which sends the first request to ``servers``, takes more than one second.
 
     The warning says that the request is retried for ``seconds``. A NoBrokersError of the block gets
@@ -56,25 +56,25 @@ class Silence:
         self._monotonic = monotonic
         self._since: float | None = None
         self._due = 0.0
-        self._told = False
+        self._has_warned = False
 
-    def look(self, problem: LogbusError | None, *, is_known: bool) -> None:
+    def check(self, problem: LogbusError | None, *, is_known: bool) -> None:
         """Warn if brokers have not answered for too long.
 
         ``is_known`` says whether they have answered this query before. ``problem`` is the current
         error, or None. An error that a broker returned counts as an answer.
         """
         if is_known and not isinstance(problem, NoBrokersError):
-            if self._told:
+            if self._has_warned:
                 log.warning("bootstrap.servers=%s: brokers answer again", self._servers)
-            self._since, self._told = None, False
+            self._since, self._has_warned = None, False
             return
         now = self._monotonic()
         if self._since is None:
             self._since = now
-            self._due = now + (PATIENCE_S if is_known else HINT_S)
+            self._due = now + (RUNNING_HINT_S if is_known else HINT_S)
         if now >= self._due:
-            self._due, self._told = now + AGAIN_S, True
+            self._due, self._has_warned = now + WARNING_INTERVAL_S, True
             why = problem or "no broker answers"
             text = "bootstrap.servers=%s: the query waits, for %.0f s now: %s; %s"
             log.warning(text, self._servers, now - self._since, why, CURE)

@@ -103,7 +103,7 @@ class OffsetReader:
         once_ms = min(options.request_timeout_ms, FIRST_CONTACT_MS)
         pauses_ms = options.retries * options.retry_interval_ms
         seconds = ((options.retries + 1) * once_ms + pauses_ms) / 1000
-        return first_contact.told(options.bootstrap_servers, seconds)
+        return first_contact.warn_if_silent(options.bootstrap_servers, seconds)
 
     def partitions(self, known: Collection[str] = ()) -> dict[TopicPartition, str]:
         """Return the partitions to read with their topic ids.

@@ -129,7 +129,7 @@ class StreamPlanner:
             # The user was deleted or its password changed. A retry cannot mend this, so the query
             # must fail with the error.
             raise problem
-        self._silence.look(problem, is_known=live is not None)
+        self._silence.check(problem, is_known=live is not None)
         if live is None:
             return document
         self._check_cluster(start, live)

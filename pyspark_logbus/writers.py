@@ -172,7 +172,7 @@ def _check_topic(options: WriteOptions) -> None:
     # client.
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.operations.requests import FIRST_CONTACT_MS
-    from pyspark_logbus.first_contact import told
+    from pyspark_logbus.first_contact import warn_if_silent
 
     servers, timeout_ms = options.bootstrap_servers, options.request_timeout_ms
     names = (options.topic,) if options.topic else ()
@@ -181,7 +181,7 @@ def _check_topic(options: WriteOptions) -> None:
         Admin(
             servers, client_id=options.client_id, timeout_ms=timeout_ms, security=security
         ) as admin,
-        told(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
+        warn_if_silent(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
     ):
         topic = admin.cluster(names).topics.get(options.topic)
         if options.topic and (topic is None or topic.error is not None):

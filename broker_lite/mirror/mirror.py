@@ -217,7 +217,9 @@ class Mirror:
             changes = planning.settings_to_alter(wanted, current["topic", name], given)
             if changes:
                 self.target.admin.alter_configs(name, changes)
-                self._log.write(f"topic {name}: {planning.told(changes)}, as at the source")
+                self._log.write(
+                    f"topic {name}: {planning.describe_changes(changes)}, as at the source"
+                )
             self._checkpoint.settings[name] = wanted.values
             first = self.copies.get(TopicPartition(name, 0))
             if first is not None and given != wanted.values:

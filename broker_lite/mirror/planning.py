@@ -136,7 +136,7 @@ def settings_to_alter(
     return changes
 
 
-def told(changes: Mapping[str, str | None]) -> str:
+def describe_changes(changes: Mapping[str, str | None]) -> str:
     """Format changed settings for a log line."""
     return ", ".join(
         f"{name} removed" if value is None else f"{name}={value}" for name, value in changes.items()

@@ -126,7 +126,10 @@ def test_setting_removed_at_the_source_is_removed_if_the_mirror_had_set_it() -> 
     )
     changes = planning.settings_to_alter(wanted, now, given)
     assert changes == {"segment.ms": None}
-    assert planning.told(changes | {"retention.ms": "5"}) == "segment.ms removed, retention.ms=5"
+    assert (
+        planning.describe_changes(changes | {"retention.ms": "5"})
+        == "segment.ms removed, retention.ms=5"
+    )
 
 
 def plan(source: CommittedOffset, target: CommittedOffset | None) -> list[planning.GroupRow]:

@@ -42,11 +42,11 @@ def test_sink_names_the_address_before_sending_rows(impatient, caplog, topic):
 
 
 def test_first_contact_adds_no_warning_to_other_errors(caplog):
-    with first_contact.told(NOBODY, 5):
+    with first_contact.warn_if_silent(NOBODY, 5):
         pass
     with (
         pytest.raises(UnknownTopicOrPartitionError, match="_PARTITION] no"),
-        first_contact.told(NOBODY, 5),
+        first_contact.warn_if_silent(NOBODY, 5),
     ):
         raise UnknownTopicOrPartitionError("no")
     assert not caplog.messages
@@ -56,27 +56,27 @@ def test_waiting_query_logs_that_it_waits(caplog):
     now = 100.0
     silence = Silence(NOBODY, lambda: now)
     gone = NoBrokersError("refused")
-    silence.look(None, is_known=False)
+    silence.check(None, is_known=False)
     now += 0.9
-    silence.look(gone, is_known=False)
+    silence.check(gone, is_known=False)
     assert not caplog.messages
     for _ in range(3):
         now += 0.2
-        silence.look(gone, is_known=False)
+        silence.check(gone, is_known=False)
     assert len(caplog.messages) == 1
     assert f"bootstrap.servers={NOBODY}: the query waits, for 1 s now" in caplog.text
     assert "refused" in caplog.text
-    now += first_contact.AGAIN_S
-    silence.look(gone, is_known=False)
+    now += first_contact.WARNING_INTERVAL_S
+    silence.check(gone, is_known=False)
     assert len(caplog.messages) == 2
-    silence.look(None, is_known=True)
+    silence.check(None, is_known=True)
     assert "answer again" in caplog.messages[2]
     # No warning follows: the cluster answered before, so it may restart, and a broker that returns
     # an error is not silent.
     for _ in range(9):
-        silence.look(gone, is_known=True)
+        silence.check(gone, is_known=True)
         now += 1
-    silence.look(LeaderNotAvailableError("none"), is_known=True)
+    silence.check(LeaderNotAvailableError("none"), is_known=True)
     now += 100
-    silence.look(gone, is_known=True)
+    silence.check(gone, is_known=True)
     assert len(caplog.messages) == 3
