@@ -142,7 +142,7 @@ class PartitionStart(NamedTuple):
     grant: int
 
 
-class StreamGive(NamedTuple):
+class StreamAssign(NamedTuple):
     """A stream owns a partition from now on."""
 
     stream: int
@@ -150,7 +150,7 @@ class StreamGive(NamedTuple):
     start: PartitionStart
 
 
-class StreamTake(NamedTuple):
+class StreamRevoke(NamedTuple):
     """Ask a stream to stop reading a partition. The machine waits a short time for ``Settled``."""
 
     stream: int
@@ -187,8 +187,8 @@ Effect = (
     | List
     | Write
     | Beat
-    | StreamGive
-    | StreamTake
+    | StreamAssign
+    | StreamRevoke
     | StreamLose
     | CommitAnswer
     | RefuseJoin

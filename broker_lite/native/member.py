@@ -36,10 +36,10 @@ from broker_lite.native.events import (
     Restart,
     SessionConnected,
     Settled,
+    StreamAssign,
     StreamCommit,
-    StreamGive,
     StreamLose,
-    StreamTake,
+    StreamRevoke,
     Write,
     WriteDone,
 )
@@ -54,10 +54,10 @@ RECONNECT_S = 0.5
 class Readers(Protocol):
     """The streams that read the member's partitions."""
 
-    def give(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
+    def assign(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
         """Start to read a partition."""
 
-    def take(self, stream: int, tp: TopicPartition) -> None:
+    def revoke(self, stream: int, tp: TopicPartition) -> None:
         """Stop reading a partition, then call ``NativeShell.settled``."""
 
     def lose(self, stream: int, tp: TopicPartition) -> None:
@@ -202,10 +202,10 @@ class NativeShell:
         match effect:
             case Get() | List() | Write() | Beat():
                 self._spawn(self._ask(effect, self._connection))
-            case StreamGive(stream, tp, start):
-                self._readers.give(stream, tp, start)
-            case StreamTake(stream, tp):
-                self._readers.take(stream, tp)
+            case StreamAssign(stream, tp, start):
+                self._readers.assign(stream, tp, start)
+            case StreamRevoke(stream, tp):
+                self._readers.revoke(stream, tp)
             case StreamLose(stream, tp):
                 self._readers.lose(stream, tp)
             case CommitAnswer():

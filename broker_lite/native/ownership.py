@@ -29,10 +29,10 @@ from broker_lite.native.events import (
     ALL,
     CommitAnswer,
     PartitionStart,
+    StreamAssign,
     StreamCommit,
-    StreamGive,
     StreamLose,
-    StreamTake,
+    StreamRevoke,
 )
 from broker_lite.native.pending_requests import BACKOFF_MAX_MS, PendingRequests, backoff_ms
 from broker_lite.native.view import WatchedTopic
@@ -49,7 +49,7 @@ METADATA_BYTES_MAX = 4096
 NO_OFFSET = -1
 """The offset in the offset znode of a claimed partition without a commit."""
 
-OWNED, TAKEN, RELEASED = "owned", "taken", "released"
+OWNED, REVOKED, RELEASED = "owned", "revoked", "released"
 READING, WRITING, LOOKING, WAITING = "reading", "writing", "looking", "waiting"
 
 
@@ -153,7 +153,7 @@ class Ownership:
             if fits and wanted is not None and owned.topic_id == wanted[1].topic_id:
                 return
             if owned.state == OWNED:
-                self._take(tp, owned)
+                self._revoke(tp, owned)
         elif claim is not None:
             if claim.stage == WRITING or (wanted is not None and claim.stream == wanted[0]):
                 return
@@ -245,7 +245,7 @@ class Ownership:
             committed = None if found.offset == NO_OFFSET else found
             is_added = tp.partition >= wanted[1].first_count
             start = PartitionStart(committed, is_added, owned.topic_id, owned.grant)
-            self._requests.out.append(StreamGive(owned.stream, tp, start))
+            self._requests.out.append(StreamAssign(owned.stream, tp, start))
             return
         if wanted is None:
             del self.claims[tp]
@@ -299,15 +299,15 @@ class Ownership:
 
     # Methods that release partitions.
 
-    def _take(self, tp: TopicPartition, owned: OwnedPartition) -> None:
-        owned.state = TAKEN
+    def _revoke(self, tp: TopicPartition, owned: OwnedPartition) -> None:
+        owned.state = REVOKED
         owned.due_ms = self._requests.now_ms + GRACE_MS
-        self._requests.out.append(StreamTake(owned.stream, tp))
+        self._requests.out.append(StreamRevoke(owned.stream, tp))
 
     def settled(self, tp: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
         """Release a partition whose reader has stopped. Ignore a report about an earlier grant."""
         owned = self.owned.get(tp)
-        if owned is not None and owned.state == TAKEN and owned.grant == grant:
+        if owned is not None and owned.state == REVOKED and owned.grant == grant:
             owned.final = final
             self._release(tp, owned)
 
@@ -542,7 +542,7 @@ class Ownership:
 
     def next_ms(self) -> int | None:
         """Return the time in ms at which ``pass_time`` has work to do, or None."""
-        times = [owned.due_ms for owned in self.owned.values() if owned.state == TAKEN]
+        times = [owned.due_ms for owned in self.owned.values() if owned.state == REVOKED]
         times += [claim.retry_ms for claim in self.claims.values() if claim.stage == WAITING]
         return min(times, default=None)
 
@@ -550,7 +550,7 @@ class Ownership:
         """Revoke partitions whose readers did not stop in time, and retry due claims."""
         now_ms = self._requests.now_ms
         for tp, owned in list(self.owned.items()):
-            if owned.state == TAKEN and owned.due_ms <= now_ms:
+            if owned.state == REVOKED and owned.due_ms <= now_ms:
                 self._requests.out.append(StreamLose(owned.stream, tp))
                 self._release(tp, owned)
         for tp, claim in list(self.claims.items()):

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from broker_lite.client.boottime_clock import lease_ms
-from broker_lite.client.consuming.changes import Change, Give, Lose, Standing, Take
+from broker_lite.client.consuming.changes import Assign, Change, Lose, Revoke, Standing
 from broker_lite.client.consuming.reader_core import ReaderCore
 from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
 from broker_lite.metadata.znodes import NativeSubscription
@@ -64,12 +64,12 @@ class SessionDispatcher:
         self._readers = readers
         self.refused: LogbusError | None = None
 
-    def give(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
+    def assign(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
         standing = Standing(start.committed, start.is_added, start.topic_id)
-        self._add(stream, Give({tp: start.grant}, {tp: standing}))
+        self._add(stream, Assign({tp: start.grant}, {tp: standing}))
 
-    def take(self, stream: int, tp: TopicPartition) -> None:
-        self._add(stream, Take(0, frozenset((tp,))))
+    def revoke(self, stream: int, tp: TopicPartition) -> None:
+        self._add(stream, Revoke(0, frozenset((tp,))))
 
     def lose(self, stream: int, tp: TopicPartition) -> None:
         self._add(stream, Lose(frozenset((tp,))))

@@ -155,11 +155,11 @@ class NativeMember:
 
     # The member calls the methods below.
 
-    def give(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
+    def assign(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
         self.at[tp] = 0 if start.committed is None else start.committed.offset
         self.grants[tp] = start.grant
 
-    def take(self, stream: int, tp: TopicPartition) -> None:
+    def revoke(self, stream: int, tp: TopicPartition) -> None:
         if tp in self.at:
             row = None if self.world.is_idle else self.row(tp)
             grant = self.grants[tp]

@@ -41,7 +41,7 @@ class MembershipMachine:
         self.now_ms = 0
         self.lines: list[str] = []
         self.asked: dict[str, int] = {}
-        self.taken = 0
+        self.revocation = 0
         self.is_there = True
         self.topics: dict[str, ev.TopicFacts] = {}
         config = MemberConfig(
@@ -120,7 +120,7 @@ class MembershipMachine:
         self._step(ev.CallFailed(tag, NetworkError("the connection ended")))
 
     def _stopped(self, words: Words) -> None:
-        self._step(ev.Stopped(int(words.get("number", self.taken))))
+        self._step(ev.Stopped(int(words.get("number", self.revocation))))
 
     def _polled(self, words: Words) -> None:
         self._step(ev.Polled())
@@ -165,8 +165,8 @@ class MembershipMachine:
                     self._step(ev.Answered(tag, found))
                 case ev.Ask(tag, call, _, _):
                     self.asked[NAMES[type(call)]] = tag
-                case ev.Take(number, _):
-                    self.taken = number
+                case ev.Revoke(number, _):
+                    self.revocation = number
 
     def _told(self, effect: ev.Effect) -> str:
         match effect:
@@ -176,10 +176,10 @@ class MembershipMachine:
                 return f"look at {'all topics' if names is None else ' '.join(names)}"
             case ev.Ask(_, call, _, _):
                 return self._asks(call)
-            case ev.Give(grants):
-                return f"give {_listed(grants)}"
-            case ev.Take(number, tps):
-                return f"take {_listed(tps)} (number {number})"
+            case ev.Assign(grants):
+                return f"assign {_listed(grants)}"
+            case ev.Revoke(number, tps):
+                return f"revoke {_listed(tps)} (number {number})"
             case ev.Lose(tps):
                 return f"lose {_listed(tps)}"
             case ev.Unread(member_id, error):

@@ -277,12 +277,12 @@ class NativeVerb:
                 answer = None if self.is_deaf_to_writes else ev.WriteDone(tag, refused)
             case ev.Beat(tag):
                 answer = ev.Beaten(tag)
-            case ev.StreamGive(stream, tp, start):
+            case ev.StreamAssign(stream, tp, start):
                 at = "nowhere" if start.committed is None else start.committed.offset
                 added = ", added later" if start.is_added else ""
-                self.lines.append(f"{self.now_ms}: give {_text(tp)} to {stream}, at {at}{added}")
-            case ev.StreamTake(stream, tp):
-                self.lines.append(f"{self.now_ms}: take {_text(tp)} from {stream}")
+                self.lines.append(f"{self.now_ms}: assign {_text(tp)} to {stream}, at {at}{added}")
+            case ev.StreamRevoke(stream, tp):
+                self.lines.append(f"{self.now_ms}: revoke {_text(tp)} from {stream}")
             case ev.StreamLose(stream, tp):
                 self.lines.append(f"{self.now_ms}: lose {_text(tp)}, of {stream}")
             case ev.CommitAnswer(number, errors):

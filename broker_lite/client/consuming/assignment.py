@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker_lite.client.consuming.changes import Change, Give, Lose, Standing, Take
+from broker_lite.client.consuming.changes import Assign, Change, Lose, Revoke, Standing
 from broker_lite.client.consuming.deleted_topics import DeletedTopics
 from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.consuming.starting import Starts
@@ -21,7 +21,8 @@ class Release(NamedTuple):
 
     is_lost: bool
     numbers: list[int]
-    """The number of each revocation (``Take.number``), which the reader reports when it is done."""
+    """The number of each revocation (``Revoke.number``), which the reader reports when it is
+    done."""
     grants: dict[TopicPartition, int | None]
     """The partitions, each with the number of the grant under which the reader has it."""
 
@@ -57,7 +58,7 @@ class AssignmentQueue:
         """
         if self.gone is not None:
             self.gone.release()
-        kind: type[Take] | type[Lose] | None = None
+        kind: type[Revoke] | type[Lose] | None = None
         numbers: list[int] = []
         tps: list[TopicPartition] = []
         while self.queue and (kind is None or isinstance(self.queue[0], kind)):
@@ -65,13 +66,13 @@ class AssignmentQueue:
             match change:
                 case Starts():
                     self._collector.begin(*change)
-                case Give(grants, standings):
+                case Assign(grants, standings):
                     self.pending |= {tp: standings.get(tp) for tp in grants}
                     self._grants |= grants
-                case Take(number, taken):
-                    kind = Take
+                case Revoke(number, revoked):
+                    kind = Revoke
                     numbers.append(number)
-                    tps += taken
+                    tps += revoked
                 case Lose(lost):
                     kind = Lose
                     tps += lost

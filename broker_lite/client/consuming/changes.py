@@ -36,7 +36,7 @@ class Standing(NamedTuple):
 NO_STANDINGS: Mapping[TopicPartition, Standing] = MappingProxyType({})
 
 
-class Give(NamedTuple):
+class Assign(NamedTuple):
     """Assign partitions to the reader.
 
     ``grants`` has a unique number for each partition. The reader looks up the committed offset of a
@@ -47,7 +47,7 @@ class Give(NamedTuple):
     standings: Mapping[TopicPartition, Standing] = NO_STANDINGS
 
 
-class Take(NamedTuple):
+class Revoke(NamedTuple):
     """Revoke partitions: the reader commits and releases them, then reports ``number``."""
 
     number: int
@@ -60,4 +60,4 @@ class Lose(NamedTuple):
     tps: frozenset[TopicPartition]
 
 
-Change = Give | Take | Lose
+Change = Assign | Revoke | Lose

@@ -1,7 +1,7 @@
 """``ConsumerMembership``: the port through which a group assigns partitions to a consumer and
 revokes them.
 
-A membership appends ``Give``, ``Take`` and ``Lose`` to its reader's ``AssignmentQueue``.
+A membership appends ``Assign``, ``Revoke`` and ``Lose`` to its reader's ``AssignmentQueue``.
 Implementations: ``NoMembership``, ``KafkaMembership`` and ``NativeMembership``.
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from broker_lite.client.consuming.changes import Give, Lose, Take
+from broker_lite.client.consuming.changes import Assign, Lose, Revoke
 from broker_lite.errors import LogbusError
 
 LANE_JOIN, LANE_BEAT = "group", "group-beat"
@@ -46,7 +46,7 @@ class CallFailed(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The reader committed and released the partitions of a ``Take``."""
+    """The reader committed and released the partitions of a ``Revoke``."""
 
     number: int
 
@@ -122,4 +122,4 @@ class LeftGroup(NamedTuple):
     """The member has left the group, or was not in it."""
 
 
-Effect = Find | Ask | Describe | Give | Take | Lose | Idle | Unread | Refuse | LeftGroup
+Effect = Find | Ask | Describe | Assign | Revoke | Lose | Idle | Unread | Refuse | LeftGroup

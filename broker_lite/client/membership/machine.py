@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from broker_lite.client.consuming.changes import Give, Lose, MemberIdentity, Take
+from broker_lite.client.consuming.changes import Assign, Lose, MemberIdentity, Revoke
 from broker_lite.client.membership import assignors
 from broker_lite.client.membership.errors import explained
 from broker_lite.client.membership.events import (
@@ -120,8 +120,8 @@ class MemberMachine:
         known."""
         self._said: frozenset[TopicPartition] = frozenset()
         """The owned partitions that the last join reported."""
-        self._takes: dict[int, set[TopicPartition]] = {}
-        """The revoked partitions that the reader has not released yet, by ``Take.number``."""
+        self._revocations: dict[int, set[TopicPartition]] = {}
+        """The revoked partitions that the reader has not released yet, by ``Revoke.number``."""
         self._numbers = 0
 
     # Methods and properties for the caller of this machine.
@@ -163,7 +163,7 @@ class MemberMachine:
             case CallFailed(tag, error):
                 self._hear(tag, error)
             case Stopped(number):
-                self._drop(self._takes.pop(number, ()))
+                self._drop(self._revocations.pop(number, ()))
             case Polled() if self.phase == IDLE:
                 self._begin()
             case Look():
@@ -239,7 +239,7 @@ class MemberMachine:
         """Return whether the join must wait. It waits if no join is needed, while the reader
         releases partitions, and while no topic is known that matches."""
         is_blind = self._topics.are_unknown and self._looking is not None
-        return not self._must_join or bool(self._takes) or is_blind
+        return not self._must_join or bool(self._revocations) or is_blind
 
     def _prepare(self) -> None:
         """Release partitions before a join. An eager member releases all, a cooperative member only
@@ -247,12 +247,12 @@ class MemberMachine:
         if self._config.is_cooperative or not self.owned:
             self._join()
         else:
-            self._take(frozenset(self.owned))
+            self._revoke(frozenset(self.owned))
 
-    def _take(self, tps: frozenset[TopicPartition]) -> None:
+    def _revoke(self, tps: frozenset[TopicPartition]) -> None:
         self._numbers += 1
-        self._takes[self._numbers] = set(tps)
-        self._out.append(Take(self._numbers, tps))
+        self._revocations[self._numbers] = set(tps)
+        self._out.append(Revoke(self._numbers, tps))
 
     def _join(self) -> None:
         config = self._config
@@ -345,7 +345,7 @@ class MemberMachine:
         gone = frozenset(self.owned.keys() - share)
         new = sorted(share - self.owned.keys())
         if gone:
-            self._take(gone)
+            self._revoke(gone)
         if gone or self._said - share:
             # Join again and report neither the revoked partitions nor those lost since the last
             # join, so that other members get them.
@@ -355,7 +355,7 @@ class MemberMachine:
             self._grants += len(new)
             self.owned |= grants
             self._topic_ids |= self._topics.ids(new)
-            self._out.append(Give(grants))
+            self._out.append(Assign(grants))
 
     def _join_failed(self, error: LogbusError) -> None:
         """Handle a failed join or sync: return to the step that the error requires, and retry."""
@@ -479,7 +479,7 @@ class MemberMachine:
 
     def _lose(self, tps: frozenset[TopicPartition]) -> None:
         self._drop(tps)
-        self._takes = {n: left for n, row in self._takes.items() if (left := row - tps)}
+        self._revocations = {n: left for n, row in self._revocations.items() if (left := row - tps)}
         self._out.append(Lose(tps))
 
     def _drop(self, tps: Iterable[TopicPartition]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from broker_lite.client.consuming.changes import Change, Give, Lose, MemberIdentity, Take
+from broker_lite.client.consuming.changes import Assign, Change, Lose, MemberIdentity, Revoke
 from broker_lite.client.membership.events import (
     Answered,
     Ask,
@@ -47,7 +47,7 @@ NATIVE = "Native"
 WHY_MS = 1500.0
 """Milliseconds for which an error waits for its explanation. It must be less than the 3 s for which
 a constructor waits for the first assignment."""
-NEWS = (Give, Take, Lose, Idle, Refuse, LeftGroup)
+NEWS = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
 
 
 class MemberShell:
@@ -168,7 +168,7 @@ class MemberShell:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Give() | Take() | Lose():
+            case Assign() | Revoke() | Lose():
                 self._on_change(effect)
             case Find(tag):
                 self._spawn(tag, self._find())

@@ -10,7 +10,7 @@ import pytest
 from support.data_calls import rows_batch
 from support.faces import Face
 
-from broker_lite.client.consuming.changes import Give, Lose
+from broker_lite.client.consuming.changes import Assign, Lose
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.starting import Begun, Starts
 from broker_lite.client.consuming.waits import Request
@@ -140,7 +140,7 @@ def test_partition_lost_while_its_start_is_requested_is_not_read(
         yield
 
     monkeypatch.setattr(case.kind, "beginnings", beginnings)
-    queue.append(Give({KEPT: 1, GOING: 2}))
+    queue.append(Assign({KEPT: 1, GOING: 2}))
     assert consumer.poll() == []
     assert consumer.assignment() == [KEPT]
     assert not consumer.core.has_changes

@@ -57,10 +57,10 @@ class NativeReader:
             make_store=world.service.client, now_ms=lambda: loop.time() * 1000,
         )  # fmt: skip
 
-    def give(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
+    def assign(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
         self.given.put_nowait(None if start.committed is None else start.committed.offset)
 
-    def take(self, stream: int, tp: TopicPartition) -> None:
+    def revoke(self, stream: int, tp: TopicPartition) -> None:
         self.member.settled(tp, None, 1)
 
     def lose(self, stream: int, tp: TopicPartition) -> None:
