@@ -216,7 +216,7 @@ def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
         kafka = [record.value for record in consumer.poll(10.0, max_records=1)]
         asleep(60.0)
         assert consumer.poll(0.1) == []
-        consumer.core.membership.member.look()  # type: ignore[attr-defined]
+        consumer.core.membership.member.refresh_topics()  # type: ignore[attr-defined]
         kafka += drain([consumer], set(sent) - set(kafka))
     assert sorted(got) == sorted(kafka) == sorted(sent)
 

@@ -126,7 +126,7 @@ class MembershipMachine:
         self._step(ev.Polled())
 
     def _look(self, words: Words) -> None:
-        self._step(ev.Look())
+        self._step(ev.RefreshTopics())
 
     def _close(self, words: Words) -> None:
         self._step(ev.Close())
@@ -151,7 +151,7 @@ class MembershipMachine:
         for effect in self.machine.step(self.now_ms, event):
             self.lines.append(f"{self.now_ms}: {self._told(effect)}")
             match effect:
-                case ev.Find(tag):
+                case ev.FindCoordinator(tag):
                     away = CoordinatorNotAvailableError()
                     self._step(
                         ev.Answered(tag, None) if self.is_there else ev.CallFailed(tag, away)
@@ -163,18 +163,18 @@ class MembershipMachine:
                         if names is None or name in names
                     }
                     self._step(ev.Answered(tag, found))
-                case ev.Ask(tag, call, _, _):
+                case ev.CallCoordinator(tag, call, _, _):
                     self.asked[NAMES[type(call)]] = tag
                 case ev.Revoke(number, _):
                     self.revocation = number
 
     def _told(self, effect: ev.Effect) -> str:
         match effect:
-            case ev.Find():
+            case ev.FindCoordinator():
                 return "find the coordinator"
             case ev.Describe(_, names):
                 return f"look at {'all topics' if names is None else ' '.join(names)}"
-            case ev.Ask(_, call, _, _):
+            case ev.CallCoordinator(_, call, _, _):
                 return self._asks(call)
             case ev.Assign(grants):
                 return f"assign {_listed(grants)}"
@@ -182,7 +182,7 @@ class MembershipMachine:
                 return f"revoke {_listed(tps)} (number {number})"
             case ev.Lose(tps):
                 return f"lose {_listed(tps)}"
-            case ev.Unread(member_id, error):
+            case ev.UnreadableMember(member_id, error):
                 return f"cannot read {member_id}: {error}"
             case ev.Refuse(error):
                 return f"refuse: {error}"

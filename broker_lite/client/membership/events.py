@@ -31,8 +31,8 @@ class Start(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """The result of a request: None for ``Find``, the topics for ``Describe``, or the coordinator's
-    response for ``Ask``."""
+    """The result of a request: None for ``FindCoordinator``, the topics for ``Describe``, or the
+    coordinator's response for ``CallCoordinator``."""
 
     tag: int
     value: Any
@@ -55,7 +55,7 @@ class Polled(NamedTuple):
     """The reader polls again, after the member had left the group because it did not poll."""
 
 
-class Look(NamedTuple):
+class RefreshTopics(NamedTuple):
     """Refresh the topic metadata, because it may be stale."""
 
 
@@ -71,19 +71,19 @@ class Close(NamedTuple):
     until its session ends."""
 
 
-Event = Start | Answered | CallFailed | Stopped | Polled | Look | MemberTick | Close
+Event = Start | Answered | CallFailed | Stopped | Polled | RefreshTopics | MemberTick | Close
 
 
 # The effects that ``MemberMachine.step`` returns.
 
 
-class Find(NamedTuple):
-    """Find the coordinator, to which later ``Ask`` effects go."""
+class FindCoordinator(NamedTuple):
+    """Find the coordinator, to which later ``CallCoordinator`` effects go."""
 
     tag: int
 
 
-class Ask(NamedTuple):
+class CallCoordinator(NamedTuple):
     """Send a request to the coordinator."""
 
     tag: int
@@ -104,7 +104,7 @@ class Idle(NamedTuple):
     again."""
 
 
-class Unread(NamedTuple):
+class UnreadableMember(NamedTuple):
     """The member leads the group and could not decode another member's subscription. That member
     gets no partitions."""
 
@@ -122,4 +122,15 @@ class LeftGroup(NamedTuple):
     """The member has left the group, or was not in it."""
 
 
-Effect = Find | Ask | Describe | Assign | Revoke | Lose | Idle | Unread | Refuse | LeftGroup
+Effect = (
+    FindCoordinator
+    | CallCoordinator
+    | Describe
+    | Assign
+    | Revoke
+    | Lose
+    | Idle
+    | UnreadableMember
+    | Refuse
+    | LeftGroup
+)

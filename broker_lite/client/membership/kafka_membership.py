@@ -82,7 +82,7 @@ class KafkaMembership:
         )
         patience_ms = config.metadata_max_age_ms + GONE_SLACK_MS
         reader.assignment.gone = DeletedTopics(
-            reader.collector, reader.engine, patience_ms, self.member.look
+            reader.collector, reader.engine, patience_ms, self.member.refresh_topics
         )
 
     @property

@@ -21,23 +21,23 @@ from broker_lite.client.membership.events import (
     LANE_BEAT,
     LANE_JOIN,
     Answered,
-    Ask,
+    CallCoordinator,
     CallFailed,
     Close,
     Describe,
     Effect,
     Event,
-    Find,
+    FindCoordinator,
     Idle,
     LeftGroup,
-    Look,
     MemberTick,
     Polled,
+    RefreshTopics,
     Refuse,
     Start,
     Stopped,
     TopicFacts,
-    Unread,
+    UnreadableMember,
 )
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.membership.topics import SubscribedTopics
@@ -98,7 +98,7 @@ class MemberMachine:
         self._now_ms = 0
         self._out: list[Effect] = []
         self._tag = 0
-        self._asked: dict[int, tuple[int, Callable[[Any], None]]] = {}
+        self._pending: dict[int, tuple[int, Callable[[Any], None]]] = {}
         self._sent_ms = 0
         """The time (ms) at which the request was sent whose answer is being handled."""
         self._calm_ms = 0
@@ -109,8 +109,8 @@ class MemberMachine:
         self._beat_ms = 0
         self._beating: int | None = None
         self._alive_ms = 0
-        self._look_ms = 0
-        self._looking: int | None = None
+        self._refresh_ms = 0
+        self._refreshing: int | None = None
         self._unread: frozenset[str] = frozenset()
         """Members whose subscriptions this leader could not decode."""
         self._protocol: str | None = None
@@ -118,7 +118,7 @@ class MemberMachine:
         self._topic_ids: dict[TopicPartition, str] = {}
         """The topic id of each assigned partition at the time of its assignment, if it was
         known."""
-        self._said: frozenset[TopicPartition] = frozenset()
+        self._reported: frozenset[TopicPartition] = frozenset()
         """The owned partitions that the last join reported."""
         self._revocations: dict[int, set[TopicPartition]] = {}
         """The revoked partitions that the reader has not released yet, by ``Revoke.number``."""
@@ -148,8 +148,8 @@ class MemberMachine:
             times.append(self._retry_ms)
         if self._beats():
             times.append(self._beat_ms)
-        if self._looking is None:
-            times.append(self._look_ms)
+        if self._refreshing is None:
+            times.append(self._refresh_ms)
         return min(times)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
@@ -159,43 +159,45 @@ class MemberMachine:
             case Start() if self.phase == NEW:
                 self._begin()
             case Answered(tag, value):
-                self._hear(tag, value)
+                self._complete(tag, value)
             case CallFailed(tag, error):
-                self._hear(tag, error)
+                self._complete(tag, error)
             case Stopped(number):
                 self._drop(self._revocations.pop(number, ()))
             case Polled() if self.phase == IDLE:
                 self._begin()
-            case Look():
-                self._look_ms = now_ms
+            case RefreshTopics():
+                self._refresh_ms = now_ms
             case MemberTick(is_alive):
                 self._alive_ms = now_ms if is_alive else self._alive_ms
             case Close():
                 self._close()
         if self.phase == ACTIVE:
-            self._go_on()
+            self._advance()
         out, self._out = self._out, []
         return out
 
     # Methods that send requests and handle the answers.
 
-    def _ask(self, call: Any, lane: str, then: Callable[[Any], None], timeout_ms: int = 0) -> int:
+    def _call(self, call: Any, lane: str, then: Callable[[Any], None], timeout_ms: int = 0) -> int:
         tag = self._new_tag(then)
-        self._out.append(Ask(tag, call, lane, timeout_ms or self._config.request_timeout_ms))
+        self._out.append(
+            CallCoordinator(tag, call, lane, timeout_ms or self._config.request_timeout_ms)
+        )
         return tag
 
     def _new_tag(self, then: Callable[[Any], None]) -> int:
         self._tag += 1
-        self._asked[self._tag] = (self._now_ms, then)
+        self._pending[self._tag] = (self._now_ms, then)
         return self._tag
 
-    def _hear(self, tag: int, value: Any) -> None:
-        asked = self._asked.pop(tag, None)
-        if asked is not None:
-            self._sent_ms, then = asked
+    def _complete(self, tag: int, value: Any) -> None:
+        pending = self._pending.pop(tag, None)
+        if pending is not None:
+            self._sent_ms, then = pending
             then(value)
 
-    def _again_later(self) -> None:
+    def _retry_later(self) -> None:
         self.doing = RESTING
         pause_ms = min(self._config.retry_backoff_ms << min(self._tries, 10), BACKOFF_MAX_MS)
         self._retry_ms = self._now_ms + pause_ms
@@ -207,30 +209,30 @@ class MemberMachine:
         self.phase = ACTIVE
         self._must_join = True
         self._alive_ms = self._retry_ms = self._now_ms
-        self._look_ms = self._now_ms
+        self._refresh_ms = self._now_ms
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         if self._now_ms - self._alive_ms >= self._config.max_poll_interval_ms:
-            self._rest()
+            self._leave_idle()
             return
         if self._beats() and self._beat_ms <= self._now_ms:
             self._beat()
-        if self._looking is None and self._look_ms <= self._now_ms:
-            self._look()
+        if self._refreshing is None and self._refresh_ms <= self._now_ms:
+            self._refresh()
         if self.doing != RESTING or self._retry_ms > self._now_ms:
             return
         if not self._is_found:
             self.doing = FINDING
-            self._out.append(Find(self._new_tag(self._found)))
+            self._out.append(FindCoordinator(self._new_tag(self._found)))
         elif not self._waits_to_join():
-            self._prepare()
+            self._release_then_join()
 
     def _found(self, found: Any) -> None:
         if isinstance(found, LogbusError):
             if not found.retriable:
                 self._end(found)
                 return
-            self._again_later()
+            self._retry_later()
             return
         self.doing = RESTING
         self._is_found = True
@@ -238,10 +240,10 @@ class MemberMachine:
     def _waits_to_join(self) -> bool:
         """Return whether the join must wait. It waits if no join is needed, while the reader
         releases partitions, and while no topic is known that matches."""
-        is_blind = self._topics.are_unknown and self._looking is not None
+        is_blind = self._topics.are_unknown and self._refreshing is not None
         return not self._must_join or bool(self._revocations) or is_blind
 
-    def _prepare(self) -> None:
+    def _release_then_join(self) -> None:
         """Release partitions before a join. An eager member releases all, a cooperative member only
         the revoked ones."""
         if self._config.is_cooperative or not self.owned:
@@ -257,7 +259,7 @@ class MemberMachine:
     def _join(self) -> None:
         config = self._config
         self._must_join = False
-        self._said = frozenset(self.owned)
+        self._reported = frozenset(self.owned)
         self.doing = JOINING
         protocols = tuple(
             members.JoinProtocol(
@@ -274,7 +276,7 @@ class MemberMachine:
             protocols,
         )
         patience_ms = max(config.request_timeout_ms, config.gathering_ms + JOIN_SLACK_MS)
-        self._ask(call, LANE_JOIN, self._joined, patience_ms)
+        self._call(call, LANE_JOIN, self._joined, patience_ms)
 
     def _joined(self, answer: Any) -> None:
         error = _error_of(answer)
@@ -298,7 +300,9 @@ class MemberMachine:
             self._sync(())
             return
         candidates, unread = assignors.candidates(answer.protocol_name, answer.members)
-        self._out += [Unread(*row) for row in unread.items() if row[0] not in self._unread]
+        self._out += [
+            UnreadableMember(*row) for row in unread.items() if row[0] not in self._unread
+        ]
         self._unread = frozenset(unread)
         wanted = tuple(sorted({topic for each in candidates for topic in each.topics}))
         self.doing = DESCRIBING
@@ -309,7 +313,7 @@ class MemberMachine:
                 return
             skips = answer.skip_assignment
             self._topics.lead(wanted, found, assigns=not skips)
-            self._lose_made_again(found)
+            self._lose_recreated(found)
             self._sync(() if skips else self._shares(answer.protocol_name, candidates))
 
         self._out.append(Describe(self._new_tag(described), wanted))
@@ -323,10 +327,10 @@ class MemberMachine:
     def _sync(self, assignments: tuple[members.Assigned, ...]) -> None:
         self.doing = SYNCING
         config = self._config
-        who = self.generation, self.member_id, config.instance_id
-        call = members.SyncGroupRequest(self._group, *who, self._protocol, assignments)
+        identity = self.generation, self.member_id, config.instance_id
+        call = members.SyncGroupRequest(self._group, *identity, self._protocol, assignments)
         patience_ms = max(config.request_timeout_ms, config.gathering_ms + JOIN_SLACK_MS)
-        self._ask(call, LANE_JOIN, self._synced, patience_ms)
+        self._call(call, LANE_JOIN, self._synced, patience_ms)
 
     def _synced(self, answer: Any) -> None:
         error = _error_of(answer)
@@ -342,11 +346,11 @@ class MemberMachine:
         self.has_joined = True
         self._confirm()
         self._beat_ms = self._now_ms
-        gone = frozenset(self.owned.keys() - share)
+        revoked = frozenset(self.owned.keys() - share)
         new = sorted(share - self.owned.keys())
-        if gone:
-            self._revoke(gone)
-        if gone or self._said - share:
+        if revoked:
+            self._revoke(revoked)
+        if revoked or self._reported - share:
             # Join again and report neither the revoked partitions nor those lost since the last
             # join, so that other members get them.
             self._must_join = True
@@ -360,7 +364,7 @@ class MemberMachine:
     def _join_failed(self, error: LogbusError) -> None:
         """Handle a failed join or sync: return to the step that the error requires, and retry."""
         self._must_join = True
-        self._again_later()
+        self._retry_later()
         match error:
             case RebalanceInProgressError() | CoordinatorLoadInProgressError():
                 pass
@@ -387,7 +391,7 @@ class MemberMachine:
             self._group, self.generation, self.member_id, self._config.instance_id
         )
         generation = self.generation
-        self._beating = self._ask(
+        self._beating = self._call(
             call,
             LANE_BEAT,
             lambda answer: self._beaten(answer, generation),
@@ -445,23 +449,23 @@ class MemberMachine:
 
     # Methods that refresh the topics.
 
-    def _look(self) -> None:
-        self._look_ms = self._now_ms + self._config.metadata_max_age_ms
-        self._looking = self._new_tag(self._looked)
-        self._out.append(Describe(self._looking, self._topics.watched))
+    def _refresh(self) -> None:
+        self._refresh_ms = self._now_ms + self._config.metadata_max_age_ms
+        self._refreshing = self._new_tag(self._refreshed)
+        self._out.append(Describe(self._refreshing, self._topics.watched))
 
-    def _looked(self, found: Any) -> None:
-        self._looking = None
+    def _refreshed(self, found: Any) -> None:
+        self._refreshing = None
         if isinstance(found, LogbusError):
-            self._look_ms = self._now_ms + BACKOFF_MAX_MS
+            self._refresh_ms = self._now_ms + BACKOFF_MAX_MS
             return
         if self._topics.learn(found):
             self._must_join = True
-        self._lose_made_again(found)
+        self._lose_recreated(found)
         if self._topics.would_assign_otherwise(found) and self.doing == RESTING:
             self._must_join = True
 
-    def _lose_made_again(self, found: Mapping[str, TopicFacts]) -> None:
+    def _lose_recreated(self, found: Mapping[str, TopicFacts]) -> None:
         """Drop the partitions of a recreated topic, even if no refresh happened between its
         deletion and its recreation."""
         lost = set()
@@ -496,8 +500,8 @@ class MemberMachine:
             self._lose(frozenset(self.owned))
 
     def _forget(self) -> None:
-        self._asked.clear()
-        self._beating = self._looking = None
+        self._pending.clear()
+        self._beating = self._refreshing = None
         self._must_join = False
         self.doing = RESTING
 
@@ -506,10 +510,10 @@ class MemberMachine:
         if not self.member_id or self._config.instance_id is not None or not self._is_found:
             return False
         call = members.LeaveGroupRequest(self._group, self.member_id, None, reason)
-        self._ask(call, LANE_BEAT, then)
+        self._call(call, LANE_BEAT, then)
         return True
 
-    def _rest(self) -> None:
+    def _leave_idle(self) -> None:
         """Leave, because the reader is stuck or has ended, so that other members get the partitions
         (KIP-62)."""
         self._forget()
@@ -524,15 +528,15 @@ class MemberMachine:
             if self.phase == ENDED:
                 self._out.append(LeftGroup())
             return
-        was_there = self.phase == ACTIVE
+        was_active = self.phase == ACTIVE
         self._forget()
         self.phase = CLOSING
-        is_told = was_there and self._leave("the consumer was closed", lambda _: self._gone())
+        is_leaving = was_active and self._leave("the consumer was closed", lambda _: self._finish())
         self._lose_all()
-        if not is_told:
-            self._gone()
+        if not is_leaving:
+            self._finish()
 
-    def _gone(self) -> None:
+    def _finish(self) -> None:
         self.phase = ENDED
         self._out.append(LeftGroup())
 

@@ -14,23 +14,23 @@ from typing import Any
 from broker_lite.client.consuming.changes import Assign, Change, Lose, MemberIdentity, Revoke
 from broker_lite.client.membership.events import (
     Answered,
-    Ask,
+    CallCoordinator,
     CallFailed,
     Close,
     Describe,
     Effect,
     Event,
-    Find,
+    FindCoordinator,
     Idle,
     LeftGroup,
-    Look,
     MemberTick,
     Polled,
+    RefreshTopics,
     Refuse,
     Start,
     Stopped,
     TopicFacts,
-    Unread,
+    UnreadableMember,
 )
 from broker_lite.client.membership.machine import MemberMachine
 from broker_lite.client.membership.settings import MemberConfig
@@ -120,9 +120,9 @@ class MemberShell:
         self.is_idle = False
         self._post(Polled())
 
-    def look(self) -> None:
+    def refresh_topics(self) -> None:
         """Refresh the topic metadata soon."""
-        self._post(Look())
+        self._post(RefreshTopics())
 
     def close(self) -> None:
         """Leave the group. When this is done, ``is_closed`` is true, and the shell calls
@@ -170,12 +170,12 @@ class MemberShell:
         match effect:
             case Assign() | Revoke() | Lose():
                 self._on_change(effect)
-            case Find(tag):
+            case FindCoordinator(tag):
                 self._spawn(tag, self._find())
             case Describe(tag, topics):
                 self._spawn(tag, self._describe(topics))
-            case Ask():
-                self._ask(effect)
+            case CallCoordinator():
+                self._call(effect)
             case Idle():
                 self.is_idle = True
                 logger.warning(
@@ -184,7 +184,7 @@ class MemberShell:
                     self._group,
                     self._config.max_poll_interval_ms,
                 )
-            case Unread(member_id, error):
+            case UnreadableMember(member_id, error):
                 logger.warning(
                     "group %s: member %s gets no partitions: this consumer leads the group and "
                     "cannot decode that member's subscription: %s",
@@ -222,7 +222,7 @@ class MemberShell:
         else:
             self._step(Answered(tag, found))
 
-    def _ask(self, effect: Ask) -> None:
+    def _call(self, effect: CallCoordinator) -> None:
         assert self._coordinator is not None
         answered = partial(self._answered, effect.tag)
         exchange = CallExchange(effect.call)
