@@ -78,7 +78,7 @@ class KafkaMembership:
             now_ms=lease_clock,
             is_alive=self._is_alive,
             on_change=reader.assignment.queue.append,
-            on_news=reader.notify,
+            on_update=reader.notify,
         )
         patience_ms = config.metadata_max_age_ms + GONE_SLACK_MS
         reader.assignment.gone = DeletedTopics(

@@ -1,7 +1,7 @@
 """``MemberShell`` carries out a machine's effects on the shell of its consumer.
 
 Any thread may call its methods and read its public attributes. Everything else runs on the shell's
-thread. There it calls ``on_change`` and ``on_news``, which must not block.
+thread. There it calls ``on_change`` and ``on_update``, which must not block.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ NATIVE = "Native"
 WHY_MS = 1500.0
 """Milliseconds for which an error waits for its explanation. It must be less than the 3 s for which
 a constructor waits for the first assignment."""
-NEWS = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
+UPDATES = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
 
 
 class MemberShell:
     """The shell of one machine.
 
     ``is_alive`` returns whether the reader waits for records, or asked for records since the last
-    call. The shell calls ``on_change`` with each change for the reader, and ``on_news`` when the
+    call. The shell calls ``on_change`` with each change for the reader, and ``on_update`` when the
     reader must look at the member again.
     """
 
@@ -70,7 +70,7 @@ class MemberShell:
         now_ms: Callable[[], float],
         is_alive: Callable[[], bool],
         on_change: Callable[[Change], None],
-        on_news: Callable[[], None],
+        on_update: Callable[[], None],
     ) -> None:
         self.machine = MemberMachine(group, topics, pattern, config)
         self.identity: MemberIdentity | None = None
@@ -92,7 +92,7 @@ class MemberShell:
         self._now_ms = now_ms
         self._is_alive = is_alive
         self._on_change = on_change
-        self._on_news = on_news
+        self._on_update = on_update
         self._coordinator: Endpoint | None = None
         self._timer: Timer | None = None
 
@@ -126,7 +126,7 @@ class MemberShell:
 
     def close(self) -> None:
         """Leave the group. When this is done, ``is_closed`` is true, and the shell calls
-        ``on_news``."""
+        ``on_update``."""
         self._post(Close())
 
     def _post(self, event: Event) -> None:
@@ -146,10 +146,10 @@ class MemberShell:
         for effect in effects:
             self._carry_out(effect)
         self.is_settled = machine.is_settled
-        is_news = machine.has_joined and not had_joined
-        is_news |= was_held_back and self.lease_until_ms > now_ms
-        if is_news or any(isinstance(effect, NEWS) for effect in effects):
-            self._on_news()
+        is_updated = machine.has_joined and not had_joined
+        is_updated |= was_held_back and self.lease_until_ms > now_ms
+        if is_updated or any(isinstance(effect, UPDATES) for effect in effects):
+            self._on_update()
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -214,7 +214,7 @@ class MemberShell:
                 f"{self._group}; programs join it with coordination='zookeeper'"
             )
         self.refused = error
-        self._on_news()
+        self._on_update()
 
     def _answered(self, tag: int, found: Any) -> None:
         if isinstance(found, LogbusError):
