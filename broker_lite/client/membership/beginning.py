@@ -40,7 +40,7 @@ the partitions without such offsets start."""
 
 
 @dataclass(slots=True)
-class FirstLook:
+class JoinSnapshot:
     """The partition counts of the topics and the group's offsets at the time when the member
     joined."""
 
@@ -63,28 +63,28 @@ class FirstLook:
         return tp.partition >= count or tp.partition > self.last.get(tp.topic, count)
 
 
-def first_look(
+def join_snapshot(
     cluster: Cluster,
     group: str,
     topics: tuple[str, ...],
     config: ConsumerConfig,
     deadline_ms: float,
-) -> Operation[FirstLook]:
-    """Return the ``FirstLook`` of a member that joins now. ``topics`` is empty for a pattern.
+) -> Operation[JoinSnapshot]:
+    """Return the ``JoinSnapshot`` of a member that joins now. ``topics`` is empty for a pattern.
     Raises UnknownTopicOrPartitionError."""
     if topics:
         view = yield from requests.known_topics(cluster, topics, deadline_ms)
     else:
         view = yield from requests.refresh(cluster, None, deadline_ms)
-    look = FirstLook({name: len(row.partitions) for name, row in view.topics.items()})
-    look.ids = {name: row.topic_id for name, row in view.topics.items()}
-    found = yield from group_requests.committed(cluster, group, None, deadline_ms, look.former)
+    snapshot = JoinSnapshot({name: len(row.partitions) for name, row in view.topics.items()})
+    snapshot.ids = {name: row.topic_id for name, row in view.topics.items()}
+    found = yield from group_requests.committed(cluster, group, None, deadline_ms, snapshot.former)
     if not config.auto_commit:
-        return look
+        return snapshot
     for tp, row in found.items():
         if isinstance(row, CommittedOffset) and _is_same(cluster, tp, row):
-            look.last[tp.topic] = max(tp.partition, look.last.get(tp.topic, -1))
-    return look
+            snapshot.last[tp.topic] = max(tp.partition, snapshot.last.get(tp.topic, -1))
+    return snapshot
 
 
 def _is_same(cluster: Cluster, tp: TopicPartition, row: CommittedOffset) -> bool:
@@ -97,7 +97,7 @@ def beginnings(
     group: str,
     tps: Iterable[TopicPartition],
     *,
-    look: FirstLook,
+    snapshot: JoinSnapshot,
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
@@ -131,11 +131,11 @@ def beginnings(
         row = rows.get(tp)
         if row is not None and not _is_same(cluster, tp, row):
             row = None
-        standings[tp] = Standing(row, look.is_added(tp, topic_id), topic_id)
+        standings[tp] = Standing(row, snapshot.is_added(tp, topic_id), topic_id)
     return (yield from begin(cluster, group, standings, config, deadline_ms))
 
 
-class Seat(Protocol):
+class CommittingMember(Protocol):
     """The member that commits. Its identity may change while a commit runs."""
 
     @property
@@ -152,7 +152,7 @@ def commit(
     rows: Mapping[TopicPartition, CommittedOffset],
     *,
     grants: Mapping[TopicPartition, int],
-    seat: Seat,
+    member: CommittingMember,
     deadline_ms: float,
 ) -> Operation[PerPartition[None]]:
     """Commit as a member of the present generation. Return None or an error for each partition.
@@ -167,9 +167,9 @@ def commit(
     while pending:
         # Read the identity before the check of the grants. If a new generation begins in between,
         # the coordinator then refuses the commit.
-        identity = seat.identity
+        identity = member.identity
         for tp in list(pending):
-            if identity is None or not seat.holds(tp, grants.get(tp)):
+            if identity is None or not member.holds(tp, grants.get(tp)):
                 done[tp] = not_owner(tp)
                 del pending[tp]
         if identity is None or not pending:

@@ -17,10 +17,10 @@ from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.starting import Begun
 from broker_lite.client.consuming.waits import RunOperation, Task, Wait
 from broker_lite.client.membership.beginning import (
-    FirstLook,
+    JoinSnapshot,
     beginnings,
     commit,
-    first_look,
+    join_snapshot,
     not_owner,
 )
 from broker_lite.client.membership.member import MemberShell
@@ -65,7 +65,7 @@ class KafkaMembership:
         self._group = reader.group_id()
         self._topics = tuple(dict.fromkeys(topics))
         self._lease_clock = lease_clock
-        self._look: FirstLook | None = None
+        self._snapshot: JoinSnapshot | None = None
         self._calls = 0
         self._seen = (-1, -1)
         self.member = MemberShell(
@@ -105,9 +105,9 @@ class KafkaMembership:
 
     def join(self) -> Task[None]:
         reader, member = self._reader, self.member
-        if self._look is None:
-            self._look = yield RunOperation(
-                first_look(
+        if self._snapshot is None:
+            self._snapshot = yield RunOperation(
+                join_snapshot(
                     reader.cluster, self._group, self._topics, self._config, reader.deadline_ms()
                 )
             )
@@ -143,12 +143,12 @@ class KafkaMembership:
     def beginnings(
         self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
     ) -> Operation[Begun]:
-        assert self._look is not None
+        assert self._snapshot is not None
         return beginnings(
             self._reader.cluster,
             self._group,
             pending,
-            look=self._look,
+            snapshot=self._snapshot,
             config=self._config,
             deadline_ms=deadline_ms,
         )
@@ -165,7 +165,12 @@ class KafkaMembership:
         cluster = self._reader.cluster
         return RunOperation(
             commit(
-                cluster, self._group, rows, grants=grants, seat=self.member, deadline_ms=deadline_ms
+                cluster,
+                self._group,
+                rows,
+                grants=grants,
+                member=self.member,
+                deadline_ms=deadline_ms,
             )
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker_lite.client.consuming.changes import MemberIdentity
-from broker_lite.client.membership.beginning import FirstLook, commit
+from broker_lite.client.membership.beginning import JoinSnapshot, commit
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Pause, Send
 from broker_lite.errors import LogbusError, NotOwnerError, RebalanceInProgressError
@@ -18,7 +18,7 @@ ROWS = {T0: CommittedOffset(5), T1: CommittedOffset(6)}
 OK, ILLEGAL_GENERATION, UNKNOWN_MEMBER, GATHERS, FENCED = 0, 22, 25, 27, 82
 
 
-class Seat:
+class ScriptedMember:
     """The group member that commits. ``held`` has the partitions that its reader still owns."""
 
     def __init__(self) -> None:
@@ -37,12 +37,14 @@ class Play:
     response.
     """
 
-    def __init__(self, seat: Seat, codes: Sequence[int], then: Any = lambda: None) -> None:
+    def __init__(
+        self, member: ScriptedMember, codes: Sequence[int], then: Any = lambda: None
+    ) -> None:
         self.sent: list[tuple[int, set[TopicPartition]]] = []
         self.now = 0.0
         cluster = Cluster((Endpoint("one", 1),), lambda: self.now)
         operation = commit(
-            cluster, "g", ROWS, grants=dict.fromkeys(ROWS, 1), seat=seat, deadline_ms=3000.0
+            cluster, "g", ROWS, grants=dict.fromkeys(ROWS, 1), member=member, deadline_ms=3000.0
         )
         left, result = list(codes), None
         try:
@@ -70,57 +72,57 @@ class Play:
 
 
 def test_member_commits_only_partitions_that_it_owns() -> None:
-    seat = Seat()
-    seat.held = {T1}
-    play = Play(seat, [OK])
+    member = ScriptedMember()
+    member.held = {T1}
+    play = Play(member, [OK])
     assert play.sent == [(1, {T1})]
     assert isinstance(play.done[T0], NotOwnerError) and play.done[T1] is None
 
 
 def test_commit_during_a_rebalance_is_retried_in_the_next_generation() -> None:
-    seat = Seat()
+    member = ScriptedMember()
 
     def next_generation() -> None:
-        seat.identity = MemberIdentity("me", 2, None)
-        seat.held = {T0}
+        member.identity = MemberIdentity("me", 2, None)
+        member.held = {T0}
 
-    play = Play(seat, [GATHERS, OK], next_generation)
+    play = Play(member, [GATHERS, OK], next_generation)
     assert play.sent == [(1, {T0, T1}), (2, {T0})]
     assert play.done[T0] is None and isinstance(play.done[T1], NotOwnerError)
-    play = Play(Seat(), [ILLEGAL_GENERATION, OK])
+    play = Play(ScriptedMember(), [ILLEGAL_GENERATION, OK])
     assert [each[0] for each in play.sent] == [1, 1] and play.done == {T0: None, T1: None}
 
 
 def test_commit_during_a_long_rebalance_times_out() -> None:
-    play = Play(Seat(), [GATHERS])
+    play = Play(ScriptedMember(), [GATHERS])
     assert play.now < 3000
     assert all(isinstance(error, RebalanceInProgressError) for error in play.done.values())
 
 
 def test_commit_of_an_evicted_member_is_refused() -> None:
     for code in (UNKNOWN_MEMBER, FENCED):
-        play = Play(Seat(), [code])
+        play = Play(ScriptedMember(), [code])
         assert len(play.sent) == 1
         assert all(isinstance(error, NotOwnerError) for error in play.done.values())
-    seat = Seat()
-    seat.identity = None
-    play = Play(seat, [OK])
+    member = ScriptedMember()
+    member.identity = None
+    play = Play(member, [OK])
     assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
 
 
 def test_offsets_of_an_earlier_assignment_are_not_committed_under_a_later_one() -> None:
     """Regression: a commit after the next assignment overwrote later offsets of other members."""
-    seat = Seat()
-    seat.grant = 2
-    play = Play(seat, [OK])
+    member = ScriptedMember()
+    member.grant = 2
+    play = Play(member, [OK])
     assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
 
 
 def test_partitions_created_after_the_group_began_to_read_count_as_added() -> None:
-    look = FirstLook({"t": 3, "u": 2}, {"t": 1}, {"t": "a", "u": "b"})
+    snapshot = JoinSnapshot({"t": 3, "u": 2}, {"t": 1}, {"t": "a", "u": "b"})
 
     def added(topic: str, topic_id: str, count: int) -> list[bool]:
-        return [look.is_added(TopicPartition(topic, n), topic_id) for n in range(count)]
+        return [snapshot.is_added(TopicPartition(topic, n), topic_id) for n in range(count)]
 
     assert added("t", "a", 4) == [False, False, True, True]
     assert added("u", "b", 3) == [False, False, True]

@@ -8,7 +8,7 @@ import pytest
 from support.client_world import ONE, TOPIC_ID, Asked, World, view
 
 from broker_lite.client.consuming.starting import Starts, starting_offsets
-from broker_lite.client.membership.beginning import FirstLook, beginnings
+from broker_lite.client.membership.beginning import JoinSnapshot, beginnings
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import spawn
 from broker_lite.config import ConsumerConfig
@@ -68,9 +68,14 @@ def member(unstable: int, isolation: str = "read_committed") -> tuple[Any, Group
     group = Group(world, unstable)
     cluster = Cluster((ONE,), world.now_ms, view=view())
     config = ConsumerConfig(isolation_level=isolation, start="earliest")
-    look = FirstLook({"t": 2}, {}, {"t": TOPIC_ID})
+    snapshot = JoinSnapshot({"t": 2}, {}, {"t": TOPIC_ID})
     operation = beginnings(
-        cluster, "g", [T0, T1], look=look, config=config, deadline_ms=world.now_ms() + 30_000
+        cluster,
+        "g",
+        [T0, T1],
+        snapshot=snapshot,
+        config=config,
+        deadline_ms=world.now_ms() + 30_000,
     )
     return outcome(world, operation), group
 
