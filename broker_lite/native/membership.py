@@ -72,7 +72,7 @@ class NativeMembership:
             )
         yield Await(self._session.enter())
 
-    def asked(self) -> None:
+    def record_poll(self) -> None:
         self._thread = threading.current_thread()
 
     def is_held_back(self) -> bool:

@@ -287,7 +287,7 @@ class MachineMember(base.Member):
         while self.alive and self.member.refused is None:
             is_stuck = chance.random() < 0.01 and not self.world.is_calm
             await asyncio.sleep(6.0 if is_stuck else 0.02 + chance.random() * 0.2)
-            core.ask()
+            core.begin_poll()
             self.world.counts["idle"] += self.member.is_idle
             # Commit the positions automatically, without waiting for the result. Another member may
             # already own the partitions.

@@ -17,7 +17,7 @@ import pyarrow as pa
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.consuming.face import ConsumerFace
 from broker_lite.client.consuming.fetch_collector import arrow_rows
-from broker_lite.client.consuming.no_membership import alone
+from broker_lite.client.consuming.no_membership import standalone
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.waits import FOREVER_MS, Await, RunOperation, Task, Wait
 from broker_lite.client.discovery import parse_endpoints, security_for
@@ -66,7 +66,7 @@ class AsyncConsumer(ConsumerFace):
             Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id),
             config,
             group=group,
-            joining=joining or alone(tuple(dict.fromkeys(topics)), partitions),
+            joining=joining or standalone(tuple(dict.fromkeys(topics)), partitions),
             callbacks=callbacks,
             notify=self._woken.set,
         )
@@ -130,7 +130,7 @@ class AsyncConsumer(ConsumerFace):
         """Return the next records, or [] after ``timeout_s``. See ``Consumer.poll``."""
         await self.start()
         core = self.core
-        core.ask()
+        core.begin_poll()
         if max_records > 0 and (core.is_ready() or await self.run(core.fill(timeout_s))):
             return core.take_records(max_records)
         return []
@@ -141,7 +141,7 @@ class AsyncConsumer(ConsumerFace):
         """Return the next rows as an Arrow batch. See ``Consumer.poll_arrow``."""
         await self.start()
         core = self.core
-        core.ask()
+        core.begin_poll()
         if max_rows != 0 and (core.is_ready() or await self.run(core.fill(timeout_s))):
             return core.take_rows(headers=headers, max_rows=max_rows)
         return arrow_rows((), headers=headers)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.consuming.face import ConsumerFace
 from broker_lite.client.consuming.fetch_collector import arrow_rows
-from broker_lite.client.consuming.no_membership import alone
+from broker_lite.client.consuming.no_membership import standalone
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.waits import Await, RunOperation, Task, Wait
 from broker_lite.client.discovery import parse_endpoints, security_for
@@ -95,7 +95,7 @@ class Consumer(ConsumerFace):
             cluster,
             config,
             group=group,
-            joining=joining or alone(tuple(dict.fromkeys(topics)), partitions),
+            joining=joining or standalone(tuple(dict.fromkeys(topics)), partitions),
             callbacks=callbacks,
             notify=self._notify,
             in_place=InPlace(self._reactor.is_to_this_machine) if config.local_reads else None,
@@ -154,7 +154,7 @@ class Consumer(ConsumerFace):
         - ClosedError after ``close``.
         """
         core = self.core
-        core.ask()
+        core.begin_poll()
         if max_records > 0 and (core.is_ready() or self.run(core.fill(timeout_s))):
             return core.take_records(max_records)
         return []
@@ -170,7 +170,7 @@ class Consumer(ConsumerFace):
         batch. Errors are those of ``poll``.
         """
         core = self.core
-        core.ask()
+        core.begin_poll()
         if max_rows != 0 and (core.is_ready() or self.run(core.fill(timeout_s))):
             return core.take_rows(headers=headers, max_rows=max_rows)
         return arrow_rows((), headers=headers)

@@ -58,7 +58,7 @@ class ConsumerMembership(Protocol):
     def join(self) -> Task[None]:
         """Join the group. The assignment may arrive later. Raises the group's error."""
 
-    def asked(self) -> None:
+    def record_poll(self) -> None:
         """Record that the reader asks for records now."""
 
     def is_due(self) -> bool:

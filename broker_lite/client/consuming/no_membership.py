@@ -57,7 +57,7 @@ class NoMembership:
         )
         reader.collector.begin(*starts)
 
-    def asked(self) -> None:
+    def record_poll(self) -> None:
         """Do nothing, because there is no group."""
 
     def is_due(self) -> bool:
@@ -93,6 +93,6 @@ class NoMembership:
         yield
 
 
-def alone(topics: Sequence[str], partitions: Iterable[TopicPartition | int] | None) -> Joining:
+def standalone(topics: Sequence[str], partitions: Iterable[TopicPartition | int] | None) -> Joining:
     """Return the membership of a consumer that reads alone."""
     return partial(NoMembership, topics=topics, partitions=partitions)

@@ -88,7 +88,7 @@ class ReaderCore:
         """The error that every later call raises, after a close or a failure."""
         self.commit_due = False
         self.commit_error: LogbusError | None = None
-        self.is_asking = False
+        self.is_waiting = False
         """Whether the caller waits in ``fill``."""
         self.engine = FetchEngine(
             shell,
@@ -131,10 +131,10 @@ class ReaderCore:
 
     # Methods that wait for records and return them.
 
-    def ask(self) -> None:
+    def begin_poll(self) -> None:
         """Begin a call for records. All records of earlier calls count as processed."""
         self.collector.settle()
-        self.membership.asked()
+        self.membership.record_poll()
 
     def is_ready(self) -> bool:
         """Open the next rows. Return False if no rows have arrived or if ``fill`` must run
@@ -147,7 +147,7 @@ class ReaderCore:
         """Send a due commit, apply changes of the assignment and wait for rows. Return False after
         ``timeout_s`` (None: no limit)."""
         deadline_ms = FOREVER_MS if timeout_s is None else self.deadline_ms(timeout_s * 1000)
-        self.is_asking = True
+        self.is_waiting = True
         try:
             while True:
                 if self.end is not None:
@@ -164,7 +164,7 @@ class ReaderCore:
                     return False
                 yield Wait(self._can_continue, deadline_ms)
         finally:
-            self.is_asking = False
+            self.is_waiting = False
 
     def _is_more(self) -> bool:
         """Open more rows for a call that already has rows; return False if there are none. Leave
@@ -216,7 +216,7 @@ class ReaderCore:
         collector, queue = self.collector, self.assignment.queue
         is_held_back = collector.is_held_back
         while True:
-            self.ask()
+            self.begin_poll()
             if not self.is_ready() and not fill():
                 return
             at = collector.at

@@ -66,8 +66,8 @@ class KafkaMembership:
         self._topics = tuple(dict.fromkeys(topics))
         self._lease_clock = lease_clock
         self._snapshot: JoinSnapshot | None = None
-        self._calls = 0
-        self._seen = (-1, -1)
+        self._polls = 0
+        self._last_seen = (-1, -1)
         self.member = MemberShell(
             reader.shell,
             reader.cluster,
@@ -118,8 +118,8 @@ class KafkaMembership:
         )
         self.check()
 
-    def asked(self) -> None:
-        self._calls += 1
+    def record_poll(self) -> None:
+        self._polls += 1
 
     def is_held_back(self) -> bool:
         """Return whether the lease has expired, so that another member may own the partitions."""
@@ -128,8 +128,8 @@ class KafkaMembership:
     def _is_alive(self) -> bool:
         """Return whether the reader waits for records, or asked since the last check. Runs on the
         shell's thread."""
-        before, self._seen = self._seen, (self._calls, self._reader.collector.at)
-        return self._reader.is_asking or self._seen != before
+        before, self._last_seen = self._last_seen, (self._polls, self._reader.collector.at)
+        return self._reader.is_waiting or self._last_seen != before
 
     def is_due(self) -> bool:
         return self.member.refused is not None or self.member.is_idle
