@@ -24,10 +24,10 @@ from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.native.beginning import beginnings
 from broker_lite.native.session import GroupSession
 
-GONE_MS = 5000
+DELETED_TOPIC_DELAY_MS = 5000
 """Milliseconds by which a deleted-topic error is delayed, because the group may still assign the
 topic."""
-LOOK_S = 0.05
+THREAD_CHECK_S = 0.05
 """Seconds between two checks whether a reader's thread has ended."""
 
 
@@ -50,7 +50,9 @@ class NativeMembership:
         """The thread that last asked for records."""
         self._is_halting = False
         self._halted = threading.Event()
-        reader.assignment.gone = DeletedTopics(reader.collector, reader.engine, GONE_MS)
+        reader.assignment.deleted_topics = DeletedTopics(
+            reader.collector, reader.engine, DELETED_TOPIC_DELAY_MS
+        )
         session.add(reader)
 
     @property
@@ -135,7 +137,7 @@ class NativeMembership:
             return True
         while thread.is_alive():
             left = deadline - time.monotonic()
-            if self._halted.wait(max(0.0, min(left, LOOK_S))):
+            if self._halted.wait(max(0.0, min(left, THREAD_CHECK_S))):
                 return True
             if left <= 0:
                 return False

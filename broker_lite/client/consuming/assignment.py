@@ -35,14 +35,14 @@ class AssignmentQueue:
         self.queue: deque[Change | Starts] = deque()
         """Assignment changes, and starting offsets of partitions that were created later."""
         self.pending: dict[TopicPartition, Standing | None] = {}
-        self.gone: DeletedTopics | None = None
+        self.deleted_topics: DeletedTopics | None = None
         """The delayed errors of deleted topics; None if the reader raises such errors at once."""
         self._collector = collector
         self._grants: dict[TopicPartition, int] = {}
 
     def __bool__(self) -> bool:
         """Return whether a change waits for the reader."""
-        is_due = self.gone is not None and self.gone.is_due
+        is_due = self.deleted_topics is not None and self.deleted_topics.is_due
         return bool(self.queue) or bool(self.pending) or is_due
 
     def grants(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -56,8 +56,8 @@ class AssignmentQueue:
         Call this only when the reader asks for records, because all earlier records are then
         processed.
         """
-        if self.gone is not None:
-            self.gone.release()
+        if self.deleted_topics is not None:
+            self.deleted_topics.release()
         kind: type[Revoke] | type[Lose] | None = None
         numbers: list[int] = []
         tps: list[TopicPartition] = []

@@ -61,7 +61,7 @@ ROW_SCHEMA = pa.schema(
 )
 """The columns of Spark's Kafka source; ``headers`` is an optional eighth column."""
 ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
-GONE = (UnknownTopicOrPartitionError, UnknownTopicIdError)
+DELETED_TOPIC_ERRORS = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 """Errors of a fetch whose topic was deleted."""
 JOINED_ROWS = 4096
 """Number of rows at which ``poll_arrow`` stops to concatenate slices. It returns a larger slice
@@ -286,7 +286,7 @@ class FetchCollector:
                 return False
             if fetched.error is not None:
                 if (
-                    isinstance(fetched.error, GONE)
+                    isinstance(fetched.error, DELETED_TOPIC_ERRORS)
                     and self.delays_error
                     and self.delays_error(fetched)
                 ):

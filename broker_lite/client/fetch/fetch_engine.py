@@ -56,7 +56,7 @@ LATE_MS = 500
 """Milliseconds by which a response may be late. The engine then asks other brokers whether the
 leader was deposed."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
-GONE_AFTER = 3
+DELETED_AFTER_REFRESHES = 3
 """Number of metadata refreshes in a row that lack a topic, after which the topic counts as
 deleted."""
 
@@ -516,7 +516,7 @@ class FetchEngine:
         tps = [tp for tp in self._sources if tp.topic == topic]
         if known is None or isinstance(known.error, UnknownTopicOrPartitionError):
             self._missing[topic] = self._missing.get(topic, 0) + 1
-            if self._missing[topic] >= GONE_AFTER:
+            if self._missing[topic] >= DELETED_AFTER_REFRESHES:
                 error = unknown_topic(topic)
         else:
             self._missing.pop(topic, None)

@@ -33,7 +33,7 @@ JOIN_WAIT_MS = 3000.0
 while other members still process records."""
 LEAVE_WAIT_MS = 5000.0
 """Milliseconds for which a close waits for the coordinator's response."""
-GONE_SLACK_MS = 5000
+DELETED_TOPIC_SLACK_MS = 5000
 
 
 class KafkaMembership:
@@ -80,8 +80,8 @@ class KafkaMembership:
             on_change=reader.assignment.queue.append,
             on_update=reader.notify,
         )
-        patience_ms = config.metadata_max_age_ms + GONE_SLACK_MS
-        reader.assignment.gone = DeletedTopics(
+        patience_ms = config.metadata_max_age_ms + DELETED_TOPIC_SLACK_MS
+        reader.assignment.deleted_topics = DeletedTopics(
             reader.collector, reader.engine, patience_ms, self.member.refresh_topics
         )
 
