@@ -328,7 +328,7 @@ class OwnerZnode(NamedTuple):
     stream: int
 
 
-class FirstLookZnode(NamedTuple):
+class FirstReadZnode(NamedTuple):
     """/consumers/<group>/offsets/<t>: a topic's partition count when a native group first read it.
 
     The group reads partitions that were added later from their earliest offset.
@@ -573,13 +573,13 @@ def decode_owner(path: str, data: bytes) -> OwnerZnode:
     return OwnerZnode(str(value["consumer"]), int(value["stream"]))
 
 
-def encode_first_look(value: FirstLookZnode) -> bytes:
+def encode_first_read(value: FirstReadZnode) -> bytes:
     return encode_value({"topic_id": value.topic_id, "partitions": value.partition_count})
 
 
-def decode_first_look(path: str, data: bytes) -> FirstLookZnode:
+def decode_first_read(path: str, data: bytes) -> FirstReadZnode:
     value = decode_value(path, data)
-    return FirstLookZnode(str(value["topic_id"]), int(value["partitions"]))
+    return FirstReadZnode(str(value["topic_id"]), int(value["partitions"]))
 
 
 def encode_offset(value: CommittedOffset, *, added_zxid: int | None = None) -> bytes:

@@ -66,11 +66,11 @@ BEATS_PER_TIMEOUT = 6
 MARGIN_PART = 4
 """The lease ends this part of a session timeout, a quarter, before the session. This margin covers
 clock drift and the lag of a ZooKeeper follower behind its leader."""
-LOOK_AFTER_MS = 20
-LOOK_AFTER_MAX_MS = 640
+READ_DELAY_MS = 20
+READ_DELAY_MAX_MS = 640
 """First and longest delay (ms) between a change in ZooKeeper and the read of it."""
 CALM_MS = 1000
-"""Milliseconds without a change after which the delay is ``LOOK_AFTER_MS`` again."""
+"""Milliseconds without a change after which the delay is ``READ_DELAY_MS`` again."""
 REFRESH_MS = 30_000
 """Milliseconds between two reads of all znodes, also if no watch fired."""
 
@@ -87,7 +87,7 @@ class NativeMachine:
         self._consumer = consumer
         self._subscription = subscription
         self._requests = PendingRequests()
-        self.view = View(self._requests, group, subscription, self._looked)
+        self.view = View(self._requests, group, subscription, self._view_read)
         self.ownership = Ownership(self._requests, group, consumer)
         self._owners: dict[TopicPartition, OwnerZnode] | None = None
         """The assignment computed from the previous view; None before the first view."""
@@ -95,9 +95,9 @@ class NativeMachine:
         self._is_registered = False
         self._join_ms: int | None = None
         self._join_tries = 0
-        self._look_ms: int | None = None
-        self._looked_ms = -CALM_MS
-        self._haste = 0
+        self._read_ms: int | None = None
+        self._last_read_ms = -CALM_MS
+        self._recent_changes = 0
         self._beat_ms: int | None = None
         self._refresh_ms = 0
 
@@ -107,7 +107,7 @@ class NativeMachine:
         times = [self.ownership.next_ms()]
         if self.phase != DOWN:
             times += [self._join_ms, self._beat_ms]
-            times += [] if self.view.is_looking else [self._look_ms]
+            times += [] if self.view.is_reading else [self._read_ms]
         if self.phase == MEMBER:
             times.append(self._refresh_ms)
         return min((each for each in times if each is not None), default=None)
@@ -117,8 +117,8 @@ class NativeMachine:
         """Return whether the consumer owns exactly the partitions that its last view assigns."""
         return (
             self.phase == MEMBER
-            and self._look_ms is None
-            and not self.view.is_looking
+            and self._read_ms is None
+            and not self.view.is_reading
             and self.ownership.is_settled
         )
 
@@ -128,7 +128,7 @@ class NativeMachine:
         if self.phase == ENDED:
             return self._after_the_end(event)
         try:
-            self._take(event)
+            self._handle(event)
             self._pass_time()
         except LogbusError as error:
             # A znode has an unreadable value, which a later version or another application wrote.
@@ -136,7 +136,7 @@ class NativeMachine:
         out, self._requests.out = self._requests.out, []
         return out
 
-    def _take(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         match event:
             case SessionConnected():
                 self._connected(event)
@@ -178,7 +178,7 @@ class NativeMachine:
         self._requests.forget()
         self.view.forget()
         self.ownership.suspend()
-        self._join_ms = self._look_ms = self._beat_ms = None
+        self._join_ms = self._read_ms = self._beat_ms = None
 
     def _resume(self) -> None:
         self.phase = JOINING
@@ -228,22 +228,22 @@ class NativeMachine:
 
     def _join(self) -> None:
         self._join_ms = None
-        self._requests.get(znodes.group_path(self._group), self._group_seen)
+        self._requests.get(znodes.group_path(self._group), self._group_read)
 
     def _join_later(self) -> None:
         self._join_ms = self._requests.now_ms + backoff_ms(self._join_tries)
         self._join_tries += 1
 
-    def _group_seen(self, znode: Znode | None) -> None:
+    def _group_read(self, znode: Znode | None) -> None:
         path = znodes.group_path(self._group)
-        places = [
+        paths = [
             znodes.consumers_path(self._group),
             znodes.owners_path(self._group),
             znodes.offsets_path(self._group),
         ]
         if znode is None:
             native = znodes.encode_group(znodes.KIND_NATIVE)
-            operations = [Create(path, native), *(Create(place) for place in places)]
+            operations = [Create(path, native), *(Create(path) for path in paths)]
             self._requests.write(operations, lambda _: self._join_again())
             return
         kind = znodes.decode_group(path, znode.data)
@@ -251,9 +251,9 @@ class NativeMachine:
             coordinator = znodes.coordinator_path(self._group)
             self._requests.get(coordinator, partial(self._take_over, kind, znode))
             return
-        for place in places:
-            self._requests.write([Create(place)], lambda _: None)
-        self._requests.list(places[0], partial(self._counted, znode.version))
+        for path in paths:
+            self._requests.write([Create(path)], lambda _: None)
+        self._requests.list(paths[0], partial(self._counted, znode.version))
 
     def _take_over(self, kind: str, znode: Znode, coordinator: Znode | None) -> None:
         """Make a group native, unless it has had Kafka members."""
@@ -311,16 +311,16 @@ class NativeMachine:
             self._join_later()
         else:
             self._confirm()
-            self._see_kind(self._enter)
+            self._check_kind(self._enter)
 
-    def _see_kind(self, then: Callable[[], None]) -> None:
+    def _check_kind(self, then: Callable[[], None]) -> None:
         """Read the group's kind again after the registration. The group may have been deleted and
         recreated before the registration, which versions do not show: a new group has version 0. A
         registered group has a member, so no broker deletes it now."""
         path = znodes.group_path(self._group)
-        self._requests.get(path, partial(self._kind_seen, path, then))
+        self._requests.get(path, partial(self._kind_read, path, then))
 
-    def _kind_seen(self, path: str, then: Callable[[], None], znode: Znode | None) -> None:
+    def _kind_read(self, path: str, then: Callable[[], None], znode: Znode | None) -> None:
         if znode is None:
             self._join_later()
             return
@@ -344,7 +344,7 @@ class NativeMachine:
             if self._is_registered:
                 self._enter_again()
             else:
-                self._see_kind(self._enter_again)
+                self._check_kind(self._enter_again)
         elif self._is_registered:
             self._restart()
         else:
@@ -360,7 +360,7 @@ class NativeMachine:
         self._join_tries = 0
         self._beat_ms = self._requests.now_ms + self._timeout_ms // BEATS_PER_TIMEOUT
         self._refresh_ms = self._requests.now_ms + REFRESH_MS
-        self._look_ms = self._requests.now_ms
+        self._read_ms = self._requests.now_ms
 
     # Methods that extend the lease.
 
@@ -381,14 +381,14 @@ class NativeMachine:
 
     # Methods that handle changes of the group's znodes, the passing of time, and commits.
 
-    def _looked(self) -> None:
+    def _view_read(self) -> None:
         if self._consumer not in self.view.members:
             self._restart()
             return
-        self._looked_ms = self._requests.now_ms
+        self._last_read_ms = self._requests.now_ms
         owners, before = self.view.owners(), self._owners
         if before is None:
-            self._check_place()
+            self._check_rank()
             before = self.view.owners(without=self._consumer)
         self._owners = owners
         mine = {
@@ -405,14 +405,14 @@ class NativeMachine:
         }
         self.ownership.aim(mine, taken)
 
-    def _check_place(self) -> None:
+    def _check_rank(self) -> None:
         """Leave a group that has too many consumers. If several registered at once, the first in
         ZooKeeper's order stay."""
-        place = self.view.place_of(self._consumer)
-        if place >= MEMBERS_MAX:
+        rank = self.view.rank_of(self._consumer)
+        if rank >= MEMBERS_MAX:
             me = znodes.consumer_path(self._group, self._consumer)
             self._requests.write([Delete(me)], lambda _: None)
-            raise self._is_full(place)
+            raise self._is_full(rank)
 
     def _is_full(self, count: int) -> GroupMaxSizeReachedError:
         return GroupMaxSizeReachedError(
@@ -439,11 +439,11 @@ class NativeMachine:
         if self._refresh_ms <= now_ms:
             self._refresh_ms = now_ms + REFRESH_MS
             self.view.mark_all()
-        if self.view.is_stale and not self.view.is_looking and self._look_ms is None:
-            self._look_ms = now_ms + self._damping_ms()
-        if self._look_ms is not None and self._look_ms <= now_ms and not self.view.is_looking:
-            self._look_ms = None
-            self.view.look()
+        if self.view.is_stale and not self.view.is_reading and self._read_ms is None:
+            self._read_ms = now_ms + self._damping_ms()
+        if self._read_ms is not None and self._read_ms <= now_ms and not self.view.is_reading:
+            self._read_ms = None
+            self.view.read()
 
     def _resume_joining(self) -> None:
         tries = self._join_tries
@@ -453,9 +453,9 @@ class NativeMachine:
     def _damping_ms(self) -> int:
         """Return the delay (ms) of the next read. It doubles with each change that follows another
         within ``CALM_MS``."""
-        is_calm = self._requests.now_ms - self._looked_ms >= CALM_MS
-        self._haste = 0 if is_calm else self._haste + 1
-        return min(LOOK_AFTER_MS << min(self._haste, 10), LOOK_AFTER_MAX_MS)
+        is_calm = self._requests.now_ms - self._last_read_ms >= CALM_MS
+        self._recent_changes = 0 if is_calm else self._recent_changes + 1
+        return min(READ_DELAY_MS << min(self._recent_changes, 10), READ_DELAY_MAX_MS)
 
     def _commit(self, event: StreamCommit) -> None:
         if self.phase == DOWN:

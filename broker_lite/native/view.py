@@ -16,7 +16,7 @@ from typing import NamedTuple
 from broker_lite.errors import UnsupportedVersionError
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Refused, Set, Znode
-from broker_lite.metadata.znodes import Assignment, FirstLookZnode, NativeSubscription, OwnerZnode
+from broker_lite.metadata.znodes import Assignment, FirstReadZnode, NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
 from broker_lite.native.assignment import assign, covers
 from broker_lite.native.pending_requests import PendingRequests
@@ -35,32 +35,32 @@ class WatchedTopic(NamedTuple):
 
 
 class View:
-    """The members and topics of a group. The view calls ``on_looked`` after each complete read."""
+    """The members and topics of a group. The view calls ``on_read`` after each complete read."""
 
     def __init__(
         self,
         requests: PendingRequests,
         group: str,
         subscription: NativeSubscription,
-        on_looked: Callable[[], None],
+        on_read: Callable[[], None],
     ) -> None:
         self.members: dict[str, NativeSubscription] = {}
         self.topics: dict[str, WatchedTopic] = {}
-        self.is_looking = False
+        self.is_reading = False
         self._requests = requests
         self._group = group
         self._subscription = subscription
-        self._on_looked = on_looked
-        self._left = 0
-        self._since: dict[str, int] = {}
+        self._on_read = on_read
+        self._reads_left = 0
+        self._registered_zxids: dict[str, int] = {}
         """The ZooKeeper transaction id (zxid) that created each member's registration."""
         self._members_left = 0
-        self._unmet: list[tuple[str, Assignment, int]] = []
+        self._unrecorded: list[tuple[str, Assignment, int]] = []
         """Topics that wait for the list of members: name, assignment, and the zxid that created the
         topic."""
-        self._was_there: set[str] = set()
+        self._initial_topics: set[str] = set()
         """Ids of the topics that, at the first read, were older than all registrations."""
-        self._has_looked = False
+        self._has_read = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
         self._stale_members = self._stale_names = False
@@ -77,9 +77,11 @@ class View:
         members = {name: row for name, row in self.members.items() if name != without}
         return assign(members, counts)
 
-    def place_of(self, name: str) -> int:
+    def rank_of(self, name: str) -> int:
         """Return the number of members that registered before this one."""
-        return sum(since < self._since[name] for since in self._since.values())
+        return sum(
+            since < self._registered_zxids[name] for since in self._registered_zxids.values()
+        )
 
     # Methods that mark znodes as stale.
 
@@ -104,36 +106,36 @@ class View:
 
     def forget(self) -> None:
         """Drop all requests and watches, because the connection is lost."""
-        self.is_looking = False
-        self._left = self._members_left = 0
-        self._unmet.clear()
+        self.is_reading = False
+        self._reads_left = self._members_left = 0
+        self._unrecorded.clear()
         self.mark_all()
 
     # Methods that read stale znodes.
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Read the znodes that are marked as stale."""
-        assert not self.is_looking
-        self.is_looking = True
-        self._left = 1
+        assert not self.is_reading
+        self.is_reading = True
+        self._reads_left = 1
         if self._stale_members:
             self._stale_members = False
-            self._left += 1
+            self._reads_left += 1
             self._members_left = 1
             self._requests.list(znodes.consumers_path(self._group), self._listed, watch=True)
         if self._stale_names:
             self._stale_names = False
-            self._left += 1
+            self._reads_left += 1
             self._requests.list(znodes.TOPICS, self._named, watch=True)
         self._read_topics()
-        self._one_less()
+        self._read_done()
 
-    def _one_less(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self.is_looking = False
-            self._has_looked = True
-            self._on_looked()
+    def _read_done(self) -> None:
+        self._reads_left -= 1
+        if self._reads_left == 0:
+            self.is_reading = False
+            self._has_read = True
+            self._on_read()
 
     def _listed(self, names: list[str] | None) -> None:
         found = names or []
@@ -143,27 +145,27 @@ class View:
                 self._members_left += 1
                 path = znodes.consumer_path(self._group, name)
                 self._requests.get(path, partial(self._member, name, path))
-        self._one_member_less()
+        self._member_done()
 
     def _member(self, name: str, path: str, znode: Znode | None) -> None:
         # Skip a member that left after the list was read, because the list's watch fires for it.
         if znode is not None:
-            self._since[name] = znode.created_zxid
+            self._registered_zxids[name] = znode.created_zxid
             try:
                 self.members[name] = znodes.decode_subscription(path, znode.data)
             except UnsupportedVersionError:
                 # No member can read this registration, so all members give it no partitions.
                 self.members[name] = NativeSubscription((), None, 0)
-        self._one_member_less()
+        self._member_done()
 
-    def _one_member_less(self) -> None:
+    def _member_done(self) -> None:
         self._members_left -= 1
         if self._members_left == 0:
-            self._since = {name: self._since[name] for name in self.members}
-            unmet, self._unmet = self._unmet, []
-            for row in unmet:
-                self._meet(*row)
-            self._one_less()
+            self._registered_zxids = {name: self._registered_zxids[name] for name in self.members}
+            unrecorded, self._unrecorded = self._unrecorded, []
+            for row in unrecorded:
+                self._record(*row)
+            self._read_done()
 
     def _named(self, names: list[str] | None) -> None:
         matching = {name for name in names or () if covers(self._subscription, name)}
@@ -174,81 +176,83 @@ class View:
         self._paths = {znodes.topic_path(name): name for name in self._names}
         self._stale_topics |= new
         self._read_topics()
-        self._one_less()
+        self._read_done()
 
     def _read_topics(self) -> None:
         for topic in sorted(self._stale_topics & self._names):
-            self._left += 1
+            self._reads_left += 1
             self._requests.get(znodes.topic_path(topic), partial(self._topic, topic), watch=True)
         self._stale_topics.clear()
 
     def _topic(self, topic: str, znode: Znode | None) -> None:
         if znode is None:
             self.topics.pop(topic, None)
-            self._one_less()
+            self._read_done()
             return
         found = znodes.decode_assignment(znodes.topic_path(topic), znode.data)
         known = self.topics.get(topic)
         if known is not None and known.topic_id == found.topic_id:
             self.topics[topic] = known._replace(partition_count=len(found.replicas))
-            self._one_less()
+            self._read_done()
             return
         if self._members_left:
-            self._unmet.append((topic, found, znode.created_zxid))
+            self._unrecorded.append((topic, found, znode.created_zxid))
         else:
-            self._meet(topic, found, znode.created_zxid)
+            self._record(topic, found, znode.created_zxid)
 
-    def _meet(self, topic: str, found: Assignment, created_zxid: int) -> None:
+    def _record(self, topic: str, found: Assignment, created_zxid: int) -> None:
         """Record a topic for the group, unless it is recorded already.
 
         If the topic was created after some member had registered, it counts as a later topic for
         all members. This holds also if that member has not read the topics yet.
         """
-        began = (self._since[name] for name, row in self.members.items() if covers(row, topic))
-        if not self._has_looked and created_zxid < min(began, default=created_zxid + 1):
-            self._was_there.add(found.topic_id)
+        began = (
+            self._registered_zxids[name] for name, row in self.members.items() if covers(row, topic)
+        )
+        if not self._has_read and created_zxid < min(began, default=created_zxid + 1):
+            self._initial_topics.add(found.topic_id)
         first = self._first(found, is_another=False)
         path = znodes.topic_offsets_path(self._group, topic)
-        self._requests.write([Create(znodes.topic_owners_path(self._group, topic))], _either_way)
-        self._requests.write([Create(path, znodes.encode_first_look(first))], _either_way)
-        self._requests.get(path, partial(self._first_look, topic, found))
+        self._requests.write([Create(znodes.topic_owners_path(self._group, topic))], _ignore_result)
+        self._requests.write([Create(path, znodes.encode_first_read(first))], _ignore_result)
+        self._requests.get(path, partial(self._first_read, topic, found))
 
-    def _first_look(self, topic: str, found: Assignment, znode: Znode | None) -> None:
+    def _first_read(self, topic: str, found: Assignment, znode: Znode | None) -> None:
         path = znodes.topic_offsets_path(self._group, topic)
         count = len(found.replicas)
         if znode is None:
             # The group is being deleted.
-            self._again(topic, Refused(0, Create(path), "missing"))
+            self._retry_topic(topic, Refused(0, Create(path), "missing"))
             return
-        known = znodes.decode_first_look(path, znode.data) if znode.data else None
+        known = znodes.decode_first_read(path, znode.data) if znode.data else None
         if known is not None and known.topic_id == found.topic_id:
             self._ready(topic, WatchedTopic(found.topic_id, count, known.partition_count), None)
             return
         first = self._first(found, is_another=known is not None)
         facts = WatchedTopic(found.topic_id, count, first.partition_count)
-        write = Set(path, znodes.encode_first_look(first), znode.version)
+        write = Set(path, znodes.encode_first_read(first), znode.version)
         self._requests.write([write], partial(self._ready, topic, facts))
 
-    def _first(self, found: Assignment, *, is_another: bool) -> FirstLookZnode:
+    def _first(self, found: Assignment, *, is_another: bool) -> FirstReadZnode:
         """Return the value to record for a topic. ``is_another`` is true if the group has recorded
         a topic of this name with another id."""
-        is_old = found.topic_id in self._was_there and not is_another
-        return FirstLookZnode(found.topic_id, len(found.replicas) if is_old else 0)
+        is_old = found.topic_id in self._initial_topics and not is_another
+        return FirstReadZnode(found.topic_id, len(found.replicas) if is_old else 0)
 
     def _ready(self, topic: str, facts: WatchedTopic, refused: Refused | None) -> None:
         if refused is not None:
-            self._again(topic, refused)
+            self._retry_topic(topic, refused)
             return
         if topic in self._names:
             self.topics[topic] = facts
-        self._one_less()
+        self._read_done()
 
-    def _again(self, topic: str, refused: Refused) -> None:
+    def _retry_topic(self, topic: str, refused: Refused) -> None:
         self.topics.pop(topic, None)
         self._stale_topics.add(topic)
-        self._one_less()
+        self._read_done()
 
 
-def _either_way(refused: Refused | None) -> None:
+def _ignore_result(refused: Refused | None) -> None:
     """Ignore the result of a create. Either the znode exists, or the next read finds that its
     parent is missing."""

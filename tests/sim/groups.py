@@ -121,7 +121,7 @@ class World:
         assigned = self.service.peek(znodes.topic_path(topic))
         if not isinstance(operation, Create | Set) or not operation.data or assigned is None:
             return
-        first = znodes.decode_first_look(operation.path, operation.data)
+        first = znodes.decode_first_read(operation.path, operation.data)
         if self.topics[topic].topic_id != first.topic_id or not first.partition_count:
             return
         for name in self.service.peek_children(znodes.consumers_path(GROUP)):

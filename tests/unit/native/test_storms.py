@@ -9,7 +9,7 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create
 from broker_lite.native import events as ev
 from broker_lite.native import machine
-from broker_lite.native.machine import ENDED, LOOK_AFTER_MAX_MS, MEMBER, MEMBERS_MAX
+from broker_lite.native.machine import ENDED, MEMBER, MEMBERS_MAX, READ_DELAY_MAX_MS
 from broker_lite.native.view import View
 
 CHANGES = 200
@@ -19,21 +19,21 @@ EVERY_MS = 10
 def test_bursts_of_watch_events_are_coalesced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member reads the group at most ten times during two hundred changes by others."""
     looked: list[int] = []
-    look = View.look
+    read = View.read
 
     def counted(view: View) -> None:
         looked.append(world.now_ms)
-        look(view)
+        read(view)
 
     world = NativeVerb({"name": "m", "topics": "t"})
     world.do("topic", {"name": "t", "partitions": "8"})
     world.do("connect", {})
     world.do("at", {"ms": "5000"})
-    monkeypatch.setattr(View, "look", counted)
+    monkeypatch.setattr(View, "read", counted)
     for n in range(CHANGES):
         world.do("other", {"name": f"n{n:03}", "topics": "t"})
         world.do("at", {"ms": str(5000 + EVERY_MS * n)})
-    world.do("at", {"ms": str(5000 + EVERY_MS * CHANGES + LOOK_AFTER_MAX_MS)})
+    world.do("at", {"ms": str(5000 + EVERY_MS * CHANGES + READ_DELAY_MAX_MS)})
     assert 3 <= len(looked) <= 10
     assert len(world.machine.view.members) == 1 + CHANGES
 
