@@ -396,14 +396,14 @@ class NativeMachine:
             for tp, owner in owners.items()
             if owner.consumer == self._consumer
         }
-        taken = {
+        owned_by_others = {
             tp
             for tp in mine
             if tp in before
             and before[tp].consumer != self._consumer
             and before[tp].consumer in self.view.members
         }
-        self.ownership.aim(mine, taken)
+        self.ownership.set_target(mine, owned_by_others)
 
     def _check_rank(self) -> None:
         """Leave a group that has too many consumers. If several registered at once, the first in

@@ -50,7 +50,7 @@ NO_OFFSET = -1
 """The offset in the offset znode of a claimed partition without a commit."""
 
 OWNED, REVOKED, RELEASED = "owned", "revoked", "released"
-READING, WRITING, LOOKING, WAITING = "reading", "writing", "looking", "waiting"
+READING, WRITING, READING_OWNER, WAITING = "reading", "writing", "reading owner", "waiting"
 
 
 @dataclass(slots=True)
@@ -112,14 +112,14 @@ class Ownership:
         self._group = group
         self._consumer = consumer
         self._target: dict[TopicPartition, tuple[int, WatchedTopic]] = {}
-        self._taken: Container[TopicPartition] = ()
+        self._owned_by_others: Container[TopicPartition] = ()
         self._owner_paths: dict[str, TopicPartition] = {}
-        self._doubtful: set[TopicPartition] = set()
+        self._uncertain: set[TopicPartition] = set()
         """Partitions whose claim may have succeeded, because the connection was lost before its
         answer."""
         self._commits: deque[Queued] = deque()
         self._writing: list[tuple[Queued, list[TopicPartition]]] = []
-        self._left: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
+        self._unanswered: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
         self._grants = 0
 
     @property
@@ -131,19 +131,19 @@ class Ownership:
 
     # Methods that bring the owned partitions closer to the assignment.
 
-    def aim(
+    def set_target(
         self,
         target: Mapping[TopicPartition, tuple[int, WatchedTopic]],
-        taken: Container[TopicPartition] = (),
+        owned_by_others: Container[TopicPartition] = (),
     ) -> None:
-        """Set the partitions to own. ``taken`` has those that other consumers probably still
-        own."""
+        """Set the partitions to own. ``owned_by_others`` has those that other consumers probably
+        still own."""
         self._target = dict(target)
-        self._taken = taken
+        self._owned_by_others = owned_by_others
         for tp in [*self.owned, *self.claims, *self._target]:
-            self._pursue(tp)
+            self._advance(tp)
 
-    def _pursue(self, tp: TopicPartition) -> None:
+    def _advance(self, tp: TopicPartition) -> None:
         """Take the next step that brings one partition closer to the assignment."""
         wanted = self._target.get(tp)
         owned = self.owned.get(tp)
@@ -158,12 +158,12 @@ class Ownership:
             if claim.stage == WRITING or (wanted is not None and claim.stream == wanted[0]):
                 return
             del self.claims[tp]
-            self._pursue(tp)
+            self._advance(tp)
         elif wanted is not None:
             claim = self.claims[tp] = PartitionClaim(wanted[0])
-            if tp in self._taken:
+            if tp in self._owned_by_others:
                 claim.tried_ms = self._requests.now_ms
-                self._look(tp, claim)
+                self._read_owner(tp, claim)
             else:
                 self._read(tp)
 
@@ -235,7 +235,7 @@ class Ownership:
         wanted = self._target.get(tp)
         if refused is None:
             del self.claims[tp]
-            self._doubtful.discard(tp)
+            self._uncertain.discard(tp)
             self.owned[tp] = owned
             if wanted is None or (wanted[0], wanted[1].topic_id) != (owned.stream, owned.topic_id):
                 self._release(tp, owned)
@@ -252,20 +252,20 @@ class Ownership:
             return
         if refused.position == 0 and refused.reason == "exists":
             claim.tries += 1
-            self._look(tp, claim)
+            self._read_owner(tp, claim)
             return
         if refused.reason == "missing":
             self.unready.add(tp.topic)
         self._wait(claim)
         claim.tries += 1
 
-    def _look(self, tp: TopicPartition, claim: PartitionClaim) -> None:
-        claim.stage, claim.is_over = LOOKING, False
+    def _read_owner(self, tp: TopicPartition, claim: PartitionClaim) -> None:
+        claim.stage, claim.is_over = READING_OWNER, False
         path = znodes.owner_path(self._group, *tp)
         self._owner_paths[path] = tp
-        self._requests.get(path, partial(self._owner_seen, tp, claim), watch=True)
+        self._requests.get(path, partial(self._owner_read, tp, claim), watch=True)
 
-    def _owner_seen(self, tp: TopicPartition, claim: PartitionClaim, znode: Znode | None) -> None:
+    def _owner_read(self, tp: TopicPartition, claim: PartitionClaim, znode: Znode | None) -> None:
         if self.claims.get(tp) is not claim:
             return
         if znode is None and not claim.tries:
@@ -337,7 +337,7 @@ class Ownership:
     def _drop(self, tp: TopicPartition, owned: OwnedPartition) -> None:
         if self.owned.get(tp) is owned:
             del self.owned[tp]
-            self._pursue(tp)
+            self._advance(tp)
 
     def _lose(self, tp: TopicPartition, owned: OwnedPartition) -> None:
         """Release a partition whose offset another client changed, and claim it again with the new
@@ -353,7 +353,7 @@ class Ownership:
             self._requests.out.append(StreamLose(owned.stream, tp))
         self.owned.clear()
         self.claims.clear()
-        self._doubtful.clear()
+        self._uncertain.clear()
         self._owner_paths.clear()
         self._target = {}
         self._fail_commits()
@@ -364,14 +364,14 @@ class Ownership:
         """Handle a lost connection. The outcome of the writes in flight is unknown."""
         for owned in self.owned.values():
             owned.is_sure = False
-        self._doubtful.update(w for w, claim in self.claims.items() if claim.stage != READING)
+        self._uncertain.update(tp for tp, claim in self.claims.items() if claim.stage != READING)
         self.claims.clear()
         self._owner_paths.clear()
         self._fail_commits()
 
     def resume(self) -> None:
         """Find out which writes succeeded, after a reconnect in the same session."""
-        for tp in sorted(self._doubtful):
+        for tp in sorted(self._uncertain):
             # Undo claims with an unknown outcome before any new claim, so that a new claim finds
             # only its own znode.
             path = znodes.owner_path(self._group, *tp)
@@ -384,9 +384,9 @@ class Ownership:
         """Delete the owner znode of a claim whose answer was lost, because the version of its
         offset znode is unknown."""
         if znode is not None and znode.session_id == self._requests.session_id:
-            self._write([Delete(path)], lambda _: self._doubtful.discard(tp))
+            self._write([Delete(path)], lambda _: self._uncertain.discard(tp))
         else:
-            self._doubtful.discard(tp)
+            self._uncertain.discard(tp)
 
     def _check_owner(self, tp: TopicPartition, owned: OwnedPartition, znode: Znode | None) -> None:
         if self.owned.get(tp) is not owned:
@@ -431,7 +431,7 @@ class Ownership:
             if problem is not None:
                 errors[tp] = problem
         rows = {tp: row for tp, row in commit.rows.items() if tp not in errors}
-        self._left[commit.number] = (len(rows), errors)
+        self._unanswered[commit.number] = (len(rows), errors)
         claims = {tp: self.owned[tp] for tp in rows}
         self._commits.append(Queued(commit.number, rows, claims))
         self._answer(commit.number, 0, {})
@@ -441,12 +441,12 @@ class Ownership:
         self, number: int, count: int, errors: Mapping[TopicPartition, LogbusError]
     ) -> None:
         """Record the results of ``count`` rows of a commit."""
-        left, known = self._left[number]
+        left, known = self._unanswered[number]
         known.update(errors)
         left -= count
-        self._left[number] = (left, known)
+        self._unanswered[number] = (left, known)
         if left == 0:
-            del self._left[number]
+            del self._unanswered[number]
             self._requests.out.append(CommitAnswer(number, known))
 
     def _write_commits(self) -> None:
@@ -456,15 +456,15 @@ class Ownership:
         rows: dict[TopicPartition, CommittedOffset] = {}
         while self._commits and len(rows) < COMMIT_ROWS_MAX:
             commit = self._commits.popleft()
-            gone = {
+            lost = {
                 tp: _not_owner(tp)
                 for tp in commit.rows
                 if self.owned.get(tp) is not commit.claims[tp]
                 or commit.claims[tp].state == RELEASED
             }
-            tps = [tp for tp in commit.rows if tp not in gone]
-            if gone:
-                self._answer(commit.number, len(gone), gone)
+            tps = [tp for tp in commit.rows if tp not in lost]
+            if lost:
+                self._answer(commit.number, len(lost), lost)
             if tps:
                 self._writing.append((commit, tps))
                 rows.update({tp: commit.rows[tp] for tp in tps})
@@ -529,8 +529,8 @@ class Ownership:
     def _fail_commits(self) -> None:
         self._writing.clear()
         self._commits.clear()
-        for number in list(self._left):
-            left, errors = self._left.pop(number)
+        for number in list(self._unanswered):
+            left, errors = self._unanswered.pop(number)
             error = CoordinationUnavailableError(
                 "ZooKeeper does not answer, and the commit may have taken effect; commit again"
             )

@@ -20,7 +20,7 @@ def test_claim_does_not_wait_for_an_owner_that_was_deleted_before_it_was_read() 
     the claim waited two seconds."""
     requests, tp = PendingRequests(), TopicPartition("t", 0)
     ownership = Ownership(requests, "g", "me")
-    ownership.aim({tp: (0, WatchedTopic("id", 1, 1))}, taken={tp})
+    ownership.set_target({tp: (0, WatchedTopic("id", 1, 1))}, owned_by_others={tp})
     (look,) = requests.out
     assert isinstance(look, Get) and look.watch
     assert look.path == znodes.owner_path("g", *tp)
