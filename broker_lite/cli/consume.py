@@ -128,10 +128,10 @@ def consume(
     servers = bootstrap(bootstrap_servers, zookeeper)
     with Admin(servers, client_id="logbus-cli") as admin:
         chosen = chosen_partitions(admin, topics, partition)
-        place = offset_spec.parse(start) if start else None
-        starts = offset_spec.resolve(admin, chosen, place) if place is not None else {}
+        spec = offset_spec.parse(start) if start else None
+        starts = offset_spec.resolve(admin, chosen, spec) if spec is not None else {}
         ends = end_offsets(admin, chosen, end, at_end)
-    _tell_of_start(group, start, place, starts)
+    _tell_of_start(group, start, spec, starts)
     options: dict[str, Any] = {
         "start": "earliest",
         "client_id": "logbus-cli",
@@ -172,16 +172,16 @@ def _check_member_options(
 def _tell_of_start(
     group: str | None,
     start: str | None,
-    place: offset_spec.Moment | None,
+    spec: offset_spec.PositionSpec | None,
     starts: dict[TopicPartition, int],
 ) -> None:
     """Report a start that replaces the group's offsets or lies past the log end."""
-    if place is None:
+    if spec is None:
         return
     if group is not None:
         output.say(f"group {group}: -s {start} replaces its committed offsets")
-    if place.kind == "offset":
-        _tell_past_the_end(place.value, starts)
+    if spec.kind == "offset":
+        _tell_past_the_end(spec.value, starts)
 
 
 @dataclass(slots=True)

@@ -212,7 +212,7 @@ def seek(
       logbus groups seek readers events -p 0 --to 1500 --yes
       logbus groups seek readers events --to @2026-11-20T08:00 --yes
     """
-    place = offset_spec.parse(to)
+    spec = offset_spec.parse(to)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         facts = found_topic(admin.cluster(), topic)
         if missing := set(partition) - {part.partition for part in facts.partitions}:
@@ -220,7 +220,7 @@ def seek(
                 f"{topic} has no partition {min(missing)}", param_hint="--partition"
             )
         ids = {tp: i for tp, i in _ids((facts,)).items() if not partition or tp[1] in partition}
-        _move(admin, group, ids, place, change=change, form=form)
+        _move(admin, group, ids, spec, change=change, form=form)
 
 
 @groups.command("reset-offsets")
@@ -253,12 +253,12 @@ def reset_offsets(
       logbus groups reset-offsets readers --to latest --dry-run
       logbus groups reset-offsets readers -t events --to @-1h --yes
     """
-    place = offset_spec.parse(to)
+    spec = offset_spec.parse(to)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         names = topics or sorted({tp.topic for tp in _committed(admin, group)})
         view = admin.cluster()
         ids = _ids(found_topic(view, name) for name in names)
-        _move(admin, group, ids, place, change=change, form=form)
+        _move(admin, group, ids, spec, change=change, form=form)
 
 
 @groups.command()
@@ -358,14 +358,14 @@ def _move(
     admin: Admin,
     group: str,
     ids: Mapping[TopicPartition, str],
-    place: offset_spec.Moment,
+    spec: offset_spec.PositionSpec,
     *,
     change: ChangeOptions,
     form: str | None,
 ) -> None:
     """Show each partition's old and new offset, and commit the new ones if the user agrees."""
     chosen = list(ids)
-    found = offset_spec.places(admin, chosen, place)
+    found = offset_spec.resolved_offsets(admin, chosen, spec)
     before = admin.committed(group, chosen)
     for tp, at in found.items():
         if at.wanted != at.offset:

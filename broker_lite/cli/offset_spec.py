@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 
 from broker_lite.client.administration import log_positions
-from broker_lite.client.administration.log_positions import Moment as Moment
-from broker_lite.client.administration.log_positions import places as places
+from broker_lite.client.administration.log_positions import PositionSpec as PositionSpec
 from broker_lite.client.administration.log_positions import resolve as resolve
+from broker_lite.client.administration.log_positions import resolved_offsets as resolved_offsets
 from broker_lite.errors import InvalidRequestError
 
 
-def parse(text: str, now_ms: int | None = None) -> Moment:
+def parse(text: str, now_ms: int | None = None) -> PositionSpec:
     """Parse a position. Raises click.BadParameter with the accepted forms."""
     try:
         return log_positions.parse(text, now_ms)

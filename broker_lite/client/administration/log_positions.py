@@ -2,7 +2,7 @@
 
 The forms are ``earliest``, ``latest``, ``N`` (that offset), ``+N`` (N after the earliest), ``-N``
 (N before the latest), and a time: ``@2026-11-20``, ``@2026-11-20T10:00:00Z``, ``@1763632800000``
-(ms) or ``@-1h`` (before now, in s, m, h or d). Only ``resolve`` and ``places`` do I/O.
+(ms) or ``@-1h`` (before now, in s, m, h or d). Only ``resolve`` and ``resolved_offsets`` do I/O.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
 
 
-class Moment(NamedTuple):
+class PositionSpec(NamedTuple):
     """A position that a user typed: an offset, a distance from the log's start or end, or a time
     (ms)."""
 
@@ -27,27 +27,27 @@ class Moment(NamedTuple):
     value: int
 
 
-def parse(text: str, now_ms: int | None = None) -> Moment:
+def parse(text: str, now_ms: int | None = None) -> PositionSpec:
     """Parse a position. Raises InvalidRequestError with the accepted forms."""
     if text in ("earliest", "beginning"):
-        return Moment("after_earliest", 0)
+        return PositionSpec("after_earliest", 0)
     if text in ("latest", "end"):
-        return Moment("before_latest", 0)
+        return PositionSpec("before_latest", 0)
     if text.isdigit():
-        return Moment("offset", int(text))
+        return PositionSpec("offset", int(text))
     if text[:1] in ("+", "-") and text[1:].isdigit():
-        return Moment("after_earliest" if text[0] == "+" else "before_latest", int(text[1:]))
+        return PositionSpec("after_earliest" if text[0] == "+" else "before_latest", int(text[1:]))
     if text.startswith("@"):
         found = parse_time_ms(text[1:], int(time.time() * 1000) if now_ms is None else now_ms)
         if found is not None:
-            return Moment("time", found)
+            return PositionSpec("time", found)
     raise InvalidRequestError(
         f"{text!r} is not a position; give earliest, latest, an offset, +N, -N, @2026-11-20, "
         "@2026-11-20T10:00:00Z, @MILLISECONDS or @-1h"
     )
 
 
-class Place(NamedTuple):
+class ResolvedOffset(NamedTuple):
     """A position in one partition: the ``wanted`` offset, and ``offset`` limited to the log's
     range."""
 
@@ -56,32 +56,32 @@ class Place(NamedTuple):
 
 
 def resolve(
-    admin: Admin, partitions: Iterable[TopicPartition], moment: Moment
+    admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, int]:
     """Return the offset of the position in each partition, limited to the log's range."""
-    return {tp: place.offset for tp, place in places(admin, partitions, moment).items()}
+    return {tp: row.offset for tp, row in resolved_offsets(admin, partitions, spec).items()}
 
 
-def places(
-    admin: Admin, partitions: Iterable[TopicPartition], moment: Moment
-) -> dict[TopicPartition, Place]:
+def resolved_offsets(
+    admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
+) -> dict[TopicPartition, ResolvedOffset]:
     """Like ``resolve``, but also return the wanted offset, which may lie outside the log."""
     asked = list(partitions)
     earliest = admin.list_offsets(dict.fromkeys(asked, EARLIEST_TIMESTAMP))
     latest = admin.list_offsets(dict.fromkeys(asked, LATEST_TIMESTAMP))
-    timed = admin.list_offsets(dict.fromkeys(asked, moment.value)) if moment.kind == "time" else {}
+    timed = admin.list_offsets(dict.fromkeys(asked, spec.value)) if spec.kind == "time" else {}
     found = {}
     for partition in asked:
         first, last = earliest[partition].offset, latest[partition].offset
-        match moment.kind:
+        match spec.kind:
             case "offset":
-                wanted = moment.value
+                wanted = spec.value
             case "after_earliest":
-                wanted = first + moment.value
+                wanted = first + spec.value
             case "before_latest":
-                wanted = last - moment.value
+                wanted = last - spec.value
             case "time":
                 wanted = timed[partition].offset
                 wanted = last if wanted < 0 else wanted
-        found[partition] = Place(min(max(wanted, first), last), wanted)
+        found[partition] = ResolvedOffset(min(max(wanted, first), last), wanted)
     return found

@@ -5,33 +5,33 @@ from __future__ import annotations
 import click
 import pytest
 
-from broker_lite.cli.offset_spec import Moment, parse
+from broker_lite.cli.offset_spec import PositionSpec, parse
 
 NOW = 1_763_700_000_000
 
 
 @pytest.mark.parametrize(
-    ("text", "moment"),
+    ("text", "spec"),
     [
-        ("earliest", Moment("after_earliest", 0)),
-        ("beginning", Moment("after_earliest", 0)),
-        ("latest", Moment("before_latest", 0)),
-        ("end", Moment("before_latest", 0)),
-        ("0", Moment("offset", 0)),
-        ("42", Moment("offset", 42)),
-        ("+10", Moment("after_earliest", 10)),
-        ("-10", Moment("before_latest", 10)),
-        ("@-90s", Moment("time", NOW - 90_000)),
-        ("@-2h", Moment("time", NOW - 7_200_000)),
-        ("@-7d", Moment("time", NOW - 604_800_000)),
-        ("@1763632800000", Moment("time", 1_763_632_800_000)),
-        ("@2025-11-20", Moment("time", 1_763_596_800_000)),
-        ("@2025-11-20T10:00:00Z", Moment("time", 1_763_632_800_000)),
-        ("@2025-11-20T12:00:00+02:00", Moment("time", 1_763_632_800_000)),
+        ("earliest", PositionSpec("after_earliest", 0)),
+        ("beginning", PositionSpec("after_earliest", 0)),
+        ("latest", PositionSpec("before_latest", 0)),
+        ("end", PositionSpec("before_latest", 0)),
+        ("0", PositionSpec("offset", 0)),
+        ("42", PositionSpec("offset", 42)),
+        ("+10", PositionSpec("after_earliest", 10)),
+        ("-10", PositionSpec("before_latest", 10)),
+        ("@-90s", PositionSpec("time", NOW - 90_000)),
+        ("@-2h", PositionSpec("time", NOW - 7_200_000)),
+        ("@-7d", PositionSpec("time", NOW - 604_800_000)),
+        ("@1763632800000", PositionSpec("time", 1_763_632_800_000)),
+        ("@2025-11-20", PositionSpec("time", 1_763_596_800_000)),
+        ("@2025-11-20T10:00:00Z", PositionSpec("time", 1_763_632_800_000)),
+        ("@2025-11-20T12:00:00+02:00", PositionSpec("time", 1_763_632_800_000)),
     ],
 )
-def test_every_offset_form_of_the_command_line_is_parsed(text: str, moment: Moment) -> None:
-    assert parse(text, NOW) == moment
+def test_every_offset_form_of_the_command_line_is_parsed(text: str, spec: PositionSpec) -> None:
+    assert parse(text, NOW) == spec
 
 
 @pytest.mark.parametrize("text", ["", "newest", "@", "@yesterday", "1.5", "+-3", "@-1w", "--5"])
