@@ -40,7 +40,7 @@ Unreadable = dict[str, UnreadableZnode]
 logger = logging.getLogger("logbus.metadata")
 
 
-class Seen(NamedTuple):
+class TopicsSnapshot(NamedTuple):
     """Topics by name, and the sequence of the last change notice that they include."""
 
     topics: Mapping[str, TopicView]

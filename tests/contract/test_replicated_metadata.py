@@ -28,7 +28,7 @@ from broker_lite.errors import (
     UnsupportedVersionError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.loader import Seen
+from broker_lite.metadata.loader import TopicsSnapshot
 from broker_lite.metadata.store import Set
 from broker_lite.model import (
     NO_BROKER,
@@ -276,10 +276,10 @@ def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> 
         key = TopicPartition("t", 0)
         assert await controller.administration.reassign({key: (1, 3)}) == {key: None}
         await until(lambda: 3 in view_of(leader).replicas)
-        seen, sequence = leader.registry._fresh.topics, leader.registry._sequence
+        topics, sequence = leader.registry._fresh.topics, leader.registry._sequence
         assert await controller.administration.reassign({key: None}) == {key: None}
         # Simulate a leader that has not read the cancelled reassignment yet.
-        leader.registry._states._seen = lambda: Seen(seen, sequence)
+        leader.registry._states._topics_snapshot = lambda: TopicsSnapshot(topics, sequence)
         assert await write(leader, (1, 2, 3)) is None
         assert await write(leader, (1,)) is not None
 
@@ -295,12 +295,12 @@ def test_state_write_for_a_deleted_topic_does_not_reach_the_recreated_one(world:
         old_id = await create(cluster.controller(), "t", 1, factor=3)
         leader = broker_of(cluster, await cluster.led("t"))
         state = view_of(leader).state
-        seen, sequence = leader.registry._fresh.topics, leader.registry._sequence
+        topics, sequence = leader.registry._fresh.topics, leader.registry._sequence
         await controller.administration.delete_topics(["t"])
         await create(cluster.controller(), "t", 1, factor=3)
         await until(lambda: old_id not in leader.registry.snapshot.topics_by_id)
         # Simulate a leader that has read neither the deletion nor the creation yet.
-        leader.registry._states._seen = lambda: Seen(seen, sequence)
+        leader.registry._states._topics_snapshot = lambda: TopicsSnapshot(topics, sequence)
         shrunk = dataclasses.replace(state, isr=state.isr[:1])
         [outcome] = await leader.registry.write_states([StateChange("t", 0, shrunk, old_id)])
         assert outcome is None

@@ -89,9 +89,8 @@ class _Deposed(Exception):
 class ControllerShell:
     """The candidacy and the term of one broker as controller.
 
-    ``now_ms`` returns wall time. ``wait_connected`` returns when ZooKeeper is connected. ``seen``
-    returns the topics that the broker has read last.
-    """
+    ``now_ms`` returns wall time. ``wait_connected`` returns when ZooKeeper is connected.
+    ``snapshot`` returns the topics that the broker has read last."""
 
     def __init__(
         self,
@@ -100,14 +99,14 @@ class ControllerShell:
         *,
         now_ms: Callable[[], int],
         wait_connected: Callable[[], Awaitable[None]],
-        seen: Callable[[], loader.Seen],
+        snapshot: Callable[[], loader.TopicsSnapshot],
     ) -> None:
         self._store = store
         self._config = config
         self._broker_id = config.broker_id
         self._now_ms = now_ms
         self._wait_connected = wait_connected
-        self._seen = seen
+        self._topics_snapshot = snapshot
         self._machine = Controller(config.leader_rebalance_ms)
         self._fence: Check | None = None
         self._epoch = 0
@@ -385,11 +384,11 @@ class ControllerShell:
         """Return all topics. Unless ``anew``, start from the topics that this broker has read, and
         read only those that later change notices name.
         """
-        seen = self._seen()
-        merged = None if anew else merge(self._notices, seen.sequence)
+        snapshot = self._topics_snapshot()
+        merged = None if anew else merge(self._notices, snapshot.sequence)
         if merged is None:
             return await loader.load_topics(self._store)
-        return await loader.refresh_topics(self._store, seen.topics, merged.topics)
+        return await loader.refresh_topics(self._store, snapshot.topics, merged.topics)
 
     async def _settle(self, event: ControllerEvent) -> None:
         """Pass the event to the state machine and write its decision. After a refused write, read

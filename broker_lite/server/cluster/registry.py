@@ -145,7 +145,7 @@ class Registry:
             config,
             now_ms=now_ms,
             wait_connected=self.wait_connected,
-            seen=self._seen,
+            snapshot=self._topics_snapshot,
         )
         self.groups = GroupOffsets(
             store,
@@ -161,7 +161,7 @@ class Registry:
             store,
             config.broker_id,
             wait_connected=self.wait_connected,
-            seen=self._seen,
+            snapshot=self._topics_snapshot,
             live=self.live_brokers,
         )
         self._registrar: Registrar | None = None
@@ -548,8 +548,8 @@ class Registry:
         for callback in self._watch_callbacks:
             callback(path)
 
-    def _seen(self) -> loader.Seen:
-        return loader.Seen(self._fresh.topics, self._sequence)
+    def _topics_snapshot(self) -> loader.TopicsSnapshot:
+        return loader.TopicsSnapshot(self._fresh.topics, self._sequence)
 
     async def wait_connected(self) -> None:
         """Wait until the ZooKeeper connection is up."""

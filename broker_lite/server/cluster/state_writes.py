@@ -52,7 +52,7 @@ class _SessionEnded(Exception):
 class StateWrites:
     """The writer of partition states of one broker.
 
-    ``wait_connected`` returns when ZooKeeper is connected. ``seen`` returns the topics that the
+    ``wait_connected`` returns when ZooKeeper is connected. ``snapshot`` returns the topics that the
     broker has read last. ``live`` returns the brokers that are registered and not suspected.
     """
 
@@ -62,13 +62,13 @@ class StateWrites:
         broker_id: int,
         *,
         wait_connected: Callable[[], Awaitable[None]],
-        seen: Callable[[], loader.Seen],
+        snapshot: Callable[[], loader.TopicsSnapshot],
         live: Callable[[], Mapping[int, BrokerView]],
     ) -> None:
         self._store = store
         self._broker_id = broker_id
         self._wait_connected = wait_connected
-        self._seen = seen
+        self._topics_snapshot = snapshot
         self._live = live
         self._one_at_a_time = asyncio.Lock()
 
@@ -76,17 +76,17 @@ class StateWrites:
         """Write the changes. Return the written state of each change in order, or None if the
         change was refused.
         """
-        return await self._write(changes, self._seen, self._live())
+        return await self._write(changes, self._topics_snapshot, self._live())
 
     async def _write(
         self,
         changes: Sequence[StateChange],
-        seen: Callable[[], loader.Seen],
+        snapshot: Callable[[], loader.TopicsSnapshot],
         live: Mapping[int, BrokerView],
     ) -> list[LeaderAndIsr | None]:
         session_id = self._store.session_id
         outcomes: list[LeaderAndIsr | None] = [None] * len(changes)
-        topics = seen().topics
+        topics = snapshot().topics
         left = {
             at: change for at, change in enumerate(changes) if _may_be_written(change, topics, live)
         }
@@ -94,7 +94,7 @@ class StateWrites:
             try:
                 while left:
                     some = dict(list(left.items())[:STATES_PER_WRITE_MAX])
-                    for at in await self._write_some(some, seen, session_id):
+                    for at in await self._write_some(some, snapshot, session_id):
                         state = left[at].state
                         outcomes[at] = dataclasses.replace(state, version=state.version + 1)
                     for at in some:
@@ -107,7 +107,10 @@ class StateWrites:
         return outcomes
 
     async def _write_some(
-        self, changes: dict[int, StateChange], seen: Callable[[], loader.Seen], session_id: int
+        self,
+        changes: dict[int, StateChange],
+        snapshot: Callable[[], loader.TopicsSnapshot],
+        session_id: int,
     ) -> list[int]:
         """Write the changes in one ZooKeeper transaction. Return the indexes of the written
         changes.
@@ -124,7 +127,7 @@ class StateWrites:
                 notices, epoch = await asyncio.gather(
                     loader.load_notices(self._store), self._store.get(znodes.CONTROLLER_EPOCH)
                 )
-                left = await self._still_meant(left, seen(), notices)
+                left = await self._still_meant(left, snapshot(), notices)
             except CoordinationUnavailableError:
                 await reconnected()
                 continue
@@ -159,7 +162,7 @@ class StateWrites:
             del left[number]
 
     async def _still_meant(
-        self, changes: dict[int, StateChange], seen: loader.Seen, notices: Notices
+        self, changes: dict[int, StateChange], snapshot: loader.TopicsSnapshot, notices: Notices
     ) -> dict[int, StateChange]:
         """Return the changes that still apply to the topics in ZooKeeper.
 
@@ -168,7 +171,7 @@ class StateWrites:
         deleted.
         """
         ids = {change.topic for change in changes.values()}
-        merged = merge(notices, seen.sequence)
+        merged = merge(notices, snapshot.sequence)
         doubtful = [
             name for name in sorted(ids) if merged is None or merged.topics.get(name, ()) is None
         ]
@@ -176,7 +179,7 @@ class StateWrites:
             name: znodes.Assignment(
                 topic.topic_id, tuple(view.replicas for view in topic.partitions)
             )
-            for name, topic in seen.topics.items()
+            for name, topic in snapshot.topics.items()
             if name in ids
         }
         for name in doubtful:
@@ -188,7 +191,7 @@ class StateWrites:
         return {
             at: change
             for at, change in changes.items()
-            if _is_assigned(change, seen.topics.get(change.topic), found.get(change.topic))
+            if _is_assigned(change, snapshot.topics.get(change.topic), found.get(change.topic))
         }
 
     async def _reconnected(self, session_id: int) -> None:
@@ -205,7 +208,7 @@ class StateWrites:
         """Remove this broker's replicas in ``directory_id`` from the partitions' ISRs. Return the
         partitions whose ISR was changed. Raise CoordinationUnavailableError.
         """
-        return await self._withdraw(directory_id, partitions, self._seen, self._live())
+        return await self._withdraw(directory_id, partitions, self._topics_snapshot, self._live())
 
     async def withdraw_before_start(
         self, directory_id: str, partitions: Collection[PartitionKey]
@@ -214,22 +217,22 @@ class StateWrites:
         meanwhile.
         """
         notices = await loader.load_notices(self._store)
-        seen = loader.Seen(await loader.load_topics(self._store), notices.sequence)
+        snapshot = loader.TopicsSnapshot(await loader.load_topics(self._store), notices.sequence)
         brokers = await loader.load_brokers(self._store)
         brokers.pop(self._broker_id, None)
-        return await self._withdraw(directory_id, partitions, lambda: seen, brokers)
+        return await self._withdraw(directory_id, partitions, lambda: snapshot, brokers)
 
     async def _withdraw(
         self,
         directory_id: str,
         partitions: Collection[PartitionKey],
-        seen: Callable[[], loader.Seen],
+        snapshot: Callable[[], loader.TopicsSnapshot],
         live: Mapping[int, BrokerView],
     ) -> frozenset[PartitionKey]:
         own = ReplicaId(self._broker_id, directory_id)
         left = {
             PartitionKey(topic.topic_id, view.partition): (topic, view)
-            for topic in seen().topics.values()
+            for topic in snapshot().topics.values()
             for view in topic.partitions
             if PartitionKey(topic.topic_id, view.partition) in partitions
         }
@@ -246,7 +249,7 @@ class StateWrites:
                     changes[key] = StateChange(topic.name, view.partition, changed, key.topic_id)
             if not changes:
                 break
-            outcomes = await self._write(list(changes.values()), seen, live)
+            outcomes = await self._write(list(changes.values()), snapshot, live)
             for key, outcome in zip(changes, outcomes):
                 if outcome is not None:
                     done.add(key)
@@ -255,18 +258,18 @@ class StateWrites:
 
 
 def _is_assigned(
-    change: StateChange, seen: TopicView | None, found: znodes.Assignment | None
+    change: StateChange, topic: TopicView | None, found: znodes.Assignment | None
 ) -> bool:
     """Return whether the change applies to the topic ``found`` in ZooKeeper.
 
     The topic must have the same id as in the change, and each added ISR member must be an assigned
-    replica. ``seen`` is the topic that this broker has read last.
+    replica. ``topic`` is the topic that this broker has read last.
     """
     if found is None or found.topic_id != change.topic_id:
         return False
-    if seen is None or change.partition >= min(len(seen.partitions), len(found.replicas)):
+    if topic is None or change.partition >= min(len(topic.partitions), len(found.replicas)):
         return False
-    known = seen.partitions[change.partition].state.isr
+    known = topic.partitions[change.partition].state.isr
     return all(
         replica in known or replica.broker_id in found.replicas[change.partition]
         for replica in change.state.isr
