@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 
 from broker_lite.config.time_text import parse_time_ms
-from broker_lite.console.messages.matching import Wanted
+from broker_lite.console.messages.matching import RecordFilters
 from broker_lite.console.messages.search import HITS_MAX
 
 Snippets = list[tuple[str, str]]
@@ -40,7 +40,7 @@ def _consume(name: str, servers: str, query: Fields) -> str:
     if query.get("partition"):
         words += ["-p", query["partition"]]
     # With a filter, read from the start: the newest matching records may be anywhere in the log.
-    is_filtered = any(query.get(field) for field in Wanted._fields)
+    is_filtered = any(query.get(field) for field in RecordFilters._fields)
     newest = "" if is_filtered else f"-{HITS_MAX}"
     starts = {"oldest": "", "offset": query.get("at", ""), "time": f"@{query.get('at', '')}"}
     if start := starts.get(query.get("from", ""), newest):

@@ -12,8 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from broker_lite.console.messages.asked import asked
 from broker_lite.console.messages.export import TYPES, export
+from broker_lite.console.messages.query import parse_query
 from broker_lite.console.messages.rows import shown_rows
 from broker_lite.console.messages.tail import LiveTail
 from broker_lite.console.page_request import DOWNLOADS, TAILS, PageRequest
@@ -75,12 +75,12 @@ def tail_of(
 ) -> Response:
     """Return new records as events until the browser leaves or its session ends. Raises
     SearchLimitError."""
-    what = asked(request)
+    query = parse_query(request)
     if not request.desk.tails.acquire(blocking=False):
         raise SearchLimitError(f"{TAILS} live tails run already; close one of their pages")
-    tps = [TopicPartition(what.topic, number) for number in what.partitions]
+    tps = [TopicPartition(query.topic, number) for number in query.partitions]
     try:
-        tail = LiveTail(request.bus, tps, what.wanted, event_id)
+        tail = LiveTail(request.bus, tps, query.filters, event_id)
     except BaseException:
         request.desk.tails.release()
         raise

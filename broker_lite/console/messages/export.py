@@ -11,7 +11,7 @@ import tempfile
 from typing import IO, NamedTuple
 
 from broker_lite.client.record_files import WRITERS
-from broker_lite.console.messages.asked import asked, ranges_of
+from broker_lite.console.messages.query import parse_query, ranges_of
 from broker_lite.console.messages.search import (
     RECORDS_MAX,
     SearchBudget,
@@ -33,15 +33,15 @@ class Export(NamedTuple):
 def export(request: PageRequest, form: str, now_ms: int) -> Export:
     """Write the records of a search into a temporary file. A search from the newest records exports
     the last 250,000. Raises InvalidRequestError, StorageError."""
-    what = asked(request)
+    query = parse_query(request)
     if request.settings.hides_payloads:
         raise InvalidRequestError(
             "this console hides keys, values and headers (--no-payloads), so it cannot export them"
         )
     if form not in WRITERS:
         raise InvalidRequestError(f"format={form[:40]!r}: give one of {', '.join(WRITERS)}")
-    ranges = ranges_of(request, what, now_ms)
-    if what.begin == "newest" and ranges:
+    ranges = ranges_of(request, query, now_ms)
+    if query.begin == "newest" and ranges:
         each = max(1, RECORDS_MAX // len(ranges))
         ranges = {tp: (max(first, end - each), end) for tp, (first, end) in ranges.items()}
     file = tempfile.TemporaryFile()  # noqa: SIM115 (the answer closes it)
@@ -51,7 +51,7 @@ def export(request: PageRequest, form: str, now_ms: int) -> Export:
         if ranges:
             with open_consumer(request.bus, ranges) as consumer:
                 for batch in batches(consumer, ranges, budget):
-                    hits = what.wanted.select(batch)
+                    hits = query.filters.select(batch)
                     records += hits.num_rows
                     write(hits)
         finish()

@@ -17,7 +17,7 @@ FIELD_MAX = 1024
 """Maximum characters of a filter."""
 
 
-class Wanted(NamedTuple):
+class RecordFilters(NamedTuple):
     """The filters that a record must pass. An empty filter passes every record.
 
     ``key``: the whole key. ``text``: a part of the value; upper and lower case are equal.
@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
         return not (self.key or self.text or self.header)
 
     @classmethod
-    def of(cls, fields: Mapping[str, str]) -> Wanted:
+    def of(cls, fields: Mapping[str, str]) -> RecordFilters:
         """Return the filters of a request's fields."""
         return cls(*(fields.get(name, "")[:FIELD_MAX] for name in cls._fields))
 

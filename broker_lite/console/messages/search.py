@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from broker_lite.bus.blocking import Bus
 from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.record_files import Row, rows_of
-from broker_lite.console.messages.matching import Wanted
+from broker_lite.console.messages.matching import RecordFilters
 from broker_lite.model import TopicPartition
 
 HITS_MAX = 100
@@ -131,7 +131,7 @@ def _before(batch: pa.RecordBatch, ends: Mapping[TopicPartition, int]) -> pa.Rec
     return batch.filter(pc.less(batch.column("offset"), limits.take(index)))
 
 
-def forward(bus: Bus, ranges: Ranges, wanted: Wanted) -> Found:
+def forward(bus: Bus, ranges: Ranges, filters: RecordFilters) -> Found:
     """Search from the beginning of the ranges, in the order of offsets of each partition."""
     left, budget = dict(ranges), SearchBudget()
     rows: list[Row] = []
@@ -139,7 +139,7 @@ def forward(bus: Bus, ranges: Ranges, wanted: Wanted) -> Found:
         return Found(rows, 0, 0, 0.0, "end", left)
     with open_consumer(bus, ranges) as consumer:
         for batch in batches(consumer, left, budget):
-            hits = rows_of(wanted.select(batch))
+            hits = rows_of(filters.select(batch))
             room = HITS_MAX - len(rows)
             rows += hits[:room]
             for row in reversed(hits[room:]):
@@ -150,7 +150,7 @@ def forward(bus: Bus, ranges: Ranges, wanted: Wanted) -> Found:
     return _found(rows, budget, left)
 
 
-def newest(bus: Bus, ranges: Ranges, wanted: Wanted, record_bytes: float) -> Found:
+def newest(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float) -> Found:
     """Search from the end of the ranges back, one window of offsets after the other. The newest
     hits come first.
 
@@ -161,7 +161,7 @@ def newest(bus: Bus, ranges: Ranges, wanted: Wanted, record_bytes: float) -> Fou
     shrinks = 0
     if not left:
         return Found(rows, 0, 0, 0.0, "end", left)
-    window = _first_window(len(ranges), wanted)
+    window = _first_window(len(ranges), filters)
     most = max(1, min(WINDOW_RECORDS, int(WINDOW_BYTES / max(record_bytes, 1))) // len(ranges))
     with open_consumer(bus, ranges) as consumer:
         while left and len(rows) < HITS_MAX and budget.spent is None:
@@ -170,7 +170,7 @@ def newest(bus: Bus, ranges: Ranges, wanted: Wanted, record_bytes: float) -> Fou
             begins = {tp: first for tp, (first, _) in part.items()}
             hits: list[Row] = []
             for batch in batches(consumer, part, budget):
-                hits += rows_of(wanted.select(batch))
+                hits += rows_of(filters.select(batch))
             if part:
                 # A limit stopped the search within the window, so the window's hits are incomplete.
                 if window == 1 or left != ranges or shrinks == SHRINKS_MAX:
@@ -187,8 +187,8 @@ def newest(bus: Bus, ranges: Ranges, wanted: Wanted, record_bytes: float) -> Fou
     return _found(rows, budget, left)
 
 
-def _first_window(partitions: int, wanted: Wanted) -> int:
-    if wanted.is_everything:
+def _first_window(partitions: int, filters: RecordFilters) -> int:
+    if filters.is_everything:
         return max(1, min(HITS_MAX, WINDOW_RECORDS // partitions))
     return max(1, 2000 // partitions)
 

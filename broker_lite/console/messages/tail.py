@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from broker_lite.bus.blocking import Bus
 from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.record_files import Row, rows_of
-from broker_lite.console.messages.asked import is_offset
-from broker_lite.console.messages.matching import Wanted
+from broker_lite.console.messages.matching import RecordFilters
+from broker_lite.console.messages.query import is_offset
 from broker_lite.console.messages.search import READ_OPTIONS
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 
@@ -42,9 +42,9 @@ class LiveTail:
     """Reads the partitions of a topic from their end, or from the positions of an event's id."""
 
     def __init__(
-        self, bus: Bus, tps: list[TopicPartition], wanted: Wanted, event_id: str = ""
+        self, bus: Bus, tps: list[TopicPartition], filters: RecordFilters, event_id: str = ""
     ) -> None:
-        self._wanted = wanted
+        self._filters = filters
         begins = positions_of(event_id, tps)
         missing = [tp for tp in tps if tp not in begins]
         if missing:
@@ -63,7 +63,7 @@ class LiveTail:
             skipped = 0
             wait_s = WAIT_S
             while True:
-                batch = self._wanted.select(self._consumer.poll_arrow(wait_s, headers=True))
+                batch = self._filters.select(self._consumer.poll_arrow(wait_s, headers=True))
                 skipped += max(0, batch.num_rows - ROWS_MAX)
                 rows += rows_of(batch.slice(max(0, batch.num_rows - ROWS_MAX)))
                 wait_s = until_s - clock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from broker_lite.console.messages.asked import CONTINUED_MAX, asked, search
+from broker_lite.console.messages.query import CONTINUED_MAX, parse_query, search
 from broker_lite.console.messages.rows import as_fields, shown_rows
 from broker_lite.console.messages.search import as_text
 from broker_lite.console.page_request import Data, PageRequest
@@ -14,9 +14,9 @@ VIEWS = ("records", "fields")
 
 
 def messages(request: PageRequest) -> Data:
-    what = asked(request)
+    query = parse_query(request)
     with request.desk.search():
-        found = search(request, what, int(time.time() * 1000))
+        found = search(request, query, int(time.time() * 1000))
     rows = shown_rows(found.rows, hides_payloads=request.settings.hides_payloads)
     view = request.query.get("view", VIEWS[0])
     view = view if view in VIEWS else VIEWS[0]
@@ -26,10 +26,10 @@ def messages(request: PageRequest) -> Data:
         "fields": as_fields(rows) if view == "fields" else None,
         "search": {
             "partition": request.query.get("partition", ""),
-            "from": what.begin,
-            "at": what.at,
+            "from": query.begin,
+            "at": query.at,
             "view": view,
-            **what.wanted._asdict(),
+            **query.filters._asdict(),
         },
         "covered": {
             "records": found.records,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from broker_lite.console.messages import values
-from broker_lite.console.messages.matching import Wanted
+from broker_lite.console.messages.matching import RecordFilters
 from broker_lite.console.messages.rows import shown_rows
 from broker_lite.console.messages.search import HITS_MAX, _newest_of, as_text
 from broker_lite.console.messages.tail import positions_of
@@ -39,20 +39,20 @@ def batch() -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "offsets"),
+    ("filters", "offsets"),
     [
-        (Wanted(), [0, 1, 2, 3]),
-        (Wanted(key="a"), [0, 3]),
-        (Wanted(text="GRACE"), [0, 1]),
-        (Wanted(text=".*"), []),
-        (Wanted(header="trace"), [0, 3]),
-        (Wanted(header="trace=2"), [3]),
-        (Wanted(key="a", header="other=1"), [3]),
-        (Wanted(key="nobody", header="trace"), []),
+        (RecordFilters(), [0, 1, 2, 3]),
+        (RecordFilters(key="a"), [0, 3]),
+        (RecordFilters(text="GRACE"), [0, 1]),
+        (RecordFilters(text=".*"), []),
+        (RecordFilters(header="trace"), [0, 3]),
+        (RecordFilters(header="trace=2"), [3]),
+        (RecordFilters(key="a", header="other=1"), [3]),
+        (RecordFilters(key="nobody", header="trace"), []),
     ],
 )
-def test_message_filters_select_matching_rows(wanted: Wanted, offsets: list[int]) -> None:
-    assert wanted.select(batch()).column("offset").to_pylist() == offsets
+def test_message_filters_select_matching_rows(filters: RecordFilters, offsets: list[int]) -> None:
+    assert filters.select(batch()).column("offset").to_pylist() == offsets
 
 
 @pytest.mark.parametrize(

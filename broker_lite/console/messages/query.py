@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, cast
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.config.time_text import parse_time_ms
-from broker_lite.console.messages.matching import Wanted
+from broker_lite.console.messages.matching import RecordFilters
 from broker_lite.console.messages.search import Found, Ranges, forward, newest
 from broker_lite.console.page_request import PageRequest
 from broker_lite.errors import InvalidRequestError, UnknownTopicOrPartitionError
@@ -21,7 +21,7 @@ CONTINUED_MAX = 300
 """Maximum partitions of a link that continues a search; more would make the address too long."""
 
 
-class Asked(NamedTuple):
+class MessageQuery(NamedTuple):
     """A search in a topic. ``at`` is the offset or time at which it begins. ``left`` has the unread
     ranges of the earlier search that it continues, as ``as_text`` writes them."""
 
@@ -29,11 +29,11 @@ class Asked(NamedTuple):
     partitions: tuple[int, ...]
     begin: Begin
     at: str
-    wanted: Wanted
+    filters: RecordFilters
     left: str
 
 
-def asked(request: PageRequest) -> Asked:
+def parse_query(request: PageRequest) -> MessageQuery:
     """Parse the search of a request. Raises InvalidRequestError, UnknownTopicOrPartitionError."""
     topic = request.topic()
     begin = request.query.get("from", "newest")
@@ -45,40 +45,40 @@ def asked(request: PageRequest) -> Asked:
         raise UnknownTopicOrPartitionError(
             f"topic {topic.name!r} has {len(known)} partitions, and no partition {number}"
         )
-    wanted = Wanted.of(request.query)
-    if request.settings.hides_payloads and not wanted.is_everything:
+    filters = RecordFilters.of(request.query)
+    if request.settings.hides_payloads and not filters.is_everything:
         raise InvalidRequestError(
             "this console hides keys, values and headers (--no-payloads), so it cannot search them"
         )
-    return Asked(
+    return MessageQuery(
         topic.name,
         known if number is None else (number,),
         cast(Begin, begin),
         request.query.get("at", "").strip()[:64],
-        wanted,
+        filters,
         request.query.get("left", ""),
     )
 
 
-def ranges_of(request: PageRequest, what: Asked, now_ms: int) -> Ranges:
+def ranges_of(request: PageRequest, query: MessageQuery, now_ms: int) -> Ranges:
     """Return the offsets to read, up to the present last stable offset."""
     admin = request.admin
-    tps = [TopicPartition(what.topic, number) for number in what.partitions]
+    tps = [TopicPartition(query.topic, number) for number in query.partitions]
     view = request.reading.sample.view
     tps = [tp for tp in tps if view.leader(tp) is not None]
-    if what.left:
-        return _continued(what, tps)
+    if query.left:
+        return _continued(query, tps)
     starts = _list(admin, tps, EARLIEST_TIMESTAMP)
     ends = _list(admin, tps, LATEST_TIMESTAMP)
-    if what.begin == "offset":
-        if not is_offset(what.at):
-            raise InvalidRequestError(f"at={what.at!r}: give an offset, such as 1200")
-        starts = {tp: max(start, int(what.at)) for tp, start in starts.items()}
-    elif what.begin == "time":
-        at_ms = parse_time_ms(what.at, now_ms)
+    if query.begin == "offset":
+        if not is_offset(query.at):
+            raise InvalidRequestError(f"at={query.at!r}: give an offset, such as 1200")
+        starts = {tp: max(start, int(query.at)) for tp, start in starts.items()}
+    elif query.begin == "time":
+        at_ms = parse_time_ms(query.at, now_ms)
         if at_ms is None:
             raise InvalidRequestError(
-                f"at={what.at!r}: give a time, such as 2026-11-20T10:00:00Z or -1h"
+                f"at={query.at!r}: give a time, such as 2026-11-20T10:00:00Z or -1h"
             )
         times = _list(admin, tps, at_ms)
         starts = {tp: ends[tp] if times[tp] < 0 else times[tp] for tp in tps}
@@ -97,28 +97,28 @@ def is_offset(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 19
 
 
-def _continued(what: Asked, tps: list[TopicPartition]) -> Ranges:
-    """Return the ranges of ``what.left``, which an earlier search did not read. Raises
+def _continued(query: MessageQuery, tps: list[TopicPartition]) -> Ranges:
+    """Return the ranges of ``query.left``, which an earlier search did not read. Raises
     InvalidRequestError for a malformed text."""
     found: Ranges = {}
-    for part in what.left.split("-"):
+    for part in query.left.split("-"):
         numbers = part.split(".")
         if len(numbers) != 3 or not all(map(is_offset, numbers)):
             raise InvalidRequestError(
-                f"left={what.left[:40]!r}: not from an earlier search; search again"
+                f"left={query.left[:40]!r}: not from an earlier search; search again"
             )
         partition, first, end = map(int, numbers)
-        tp = TopicPartition(what.topic, partition)
+        tp = TopicPartition(query.topic, partition)
         if tp in tps and first < end:
             found[tp] = (first, end)
     return found
 
 
-def search(request: PageRequest, what: Asked, now_ms: int) -> Found:
+def search(request: PageRequest, query: MessageQuery, now_ms: int) -> Found:
     """Run a search: from the newest records back, or forward from its position."""
-    ranges = ranges_of(request, what, now_ms)
-    if what.begin == "newest":
-        row = request.reading.topics[what.topic]
+    ranges = ranges_of(request, query, now_ms)
+    if query.begin == "newest":
+        row = request.reading.topics[query.topic]
         stored = row.size_bytes / max(row.replicas, 1)
-        return newest(request.bus, ranges, what.wanted, stored / max(row.records, 1))
-    return forward(request.bus, ranges, what.wanted)
+        return newest(request.bus, ranges, query.filters, stored / max(row.records, 1))
+    return forward(request.bus, ranges, query.filters)
