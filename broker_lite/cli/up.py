@@ -146,9 +146,9 @@ def up(
         brokers = before
         if ready_fd is None:
             output.say(f"{where} has data of {before} brokers: all of them start (-n for fewer)")
-    words = up_report.Words(form, port, before)
+    report = up_report.UpReport(form, port, before)
     if detach:
-        return _detach(words)
+        return _detach(report)
     from broker_lite.local.cluster import LocalCluster
 
     settings = key_values(config, "--config") | {"host": host}
@@ -164,7 +164,7 @@ def up(
         exact_port=is_port_given,
         secure=secure,
     )
-    return _hold(cluster, ready_fd, words, console=console)
+    return _hold(cluster, ready_fd, report, console=console)
 
 
 @click.command()
@@ -450,7 +450,7 @@ def _require_free(host: str, port: int) -> None:
         raise
 
 
-def _hold(cluster: Any, ready_fd: int | None, words: up_report.Words, *, console: bool) -> int:
+def _hold(cluster: Any, ready_fd: int | None, report: up_report.UpReport, *, console: bool) -> int:
     """Start the cluster, report it, wait for a signal, stop it. A signal also ends the start."""
     wake_read, wake_write = os.pipe()
     is_starting = True
@@ -477,7 +477,7 @@ def _hold(cluster: Any, ready_fd: int | None, words: up_report.Words, *, console
                         pipe.write(json.dumps(facts) + "\n")
                     _speak_into(cluster.directory / LOG)
                 else:
-                    words.say(facts, "Ctrl-C stops it.")
+                    report.show(facts, "Ctrl-C stops it.")
                 by = _wait(cluster, wake_read)
                 _say_stopping(is_detached=ready_fd is not None)
             finally:
@@ -518,7 +518,7 @@ def _speak_into(log: Path) -> None:
         os.dup2(file.fileno(), sys.stderr.fileno())
 
 
-def _detach(words: up_report.Words) -> int:
+def _detach(report: up_report.UpReport) -> int:
     """Start the same command in the background and wait until it reports the cluster as running."""
     arguments = [word for word in sys.argv[1:] if word not in ("-d", "--detach")]
     read_end, write_end = os.pipe()
@@ -540,7 +540,7 @@ def _detach(words: up_report.Words) -> int:
             output.say(said.read().decode("utf-8", "replace").strip())
             return child.returncode if child.returncode > 0 else 1
     facts = json.loads(line)
-    words.say(facts, _ending(facts))
+    report.show(facts, _ending(facts))
     return 0
 
 

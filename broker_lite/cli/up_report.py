@@ -31,7 +31,7 @@ Facts = dict[str, Any]
 """The record of a cluster (``cli.running``)."""
 
 
-class Words(NamedTuple):
+class UpReport(NamedTuple):
     """The form of a report: ``form`` is the output format, ``port`` the requested port (0: any),
     ``brokers_before`` the number of brokers with data in the folder."""
 
@@ -39,7 +39,7 @@ class Words(NamedTuple):
     port: int
     brokers_before: int
 
-    def say(self, facts: Facts, ending: str) -> None:
+    def show(self, facts: Facts, ending: str) -> None:
         """Print warnings (another port, missing brokers), then the addresses and next steps."""
         for number, broker in enumerate(facts["brokers"]):
             if self.port and broker["port"] != self.port + number:
@@ -47,14 +47,14 @@ class Words(NamedTuple):
                 output.say(f"port {first} is taken: broker {number} has port {broker['port']}")
                 break
         if running.is_recorded(facts):
-            _tell_of_others(facts)
+            _warn_of_other_clusters(facts)
         else:
-            _tell_of_no_record(facts)
+            _warn_of_missing_record(facts)
         if importlib.util.find_spec("uvloop") is None:
-            _tell_of_slow_loop()
+            _warn_of_slow_loop()
         count = len(facts["brokers"])
         if 0 < self.brokers_before < count:
-            _tell_of_few_replicas(facts)
+            _warn_of_few_replicas(facts)
         elif self.brokers_before > count:
             output.say(
                 f"this folder has data of {self.brokers_before} brokers, and {count} of them run: "
@@ -132,7 +132,7 @@ def _topic(facts: Facts) -> str | None:
     return EXAMPLE if EXAMPLE in names else next(iter(names), None)
 
 
-def _tell_of_no_record(facts: Facts) -> None:
+def _warn_of_missing_record(facts: Facts) -> None:
     """Say how to name the cluster, if other commands cannot find it."""
     login = facts.get("client_config")
     output.say(
@@ -142,7 +142,7 @@ def _tell_of_no_record(facts: Facts) -> None:
     )
 
 
-def _tell_of_others(facts: Facts) -> None:
+def _warn_of_other_clusters(facts: Facts) -> None:
     """Say which cluster clients find by default, if several run."""
     others = [other for other in running.alive() if not running.is_same(other, facts)]
     if others:
@@ -155,7 +155,7 @@ def _tell_of_others(facts: Facts) -> None:
         )
 
 
-def _tell_of_slow_loop() -> None:
+def _warn_of_slow_loop() -> None:
     """Report the doctor's finding about a host without uvloop."""
     from broker_lite.cli import doctor
 
@@ -163,7 +163,7 @@ def _tell_of_slow_loop() -> None:
     output.say(f"{finding.check} is {finding.found}. To install it: {finding.cure}")
 
 
-def _tell_of_few_replicas(facts: Facts) -> None:
+def _warn_of_few_replicas(facts: Facts) -> None:
     """Report topics with too few replicas after a cluster has grown."""
     from broker_lite.cli import under_replication
     from broker_lite.client.administration.admin import Admin

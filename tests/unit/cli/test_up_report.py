@@ -11,7 +11,7 @@ import pytest
 
 from broker_lite.cli import running
 from broker_lite.cli.under_replication import NAMED_MAX, FewReplicas
-from broker_lite.cli.up_report import Words, announce, brokers_in
+from broker_lite.cli.up_report import UpReport, announce, brokers_in
 from broker_lite.local.process import start_mark
 
 ENDING = "Stop it with: logbus down"
@@ -80,7 +80,7 @@ def test_suggested_commands_show_folders_relative_to_here_or_home(
 def test_up_report_warns_of_fewer_brokers_than_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Words("json", 9092, 3).say(facts(tmp_path, 9092), ENDING)
+    UpReport("json", 9092, 3).show(facts(tmp_path, 9092), ENDING)
     said = capsys.readouterr().err
     assert "data of 3 brokers, and 1 of them run" in said
     assert "logbus up --brokers 3" in said
@@ -91,10 +91,10 @@ def test_up_report_names_taken_ports_and_other_clusters(
 ) -> None:
     one, two = facts(tmp_path / "one", 9092), facts(tmp_path / "two", 9093, 9095)
     running.remember(one)
-    Words("json", 9092, 0).say(one, ENDING)
+    UpReport("json", 9092, 0).show(one, ENDING)
     assert capsys.readouterr().err == ""
     running.remember(two)
-    Words("json", 9093, 0).say(two, ENDING)
+    UpReport("json", 9093, 0).show(two, ENDING)
     said = capsys.readouterr().err
     assert "port 9094 is taken: broker 1 has port 9095" in said
     assert "that name no cluster use this one from now on" in said
