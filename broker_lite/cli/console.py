@@ -123,10 +123,10 @@ def console(
     # At INFO, the console logs each change with its user and outcome.
     logging.getLogger("logbus.console").setLevel(logging.INFO)
     with connect(bootstrap(bootstrap_servers, zookeeper), client_id="logbus-console") as bus:
-        serve(bus, settings, lambda url: _tell(url, ready_fd, form))
+        serve(bus, settings, lambda url: _print_url(url, ready_fd, form))
 
 
-def _tell(url: str, ready_fd: int | None, form: str | None) -> None:
+def _print_url(url: str, ready_fd: int | None, form: str | None) -> None:
     """Print the console's address, and write it to the pipe of a parent process."""
     output.report_change({"console": url}, form, f"console: {url}  (Ctrl-C stops it)")
     if ready_fd is not None:

@@ -131,7 +131,7 @@ def consume(
         spec = offset_spec.parse(start) if start else None
         starts = offset_spec.resolve(admin, chosen, spec) if spec is not None else {}
         ends = end_offsets(admin, chosen, end, at_end)
-    _tell_of_start(group, start, spec, starts)
+    _print_start(group, start, spec, starts)
     options: dict[str, Any] = {
         "start": "earliest",
         "client_id": "logbus-cli",
@@ -169,7 +169,7 @@ def _check_member_options(
         raise click.UsageError(f"{given[0]} is for members of a group: give -g, without -p")
 
 
-def _tell_of_start(
+def _print_start(
     group: str | None,
     start: str | None,
     spec: offset_spec.PositionSpec | None,
@@ -181,7 +181,7 @@ def _tell_of_start(
     if group is not None:
         output.say(f"group {group}: -s {start} replaces its committed offsets")
     if spec.kind == "offset":
-        _tell_past_the_end(spec.value, starts)
+        _warn_past_end(spec.value, starts)
 
 
 @dataclass(slots=True)
@@ -278,7 +278,7 @@ def chosen_partitions(
     return chosen
 
 
-def _tell_past_the_end(wanted: int, starts: dict[TopicPartition, int]) -> None:
+def _warn_past_end(wanted: int, starts: dict[TopicPartition, int]) -> None:
     ends = [f"{tp} ends at {at}" for tp, at in sorted(starts.items()) if at < wanted]
     if ends:
         output.say(f"offset {wanted} is past the end: {', '.join(ends)}; reading begins there")

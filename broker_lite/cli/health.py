@@ -69,15 +69,15 @@ def health(
 
     until_s = time.monotonic() + timeout_s
     servers = bootstrap(bootstrap_servers, zookeeper)
-    told: list[Cause] = []
+    printed: list[Cause] = []
     with Admin(servers, client_id="logbus-cli", timeout_ms=ANSWER_MS) as admin:
         while True:
             found = _look(admin, broker_id)
             if not wait or not found or time.monotonic() >= until_s:
                 break
-            if found != told:
+            if found != printed:
                 output.say(f"waiting: {found[0].about}: {found[0].found}")
-                told = found
+                printed = found
             time.sleep(LOOK_S)
     _print(found, broker_id, form)
     if wait and found:

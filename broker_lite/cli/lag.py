@@ -67,7 +67,7 @@ def lag(
       logbus lag -g readers --by-partition --watch
       logbus lag -g readers --warn-s 60 --crit-s 300
     """
-    told: set[str] = set()
+    printed: set[str] = set()
     limits = {"lag": (warn, crit), "lag_s": (warn_s, crit_s)}
     with open_admin(bootstrap_servers, zookeeper) as admin:
         while True:
@@ -75,29 +75,29 @@ def lag(
                 for error in _missing(admin, wanted, topics):
                     if not watch:
                         raise error
-                    _tell(f"{error}; waiting for it", told)
+                    _print_once(f"{error}; waiting for it", printed)
                 rows = _rows(admin, wanted, topics)
                 totals = _by_topic(rows)
                 output.show(rows if by_partition else totals, form)
                 if not rows and not wanted:
-                    _tell("no group has committed offsets", told)
+                    _print_once("no group has committed offsets", printed)
                 for text in sorted(unknown(rows, wanted, limits)):
-                    _tell(text, told)
+                    _print_once(text, printed)
             except LogbusError as error:
                 if not watch:
                     raise
-                _tell(f"{error}; looking again", told)
+                _print_once(f"{error}; looking again", printed)
             if not watch:
                 break
             time.sleep(interval)
     for text in over(totals, limits):
-        _tell(text, told)
+        _print_once(text, printed)
     return verdict(totals, wanted, limits)
 
 
-def _tell(text: str, told: set[str]) -> None:
-    if text not in told:
-        told.add(text)
+def _print_once(text: str, printed: set[str]) -> None:
+    if text not in printed:
+        printed.add(text)
         output.say(text)
 
 

@@ -225,7 +225,7 @@ def run(arguments: list[str], command: click.Command = cli, name: str = "logbus"
             traceback.print_exc()
         if _wants_json(arguments):
             code = exit_code(error, with_hint=False)
-            _say_json(error.name, error.message or str(error), code)
+            _print_json(error.name, error.message or str(error), code)
             return code
         click.echo(f"Error: {error}", err=True)
         return exit_code(error)
@@ -234,7 +234,7 @@ def run(arguments: list[str], command: click.Command = cli, name: str = "logbus"
             traceback.print_exc()
         name, said = _described(error)
         if _wants_json(arguments):
-            _say_json(name, said, EXIT_FAILED)
+            _print_json(name, said, EXIT_FAILED)
         else:
             click.echo(f"Error: {said}", err=True)
         return EXIT_FAILED
@@ -264,7 +264,7 @@ def _show_click_error(error: click.ClickException, arguments: list[str]) -> int:
         error = _with_near_names(error)
     if _wants_json(arguments):
         name = "USAGE" if error.exit_code == EXIT_USAGE else "FAILED"
-        _say_json(name, error.format_message(), error.exit_code)
+        _print_json(name, error.format_message(), error.exit_code)
     else:
         error.show()
     return error.exit_code
@@ -297,7 +297,7 @@ def _wants_json(arguments: list[str]) -> bool:
     return False
 
 
-def _say_json(name: str, message: str, code: int) -> None:
+def _print_json(name: str, message: str, code: int) -> None:
     """Print an error as one JSON object on stderr."""
     said = {"error": name, "message": message, "exit_code": code}
     click.echo(json.dumps(said, ensure_ascii=False), err=True)

@@ -144,7 +144,7 @@ def _run(running: Mirror, servers: str, form: str | None, *, once: bool) -> int:
     if not running.has_begun:
         output.say("stopped before anything was copied")
         return EXIT_INTERRUPTED if running.hindrance is None else exit_code(running.hindrance)
-    _tell_where(running, servers)
+    _print_addresses(running, servers)
     return EXIT_PARTLY if running.aside or (once and running.absent) else 0
 
 
@@ -220,7 +220,7 @@ def _show(running: Mirror, form: str | None, *, brief: bool) -> None:
         output.show(groups, "table")
 
 
-def _tell_where(running: Mirror, servers: str) -> None:
+def _print_addresses(running: Mirror, servers: str) -> None:
     names = sorted({row.group for row in running.group_rows if row.state == "same"})
     for name in names:
         output.say(f"offsets of group {name}: logbus groups describe {name} -b {servers}")

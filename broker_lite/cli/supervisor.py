@@ -1,9 +1,8 @@
 """Restarts ended processes of ``logbus up``, with growing pauses, and reports each restart.
 
 ``LocalCluster`` itself restarts nothing: a test may end a process on purpose. One thread calls
-``Keeper.look`` repeatedly. That call never waits for a process to start, so that ``logbus up`` can
-stop at any time.
-"""
+``ProcessSupervisor.check`` repeatedly. That call never waits for a process to start, so that
+``logbus up`` can stop at any time."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ class _Pauses:
         self.due, self._since = None, now
 
 
-class Keeper:
+class ProcessSupervisor:
     """Watches the processes of one cluster. ``say`` receives a line for each end and restart of a
     process."""
 
@@ -67,22 +66,22 @@ class Keeper:
         self._console = _Pauses()
         self._renewal_due = time.monotonic() + RENEWAL_SECONDS
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Restart the processes that are due; return whether a process was replaced, which outdates
         the cluster's records."""
         if time.monotonic() >= self._renewal_due:
             self._renewal_due = time.monotonic() + RENEWAL_SECONDS
             self._cluster.renew_certificates()
         server = self._cluster.zookeeper_server
-        is_changed = server is not None and self._look_at_zookeeper(server)
+        is_changed = server is not None and self._check_zookeeper(server)
         for broker in self._cluster.brokers:
-            is_changed |= self._look_at(broker, self._pauses[broker.id])
+            is_changed |= self._check_broker(broker, self._pauses[broker.id])
         console = self._cluster.console
         if console is not None:
-            is_changed |= self._look_at_console(console)
+            is_changed |= self._check_console(console)
         return is_changed
 
-    def _look_at(self, broker: LocalBroker, pauses: _Pauses) -> bool:
+    def _check_broker(self, broker: LocalBroker, pauses: _Pauses) -> bool:
         now = time.monotonic()
         name = f"broker {broker.id}"
         if broker.is_starting:
@@ -105,7 +104,7 @@ class Keeper:
             broker.start(wait=False)
         return False
 
-    def _look_at_console(self, console: LocalConsole) -> bool:
+    def _check_console(self, console: LocalConsole) -> bool:
         now = time.monotonic()
         if console.is_starting:
             if not console.has_answered:
@@ -128,7 +127,7 @@ class Keeper:
             console.start(console.port)
         return False
 
-    def _look_at_zookeeper(self, server: EmbeddedZooKeeper) -> bool:
+    def _check_zookeeper(self, server: EmbeddedZooKeeper) -> bool:
         now = time.monotonic()
         rotate_foreign(server.log)
         try:

@@ -479,7 +479,7 @@ def _hold(cluster: Any, ready_fd: int | None, report: up_report.UpReport, *, con
                 else:
                     report.show(facts, "Ctrl-C stops it.")
                 by = _wait(cluster, wake_read)
-                _say_stopping(is_detached=ready_fd is not None)
+                _print_stopping(is_detached=ready_fd is not None)
             finally:
                 running.forget(facts)
     except KeyboardInterrupt:
@@ -487,9 +487,9 @@ def _hold(cluster: Any, ready_fd: int | None, report: up_report.UpReport, *, con
     return EXIT_INTERRUPTED if by == signal.SIGINT else 0
 
 
-def _say_stopping(*, is_detached: bool) -> None:
+def _print_stopping(*, is_detached: bool) -> None:
     if is_detached:
-        _say_when("stopping")
+        _print_with_time("stopping")
     else:
         # A terminal has printed ^C, without a newline.
         output.say("\nStopping." if sys.stderr.isatty() else "Stopping.")
@@ -497,17 +497,17 @@ def _say_stopping(*, is_detached: bool) -> None:
 
 def _wait(cluster: Any, wake: int) -> int:
     """Wait for a signal and return it; restart processes that end."""
-    from broker_lite.cli.supervisor import Keeper
+    from broker_lite.cli.supervisor import ProcessSupervisor
 
-    keeper = Keeper(cluster, _say_when)
+    supervisor = ProcessSupervisor(cluster, _print_with_time)
     while not select.select([wake], [], [], LOOK_SECONDS)[0]:
-        if keeper.look():
+        if supervisor.check():
             cluster.write_facts()
             running.update(cluster.facts())
     return os.read(wake, 1)[0]
 
 
-def _say_when(text: str) -> None:
+def _print_with_time(text: str) -> None:
     output.say(f"{output.iso(time.time_ns() // 1_000_000)} {text}")
 
 

@@ -147,7 +147,7 @@ class Mirror:
         """Add new topics and partitions, and copy changed settings."""
         view = self.source.view()
         names = planning.chosen_topics(view, self._topics)
-        self._tell_absent(view, names)
+        self._log_absent(view, names)
         self._leave_circles(view, names)
         names = [name for name in names if name not in self.aside]
         settings = self.source.admin.describe_configs(names) if names else {}
@@ -176,7 +176,7 @@ class Mirror:
             }
         )
 
-    def _tell_absent(self, view: ClusterView, names: list[str]) -> None:
+    def _log_absent(self, view: ClusterView, names: list[str]) -> None:
         self.absent = planning.absent(self._topics, names)
         waits = "" if self._is_once else f"; looking for it every {LOOK_MS // 1000} s"
         if not names:

@@ -375,7 +375,7 @@ class Broker:
             clock.monotonic_ms() - began_ms,
             extra=log_event("logs_opened"),
         )
-        _say_what_was_found(logs)
+        _log_recovery(logs)
         return logs
 
     def _close_logs(self, logs: LogManager) -> None:
@@ -568,7 +568,7 @@ def _is_leaderless(partition: PartitionView) -> bool:
     return partition.state.leader == NO_BROKER
 
 
-def _say_what_was_found(logs: LogManager) -> None:
+def _log_recovery(logs: LogManager) -> None:
     for warning in logs.warnings:
         logger.warning("%s: %s", logs.directory, warning)
     for key, report in logs.reports.items():

@@ -179,13 +179,13 @@ def test_broker_that_fails_to_start_is_reported_and_retried(
     running = make_cluster(1)
     (broker,) = running.brokers
     said: list[str] = []
-    keeping = supervisor.Keeper(running, said.append)
-    assert not keeping.look() and said == []
+    keeping = supervisor.ProcessSupervisor(running, said.append)
+    assert not keeping.check() and said == []
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGKILL)
     with taken(broker.port):
-        wait_until(lambda: keeping.look() or sum("did not start" in line for line in said) > 1)
-    wait_until(keeping.look)
+        wait_until(lambda: keeping.check() or sum("did not start" in line for line in said) > 1)
+    wait_until(keeping.check)
     assert (
         said[0] == f"broker 0 has ended (killed by SIGKILL); see {broker.log}; it is started again"
     )

@@ -513,7 +513,7 @@ class Registry:
                 # meanwhile, unless more changes were written than they hold.
                 self._changes_due = self._brokers_due = self._controller_due = True
                 self._connected.set()
-                self._tell_watchers(None)
+                self._notify_watchers(None)
             case Suspended():
                 self._connected.clear()
                 self._unsure_since_s = self._unsure_since_s or self._now_s()
@@ -539,12 +539,12 @@ class Registry:
             case DataChanged(path):
                 self._changes_due = self._changes_due or path == znodes.CHANGES
                 self._controller_due = self._controller_due or path == znodes.CONTROLLER
-                self._tell_watchers(path)
+                self._notify_watchers(path)
             case ChildrenChanged(path):
                 self._brokers_due = self._brokers_due or path == znodes.BROKER_IDS
         self._due.set()
 
-    def _tell_watchers(self, path: str | None) -> None:
+    def _notify_watchers(self, path: str | None) -> None:
         for callback in self._watch_callbacks:
             callback(path)
 

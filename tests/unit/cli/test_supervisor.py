@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from broker_lite.cli import supervisor
-from broker_lite.cli.supervisor import Keeper
+from broker_lite.cli.supervisor import ProcessSupervisor
 from broker_lite.errors import CoordinationUnavailableError
 
 
@@ -43,8 +43,8 @@ def test_supervisor_restarts_zookeeper_without_waiting_for_its_start(
     server = KilledServer([False, CoordinationUnavailableError("it ended"), False, True])
     said: list[str] = []
     cluster = SimpleNamespace(brokers=[], console=None, zookeeper_server=server)
-    keeper = Keeper(cluster, said.append)  # type: ignore[arg-type]
-    looks = [keeper.look() for _ in range(8)]
+    processes = ProcessSupervisor(cluster, said.append)  # type: ignore[arg-type]
+    looks = [processes.check() for _ in range(8)]
     assert looks == [False] * 6 + [True, False]
     assert said == [
         "ZooKeeper has ended; see zookeeper.log; it is started again",
