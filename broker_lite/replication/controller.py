@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from broker_lite.model import BrokerView, LeaderAndIsr, PartitionView, TopicPartition
 from broker_lite.replication import reassignment, topics
+from broker_lite.replication.cluster_metadata import ClusterMetadata, as_written
 from broker_lite.replication.controller_effects import (
     Answer,
     ControllerEffect,
@@ -57,7 +58,6 @@ from broker_lite.replication.election import (
     has_live_leader,
     leaderless_reason,
 )
-from broker_lite.replication.holding import Holding, as_written
 
 _UNCLEAN = "unclean.leader.election.enable"
 
@@ -85,7 +85,7 @@ class Controller:
 
     def __init__(self, rebalance_ms: int = -1) -> None:
         self._rebalance_ms = rebalance_ms
-        self._held: Holding | None = None
+        self._metadata: ClusterMetadata | None = None
         self._warned: dict[TopicPartition, str] = {}
         self._unpreferred: dict[TopicPartition, int] = {}
         """Partitions that another replica leads although the preferred replica could lead, each
@@ -103,29 +103,29 @@ class Controller:
         """Apply an event, and return the effects in the order in which to carry them out."""
         if isinstance(event, Loaded):
             return self._load(now_ms, event)
-        held = self._held
-        assert held is not None, event
+        metadata = self._metadata
+        assert metadata is not None, event
         match event:
             case BrokersChanged():
-                held.take_brokers(event.brokers, event.suspects)
-                return self._decide(now_ms, held.partition_keys())
+                metadata.set_brokers(event.brokers, event.suspects)
+                return self._decide(now_ms, metadata.partition_keys())
             case SuspectsChanged():
-                held.take_brokers(held.brokers, event.suspects)
-                return self._decide(now_ms, held.partition_keys())
+                metadata.set_brokers(metadata.brokers, event.suspects)
+                return self._decide(now_ms, metadata.partition_keys())
             case StatesRead():
-                return self._decide(now_ms, held.adopt(event.states))
+                return self._decide(now_ms, metadata.adopt(event.states))
             case WriteRefused():
-                held.adopt(event.states)
+                metadata.adopt(event.states)
                 return []
             case ControllerTick():
                 return self._rebalance(now_ms)
             case Written():
                 return self._written(now_ms, event.write)
             case _:
-                return request(held, event)
+                return request(metadata, event)
 
     def _load(self, now_ms: int, event: Loaded) -> list[ControllerEffect]:
-        held = self._held = Holding(
+        metadata = self._metadata = ClusterMetadata(
             event.controller_epoch,
             event.brokers,
             dict(event.topics),
@@ -133,8 +133,8 @@ class Controller:
             frozenset(event.known),
             placed_count=sum(len(topic.partitions) for topic in event.topics.values()),
         )
-        held.take_brokers(event.brokers, event.suspects)
-        keys = held.partition_keys()
+        metadata.set_brokers(event.brokers, event.suspects)
+        keys = metadata.partition_keys()
         present = set(keys)
         self._unpreferred = {k: since for k, since in self._unpreferred.items() if k in present}
         return self._decide(now_ms, keys)
@@ -142,26 +142,26 @@ class Controller:
     # Methods that decide which partition states and assignments to write.
 
     def _decide(self, now_ms: int, keys: Keys) -> list[ControllerEffect]:
-        held = self._held
-        assert held is not None
+        metadata = self._metadata
+        assert metadata is not None
         effects: list[ControllerEffect] = []
-        features = _features_of_all(held.features, held.brokers)
-        if features != held.features:
+        features = _features_of_all(metadata.features, metadata.brokers)
+        if features != metadata.features:
             effects.append(WriteFeatures(features))
         decided = _Decided({}, {}, {})
         for key in keys:
-            self._decide_one(key, held.partition(key), decided)
+            self._decide_one(key, metadata.partition(key), decided)
             self._note_preferred(now_ms, key)
-        effects += state_writes(held, decided.states)
+        effects += state_writes(metadata, decided.states)
         for name, moved in decided.moved.items():
-            effects.append(assignment_write(held, name, moved))
+            effects.append(assignment_write(metadata, name, moved))
         effects += [Warn(warning(rows, reason)) for reason, rows in decided.reasons.items()]
         return effects
 
     def _decide_one(self, key: TopicPartition, view: PartitionView, decided: _Decided) -> None:
-        held = self._held
-        assert held is not None
-        live, epoch = held.live, held.controller_epoch
+        metadata = self._metadata
+        assert metadata is not None
+        live, epoch = metadata.live, metadata.controller_epoch
         finished = reassignment.finish(view, live, epoch)
         if finished is not None:
             decided.moved.setdefault(key.topic, {})[key.partition] = finished
@@ -172,11 +172,11 @@ class Controller:
             view.replicas,
             live,
             epoch,
-            suspected=held.suspected,
-            min_insync=topics.min_insync(held.topics[key.topic], view),
+            suspected=metadata.suspected,
+            min_insync=topics.min_insync(metadata.topics[key.topic], view),
         )
         if not has_live_leader(state or view.state, live) and self._may_be_unclean(key):
-            unclean = elect_unclean(view.state, view.replicas, live, held.brokers, epoch)
+            unclean = elect_unclean(view.state, view.replicas, live, metadata.brokers, epoch)
             if unclean is not None:
                 reason = unclean_warning(view.state, unclean)
                 decided.states[key] = unclean
@@ -193,9 +193,9 @@ class Controller:
             decided.reasons.setdefault(leaderless, []).append(key)
 
     def _may_be_unclean(self, key: TopicPartition) -> bool:
-        held = self._held
-        assert held is not None
-        return held.topics[key.topic].config.get(_UNCLEAN, "false").lower() == "true"
+        metadata = self._metadata
+        assert metadata is not None
+        return metadata.topics[key.topic].config.get(_UNCLEAN, "false").lower() == "true"
 
     # Methods that return leadership to preferred leaders.
 
@@ -208,55 +208,55 @@ class Controller:
             self._unpreferred.setdefault(key, now_ms)
 
     def _preferred(self, key: TopicPartition) -> LeaderAndIsr | None:
-        held = self._held
-        assert held is not None
-        view = held.partition(key)
-        return elect_preferred(view.state, view.target[0], held.live, held.controller_epoch)
+        metadata = self._metadata
+        assert metadata is not None
+        view = metadata.partition(key)
+        return elect_preferred(view.state, view.target[0], metadata.live, metadata.controller_epoch)
 
     def _rebalance(self, now_ms: int) -> list[ControllerEffect]:
-        held = self._held
-        assert held is not None
+        metadata = self._metadata
+        assert metadata is not None
         states = {}
         for key, since in list(self._unpreferred.items()):
-            state = self._preferred(key) if _is_held(held, key) else None
+            state = self._preferred(key) if _has_partition(metadata, key) else None
             if state is None:
                 del self._unpreferred[key]
             elif now_ms >= since + self._rebalance_ms:
                 states[key] = state
-        return [*state_writes(held, states)]
+        return [*state_writes(metadata, states)]
 
     # Methods that handle completed writes.
 
     def _written(self, now_ms: int, write: Write) -> list[ControllerEffect]:
-        held = self._held
-        assert held is not None
+        metadata = self._metadata
+        assert metadata is not None
         match write:
             case WriteTopic():
-                held.topics[write.topic.name] = write.topic
-                held.placed_count += len(write.topic.partitions)
+                metadata.topics[write.topic.name] = write.topic
+                metadata.placed_count += len(write.topic.partitions)
             case WritePartitions():
-                held.topics[write.topic.name] = write.topic
-                held.placed_count += len(write.topic.partitions) - write.first_added
+                metadata.topics[write.topic.name] = write.topic
+                metadata.placed_count += len(write.topic.partitions) - write.first_added
             case WriteConfig():
-                held.topics[write.topic.name] = write.topic
+                metadata.topics[write.topic.name] = write.topic
                 name, count = write.topic.name, len(write.topic.partitions)
                 keys = [TopicPartition(name, number) for number in range(count)]
                 return [Answer(write.token, write.topic), *self._decide(now_ms, keys)]
             case RemoveTopic():
-                del held.topics[write.topic.name]
+                del metadata.topics[write.topic.name]
                 self._forget(write.topic.name)
             case WriteFeatures():
-                held.features = dict(write.features)
+                metadata.features = dict(write.features)
                 return []
             case RemoveDisks():
-                held.known -= {write.broker_id}
+                metadata.known -= {write.broker_id}
                 return []
             case WriteStates():
                 # A reassignment may have waited for this election.
-                return self._decide(now_ms, held.adopt(as_written(write.changes)))
+                return self._decide(now_ms, metadata.adopt(as_written(write.changes)))
             case WriteAssignment():
-                before = held.topics[write.topic.name].partitions
-                held.topics[write.topic.name] = with_versions(write)
+                before = metadata.topics[write.topic.name].partitions
+                metadata.topics[write.topic.name] = with_versions(write)
                 changed = [
                     TopicPartition(write.topic.name, new.partition)
                     for old, new in zip(before, write.topic.partitions)
@@ -271,8 +271,8 @@ class Controller:
                 del table[key]
 
 
-def _is_held(held: Holding, key: TopicPartition) -> bool:
-    topic = held.topics.get(key.topic)
+def _has_partition(metadata: ClusterMetadata, key: TopicPartition) -> bool:
+    topic = metadata.topics.get(key.topic)
     return topic is not None and key.partition < len(topic.partitions)
 
 

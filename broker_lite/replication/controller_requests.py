@@ -15,6 +15,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import LeaderAndIsr, PartitionView, TopicPartition
 from broker_lite.replication import reassignment, topics
+from broker_lite.replication.cluster_metadata import ClusterMetadata
 from broker_lite.replication.controller_effects import (
     Answer,
     ControllerEffect,
@@ -43,10 +44,9 @@ from broker_lite.replication.controller_writes import (
     warning,
 )
 from broker_lite.replication.election import elect_preferred, elect_unclean, has_live_leader
-from broker_lite.replication.holding import Holding
 
 
-def request(held: Holding, event: Request) -> list[ControllerEffect]:
+def request(metadata: ClusterMetadata, event: Request) -> list[ControllerEffect]:
     """Return the effects of a request: its writes, or its answer if it needs no write.
 
     A request about partitions returns its answer after the writes. For the other writes,
@@ -55,63 +55,65 @@ def request(held: Holding, event: Request) -> list[ControllerEffect]:
     try:
         match event:
             case TopicCreationRequested():
-                topic = topics.create(held, event)
+                topic = topics.create(metadata, event)
                 if event.validate_only:
                     return [Answer(event.token, topic)]
                 return [WriteTopic(event.token, topic)]
             case TopicDeletionRequested():
-                return [RemoveTopic(event.token, topics.to_delete(held, event))]
+                return [RemoveTopic(event.token, topics.to_delete(metadata, event))]
             case PartitionsRequested():
-                topic = topics.add_partitions(held, event)
+                topic = topics.add_partitions(metadata, event)
                 if event.validate_only:
                     return [Answer(event.token, topic)]
-                first = len(held.topics[topic.name].partitions)
+                first = len(metadata.topics[topic.name].partitions)
                 return [WritePartitions(event.token, topic, first)]
             case ConfigChangeRequested():
-                topic = topics.configure(held, event)
-                same = topic.config == dict(held.topics[topic.name].config)
+                topic = topics.configure(metadata, event)
+                same = topic.config == dict(metadata.topics[topic.name].config)
                 if event.validate_only or same:
                     return [Answer(event.token, topic)]
                 return [WriteConfig(event.token, topic)]
             case ReassignmentRequested():
-                return _reassign(held, event)
+                return _reassign(metadata, event)
             case ElectionRequested():
-                return _elect(held, event)
+                return _elect(metadata, event)
             case RetirementRequested():
-                return _retire(held, event)
+                return _retire(metadata, event)
     except LogbusError as error:
         return [Answer(event.token, error=error)]
 
 
-def _reassign(held: Holding, event: ReassignmentRequested) -> list[ControllerEffect]:
-    topics.check_replicated(held, "a reassignment")
+def _reassign(metadata: ClusterMetadata, event: ReassignmentRequested) -> list[ControllerEffect]:
+    topics.check_replicated(metadata, "a reassignment")
     moved: dict[str, dict[int, PartitionView]] = {}
     outcomes: dict[TopicPartition, LogbusError | None] = {}
     for key, target in event.targets.items():
         try:
-            view = held.partition(key)
+            view = metadata.partition(key)
             if target is None:
-                new = reassignment.cancel(str(key), view, held.live, held.controller_epoch)
+                new = reassignment.cancel(str(key), view, metadata.live, metadata.controller_epoch)
             else:
                 if not event.may_change_factor and len(target) != len(view.target):
                     raise InvalidReplicationFactorError(
                         f"partition {key} has {len(view.target)} replicas, not {len(target)}; "
                         "the request does not allow a change of the replication factor"
                     )
-                _check_target(held, key, len(target))
-                new = reassignment.begin(str(key), view, target, held.live, held.controller_epoch)
+                _check_target(metadata, key, len(target))
+                new = reassignment.begin(
+                    str(key), view, target, metadata.live, metadata.controller_epoch
+                )
         except LogbusError as error:
             outcomes[key] = error
             continue
         outcomes[key] = None
         if new != view:
             moved.setdefault(key.topic, {})[key.partition] = new
-    writes = [assignment_write(held, name, row) for name, row in moved.items()]
+    writes = [assignment_write(metadata, name, row) for name, row in moved.items()]
     return [*writes, Answer(event.token, outcomes=outcomes)]
 
 
-def _check_target(held: Holding, key: TopicPartition, factor: int) -> None:
-    topic = held.topics[key.topic]
+def _check_target(metadata: ClusterMetadata, key: TopicPartition, factor: int) -> None:
+    topic = metadata.topics[key.topic]
     most = topics.partitions_max(topic.name, factor)
     if len(topic.partitions) > most:
         raise InvalidReplicaAssignmentError(
@@ -124,14 +126,14 @@ def _check_target(held: Holding, key: TopicPartition, factor: int) -> None:
         raise InvalidReplicaAssignmentError(error.message) from None
 
 
-def _elect(held: Holding, event: ElectionRequested) -> list[ControllerEffect]:
+def _elect(metadata: ClusterMetadata, event: ElectionRequested) -> list[ControllerEffect]:
     outcomes: dict[TopicPartition, LogbusError | None] = {}
     states: dict[TopicPartition, LeaderAndIsr] = {}
     reasons: dict[str, list[TopicPartition]] = {}
-    for key in held.partition_keys() if event.partitions is None else event.partitions:
+    for key in metadata.partition_keys() if event.partitions is None else event.partitions:
         try:
-            view = held.partition(key)
-            state = _elected(held, key, view, event.unclean)
+            view = metadata.partition(key)
+            state = _elected(metadata, key, view, event.unclean)
         except ElectionNotNeededError as error:
             if event.partitions is not None:
                 outcomes[key] = error
@@ -144,21 +146,21 @@ def _elect(held: Holding, event: ElectionRequested) -> list[ControllerEffect]:
         if event.unclean:
             reasons.setdefault(unclean_warning(view.state, state), []).append(key)
     warnings = [Warn(warning(rows, reason)) for reason, rows in reasons.items()]
-    return [*state_writes(held, states), *warnings, Answer(event.token, outcomes=outcomes)]
+    return [*state_writes(metadata, states), *warnings, Answer(event.token, outcomes=outcomes)]
 
 
 def _elected(
-    held: Holding, key: TopicPartition, view: PartitionView, unclean: bool
+    metadata: ClusterMetadata, key: TopicPartition, view: PartitionView, unclean: bool
 ) -> LeaderAndIsr:
     if unclean:
-        if has_live_leader(view.state, held.live):
+        if has_live_leader(view.state, metadata.live):
             raise ElectionNotNeededError(f"{key} is led by broker {view.state.leader}")
         state = elect_unclean(
-            view.state, view.replicas, held.live, held.brokers, held.controller_epoch
+            view.state, view.replicas, metadata.live, metadata.brokers, metadata.controller_epoch
         )
         if state is not None:
             return state
-        if not any(broker_id in held.live for broker_id in view.replicas):
+        if not any(broker_id in metadata.live for broker_id in view.replicas):
             raise EligibleLeadersNotAvailableError(
                 f"{key}: none of brokers {list(view.replicas)} is live: start one"
             )
@@ -167,22 +169,24 @@ def _elected(
             "all records, is registered still: wait until it answers or its session ends"
         )
     preferred = view.target[0]
-    if view.state.leader == preferred and has_live_leader(view.state, held.live):
+    if view.state.leader == preferred and has_live_leader(view.state, metadata.live):
         raise ElectionNotNeededError(f"{key} is led by its preferred broker {preferred}")
-    state = elect_preferred(view.state, preferred, held.live, held.controller_epoch)
+    state = elect_preferred(view.state, preferred, metadata.live, metadata.controller_epoch)
     if state is None:
-        why = "is not alive" if preferred not in held.live else "is not in sync"
+        why = "is not alive" if preferred not in metadata.live else "is not in sync"
         raise PreferredLeaderNotAvailableError(f"{key}: its preferred broker {preferred} {why}")
     return state
 
 
-def _retire(held: Holding, event: RetirementRequested) -> list[ControllerEffect]:
+def _retire(metadata: ClusterMetadata, event: RetirementRequested) -> list[ControllerEffect]:
     broker_id = event.broker_id
-    if broker_id in held.brokers:
+    if broker_id in metadata.brokers:
         raise InvalidRequestError(f"broker {broker_id} is running: stop it first")
-    if broker_id not in held.known:
+    if broker_id not in metadata.known:
         raise BrokerIdNotRegisteredError(f"broker {broker_id} was never registered")
-    keys = [key for key in held.partition_keys() if broker_id in held.partition(key).replicas]
+    keys = [
+        key for key in metadata.partition_keys() if broker_id in metadata.partition(key).replicas
+    ]
     if keys:
         raise InvalidRequestError(
             f"broker {broker_id} holds replicas of {names_of(keys)}: move them to other brokers "

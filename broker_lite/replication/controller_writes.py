@@ -6,19 +6,21 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from broker_lite.model import LeaderAndIsr, PartitionView, TopicPartition, TopicView
+from broker_lite.replication.cluster_metadata import ClusterMetadata, as_written
 from broker_lite.replication.controller_effects import (
     STATES_PER_WRITE_MAX,
     WriteAssignment,
     WriteStates,
 )
-from broker_lite.replication.holding import Holding, as_written
 
 NAMES_PER_WARNING_MAX = 5
 
 
-def state_writes(held: Holding, states: Mapping[TopicPartition, LeaderAndIsr]) -> list[WriteStates]:
+def state_writes(
+    metadata: ClusterMetadata, states: Mapping[TopicPartition, LeaderAndIsr]
+) -> list[WriteStates]:
     """Return writes of these states, ``STATES_PER_WRITE_MAX`` at most in each."""
-    changes = [held.change(key, state) for key, state in states.items()]
+    changes = [metadata.change(key, state) for key, state in states.items()]
     return [
         WriteStates(tuple(changes[at : at + STATES_PER_WRITE_MAX]))
         for at in range(0, len(changes), STATES_PER_WRITE_MAX)
@@ -26,13 +28,13 @@ def state_writes(held: Holding, states: Mapping[TopicPartition, LeaderAndIsr]) -
 
 
 def assignment_write(
-    held: Holding, name: str, moved: Mapping[int, PartitionView]
+    metadata: ClusterMetadata, name: str, moved: Mapping[int, PartitionView]
 ) -> WriteAssignment:
     """Return the write of new replicas for some partitions, with the states that change."""
-    topic = held.topics[name]
+    topic = metadata.topics[name]
     partitions = tuple(moved.get(view.partition, view) for view in topic.partitions)
     states = tuple(
-        held.change(TopicPartition(name, new.partition), new.state)
+        metadata.change(TopicPartition(name, new.partition), new.state)
         for old, new in zip(topic.partitions, partitions)
         if new.state != old.state
     )

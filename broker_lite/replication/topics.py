@@ -27,13 +27,13 @@ from broker_lite.model import (
     TopicView,
     is_valid_name,
 )
+from broker_lite.replication.cluster_metadata import ClusterMetadata
 from broker_lite.replication.controller_events import (
     ConfigChangeRequested,
     PartitionsRequested,
     TopicCreationRequested,
     TopicDeletionRequested,
 )
-from broker_lite.replication.holding import Holding
 from broker_lite.replication.placement import check_rows, default_factor, place
 
 WRITE_BYTES_MAX = 985_000
@@ -53,30 +53,30 @@ transactions.
 """
 
 
-def create(held: Holding, event: TopicCreationRequested) -> TopicView:
+def create(metadata: ClusterMetadata, event: TopicCreationRequested) -> TopicView:
     """Return the topic to create; raise the error of an invalid request."""
     if not is_valid_name(event.name):
         raise InvalidTopicError(
             f"topic name {event.name[:60]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, "
             "dots, underscores or dashes"
         )
-    if event.name in held.topics:
+    if event.name in metadata.topics:
         raise TopicExistsError(f"topic {event.name!r} exists already")
     count = event.partition_count if event.assignment is None else len(event.assignment)
     factor = event.replication_factor
     # Check the count before the placement, because a request may ask for 2**31 partitions.
-    _check_count(event.name, count, _replica_count(held, event))
+    _check_count(event.name, count, _replica_count(metadata, event))
     if event.assignment is None and factor is not None and factor < 1:
         raise InvalidReplicationFactorError(f"replication_factor={factor}: give at least 1")
-    rows = _rows(held, count, factor, event.assignment)
+    rows = _rows(metadata, count, factor, event.assignment)
     config = checked_config(event.name, event.config, len(rows[0]))
-    partitions = tuple(_partition(held, number, row) for number, row in enumerate(rows))
+    partitions = tuple(_partition(metadata, number, row) for number, row in enumerate(rows))
     return TopicView(event.name, event.topic_id, partitions, config)
 
 
-def to_delete(held: Holding, event: TopicDeletionRequested) -> TopicView:
+def to_delete(metadata: ClusterMetadata, event: TopicDeletionRequested) -> TopicView:
     """Return the topic to delete; raise the error of an invalid request."""
-    topic = held.topic_named(event.name_or_id)
+    topic = metadata.topic_named(event.name_or_id)
     if topic.is_internal:
         raise InvalidTopicError(
             f"topic {topic.name!r} cannot be deleted, because it has the state of all transactions"
@@ -84,9 +84,9 @@ def to_delete(held: Holding, event: TopicDeletionRequested) -> TopicView:
     return topic
 
 
-def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
+def add_partitions(metadata: ClusterMetadata, event: PartitionsRequested) -> TopicView:
     """Return the topic after partitions are added; raise the error of an invalid request."""
-    topic = held.topic_named(event.name)
+    topic = metadata.topic_named(event.name)
     if topic.is_internal:
         raise InvalidTopicError(
             f"topic {topic.name!r} has a fixed number of partitions, because with another number "
@@ -106,22 +106,22 @@ def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
             f"{added} partitions are added to topic {event.name!r}, but the assignment lists "
             f"brokers for {len(event.assignment)}; list brokers for each added partition"
         )
-    rows = _rows(held, added, factor, event.assignment)
+    rows = _rows(metadata, added, factor, event.assignment)
     if any(len(row) != factor for row in rows):
         raise InvalidReplicaAssignmentError(
             f"topic {event.name!r} has replication factor {factor}; each added partition needs "
             "as many replicas"
         )
-    partitions = tuple(_partition(held, present + i, row) for i, row in enumerate(rows))
+    partitions = tuple(_partition(metadata, present + i, row) for i, row in enumerate(rows))
     return dataclasses.replace(topic, partitions=topic.partitions + partitions)
 
 
-def configure(held: Holding, event: ConfigChangeRequested) -> TopicView:
+def configure(metadata: ClusterMetadata, event: ConfigChangeRequested) -> TopicView:
     """Return the topic with changed settings.
 
     Raises InvalidConfigError or UnknownTopicOrPartitionError.
     """
-    topic = held.topic_named(event.name)
+    topic = metadata.topic_named(event.name)
     config = dict(topic.config)
     for key, value in event.changes.items():
         if value is None:
@@ -166,12 +166,12 @@ def min_insync(topic: TopicView, view: PartitionView) -> int:
     return min_insync_of(topic.config.get(_MIN_INSYNC), len(view.target))
 
 
-def check_replicated(held: Holding, what: str) -> None:
+def check_replicated(metadata: ClusterMetadata, what: str) -> None:
     """Raise UnsupportedVersionError if a broker of the cluster does not support replication."""
-    if held.features.get("metadata", 0) < REPLICATION_LEVEL:
+    if metadata.features.get("metadata", 0) < REPLICATION_LEVEL:
         old = [
             broker.broker_id
-            for broker in held.brokers.values()
+            for broker in metadata.brokers.values()
             if broker.features.get("metadata", 0) < REPLICATION_LEVEL
         ]
         raise UnsupportedVersionError(
@@ -180,20 +180,23 @@ def check_replicated(held: Holding, what: str) -> None:
 
 
 def _rows(
-    held: Holding, count: int, factor: int | None, assignment: Sequence[Sequence[int]] | None
+    metadata: ClusterMetadata,
+    count: int,
+    factor: int | None,
+    assignment: Sequence[Sequence[int]] | None,
 ) -> list[tuple[int, ...]]:
     if assignment is not None:
-        check_rows(assignment, held.live)
+        check_rows(assignment, metadata.live)
         if len(assignment[0]) > 1:
-            check_replicated(held, f"{len(assignment[0])} replicas")
+            check_replicated(metadata, f"{len(assignment[0])} replicas")
         return [tuple(row) for row in assignment]
-    wanted = factor or default_factor(len(held.known))
+    wanted = factor or default_factor(len(metadata.known))
     if wanted > 1:
-        check_replicated(held, f"{wanted} replicas")
+        check_replicated(metadata, f"{wanted} replicas")
     try:
-        return place(count, wanted, held.live, first=held.placed_count)
+        return place(count, wanted, metadata.live, first=metadata.placed_count)
     except InvalidReplicationFactorError as error:
-        away = sorted(held.known - set(held.live))
+        away = sorted(metadata.known - set(metadata.live))
         if factor or not away:
             raise
         raise InvalidReplicationFactorError(
@@ -211,7 +214,7 @@ def partitions_max(name: str, factor: int) -> int:
     return WRITE_BYTES_MAX // (2 * len(name) + 310 + 58 * factor)
 
 
-def _replica_count(held: Holding, event: TopicCreationRequested) -> int:
+def _replica_count(metadata: ClusterMetadata, event: TopicCreationRequested) -> int:
     """Return the number of replicas per partition of a request, clamped to a valid number.
 
     The clamp keeps ``partitions_max`` computable; a later check refuses the invalid number.
@@ -219,8 +222,8 @@ def _replica_count(held: Holding, event: TopicCreationRequested) -> int:
     if event.assignment:
         wanted = len(event.assignment[0])
     else:
-        wanted = event.replication_factor or default_factor(len(held.known))
-    return min(max(wanted, 1), max(len(held.known), 1))
+        wanted = event.replication_factor or default_factor(len(metadata.known))
+    return min(max(wanted, 1), max(len(metadata.known), 1))
 
 
 def _check_count(name: str, count: int, factor: int) -> None:
@@ -232,8 +235,8 @@ def _check_count(name: str, count: int, factor: int) -> None:
         )
 
 
-def _partition(held: Holding, number: int, replicas: tuple[int, ...]) -> PartitionView:
-    brokers = [held.live[broker_id] for broker_id in replicas]
+def _partition(metadata: ClusterMetadata, number: int, replicas: tuple[int, ...]) -> PartitionView:
+    brokers = [metadata.live[broker_id] for broker_id in replicas]
     able = [broker for broker in brokers if broker.takes_records] or brokers
     isr = tuple(ReplicaId(broker.broker_id, broker.directory_id) for broker in able)
     leader = able[0]
@@ -241,7 +244,7 @@ def _partition(held: Holding, number: int, replicas: tuple[int, ...]) -> Partiti
         leader.broker_id,
         FIRST_EPOCH,
         isr,
-        held.controller_epoch,
+        metadata.controller_epoch,
         leader_broker_epoch=leader.broker_epoch,
     )
     return PartitionView(number, replicas, state)

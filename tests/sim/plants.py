@@ -21,6 +21,7 @@ from broker_lite.metadata.store import Check, Create, Set
 from broker_lite.model import NO_BROKER, BrokerView, LeaderAndIsr, ReplicaId
 from broker_lite.replication import controller, election, isr, reassignment
 from broker_lite.replication import partition as partition_module
+from broker_lite.replication.cluster_metadata import ClusterMetadata
 from broker_lite.replication.effects import (
     AnswerFollower,
     Effect,
@@ -36,7 +37,6 @@ from broker_lite.replication.events import (
     FollowerFetched,
 )
 from broker_lite.replication.follower import Follower
-from broker_lite.replication.holding import Holding
 from broker_lite.replication.isr import PendingExpandIsr, PendingShrinkIsr
 from broker_lite.replication.leader import Leader
 from broker_lite.replication.local_log import LocalLog
@@ -497,13 +497,13 @@ def reassigned_replica_joins_the_isr(patch: Patch) -> None:
 @plant
 def reassignments_are_not_completed(patch: Patch) -> None:
     """Plant a fault: the controller does not complete a reassignment to an in-sync replica."""
-    adopt = Holding.adopt
+    adopt = ClusterMetadata.adopt
 
-    def silent(self: Holding, *values: Any) -> list[Any]:
+    def silent(self: ClusterMetadata, *values: Any) -> list[Any]:
         adopt(self, *values)
         return []
 
-    patch.setattr(Holding, "adopt", silent)
+    patch.setattr(ClusterMetadata, "adopt", silent)
 
 
 @plant

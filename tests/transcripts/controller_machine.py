@@ -24,8 +24,8 @@ from broker_lite.model import (
 )
 from broker_lite.replication import controller_effects as fx
 from broker_lite.replication import controller_events as ev
+from broker_lite.replication.cluster_metadata import ClusterMetadata
 from broker_lite.replication.controller import Controller
-from broker_lite.replication.holding import Holding
 
 Words = Mapping[str, str]
 
@@ -70,9 +70,9 @@ class ControllerMachine:
             lines.append(self._line(effect))
             if not isinstance(effect, fx.Answer | fx.Warn):
                 left[:0] = self.machine.step(self.now_ms, ev.Written(effect))
-        held = self._held()
-        self.topics, self.features = held.topics, held.features
-        self.known = set(held.known)
+        metadata = self._metadata()
+        self.topics, self.features = metadata.topics, metadata.features
+        self.known = set(metadata.known)
         return lines or ["nothing to do"]
 
     # The methods below parse events.
@@ -203,7 +203,7 @@ class ControllerMachine:
         """
         name, _, isr = word.partition(":")
         key = _key(name.rstrip("!"))
-        view = self._held().partition(key)
+        view = self._metadata().partition(key)
         state = dataclasses.replace(
             view.state,
             isr=tuple(_replica(replica) for replica in isr.split("+")),
@@ -214,11 +214,11 @@ class ControllerMachine:
             state = dataclasses.replace(
                 state, leader=NO_BROKER, leader_epoch=epoch, leader_broker_epoch=-1
             )
-        return self._held().change(key, state)
+        return self._metadata().change(key, state)
 
-    def _held(self) -> Holding:
-        assert self.machine._held is not None
-        return self.machine._held
+    def _metadata(self) -> ClusterMetadata:
+        assert self.machine._metadata is not None
+        return self.machine._metadata
 
     def _next_token(self) -> int:
         self._token += 1

@@ -13,6 +13,7 @@ from broker_lite.metadata.notices import (
 )
 from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.model import PartitionView, StateChange, TopicView
+from broker_lite.replication.cluster_metadata import as_written
 from broker_lite.replication.controller_effects import (
     RemoveDisks,
     RemoveTopic,
@@ -24,7 +25,6 @@ from broker_lite.replication.controller_effects import (
     WriteStates,
     WriteTopic,
 )
-from broker_lite.replication.holding import as_written
 
 
 def notice_content(write: Write) -> NoticeContent:

@@ -34,9 +34,9 @@ from broker_lite.model import (
     TopicPartition,
     TopicView,
 )
+from broker_lite.replication.cluster_metadata import as_written
 from broker_lite.replication.controller_effects import STATES_PER_WRITE_MAX
 from broker_lite.replication.election import withdrawn
-from broker_lite.replication.holding import as_written
 from broker_lite.server.cluster.controller_writes import set_state
 
 _log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from broker_lite.model import (
 )
 from broker_lite.replication import controller_effects as fx
 from broker_lite.replication import controller_events as ev
+from broker_lite.replication.cluster_metadata import ClusterMetadata
 from broker_lite.replication.controller import Controller
 from broker_lite.replication.election import has_live_leader
-from broker_lite.replication.holding import Holding
 
 
 class Random:
@@ -42,9 +42,9 @@ class Random:
         self.renew_brokers()
 
     @property
-    def held(self) -> Holding:
-        assert self.machine._held is not None
-        return self.machine._held
+    def metadata(self) -> ClusterMetadata:
+        assert self.machine._metadata is not None
+        return self.machine._metadata
 
     def renew_brokers(self) -> None:
         self.brokers = {}
@@ -97,9 +97,9 @@ class Random:
 
     def leader_wrote(self) -> StateChange | None:
         """Return a random ISR change that a live leader may write; None without a live leader."""
-        keys = [k for k in self.held.partition_keys() if self.rng.random() < 0.3]
+        keys = [k for k in self.metadata.partition_keys() if self.rng.random() < 0.3]
         for key in keys:
-            view = self.held.partition(key)
+            view = self.metadata.partition(key)
             if not has_live_leader(view.state, self.brokers):
                 continue
             others = [
@@ -110,12 +110,12 @@ class Random:
             leader = ReplicaId(view.state.leader, self.brokers[view.state.leader].directory_id)
             isr = tuple(dict.fromkeys([leader, *others]))
             state = dataclasses.replace(view.state, isr=isr, version=view.state.version + 1)
-            return self.held.change(key, state)
+            return self.metadata.change(key, state)
         return None
 
     def check(self) -> None:
-        held = self.held
-        for topic in held.topics.values():
+        metadata = self.metadata
+        for topic in metadata.topics.values():
             for view in topic.partitions:
                 state, key = view.state, (topic.topic_id, view.partition)
                 assert state.leader_epoch >= self.history.get(key, 0)
@@ -126,14 +126,14 @@ class Random:
                 able = [
                     r
                     for r in state.isr
-                    if r.broker_id in held.live
-                    and held.live[r.broker_id].directory_id == r.directory_id
+                    if r.broker_id in metadata.live
+                    and metadata.live[r.broker_id].directory_id == r.directory_id
                     and r.broker_id in view.replicas
                 ]
                 if state.leader == NO_BROKER:
                     assert not able, view
                     continue
-                assert has_live_leader(state, held.live)
+                assert has_live_leader(state, metadata.live)
                 assert any(r.broker_id == state.leader for r in able)
                 in_sync = {r.broker_id for r in able}
                 moved = not view.adding and not view.removing
@@ -176,8 +176,8 @@ class Random:
                 return ev.RetirementRequested(self.token, rng.randint(1, 5))
             case 9:
                 self.epoch += 1
-                topics, features = self.held.topics, self.held.features
-                known = self.held.known
+                topics, features = self.metadata.topics, self.metadata.features
+                known = self.metadata.known
                 self.machine = Controller(1000)
                 return ev.Loaded(self.epoch, self.brokers, topics, features, known, self.suspects)
             case _:

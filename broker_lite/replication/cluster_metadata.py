@@ -19,7 +19,7 @@ from broker_lite.model import (
 
 
 @dataclass(slots=True)
-class Holding:
+class ClusterMetadata:
     """The metadata from which the controller decides.
 
     ``brokers`` are all registered brokers. ``suspects``: by broker id, the broker epoch of each
@@ -37,7 +37,7 @@ class Holding:
     placed_count: int = 0
     """Number of partitions placed so far; selects the first broker of the next topic."""
 
-    def take_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
+    def set_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
         """Set the registered brokers, and ``suspects``, the broker epochs of probably dead
         processes."""
         self.brokers = brokers
