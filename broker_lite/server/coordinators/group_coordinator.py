@@ -64,7 +64,7 @@ that takes over a group waits a third of the session timeout for heartbeats of i
 
 
 @dataclass(slots=True, eq=False)
-class HeldGroup:
+class CoordinatedGroup:
     """A group that this broker coordinates, with the requests that wait for its answers.
 
     ``waiting`` holds the requests by token. ``writing`` is the write of a generation in progress.
@@ -74,7 +74,7 @@ class HeldGroup:
     claim: GroupClaim
     waiting: dict[int, asyncio.Future[fx.Result]] = field(default_factory=dict)
     writing: asyncio.Task[None] | None = None
-    bytes_kept: int = 0
+    held_bytes: int = 0
     """Bytes of the group's subscriptions and assignments, which count towards the limit of all
     groups.
     """
@@ -97,12 +97,12 @@ class GroupCoordinator:
             config.group_initial_rebalance_delay_ms,
             config.group_size_max,
         )
-        self._held: dict[str, HeldGroup] = {}
-        self._loading: dict[str, asyncio.Task[HeldGroup]] = {}
+        self._held: dict[str, CoordinatedGroup] = {}
+        self._loading: dict[str, asyncio.Task[CoordinatedGroup]] = {}
         self._checking: set[asyncio.Task[None]] = set()
         self._brokers: Mapping[int, BrokerView] = {}
         self._bytes_max = config.in_flight_bytes_max // GROUPS_PART
-        self._bytes_kept = 0
+        self._held_bytes = 0
         self._token = 0
         self._alarm = Alarm(clock, self._tick)
         self._metrics = metrics
@@ -143,7 +143,7 @@ class GroupCoordinator:
         """Let a member join. Return its result when the rebalance is complete, at the latest after
         the rebalance timeout. ``make`` returns the event for a token.
         """
-        held = await self._held_now(group)
+        held = await self._coordinated(group)
         probe = make(0)
         if held is None:
             if error := self._refused_join(group, probe):
@@ -152,7 +152,7 @@ class GroupCoordinator:
         machine = held.group
         # Check the memory limit only now. A member's first request, which only gets a member id,
         # needs no memory and was answered above.
-        if error := self._no_room(machine.growth(probe), GroupMaxSizeReachedError):
+        if error := self._memory_refusal(machine.growth(probe), GroupMaxSizeReachedError):
             return fx.JoinResult(error, probe.member_id)
         result = await self._ask(held, lambda token: self._counted(machine, make(token)))
         assert isinstance(result, fx.JoinResult)
@@ -174,29 +174,29 @@ class GroupCoordinator:
 
         If the assignments exceed the memory limit of all groups, the leader gets a retriable error.
         """
-        held = await self._held_now(group)
+        held = await self._coordinated(group)
         if held is None:
             return fx.SyncResult(_no_member(group))
         assigned = sum(len(part) for _, part in make(0).assignments)
         growth = assigned - held.group.assigned_bytes
-        if error := self._no_room(growth, CoordinationUnavailableError):
+        if error := self._memory_refusal(growth, CoordinationUnavailableError):
             return fx.SyncResult(error)
         result = await self._ask(held, make)
         assert isinstance(result, fx.SyncResult)
         return result
 
-    def _no_room(self, growth: int, kind: type[LogbusError]) -> LogbusError | None:
-        if growth <= 0 or self._bytes_kept + growth <= self._bytes_max:
+    def _memory_refusal(self, growth: int, kind: type[LogbusError]) -> LogbusError | None:
+        if growth <= 0 or self._held_bytes + growth <= self._bytes_max:
             return None
         return kind(
-            f"groups' subscriptions and assignments take {self._bytes_kept} bytes; "
+            f"groups' subscriptions and assignments take {self._held_bytes} bytes; "
             f"{self._bytes_max} are allowed, a fourth of queued.max.bytes"
         )
 
     async def heartbeat(
         self, group: str, make: Callable[[int], ev.Heartbeat]
     ) -> fx.HeartbeatResult:
-        held = await self._held_now(group)
+        held = await self._coordinated(group)
         if held is None:
             return fx.HeartbeatResult(_no_member(group))
         result = await self._ask(held, make)
@@ -206,7 +206,7 @@ class GroupCoordinator:
     async def leave(self, group: str, members: Iterable[ev.Leaver]) -> fx.LeaveResult:
         """Remove members. The result has an error or None for each of them."""
         leavers = tuple(members)
-        held = await self._held_or_taken(group)
+        held = await self._coordinated_or_taken_over(group)
         if held is None:
             return fx.LeaveResult(tuple(_no_member(group) for _ in leavers))
         result = await self._ask(held, lambda token: ev.Leave(token, leavers))
@@ -217,7 +217,7 @@ class GroupCoordinator:
         """Check whether a commit is allowed, and return this broker's claim on the group. The write
         of the offsets checks the claim. Raise LogbusError if the commit is refused.
         """
-        held = await self._held_now(group)
+        held = await self._coordinated(group)
         if held is None:
             probe = make(0)
             if probe.member_id or probe.generation >= 0 or probe.instance_id is not None:
@@ -273,7 +273,7 @@ class GroupCoordinator:
         Raise NonEmptyGroupError if the group has members. Members of a former coordinator that have
         not yet sent a request to this broker count too.
         """
-        while (held := await self._held_or_taken(group)) is not None:
+        while (held := await self._coordinated_or_taken_over(group)) is not None:
             if count := held.group.size or held.group.awaited:
                 raise NonEmptyGroupError(f"group {group!r} has {count} members; stop them first")
             if held.writing is None:
@@ -282,25 +282,25 @@ class GroupCoordinator:
             # that have just left.
             await asyncio.wait([held.writing])
 
-    async def find_taken(self, group: str) -> Group | None:
+    async def find_or_take_over(self, group: str) -> Group | None:
         """Return the group's state machine as ``find`` does. If members of a former coordinator may
         be alive, take over the group first.
         """
-        held = await self._held_or_taken(group)
+        held = await self._coordinated_or_taken_over(group)
         return None if held is None else held.group
 
     async def find_described(self, group: str) -> Group | None:
-        """Return the group's state machine as ``find_taken`` does, but claim the group in ZooKeeper
-        only if its last generation had members.
+        """Return the group's state machine as ``find_or_take_over`` does, but claim the group in
+        ZooKeeper only if its last generation had members.
 
         Only after a take-over does this broker learn whether those members are still alive.
         """
-        held = await self._held_now(group)
-        if held is None and await self.has_left_members(group):
+        held = await self._coordinated(group)
+        if held is None and await self.has_former_members(group):
             held = await self._load(group)
         return None if held is None else held.group
 
-    async def has_left_members(self, group: str) -> bool:
+    async def has_former_members(self, group: str) -> bool:
         """Return whether the group's last generation in ZooKeeper has members, which may still be
         alive. The group must have no state machine on this broker.
         """
@@ -357,7 +357,7 @@ class GroupCoordinator:
                 if kind == znodes.KIND_NATIVE:
                     members = await self._registry.groups.native_members(group)
                     await self._registry.groups.note_members(group, is_empty=not members)
-                elif self.find(group) is None and await self.has_left_members(group):
+                elif self.find(group) is None and await self.has_former_members(group):
                     # Take over the group. If its members died with its former coordinator, it would
                     # otherwise never become empty.
                     await self._load(group)
@@ -409,7 +409,7 @@ class GroupCoordinator:
 
     # Methods that claim groups in ZooKeeper and give them up.
 
-    async def _held_now(self, group: str) -> HeldGroup | None:
+    async def _coordinated(self, group: str) -> CoordinatedGroup | None:
         """Return the group if this broker holds it, after a claim in progress is complete. Return
         None if it does not.
         """
@@ -422,11 +422,11 @@ class GroupCoordinator:
             return None
         return held
 
-    async def _held_or_taken(self, group: str) -> HeldGroup | None:
+    async def _coordinated_or_taken_over(self, group: str) -> CoordinatedGroup | None:
         """Return the group if this broker holds it. If members of a former coordinator may be
         alive, take over the group. Otherwise return None.
         """
-        held = await self._held_now(group)
+        held = await self._coordinated(group)
         if held is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
             claim = await self._registry.groups.claim(group)
             if claim.value.members:
@@ -444,10 +444,10 @@ class GroupCoordinator:
                 f"group {group!r} cannot be joined, because this broker coordinates the maximum of "
                 f"{GROUPS_MAX} groups with members; stop the members of other groups"
             )
-        error = self._no_room(join.metadata_bytes, GroupMaxSizeReachedError)
+        error = self._memory_refusal(join.metadata_bytes, GroupMaxSizeReachedError)
         return error or Group(group, self._limits, 0).refusal(join)
 
-    async def _load(self, group: str) -> HeldGroup:
+    async def _load(self, group: str) -> CoordinatedGroup:
         task = self._loading.get(group)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._take_over(group))
@@ -460,12 +460,12 @@ class GroupCoordinator:
                 f"group {group!r} is being taken over; retry"
             ) from None
 
-    def _loaded(self, group: str, task: asyncio.Task[HeldGroup]) -> None:
+    def _loaded(self, group: str, task: asyncio.Task[CoordinatedGroup]) -> None:
         del self._loading[group]
         if not task.cancelled():
             task.exception()  # Mark the exception as retrieved; the waiting requests receive it.
 
-    async def _take_over(self, group: str) -> HeldGroup:
+    async def _take_over(self, group: str) -> CoordinatedGroup:
         claim = await self._registry.groups.claim(group)
         if claim.kind != znodes.KIND_KAFKA:
             logger.warning(
@@ -487,7 +487,7 @@ class GroupCoordinator:
         value = claim.value
         until_ms = self._clock.monotonic_ms() + value.session_timeout_ms // HEARTBEATS
         former = ev.Former(value.members, until_ms)
-        held = HeldGroup(Group(group, self._limits, value.generation, former), claim)
+        held = CoordinatedGroup(Group(group, self._limits, value.generation, former), claim)
         self._held[group] = held
         self._alarm.set(held.group.deadline_ms)
         self._watch_claim(held)
@@ -499,7 +499,7 @@ class GroupCoordinator:
         )
         return held
 
-    def _drop(self, held: HeldGroup, error: LogbusError) -> None:
+    def _drop(self, held: CoordinatedGroup, error: LogbusError) -> None:
         name = held.group.name
         if self._held.get(name) is not held:
             return
@@ -515,7 +515,7 @@ class GroupCoordinator:
             extra=log_event("group_given_up", group=name),
         )
 
-    def _watch_claim(self, held: HeldGroup) -> None:
+    def _watch_claim(self, held: CoordinatedGroup) -> None:
         """Start to check that this broker still holds its claim on the group, and to watch the
         claim's znode.
         """
@@ -524,7 +524,7 @@ class GroupCoordinator:
             self._checking.add(task)
             task.add_done_callback(self._checking.discard)
 
-    async def _check_claim(self, held: HeldGroup) -> None:
+    async def _check_claim(self, held: CoordinatedGroup) -> None:
         try:
             if not await self._registry.groups.is_held(held.claim):
                 name = held.group.name
@@ -535,7 +535,7 @@ class GroupCoordinator:
 
     # Methods that pass events to the groups' state machines and carry out the effects.
 
-    async def _ask(self, held: HeldGroup, make: Callable[[int], ev.Event]) -> fx.Result:
+    async def _ask(self, held: CoordinatedGroup, make: Callable[[int], ev.Event]) -> fx.Result:
         held = self._held.setdefault(held.group.name, held)
         if not held.claim.held:
             raise NotCoordinatorError(
@@ -551,7 +551,7 @@ class GroupCoordinator:
         finally:
             held.waiting.pop(token, None)
 
-    def _step(self, held: HeldGroup, event: ev.Event) -> None:
+    def _step(self, held: CoordinatedGroup, event: ev.Event) -> None:
         for effect in held.group.step(self._clock.monotonic_ms(), event):
             if isinstance(effect, fx.WriteGeneration):
                 loop = asyncio.get_running_loop()
@@ -567,11 +567,11 @@ class GroupCoordinator:
             # claim.
             del self._held[held.group.name]
         size = held.group.held_bytes if is_kept else 0
-        self._bytes_kept += size - held.bytes_kept
-        held.bytes_kept = size
+        self._held_bytes += size - held.held_bytes
+        held.held_bytes = size
 
     def _answer(
-        self, held: HeldGroup, future: asyncio.Future[fx.Result], result: fx.Result
+        self, held: CoordinatedGroup, future: asyncio.Future[fx.Result], result: fx.Result
     ) -> None:
         """Answer a request. Delay the answer to a join until queued commits are written.
 
@@ -591,7 +591,7 @@ class GroupCoordinator:
         else:
             unwritten.add_done_callback(answer)
 
-    async def _write(self, held: HeldGroup, effect: fx.WriteGeneration) -> None:
+    async def _write(self, held: CoordinatedGroup, effect: fx.WriteGeneration) -> None:
         try:
             await self._registry.groups.begin_generation(
                 held.claim,

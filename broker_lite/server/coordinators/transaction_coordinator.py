@@ -90,12 +90,12 @@ class LedState:
     partition: int
     epoch: int
     values: Mapping[bytes, bytes]
-    held: dict[str, HeldTransaction] = field(default_factory=dict)
+    held: dict[str, CoordinatedTransaction] = field(default_factory=dict)
     is_lost: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class HeldTransaction:
+class CoordinatedTransaction:
     """The state machine of one transactional id, with its waiting requests by token.
 
     ``appends`` is the number of its records in flight, ``job`` the markers that are being sent.
@@ -407,7 +407,7 @@ class TransactionCoordinator:
 
     # Methods that pass events to the transactions' state machines and carry out the effects.
 
-    def _hold(self, led: LedState, name: str) -> HeldTransaction:
+    def _hold(self, led: LedState, name: str) -> CoordinatedTransaction:
         """Return the state machine of a transactional id. If it is not in memory, create it from
         the id's committed record.
         """
@@ -417,16 +417,16 @@ class TransactionCoordinator:
         value = led.values.get(transaction_key(name))
         record = None if value is None else decode_transaction(value)
         machine = Transaction(name, record, timeout_max_ms=self._config.transaction_max_timeout_ms)
-        held = led.held[name] = HeldTransaction(machine, led)
+        held = led.held[name] = CoordinatedTransaction(machine, led)
         if record is not None and record.is_open:
             self._carry_out(held, ev.Resumed())
         return held
 
-    def _step(self, held: HeldTransaction, event: ev.TransactionEvent) -> None:
+    def _step(self, held: CoordinatedTransaction, event: ev.TransactionEvent) -> None:
         self._carry_out(held, event)
         self._tidy(held)
 
-    def _carry_out(self, held: HeldTransaction, event: ev.TransactionEvent) -> None:
+    def _carry_out(self, held: CoordinatedTransaction, event: ev.TransactionEvent) -> None:
         now = Now(self._clock.monotonic_ms(), self._clock.now_ms())
         for effect in held.machine.step(now, event):
             match effect:
@@ -442,7 +442,7 @@ class TransactionCoordinator:
                         future.set_result(effect.result)
         self._alarm.set(held.machine.deadline_ms)
 
-    def _tidy(self, held: HeldTransaction) -> None:
+    def _tidy(self, held: CoordinatedTransaction) -> None:
         """Drop the state machine of a transactional id that has no request and no open transaction.
         The id's committed record holds its complete state.
         """
@@ -451,7 +451,7 @@ class TransactionCoordinator:
         if is_idle and held.led.held.get(name) is held:
             del held.led.held[name]
 
-    def _append(self, held: HeldTransaction, effect: fx.Persist) -> None:
+    def _append(self, held: CoordinatedTransaction, effect: fx.Persist) -> None:
         led, record = held.led, effect.record
         if led.is_lost:
             return
@@ -504,7 +504,7 @@ class TransactionCoordinator:
         opened = [at_ms for at_ms in self._opened_ms() if at_ms >= 0]
         return max(self._clock.now_ms() - min(opened), 0) / 1000 if opened else 0.0
 
-    def _send_markers(self, held: HeldTransaction, effect: fx.SendMarkers) -> None:
+    def _send_markers(self, held: CoordinatedTransaction, effect: fx.SendMarkers) -> None:
         def done(participant: ev.Participating) -> None:
             if not job.is_cancelled:
                 self._step(held, ev.ParticipantDone(effect.transaction, participant))
@@ -518,7 +518,7 @@ class TransactionCoordinator:
         # caused the decision.
         asyncio.get_running_loop().call_soon(self._markers.send, job)
 
-    async def _fetch_id(self, held: HeldTransaction) -> None:
+    async def _fetch_id(self, held: CoordinatedTransaction) -> None:
         event: ev.TransactionEvent
         try:
             event = ev.ProducerIdReady(await self._registry.next_producer_id())

@@ -70,7 +70,7 @@ async def _state(parts: BrokerContext, group: str, kind: str) -> tuple[str, str]
     if kind == znodes.KIND_NATIVE:
         members = await parts.registry.groups.native_members(group)
         return str(State.STABLE if members else State.EMPTY), CONSUMER
-    if await parts.groups.has_left_members(group):
+    if await parts.groups.has_former_members(group):
         return str(State.PREPARING), CONSUMER
     is_open = await parts.registry.groups.is_open(group, kind)
     return str(State.EMPTY), "" if is_open else CONSUMER

@@ -47,7 +47,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     try:
         request.access.check_group(message.group_id)
         visible = frozenset(request.access.visible(ResourceKind.TOPIC, topics))
-        group = await parts.groups.find_taken(message.group_id)
+        group = await parts.groups.find_or_take_over(message.group_id)
         if group is not None:
             subscribed = _subscribed(group)
         wanted = {key for key in known if key.topic in visible - subscribed}

@@ -135,14 +135,14 @@ def test_concurrent_requests_to_a_new_coordinator_load_the_group_once() -> None:
         (parts,) = world.brokers.values()
         while len(parts.registry.snapshot.brokers) > 1:
             await asyncio.sleep(0.1)
-        left, go_on = parts.groups.has_left_members, asyncio.Event()
+        left, go_on = parts.groups.has_former_members, asyncio.Event()
 
         async def late(group: str) -> bool:
             found = await left(group)
             await go_on.wait()
             return found
 
-        parts.groups.has_left_members = late  # type: ignore[method-assign]
+        parts.groups.has_former_members = late  # type: ignore[method-assign]
         describing = asyncio.ensure_future(parts.groups.find_described("g"))
         for member in (one, two):
             member.id, member.broker = "", coordinator(world, "g")

@@ -251,7 +251,7 @@ def test_memory_of_group_metadata_is_limited(monkeypatch: pytest.MonkeyPatch) ->
         await world.start()
         one, two = await gathered(world, 2)
         said = 2 * (len(SUBSCRIPTION) + len("range")) + len(b"work 0" + b"work 1")
-        assert world.brokers[1].groups._bytes_kept == said
+        assert world.brokers[1].groups._held_bytes == said
         monkeypatch.setattr(world.brokers[1].groups, "_bytes_max", said + 10)
         other = Member(world, "other")
         assert await other.join() == GroupMaxSizeReachedError.code
@@ -261,7 +261,7 @@ def test_memory_of_group_metadata_is_limited(monkeypatch: pytest.MonkeyPatch) ->
         assert refused.error_code == wire_code(CoordinationUnavailableError())
         assert (await leader.sync(**{leader.id: b"work 0 and 1"})).assignment == b"work 0 and 1"
         await both(leader.leave(), second.leave())
-        assert world.brokers[1].groups._bytes_kept == 0
+        assert world.brokers[1].groups._held_bytes == 0
         assert await other.join() == 0
 
     run(body)
@@ -287,7 +287,7 @@ def test_requested_member_id_reserves_no_memory_before_the_join(
         [waiting] = [task for task in joining if not task.done()]
         again = Member(world)
         assert await both(again.join(group_instance_id="i"), waiting) == [0, 0]
-        assert world.brokers[1].groups._bytes_kept == 2 * each
+        assert world.brokers[1].groups._held_bytes == 2 * each
 
     run(body)
 
