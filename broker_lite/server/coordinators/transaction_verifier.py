@@ -41,11 +41,11 @@ from broker_lite.wire.calls.verification import (
     VerifyPartitionsRequest,
 )
 
-PATIENCE_S = 1.0
+VERIFY_TIMEOUT_S = 1.0
 """Seconds for which a verification is repeated after retriable errors. The producer then gets a
 retriable error.
 """
-AGAIN_S = 0.01
+RETRY_S = 0.01
 """Seconds before a verification is repeated. The pause is short because a coordinator answers
 brokers at once.
 """
@@ -57,7 +57,7 @@ in the same turn of the loop. Otherwise it receives the error.
 
 
 @dataclass(slots=True)
-class _Question:
+class _PendingVerification:
     """A verification that a producer's transaction includes a partition.
 
     ``adds`` is whether the coordinator adds a missing partition. ``waiting`` holds the callbacks of
@@ -67,7 +67,7 @@ class _Question:
 
     replica: Replica
     participant: Participant
-    asked: Verification
+    verification: Verification
     transactional_id: str
     adds: bool
     deadline_s: float
@@ -87,14 +87,14 @@ class TransactionVerifier:
         self._calls = calls
         self._snapshot = snapshot
         self._epochs = epochs
-        self._questions: dict[tuple[Participant, int], _Question] = {}
-        self._due: list[_Question] = []
+        self._pending: dict[tuple[Participant, int], _PendingVerification] = {}
+        self._due: list[_PendingVerification] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def verify(
         self,
         replica: Replica,
-        asked: Verification,
+        verification: Verification,
         transactional_id: str,
         *,
         adds: bool,
@@ -107,15 +107,15 @@ class TransactionVerifier:
         transaction. Otherwise the client has added it. Calls for one producer complete in order.
         """
         participant = replica.participant
-        key = participant, asked.token
-        question = self._questions.get(key)
-        if question is None:
-            deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
-            question = self._questions[key] = _Question(
-                replica, participant, asked, transactional_id, adds, deadline_s
+        key = participant, verification.token
+        pending = self._pending.get(key)
+        if pending is None:
+            deadline_s = asyncio.get_running_loop().time() + VERIFY_TIMEOUT_S
+            pending = self._pending[key] = _PendingVerification(
+                replica, participant, verification, transactional_id, adds, deadline_s
             )
-            self._ask_soon(question)
-        question.waiting.append(done)
+            self._send_soon(pending)
+        pending.waiting.append(done)
 
     def close(self) -> None:
         """Cancel the requests in flight, because the broker stops."""
@@ -124,28 +124,28 @@ class TransactionVerifier:
 
     # Methods that send requests to transaction coordinators.
 
-    def _ask_soon(self, question: _Question) -> None:
-        self._due.append(question)
+    def _send_soon(self, pending: _PendingVerification) -> None:
+        self._due.append(pending)
         if len(self._due) == 1:
-            asyncio.get_running_loop().call_soon(self._ask_due)
+            asyncio.get_running_loop().call_soon(self._send_due)
 
-    def _ask_due(self) -> None:
+    def _send_due(self) -> None:
         due, self._due = self._due, []
-        requests: list[tuple[int, dict[str, list[_Question]]]] = []
-        for question in due:
-            broker_id = self._coordinator(question.transactional_id)
+        requests: list[tuple[int, dict[str, list[_PendingVerification]]]] = []
+        for pending in due:
+            broker_id = self._coordinator(pending.transactional_id)
             if broker_id is None:
-                self._answer(question, CoordinatorNotAvailableError())
+                self._answer(pending, CoordinatorNotAvailableError())
                 continue
-            for other_id, questions in requests:
-                same = questions.get(question.transactional_id)
-                if other_id == broker_id and (same is None or _is_alike(same[0], question)):
-                    questions.setdefault(question.transactional_id, []).append(question)
+            for other_id, by_id in requests:
+                same = by_id.get(pending.transactional_id)
+                if other_id == broker_id and (same is None or _share_row(same[0], pending)):
+                    by_id.setdefault(pending.transactional_id, []).append(pending)
                     break
             else:
-                requests.append((broker_id, {question.transactional_id: [question]}))
-        for broker_id, questions in requests:
-            task = asyncio.get_running_loop().create_task(self._send(broker_id, questions))
+                requests.append((broker_id, {pending.transactional_id: [pending]}))
+        for broker_id, by_id in requests:
+            task = asyncio.get_running_loop().create_task(self._send(broker_id, by_id))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -158,45 +158,49 @@ class TransactionVerifier:
         leader = view.partitions[at].state.leader
         return leader if leader in snapshot.brokers else None
 
-    async def _send(self, broker_id: int, questions: dict[str, list[_Question]]) -> None:
-        """Send one request to a coordinator. ``questions`` holds the verifications of each
+    async def _send(self, broker_id: int, by_id: dict[str, list[_PendingVerification]]) -> None:
+        """Send one request to a coordinator. ``by_id`` holds the verifications of each
         transactional id, all of one producer id and epoch.
         """
         rows = []
-        for transactional_id, same in questions.items():
+        for transactional_id, same in by_id.items():
             partitions: dict[tuple[str, str], list[int]] = {}
-            for question in same:
-                replica = question.replica
+            for pending in same:
+                replica = pending.replica
                 topic = replica.topic, replica.key.topic_id
                 partitions.setdefault(topic, []).append(replica.partition)
             topics = [AskedTopic(*topic, tuple(numbers)) for topic, numbers in partitions.items()]
-            asked, verify_only = same[0].asked, not same[0].adds
+            verification, verify_only = same[0].verification, not same[0].adds
             rows.append(
                 AskedTransaction(
-                    transactional_id, asked.producer_id, asked.epoch, verify_only, topics
+                    transactional_id,
+                    verification.producer_id,
+                    verification.epoch,
+                    verify_only,
+                    topics,
                 )
             )
         try:
             answer = await self._calls.send(
-                broker_id, VerifyPartitionsRequest(rows), PATIENCE_S * 1000
+                broker_id, VerifyPartitionsRequest(rows), VERIFY_TIMEOUT_S * 1000
             )
             if answer.error_code != NO_ERROR:
                 raise error_for(answer.error_code)
         except LogbusError as error:
-            for same in questions.values():
-                for question in same:
-                    self._answer(question, error)
+            for same in by_id.values():
+                for pending in same:
+                    self._answer(pending, error)
             return
         results = {row.transactional_id: row for row in answer.results_by_transaction}
-        for transactional_id, same in questions.items():
-            for question in same:
-                self._read(question, results.get(transactional_id))
+        for transactional_id, same in by_id.items():
+            for pending in same:
+                self._read(pending, results.get(transactional_id))
 
-    def _read(self, question: _Question, row: VerifiedTransaction | None) -> None:
+    def _read(self, pending: _PendingVerification, row: VerifiedTransaction | None) -> None:
         """Handle the coordinator's answer about one partition. ``row`` is the answer about the
         transaction.
         """
-        replica = question.replica
+        replica = pending.replica
         codes = {
             (topic.name, part.partition_index): part.partition_error_code
             for topic in (row.topic_results if row else ())
@@ -204,68 +208,71 @@ class TransactionVerifier:
         }
         code = codes.get((replica.topic, replica.partition))
         if row is None or code is None:
-            self._answer(question, CoordinatorNotAvailableError())
+            self._answer(pending, CoordinatorNotAvailableError())
         elif code != NO_ERROR:
-            self._answer(question, error_for(code))
+            self._answer(pending, error_for(code))
         else:
             try:
                 self._epochs.check(row.state_partition, row.coordinator_epoch)
             except TransactionCoordinatorFencedError:
                 # Retry with the present coordinator, because a deposed coordinator may confirm a
                 # transaction that has ended.
-                self._answer(question, CoordinatorNotAvailableError())
+                self._answer(pending, CoordinatorNotAvailableError())
                 return
-            self._confirm(question, row.number)
+            self._confirm(pending, row.number)
 
     # Methods that handle the outcomes of verifications.
 
-    def _confirm(self, question: _Question, number: int) -> None:
+    def _confirm(self, pending: _PendingVerification, number: int) -> None:
         error: LogbusError | None = None
-        if question.replica.participant is not question.participant:
-            error = NotLeaderError(f"this broker no longer leads {question.replica}")
-        elif not question.participant.verify(question.asked, number):
+        if pending.replica.participant is not pending.participant:
+            error = NotLeaderError(f"this broker no longer leads {pending.replica}")
+        elif not pending.participant.verify(pending.verification, number):
             # The transaction ended during the verification. Refuse its batches, because they must
             # not become part of the producer's next transaction.
-            error = (InvalidProducerEpochError if question.adds else InvalidTxnStateError)(
-                f"{question.replica}: the transaction of producer {question.asked.producer_id} in "
-                f"epoch {question.asked.epoch} has ended"
+            error = (InvalidProducerEpochError if pending.adds else InvalidTxnStateError)(
+                f"{pending.replica}: the transaction of producer "
+                f"{pending.verification.producer_id} in epoch "
+                f"{pending.verification.epoch} has ended"
             )
-        self._end(question, error)
+        self._end(pending, error)
 
-    def _answer(self, question: _Question, error: LogbusError) -> None:
+    def _answer(self, pending: _PendingVerification, error: LogbusError) -> None:
         """Repeat the verification after a retriable error. Otherwise fail the waiting produce
         requests.
         """
         loop = asyncio.get_running_loop()
-        if error.retriable and loop.time() < question.deadline_s:
-            loop.call_later(AGAIN_S, self._ask_soon, question)
+        if error.retriable and loop.time() < pending.deadline_s:
+            loop.call_later(RETRY_S, self._send_soon, pending)
             return
-        question.participant.refuse(question.asked)
-        self._end(question, _as_produce_error(error, question))
+        pending.participant.refuse(pending.verification)
+        self._end(pending, _as_produce_error(error, pending))
 
-    def _end(self, question: _Question, error: LogbusError | None) -> None:
-        del self._questions[question.participant, question.asked.token]
-        for done in question.waiting:
+    def _end(self, pending: _PendingVerification, error: LogbusError | None) -> None:
+        del self._pending[pending.participant, pending.verification.token]
+        for done in pending.waiting:
             done(error)
 
 
-def _is_alike(one: _Question, other: _Question) -> bool:
+def _share_row(one: _PendingVerification, other: _PendingVerification) -> bool:
     """Return whether two verifications of a transactional id can share a row of a request, because
     they have the same producer id, epoch and ``adds``.
     """
-    pairs = [(each.asked.producer_id, each.asked.epoch, each.adds) for each in (one, other)]
+    pairs = [
+        (each.verification.producer_id, each.verification.epoch, each.adds) for each in (one, other)
+    ]
     return pairs[0] == pairs[1]
 
 
-def _as_produce_error(error: LogbusError, question: _Question) -> LogbusError:
+def _as_produce_error(error: LogbusError, pending: _PendingVerification) -> LogbusError:
     """Return the error that the producer gets for the coordinator's ``error``."""
     if isinstance(error, ProducerFencedError):
         # After INVALID_PRODUCER_EPOCH the client may still abort its transaction, but
         # PRODUCER_FENCED is fatal.
         return InvalidProducerEpochError(error.message)
-    if error.retriable and not (question.adds and isinstance(error, ConcurrentTransactionsError)):
+    if error.retriable and not (pending.adds and isinstance(error, ConcurrentTransactionsError)):
         return NotEnoughReplicasError(
-            f"{question.replica}: the transaction coordinator of {question.transactional_id!r} did "
-            f"not confirm the transaction within {PATIENCE_S:.0f} s ({error.message}); retry"
+            f"{pending.replica}: the transaction coordinator of {pending.transactional_id!r} did "
+            f"not confirm the transaction within {VERIFY_TIMEOUT_S:.0f} s ({error.message}); retry"
         )
     return error

@@ -269,7 +269,7 @@ def test_verification_of_a_batch_is_retried_after_retriable_errors() -> None:
 def test_unavailable_coordinator_gives_the_producer_a_retriable_error(
     answer: LogbusError, version: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_verifier, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(transaction_verifier, "VERIFY_TIMEOUT_S", 0.02)
 
     async def test(world: World) -> None:
         producer = await started(world, answer)
@@ -329,7 +329,7 @@ def test_verification_from_an_earlier_leader_epoch_is_ignored() -> None:
 
 
 def test_verification_by_a_deposed_coordinator_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_verifier, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(transaction_verifier, "VERIFY_TIMEOUT_S", 0.02)
 
     async def test(world: World) -> None:
         producer = await started(world)
