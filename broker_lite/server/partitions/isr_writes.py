@@ -25,7 +25,7 @@ PROPOSALS_PER_WRITE_MAX = 200
 """Maximum number of proposals in one write, so that the first proposals do not wait for many
 others.
 """
-AGAIN_S = 0.2
+RETRY_S = 0.2
 """Seconds between a failed write and the report of its proposals as refused."""
 
 
@@ -109,13 +109,13 @@ class IsrWrites:
             logger.warning(
                 "cannot write ISR changes; retrying: %s", error, extra=log_event("isr_write_failed")
             )
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
             return [None] * len(part)
         except Exception:
             # Report the proposals as refused, because a leader without an outcome would never
             # propose again in this epoch.
             logger.exception("cannot write ISR changes; retrying")
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
             return [None] * len(part)
         for (target, _), state in zip(part, outcomes):
             if state is None:

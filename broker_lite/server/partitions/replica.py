@@ -83,7 +83,7 @@ class ReplicaOwner(Protocol):
 
     def call_soon(self, callback: Callable[[], None], /) -> object: ...
 
-    def again_later(self, attempt: Callable[[], None]) -> None: ...
+    def retry_later(self, attempt: Callable[[], None]) -> None: ...
 
     def role_changed(self, replica: Replica) -> None: ...
 
@@ -361,11 +361,11 @@ class Replica:
                 assert isinstance(effect, FetchFrom)
                 self._owner.fetchers.fetch(self, effect)
             else:
-                self._carry_out_rare(effect)
+                self._carry_out_other(effect)
         if has_advanced:
             self.waiters.wake_soon(self._owner.call_soon)
 
-    def _carry_out_rare(self, effect: Effect) -> None:
+    def _carry_out_other(self, effect: Effect) -> None:
         match effect:
             case StartEpoch(leader_epoch):
                 self._start_epoch(leader_epoch)
@@ -477,7 +477,7 @@ class Replica:
             else:
                 logger.error("%s: %s: %s", self, refused, error)
                 self._owner.storage_failed(as_storage_error(error))
-                self._owner.again_later(lambda: self._change_log(change, refused, put))
+                self._owner.retry_later(lambda: self._change_log(change, refused, put))
 
         put(CallJob(change, done))
 
@@ -497,7 +497,7 @@ class Replica:
             if self.log.failed:
                 self._failed(error)
             else:
-                self._owner.again_later(again)
+                self._owner.retry_later(again)
 
         def again() -> None:
             # Stop retrying after a leadership change, because the next leader sends its own log

@@ -70,7 +70,7 @@ from broker_lite.storage.manager import LogManager
 
 logger = logging.getLogger("logbus.replicas")
 
-AGAIN_S = 1.0
+RETRY_S = 1.0
 """Seconds between retries of a log operation that failed for lack of disk space, and of a failed
 drain.
 """
@@ -473,7 +473,7 @@ class ReplicaManager:
                 extra=log_event("log_create_failed"),
             )
             self.storage_failed(as_storage_error(error))
-            self.again_later(lambda: self._apply_again(key))
+            self.retry_later(lambda: self._reapply(key))
             return
         view = self._snapshot.topics_by_id.get(key.topic_id)
         partition = self._snapshot.partition_by_key(key)
@@ -576,11 +576,11 @@ class ReplicaManager:
                 return
             if not self._closed:
                 # The partition may have been assigned to this broker again during the deletion.
-                self._apply_again(key)
+                self._reapply(key)
 
         self.disk.keep(lambda: forget(key, now_ms), done)
 
-    def _apply_again(self, key: PartitionKey) -> None:
+    def _reapply(self, key: PartitionKey) -> None:
         """Apply the metadata of one partition again, from the present snapshot."""
         view = self._snapshot.topics_by_id.get(key.topic_id)
         if view is not None and self._is_mine(key):
@@ -628,10 +628,10 @@ class ReplicaManager:
             own = self._snapshot.brokers.get(self.local.broker_id)
             if own is not None and own.draining:
                 return
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
-    def again_later(self, attempt: Callable[[], None]) -> None:
-        """Call ``attempt`` after ``AGAIN_S`` seconds, unless the broker stops or its data directory
+    def retry_later(self, attempt: Callable[[], None]) -> None:
+        """Call ``attempt`` after ``RETRY_S`` seconds, unless the broker stops or its data directory
         fails before.
         """
 
@@ -639,7 +639,7 @@ class ReplicaManager:
             if not self._closed and self._failure is None:
                 attempt()
 
-        self._loop.call_later(AGAIN_S, run)
+        self._loop.call_later(RETRY_S, run)
 
     def close(self, error: LogbusError) -> None:
         """Stop all replicas, and fail all waiting requests with ``error``."""

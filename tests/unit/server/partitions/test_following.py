@@ -145,7 +145,7 @@ def test_truncation_delayed_by_a_full_disk_precedes_later_appends(
 
     The retry then removed acknowledged records, and the other replicas followed.
     """
-    monkeypatch.setattr(replica_manager, "AGAIN_S", 0.3)
+    monkeypatch.setattr(replica_manager, "RETRY_S", 0.3)
 
     async def test(world: World) -> None:
         old = await world.serves(1)

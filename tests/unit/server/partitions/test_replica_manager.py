@@ -524,7 +524,7 @@ def test_partition_refused_by_a_full_disk_is_created_when_space_is_free(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The full disk fails the directory, the first segment, or the leader epoch file."""
-    monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
+    monkeypatch.setattr(replica_manager, "RETRY_S", 0.05)
 
     async def test(shell: Shell) -> None:
         shell.files.fail_next(operation, errno.ENOSPC)
@@ -540,7 +540,7 @@ def test_follower_log_refused_by_a_full_disk_is_created_when_space_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker retries the creation even though the topic's metadata do not change."""
-    monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
+    monkeypatch.setattr(replica_manager, "RETRY_S", 0.05)
 
     async def test(shell: Shell) -> None:
         shell.files.fail_next("make_dir", errno.ENOSPC)
