@@ -70,7 +70,7 @@ class Now(NamedTuple):
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class _RecordInFlight:
     """A record in flight, and the request that waits for it. ``is_fence``: an Init caused this
     record, which aborts the transaction of the id's former producer.
     """
@@ -94,7 +94,7 @@ class Transaction:
         self._timeout_max_ms = timeout_max_ms
         self._now = Now(0, 0)
         self._effects: list[fx.TransactionEffect] = []
-        self._pending: _UnderWay | None = None
+        self._pending: _RecordInFlight | None = None
         self._numbers = 0
         self._parked: list[Request] = []
         self._remaining: set[ev.Participating] = set()
@@ -505,7 +505,7 @@ class Transaction:
         if record is not None:
             record = replace(record, changed_ms=self._now.wall_ms)
         self._numbers += 1
-        self._pending = _UnderWay(self._numbers, record, request, is_fence)
+        self._pending = _RecordInFlight(self._numbers, record, request, is_fence)
         self._effects.append(fx.Persist(self._numbers, record))
 
     def _persisted(self, number: int) -> None:

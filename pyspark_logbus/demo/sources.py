@@ -37,7 +37,7 @@ class LineSource(NamedTuple):
     note: str = ""
 
 
-Take = Callable[[int], list[bytes]]
+ReadLines = Callable[[int], list[bytes]]
 """A function that reads at most the given number of lines."""
 
 
@@ -73,7 +73,7 @@ def from_machine(lines_max: int) -> list[LineSource]:
     return found
 
 
-def _machine_logs() -> Iterator[tuple[str, Take]]:
+def _machine_logs() -> Iterator[tuple[str, ReadLines]]:
     yield "journal", _journal
     for path in sorted(_LOGS.rglob("*")) if _LOGS.is_dir() else []:
         if path.name in _NO_LOGS or path.suffix in _NOT_LINES or not path.is_file():

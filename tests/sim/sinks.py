@@ -24,7 +24,7 @@ from sim.transaction_clients import OUT
 from sim.transaction_truth import Pair, TransactionTruth
 
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.operations.group_requests import KnownCoordinator
+from broker_lite.client.operations.group_requests import CachedCoordinator
 from broker_lite.client.operations.sink_requests import SinkCall, ask_sink
 from broker_lite.client.producing.accumulator import Chunk
 from broker_lite.client.producing.batches import ProducerIdentity
@@ -64,7 +64,7 @@ class Worker:
         shell = self.shell = SimShell(cluster, label)
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
         self.view = Cluster(endpoints, shell.now_ms, label)
-        self.known = KnownCoordinator(sink)
+        self.known = CachedCoordinator(sink)
         self.config = ProducerConfig(
             transactional_id=sink, request_timeout_ms=4_000, delivery_timeout_ms=20_000
         )

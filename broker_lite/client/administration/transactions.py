@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from broker_lite.client.administration.admin_requests import on_every_broker
 from broker_lite.client.operations.cluster import Cluster, group_by_topic
-from broker_lite.client.operations.group_requests import KnownCoordinator, on_coordinator
+from broker_lite.client.operations.group_requests import CachedCoordinator, on_coordinator
 from broker_lite.client.operations.requests import PerPartition, per_partition, raise_first
 from broker_lite.client.transport.steps import CallExchange, Exchange, Operation
 from broker_lite.errors import (
@@ -125,7 +125,7 @@ def describe_transaction(
         CallExchange(calls.DescribeTransactionsRequest((transactional_id,))),
         check,
         deadline_ms,
-        known=KnownCoordinator(transactional_id),
+        known=CachedCoordinator(transactional_id),
     )
     row = answer.transaction_states[0]
     return TransactionDescription(

@@ -328,7 +328,7 @@ class FetchEngine:
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
             is_repair=is_repair,
-            files=self._in_place.asks(leader, lane, tps) if may_read_files else (b"", 0),
+            files=self._in_place.range_request(leader, lane, tps) if may_read_files else (b"", 0),
         )
         timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
         self._shell.request(

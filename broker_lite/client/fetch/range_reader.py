@@ -359,7 +359,7 @@ class _RangeSession:
             options.isolation_level,
             max_bytes=options.fetch_bytes,
             is_repair=is_repair,
-            files=(b"", 0) if is_repair else self._in_place.asks(leader, "", [self.tp]),
+            files=(b"", 0) if is_repair else self._in_place.range_request(leader, "", [self.tp]),
         )
 
     def _is_here(self, endpoint: Endpoint, lane: str) -> bool:

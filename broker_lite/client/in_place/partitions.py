@@ -47,7 +47,7 @@ class InPlace:
     def __contains__(self, tp: object) -> bool:
         return tp in self._open
 
-    def asks(
+    def range_request(
         self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]
     ) -> tuple[bytes, int]:
         """Return this machine's id, and the bytes of a file range for each partition of a fetch.

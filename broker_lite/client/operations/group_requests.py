@@ -58,7 +58,7 @@ def on_coordinator(
     deadline_ms: float,
     *,
     unanswered: list[LogbusError] | None = None,
-    known: KnownCoordinator | None = None,
+    known: CachedCoordinator | None = None,
 ) -> Operation[T]:
     """Send a request to the group's coordinator, also after the group moves to another. Return the
     response.
@@ -95,7 +95,7 @@ def on_coordinator(
         attempt += 1
 
 
-class KnownCoordinator:
+class CachedCoordinator:
     """The broker that coordinates a transactional id (``key``). ``endpoint`` is None while it is
     unknown."""
 

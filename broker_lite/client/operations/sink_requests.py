@@ -7,7 +7,7 @@ cluster's clock. The coordinator answers a repeated request like the first.
 from __future__ import annotations
 
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.operations.group_requests import KnownCoordinator, on_coordinator
+from broker_lite.client.operations.group_requests import CachedCoordinator, on_coordinator
 from broker_lite.client.transport.steps import CallExchange, Operation
 from broker_lite.errors import LogbusError, error_for
 from broker_lite.wire.calls.sinks import (
@@ -25,7 +25,7 @@ SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 
 
 def ask_sink(
-    cluster: Cluster, known: KnownCoordinator, request: SinkCall, deadline_ms: float
+    cluster: Cluster, known: CachedCoordinator, request: SinkCall, deadline_ms: float
 ) -> Operation[SinkResponse]:
     """Send a request of a sink. Raises the coordinator's error, with its message."""
     exchange = CallExchange[SinkResponse](request)

@@ -14,7 +14,7 @@ from broker_lite.client.operations.cluster import Cluster, group_by_topic
 from broker_lite.client.operations.group_requests import (
     COMMIT_ATTEMPTS,
     NO_MEMBER,
-    KnownCoordinator,
+    CachedCoordinator,
     on_coordinator,
     other_topic,
     topics_to_commit,
@@ -47,7 +47,7 @@ class OffsetsToCommit(NamedTuple):
 
 def initialize(
     cluster: Cluster,
-    known: KnownCoordinator,
+    known: CachedCoordinator,
     *,
     timeout_ms: int,
     expected: tuple[int, int] | None,
@@ -82,7 +82,7 @@ def initialize(
 
 def add_partitions(
     cluster: Cluster,
-    known: KnownCoordinator,
+    known: CachedCoordinator,
     identity: tuple[int, int],
     tps: Iterable[TopicPartition],
     deadline_ms: float,
@@ -113,7 +113,7 @@ def add_partitions(
 
 def commit_offsets(
     cluster: Cluster,
-    known: KnownCoordinator,
+    known: CachedCoordinator,
     identity: tuple[int, int],
     offsets: OffsetsToCommit,
     deadline_ms: float,
@@ -179,7 +179,7 @@ def _named(
 
 def end(
     cluster: Cluster,
-    known: KnownCoordinator,
+    known: CachedCoordinator,
     identity: tuple[int, int],
     deadline_ms: float,
     *,

@@ -71,7 +71,7 @@ class OpenRows(Outcome):
         self.limit_bytes = limit_bytes
         self.timestamp_ms = -1
 
-    def add_rare(
+    def set_optional_fields(
         self,
         index: int,
         headers: Sequence[tuple[str, bytes | None]] | None,

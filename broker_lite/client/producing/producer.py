@@ -158,7 +158,7 @@ class Producer:
             size += len(key)
         is_rare = headers is not None or partition is not None or timestamp_ms is not None
         if is_rare:
-            headers, extra = self._check_rare(headers, partition, timestamp_ms)
+            headers, extra = self._check_optional_fields(headers, partition, timestamp_ms)
             size += extra
         if size > self._record_bytes_max:
             raise MessageTooLargeError(
@@ -176,7 +176,7 @@ class Producer:
             if key is not None:
                 rows.has_keys = True
             if is_rare:
-                rows.add_rare(index, headers, partition, timestamp_ms)
+                rows.set_optional_fields(index, headers, partition, timestamp_ms)
             rows.size_bytes += size
             if rows.size_bytes >= rows.limit_bytes:
                 self._seal(rows)
@@ -294,7 +294,7 @@ class Producer:
             )
 
     @staticmethod
-    def _check_rare(
+    def _check_optional_fields(
         headers: Any, partition: int | None, timestamp_ms: int | None
     ) -> tuple[Any, int]:
         if partition is not None and (not isinstance(partition, int) or partition < 0):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 from functools import partial
 
-from broker_lite.client.operations.group_requests import KnownCoordinator
+from broker_lite.client.operations.group_requests import CachedCoordinator
 from broker_lite.client.operations.sink_requests import SinkCall, ask_sink
 from broker_lite.client.producing.batches import ProducerIdentity
 from broker_lite.client.producing.producer import Producer
@@ -33,7 +33,7 @@ class AttemptProducer(Producer):
         self._shut = InvalidTxnStateError(
             f"no attempt of sink {config.transactional_id!r} is open; call join() before send()"
         )
-        self._known = KnownCoordinator(config.transactional_id)
+        self._known = CachedCoordinator(config.transactional_id)
         self._timer: Timer | None = None
         self._kept: KeepBatchRequest | None = None
         """The keep-alive request of the task that runs now."""

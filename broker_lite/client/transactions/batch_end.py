@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.operations.group_requests import KnownCoordinator
+from broker_lite.client.operations.group_requests import CachedCoordinator
 from broker_lite.client.operations.sink_requests import ask_sink
 from broker_lite.client.transport.blocking import monotonic_ms, shared_pool
 from broker_lite.config.client_security import ClientSecurity
@@ -30,6 +30,6 @@ def end_batch(
     """
     cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, client_id)
     operation = ask_sink(
-        cluster, KnownCoordinator(request.sink), request, monotonic_ms() + timeout_ms
+        cluster, CachedCoordinator(request.sink), request, monotonic_ms() + timeout_ms
     )
     shared_pool(client_id, security_for(bootstrap_servers, security)).run(operation)

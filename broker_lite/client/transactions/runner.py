@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from broker_lite.client.operations import transaction_requests as requests
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.operations.group_requests import KnownCoordinator
+from broker_lite.client.operations.group_requests import CachedCoordinator
 from broker_lite.client.operations.transaction_requests import OffsetsToCommit
 from broker_lite.client.producing.batches import ProducerIdentity
 from broker_lite.client.producing.sender import Sender
@@ -58,7 +58,7 @@ class TransactionRunner:
         self._config = config
         self._sender = sender
         self._on_shut = on_shut
-        self._known = KnownCoordinator(config.transactional_id)
+        self._known = CachedCoordinator(config.transactional_id)
         self._calls: deque[PendingCall] = deque()
         self._present: PendingCall | None = None
         self._is_awaiting = False

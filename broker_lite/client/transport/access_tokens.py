@@ -33,7 +33,7 @@ LIFETIME_S = 300.0
 logger = logging.getLogger("logbus.client")
 
 
-class _Kept:
+class _CachedToken:
     """The present token of one client. ``renewed_ms`` is the time (ms since 1970) at which the
     renewal is due."""
 
@@ -44,7 +44,7 @@ class _Kept:
         self.is_renewing = False
 
 
-_kept: dict[ClientSecurity, _Kept] = {}
+_cached: dict[ClientSecurity, _CachedToken] = {}
 
 
 def with_token(security: ClientSecurity) -> ClientSecurity:
@@ -64,12 +64,12 @@ def token_of(security: ClientSecurity) -> AccessToken:
     found = fresh_token(security)
     if found is not None:
         return found
-    kept = _kept[security]
-    with kept.lock:
-        if kept.token is None or time.time() * 1000 >= kept.token.ends_ms:
-            _keep(kept, _fetch(security))
-        assert kept.token is not None
-        return kept.token
+    cached = _cached[security]
+    with cached.lock:
+        if cached.token is None or time.time() * 1000 >= cached.token.ends_ms:
+            _keep(cached, _fetch(security))
+        assert cached.token is not None
+        return cached.token
 
 
 def fresh_token(security: ClientSecurity) -> AccessToken | None:
@@ -77,32 +77,32 @@ def fresh_token(security: ClientSecurity) -> AccessToken | None:
 
     If the renewal of the token is due, start it in a thread.
     """
-    kept = _kept.setdefault(security, _Kept())
-    token, now_ms = kept.token, time.time() * 1000
+    cached = _cached.setdefault(security, _CachedToken())
+    token, now_ms = cached.token, time.time() * 1000
     if token is None:
         return None
-    if now_ms >= kept.renewed_ms and not kept.is_renewing:
-        kept.is_renewing = True
+    if now_ms >= cached.renewed_ms and not cached.is_renewing:
+        cached.is_renewing = True
         threading.Thread(
-            target=_renew, args=(kept, security), name="logbus-token", daemon=True
+            target=_renew, args=(cached, security), name="logbus-token", daemon=True
         ).start()
     return token if now_ms < token.ends_ms else None
 
 
-def _keep(kept: _Kept, token: AccessToken) -> None:
+def _keep(cached: _CachedToken, token: AccessToken) -> None:
     now_ms = time.time() * 1000
-    kept.renewed_ms = now_ms + (token.ends_ms - now_ms) * RENEWED_AFTER
-    kept.token = token
+    cached.renewed_ms = now_ms + (token.ends_ms - now_ms) * RENEWED_AFTER
+    cached.token = token
 
 
-def _renew(kept: _Kept, security: ClientSecurity) -> None:
+def _renew(cached: _CachedToken, security: ClientSecurity) -> None:
     try:
-        _keep(kept, _fetch(security))
+        _keep(cached, _fetch(security))
     except LogbusError as error:
-        kept.renewed_ms = (time.time() + RETRY_S) * 1000
+        cached.renewed_ms = (time.time() + RETRY_S) * 1000
         logger.warning("the renewal of the access token failed and is retried: %s", error.message)
     finally:
-        kept.is_renewing = False
+        cached.is_renewing = False
 
 
 def _fetch(security: ClientSecurity) -> AccessToken:

@@ -101,7 +101,7 @@ class Bench:
             rows.keys.append(key)
             rows.has_keys |= key is not None
             rows.size_bytes += 100
-            rows.add_rare(
+            rows.set_optional_fields(
                 index, rare.get("headers"), rare.get("partition"), rare.get("timestamp_ms")
             )
         return self.put(rows)

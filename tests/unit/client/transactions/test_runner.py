@@ -123,7 +123,7 @@ class Bench:
         rows.timestamp_ms = 5
         rows.values.append(b"v")
         rows.keys.append(None)
-        rows.add_rare(0, None, partition, None)
+        rows.set_optional_fields(0, None, partition, None)
         rows.size_bytes = 10
         rows.is_open = False
         self.sender.inbox.append(rows)
