@@ -24,7 +24,7 @@ from broker_lite.observing.verdict import Cause, broker_causes, causes, state_of
 
 ANSWER_MS = 5000
 """Maximum time in ms that the command waits for an answer of the brokers."""
-LOOK_S = 0.5
+CHECK_S = 0.5
 """Seconds after which --wait checks the cluster again."""
 _UNANSWERED = (NoBrokersError, NetworkError, BrokerNotAvailableError, RequestTimedOutError)
 """Errors that mean that no broker answers."""
@@ -78,7 +78,7 @@ def health(
             if found != printed:
                 output.say(f"waiting: {found[0].about}: {found[0].found}")
                 printed = found
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
     _print(found, broker_id, form)
     if wait and found:
         output.say(f"still not healthy after {timeout_s:g} s")

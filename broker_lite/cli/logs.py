@@ -17,7 +17,7 @@ from broker_lite.cli.up import default_directory
 from broker_lite.cli.up_report import LOG
 from broker_lite.errors import NoClusterError
 
-LOOK_SECONDS = 0.2
+CHECK_SECONDS = 0.2
 """Seconds between two looks for new lines."""
 CHUNK_BYTES = 64 << 10
 """Bytes of one read of a log file."""
@@ -102,7 +102,7 @@ def logs(
         if not follow:
             return
         output.raise_if_unread()
-        time.sleep(LOOK_SECONDS)
+        time.sleep(CHECK_SECONDS)
 
 
 def _rows(tails: Mapping[str, LogTail]) -> Iterator[dict[str, str]]:

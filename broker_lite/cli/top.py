@@ -27,7 +27,7 @@ from broker_lite.observing.sampler import INTERVAL_S, ClusterReading, Sampler, t
 
 ONCE_S = 1.0
 """Seconds between the two readings of one view; rates need both."""
-LOOK_S = 0.5
+REDRAW_S = 0.5
 """Seconds between two redraws; a key redraws at once."""
 ROWS_MAX = 20
 """Maximum rows of a table on a screen."""
@@ -124,12 +124,12 @@ def _watch(sampler: Sampler) -> None:
 
 
 def _pressed() -> str:
-    """Wait for keys for at most ``LOOK_S`` and return them.
+    """Wait for keys for at most ``REDRAW_S`` and return them.
 
     Reads the descriptor itself: ``sys.stdin`` would buffer keys that ``select`` no longer sees.
     """
     descriptor = sys.stdin.fileno()
-    if not select.select([descriptor], [], [], LOOK_S)[0]:
+    if not select.select([descriptor], [], [], REDRAW_S)[0]:
         return ""
     return os.read(descriptor, KEYS_MAX).decode(errors="ignore")
 

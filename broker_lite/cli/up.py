@@ -45,7 +45,7 @@ START_SECONDS = 90.0
 """Maximum seconds until a detached cluster runs."""
 NAMED_MAX = 5
 """Maximum unhealthy partitions that ``status`` lists."""
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 """Seconds between two checks for ended processes."""
 
 
@@ -500,7 +500,7 @@ def _wait(cluster: Any, wake: int) -> int:
     from broker_lite.cli.supervisor import ProcessSupervisor
 
     supervisor = ProcessSupervisor(cluster, _print_with_time)
-    while not select.select([wake], [], [], LOOK_SECONDS)[0]:
+    while not select.select([wake], [], [], CHECK_SECONDS)[0]:
         if supervisor.check():
             cluster.write_facts()
             running.update(cluster.facts())

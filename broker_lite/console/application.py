@@ -80,7 +80,7 @@ STATUS: tuple[tuple[type[LogbusError], int], ...] = (
     (StorageError, 507),
 )
 """The HTTP status by error class. Other errors are faults of the request and get status 400."""
-FIRST_LOOK_S = 5.0
+FIRST_READING_S = 5.0
 """Maximum seconds that a request waits for the first reading of the cluster."""
 STALE_S = 3 * INTERVAL_S
 """Age in seconds of the sampled data from which a page is marked as old."""
@@ -220,7 +220,7 @@ class Console:
     def ask(self, request: Request, viewer: Viewer) -> PageRequest:
         """Return the input of a page. Raises NoBrokersError before the first reading of the
         cluster."""
-        self.sampler.wait(FIRST_LOOK_S)
+        self.sampler.wait(FIRST_READING_S)
         reading = self.sampler.reading
         if reading is None:
             raise NoBrokersError(self.sampler.failure or "the cluster has not answered yet")

@@ -54,7 +54,7 @@ MARGIN_PART = 4
 """The lease ends this part of a session time-out, a quarter, before the session ends."""
 JOIN_MS = 10_000
 """Time limit (ms) of the requests with which a mirror joins its group."""
-LOOK_S = 0.2
+CHECK_S = 0.2
 """Seconds between two checks for a former mirror's member."""
 COMMIT_MS = 30_000
 """Time limit (ms) of a commit of positions."""
@@ -113,7 +113,7 @@ class MirrorClaim:
                     f"{other.client_host.lstrip('/')}. Two mirrors would copy every record twice, "
                     f"so stop it first (logbus groups members {group})"
                 )
-            if stop.wait(LOOK_S):
+            if stop.wait(CHECK_S):
                 return False
             keepers.add(self._coordinator())
         # Another mirror, which the new coordinator does not list yet, may still hold its lease.

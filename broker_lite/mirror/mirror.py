@@ -42,7 +42,7 @@ WAIT_MS = 250
 """Milliseconds that a fetch waits for new records."""
 SAVE_MS = 1_000
 """Milliseconds between two saves of the mirror's positions."""
-LOOK_MS = 10_000
+CHECK_MS = 10_000
 """Milliseconds between two checks of topics, settings and groups."""
 ATTEMPTS_ONCE = 3
 """Number of retries of a temporary error in a mirror that runs ``once``."""
@@ -178,7 +178,7 @@ class Mirror:
 
     def _log_absent(self, view: ClusterView, names: list[str]) -> None:
         self.absent = planning.absent(self._topics, names)
-        waits = "" if self._is_once else f"; looking for it every {LOOK_MS // 1000} s"
+        waits = "" if self._is_once else f"; looking for it every {CHECK_MS // 1000} s"
         if not names:
             there = planning.chosen_topics(view, ".*")
             text = planning.nothing_matches(self._topics, self.source.servers, there)
@@ -377,7 +377,7 @@ class Mirror:
     ) -> None:
         """Copy until ``stop`` is set. With ``once``, copy up to the source's present end offsets.
 
-        Calls ``on_look`` every ``LOOK_MS`` and at the end. With ``once``, calls ``on_left`` before
+        Calls ``on_look`` every ``CHECK_MS`` and at the end. With ``once``, calls ``on_left`` before
         each write with the number of offsets that are left to copy.
 
         Logs and retries temporary errors; with ``once``, raises them after ATTEMPTS_ONCE retries.
@@ -426,7 +426,7 @@ class Mirror:
     ) -> None:
         groups = self._group_sync.read()
         goal = self.source.ends(list(self.copies), LATEST_TIMESTAMP) if once else None
-        look_at, save_at = monotonic_ms() + LOOK_MS, monotonic_ms()
+        look_at, save_at = monotonic_ms() + CHECK_MS, monotonic_ms()
         under_way = self._begin_fetch(0)
         is_idle = False
         try:
@@ -449,7 +449,7 @@ class Mirror:
                     self._group_sync.write(self.name, self.copies, self._group_sync.read())
                     under_way = self._begin_fetch(0)
                     on_look()
-                    look_at = monotonic_ms() + LOOK_MS
+                    look_at = monotonic_ms() + CHECK_MS
         finally:
             under_way.exception()
         self.save()

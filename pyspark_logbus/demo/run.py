@@ -41,7 +41,7 @@ OWN_LINES = 500
 """Log lines of the demo's own ZooKeeper, brokers and Spark, sent after the machine's."""
 FINISH_SECONDS = 120.0
 """Seconds that the query may take to catch up after the last line is acknowledged."""
-_LOOK_SECONDS = 0.3
+_CHECK_SECONDS = 0.3
 
 
 class Plan(NamedTuple):
@@ -218,7 +218,7 @@ def _follow(parts: DemoParts, cluster: LocalCluster, screen: Screen, *, kill: bo
                 raise RequestTimedOutError(
                     f"the query did not catch up within {FINISH_SECONDS:.0f} s of the last line"
                 )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_CHECK_SECONDS)
 
 
 def _kill_leader(parts: DemoParts, cluster: LocalCluster, screen: Screen) -> None:

@@ -449,7 +449,7 @@ def test_mirror_stops_copying_a_topic_switched_to_log_append_time(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("broker_lite.mirror.mirror.LOOK_MS", 100)
+    monkeypatch.setattr("broker_lite.mirror.mirror.CHECK_MS", 100)
     monkeypatch.setattr("broker_lite.mirror.mirror.SAVE_MS", 3_600_000)
     running = Mirror(
         origin.bootstrap_servers, bus.bootstrap_servers, topics=copied, tell=lambda _: None

@@ -37,7 +37,7 @@ from broker_lite.wire.calls.groups import KEY_TYPE_TRANSACTION
 
 SOURCE, OUTPUT = "numbers", "copies"
 PARTITIONS = 2
-PATIENCE_S, LOOK_S = 300.0, 0.05
+PATIENCE_S, CHECK_S = 300.0, 0.05
 """Seconds in which the output must grow after a kill, and seconds between two looks at it.
 
 A driver and two executors may have to start in this time.
@@ -131,7 +131,7 @@ def _wait(call: Callable[[], Any], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not call():
         assert time.monotonic() < deadline, what
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_S)
 
 
 def _runs(pid: int, name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 PATIENCE_S = 60.0
 """Seconds after which a wait fails. An idle machine needs far less than a busy one."""
-LOOK_S = 0.01
+CHECK_S = 0.01
 
 
 def until(call: Callable[[], Any], good: Callable[[Any], Any] = bool, *, what: str = "") -> Any:
@@ -22,5 +22,5 @@ def until(call: Callable[[], Any], good: Callable[[Any], Any] = bool, *, what: s
     deadline = time.monotonic() + PATIENCE_S
     while not good(result := call()):
         assert time.monotonic() < deadline, f"{what or 'still'}: {result!r}"
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_S)
     return result

@@ -46,7 +46,7 @@ from broker_lite.wire.calls import configs, group_removal, groups, log_dirs, top
 SETTINGS_WAIT_MS = 3_000
 """Milliseconds for which ``alter_configs`` waits until all brokers have applied a change."""
 
-LOOK_MS = 20.0
+CHECK_MS = 20.0
 """Milliseconds between two checks whether every broker has applied a change."""
 
 LIST_ATTEMPT_MS = 5_000
@@ -402,7 +402,7 @@ def await_applied(
                 f"{changed} changed, but not every broker has applied the change yet; look again "
                 "in a few seconds"
             )
-        yield Pause(LOOK_MS)
+        yield Pause(CHECK_MS)
 
 
 def _answered(answer: T | LogbusError) -> T:

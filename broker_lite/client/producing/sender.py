@@ -41,16 +41,16 @@ logger = logging.getLogger("logbus.producer")
 
 LANE = "produce"
 """The name of the connections that carry produce requests."""
-LOOK_MS = 25
+REFRESH_MS = 25
 """Milliseconds between the first metadata requests for a partition without a leader."""
-LOOKS = 8
+STEADY_REFRESHES = 8
 """Number of metadata requests after which the pause between them grows."""
-LOOK_GROWTH = 1.125
+REFRESH_GROWTH = 1.125
 """Factor by which each pause grows, up to a second. The pause is an eighth of the time since the
 failure, so the producer lengthens an outage by at most an eighth."""
-LOOKS_GROWING = 32
+GROWING_REFRESHES = 32
 """Number of pauses that grow. A further growth would exceed a second."""
-LOOKS_UNREPORTED = 28
+UNREPORTED_REFRESHES = 28
 """Number of metadata requests after which the producer logs a warning, about 2 s after the
 failure."""
 SWEEP_MS = 5_000
@@ -340,13 +340,13 @@ class Sender:
     ) -> None:
         """Handle the metadata of a refresh: wait, then send again. Look up missing topics once more
         before their batches fail."""
-        grown = min(max(0, self._renewals - LOOKS), LOOKS_GROWING)
-        pause_ms = LOOK_MS * LOOK_GROWTH**grown
+        grown = min(max(0, self._renewals - STEADY_REFRESHES), GROWING_REFRESHES)
+        pause_ms = REFRESH_MS * REFRESH_GROWTH**grown
         # Pause three times as long as the refresh took. The metadata of thousands of partitions is
         # then requested less often, which limits the brokers' load.
         pause_ms = max(pause_ms, 3 * (self._shell.now_ms() - began_ms))
         self._renewals += 1
-        if self._renewals == LOOKS_UNREPORTED:
+        if self._renewals == UNREPORTED_REFRESHES:
             self._warn(self.delivery.unreported())
 
         def go_on() -> None:

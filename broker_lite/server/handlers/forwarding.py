@@ -17,7 +17,7 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.api import Call, decode_call, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
 
-LOOK_S = 0.1
+CHECK_S = 0.1
 """Seconds between checks whether the controller has changed."""
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ async def _ask(parts: BrokerContext, call: Call[T]) -> T:
     asking = asyncio.ensure_future(parts.calls.send(controller.broker_id, call, math.inf))
     try:
         while not asking.done():
-            await asyncio.wait((asking,), timeout=LOOK_S)
+            await asyncio.wait((asking,), timeout=CHECK_S)
             if not asking.done() and parts.registry.snapshot.controller_id != controller.broker_id:
                 raise NotControllerError(
                     f"broker {controller.broker_id} is no longer the controller; try again"

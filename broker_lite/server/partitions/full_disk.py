@@ -21,7 +21,7 @@ from broker_lite.storage.manager import LogManager
 
 logger = logging.getLogger("logbus.full_disk")
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 """Seconds between checks whether a full disk has space, and between retries of a failed report."""
 
 
@@ -75,7 +75,7 @@ class FullDisk:
                 if is_full != self._reported:
                     await self._report(is_full)
                 if self._reported is not False:
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(CHECK_S)
         finally:
             self._task = None
 

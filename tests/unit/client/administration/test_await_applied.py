@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker_lite.client.administration import quotas
-from broker_lite.client.administration.admin_requests import LOOK_MS
+from broker_lite.client.administration.admin_requests import CHECK_MS
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Pause, Send, SendAll
 from broker_lite.errors import LogbusError, NetworkError, RequestTimedOutError
@@ -59,7 +59,7 @@ def alter(*looks: tuple[Any, Any]) -> list[float]:
 def test_alter_quotas_returns_once_every_broker_shows_the_change() -> None:
     late, done = described(512.0), described(1024.0)
     assert alter((done, done)) == []
-    assert alter((done, described(None)), (done, late), (done, done)) == [LOOK_MS, LOOK_MS]
+    assert alter((done, described(None)), (done, late), (done, done)) == [CHECK_MS, CHECK_MS]
 
 
 def test_alter_quotas_times_out_if_a_broker_never_shows_the_change() -> None:

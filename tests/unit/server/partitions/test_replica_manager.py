@@ -459,7 +459,7 @@ def test_broker_registration_reports_a_full_disk_until_space_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The registration changes only twice: when the disk is full, and when enough space is free."""
-    monkeypatch.setattr(full_disk, "LOOK_S", 0.005)
+    monkeypatch.setattr(full_disk, "CHECK_S", 0.005)
 
     async def told(shell: Shell, *states: bool) -> None:
         async with asyncio.timeout(10):
@@ -494,7 +494,7 @@ def test_report_of_a_full_disk_is_retried_when_zookeepers_answer_is_lost(
     has_room_soon: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the retry, the cluster would treat the broker as full for ever."""
-    monkeypatch.setattr(full_disk, "LOOK_S", 0.005)
+    monkeypatch.setattr(full_disk, "CHECK_S", 0.005)
 
     async def told(shell: Shell, *states: bool) -> None:
         async with asyncio.timeout(10):
