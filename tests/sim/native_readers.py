@@ -179,7 +179,7 @@ class Reader:
             GROUP,
             name,
             subscription,
-            Telling(self, world),
+            CountingDispatcher(self, world),
             make_store=lambda: self.zk,
             now_ms=lambda: world.loop.time() * 1000,
         )
@@ -256,7 +256,7 @@ class Reader:
         await self.member.close()
 
 
-class Telling(SessionDispatcher):
+class CountingDispatcher(SessionDispatcher):
     """The production dispatcher of a member's events.
 
     It also counts renewals of the lease and stores the error that refused the member.
