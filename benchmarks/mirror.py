@@ -75,7 +75,7 @@ def copy(source: Bus, target: Bus, topic: str, records: int) -> dict[str, float]
         source.bootstrap_servers, target.bootstrap_servers, topics=topic, tell=lambda _: None
     )
     began, cpu = time.perf_counter(), time.process_time()
-    mirror.run(once=True, stop=threading.Event(), on_look=lambda: None)
+    mirror.run(once=True, stop=threading.Event(), on_sync=lambda: None)
     spent, cpu = time.perf_counter() - began, time.process_time() - cpu
     copied = sum(each.copied for each in mirror.copies.values())
     assert copied == records, (copied, records)

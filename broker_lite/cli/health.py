@@ -72,7 +72,7 @@ def health(
     printed: list[Cause] = []
     with Admin(servers, client_id="logbus-cli", timeout_ms=ANSWER_MS) as admin:
         while True:
-            found = _look(admin, broker_id)
+            found = _causes(admin, broker_id)
             if not wait or not found or time.monotonic() >= until_s:
                 break
             if found != printed:
@@ -86,7 +86,7 @@ def health(
     return {"ok": 0, "warning": EXIT_WARNING, "critical": EXIT_CRITICAL}[state_of(found)]
 
 
-def _look(admin: Admin, broker_id: int | None) -> list[Cause]:
+def _causes(admin: Admin, broker_id: int | None) -> list[Cause]:
     """Return why the cluster or the broker is not healthy; empty if it is. A cluster that does not
     answer is a critical cause."""
     try:

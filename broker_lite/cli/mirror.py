@@ -140,7 +140,7 @@ def _run(running: Mirror, servers: str, form: str | None, *, once: bool) -> int:
             bar.close()
             _show(running, form, brief=is_live_table)
 
-        running.run(once=once, stop=stop, on_look=show, on_left=bar.reach)
+        running.run(once=once, stop=stop, on_sync=show, on_left=bar.reach)
     if not running.has_begun:
         output.say("stopped before anything was copied")
         return EXIT_INTERRUPTED if running.hindrance is None else exit_code(running.hindrance)

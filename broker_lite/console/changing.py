@@ -57,7 +57,7 @@ def submit(
         _log(change, request, f"refused: {error}")
         return _form(change, request, form, render, error.message)
     _log(change, request, "done")
-    request.sampler.look_again()
+    request.sampler.read_again()
     joint = "&" if "?" in target else "?"
     return RedirectResponse(f"{target}{joint}done={change.key}", 303)
 

@@ -205,7 +205,7 @@ class EmbeddedZooKeeper:
     def has_started(self) -> bool:
         """Return whether the server serves, after ``start(wait=False)``. Raises the errors of
         ``start``."""
-        serves = self._look()
+        serves = self._check_serving()
         if serves is False:
             self.kill()
             raise self._start_error()
@@ -281,11 +281,11 @@ class EmbeddedZooKeeper:
         return self.directory / "zookeeper.log"
 
     def _serves(self) -> bool:
-        while (serves := self._look()) is None:
+        while (serves := self._check_serving()) is None:
             time.sleep(_POLL_SECONDS)
         return serves
 
-    def _look(self) -> bool | None:
+    def _check_serving(self) -> bool | None:
         """Return True if this server answers, None if nothing answers yet, and False if the JVM has
         ended or another server answers on the port.
 

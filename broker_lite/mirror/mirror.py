@@ -138,12 +138,12 @@ class Mirror:
         self._checkpoint.open(self.name)
         self._counted = {tp: copy.copied for tp, copy in self.copies.items()}
         self.copies.clear()
-        self.look()
+        self.sync_topics()
         self.save()
         self.has_begun, self.hindrance = True, None
         return True
 
-    def look(self) -> None:
+    def sync_topics(self) -> None:
         """Add new topics and partitions, and copy changed settings."""
         view = self.source.view()
         names = planning.chosen_topics(view, self._topics)
@@ -167,7 +167,7 @@ class Mirror:
                 self.target.admin.create_partitions(name, count)
         self._alter([name for name in names if name not in fresh], settings)
         there = self.target.admin.cluster(names) if names else there
-        self._take_up(
+        self._begin_copies(
             {
                 tp: (view.topics[name].topic_id, there.topics[name].topic_id)
                 for name in names
@@ -225,7 +225,7 @@ class Mirror:
             if first is not None and given != wanted.values:
                 first.is_dirty = True
 
-    def _take_up(self, ids: Mapping[TopicPartition, tuple[str, str]]) -> None:
+    def _begin_copies(self, ids: Mapping[TopicPartition, tuple[str, str]]) -> None:
         for tp, copy in list(self.copies.items()):
             if tp in ids and ids[tp] != (copy.source_id, copy.target_id):
                 self._set_aside(
@@ -372,12 +372,12 @@ class Mirror:
         *,
         once: bool,
         stop: Event,
-        on_look: Callable[[], None],
+        on_sync: Callable[[], None],
         on_left: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Copy until ``stop`` is set. With ``once``, copy up to the source's present end offsets.
 
-        Calls ``on_look`` every ``CHECK_MS`` and at the end. With ``once``, calls ``on_left`` before
+        Calls ``on_sync`` every ``CHECK_MS`` and at the end. With ``once``, calls ``on_left`` before
         each write with the number of offsets that are left to copy.
 
         Logs and retries temporary errors; with ``once``, raises them after ATTEMPTS_ONCE retries.
@@ -386,7 +386,7 @@ class Mirror:
         """
         self._is_once = once
         try:
-            self._run(once=once, stop=stop, on_look=on_look, on_left=on_left)
+            self._run(once=once, stop=stop, on_sync=on_sync, on_left=on_left)
         finally:
             self.claim.release()
 
@@ -395,7 +395,7 @@ class Mirror:
         *,
         once: bool,
         stop: Event,
-        on_look: Callable[[], None],
+        on_sync: Callable[[], None],
         on_left: Callable[[int], None],
     ) -> None:
         attempt, began_ms = 0, monotonic_ms()
@@ -404,7 +404,7 @@ class Mirror:
                 if not self.open(stop):
                     return
                 began_ms = monotonic_ms()
-                self._copy(once=once, stop=stop, on_look=on_look, on_left=on_left)
+                self._copy(once=once, stop=stop, on_sync=on_sync, on_left=on_left)
                 return
             except LogbusError as error:
                 if not error.retriable or (once and attempt >= ATTEMPTS_ONCE):
@@ -421,12 +421,12 @@ class Mirror:
         *,
         once: bool,
         stop: Event,
-        on_look: Callable[[], None],
+        on_sync: Callable[[], None],
         on_left: Callable[[int], None],
     ) -> None:
         groups = self._group_sync.read()
         goal = self.source.ends(list(self.copies), LATEST_TIMESTAMP) if once else None
-        look_at, save_at = monotonic_ms() + CHECK_MS, monotonic_ms()
+        sync_at, save_at = monotonic_ms() + CHECK_MS, monotonic_ms()
         under_way = self._begin_fetch(0)
         is_idle = False
         try:
@@ -443,18 +443,18 @@ class Mirror:
                 if now_ms >= save_at:
                     self.save()
                     save_at = monotonic_ms() + SAVE_MS
-                if now_ms >= look_at and goal is None:
+                if now_ms >= sync_at and goal is None:
                     under_way.result()  # The records are fetched again after the error.
-                    self.look()
+                    self.sync_topics()
                     self._group_sync.write(self.name, self.copies, self._group_sync.read())
                     under_way = self._begin_fetch(0)
-                    on_look()
-                    look_at = monotonic_ms() + CHECK_MS
+                    on_sync()
+                    sync_at = monotonic_ms() + CHECK_MS
         finally:
             under_way.exception()
         self.save()
         self._group_sync.write(self.name, self.copies, groups if once else self._group_sync.read())
-        on_look()
+        on_sync()
 
     def _left(self, goal: Mapping[TopicPartition, int]) -> int:
         """Return the number of source offsets that are left to copy before ``goal``."""

@@ -150,7 +150,7 @@ class MirrorTarget:
                     for topic in answer.topics:
                         for row in topic.partitions:
                             tp = TopicPartition(names[topic.topic_id], row.partition)
-                            said = self._heard(
+                            said = self._handle_answer(
                                 tp,
                                 row,
                                 queues=queues,
@@ -225,7 +225,7 @@ class MirrorTarget:
             raise
         return connection, waves
 
-    def _heard(
+    def _handle_answer(
         self,
         tp: TopicPartition,
         row: ProducedPartition,

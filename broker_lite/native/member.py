@@ -113,7 +113,7 @@ class NativeShell:
         """Connect to ZooKeeper. The member then joins the group. Raises
         CoordinationUnavailableError."""
         store = self._store = self._make_store()
-        await store.start(lambda event: self._heard(store, event))
+        await store.start(lambda event: self._handle_store_event(store, event))
 
     async def close(self) -> None:
         """Leave the group. The end of the session removes the registration and all ownership."""
@@ -157,7 +157,7 @@ class NativeShell:
 
     # Methods that pass events to the machine.
 
-    def _heard(self, store: MetadataStore, event: StoreEvent) -> None:
+    def _handle_store_event(self, store: MetadataStore, event: StoreEvent) -> None:
         if store is not self._store:
             return
         if isinstance(event, ports.Connected | ports.Suspended | ports.SessionLost):

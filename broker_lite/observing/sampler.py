@@ -274,9 +274,9 @@ class Sampler:
         self._admin = admin
         self._interval_s = interval_s
         self._changed = threading.Condition()
-        self._looks = 0
+        self._readings = 0
         self._wake = threading.Event()
-        self._is_looking = self._is_stopped = False
+        self._is_reading = self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="logbus-sampler", daemon=True)
 
     def start(self) -> Sampler:
@@ -301,34 +301,34 @@ class Sampler:
         times = list(self._times_ms)[-count:] if count else []
         return (times[-1] - times[0]) / 1000 if times else 0.0
 
-    def look_again(self, timeout_s: float = INTERVAL_S) -> None:
+    def read_again(self, timeout_s: float = INTERVAL_S) -> None:
         """Start a new, whole reading now, and wait for its end for at most ``timeout_s``
         seconds."""
         with self._changed:
             # A reading in progress began before the caller's change, so wait for the next one.
-            wanted = self._looks + (2 if self._is_looking else 1)
+            wanted = self._readings + (2 if self._is_reading else 1)
             self._wake.set()
-            self._changed.wait_for(lambda: self._looks >= wanted, timeout_s)
+            self._changed.wait_for(lambda: self._readings >= wanted, timeout_s)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the first reading has ended, at most ``timeout_s`` seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._looks > 0, timeout_s)
+            self._changed.wait_for(lambda: self._readings > 0, timeout_s)
 
     def _run(self) -> None:
         while not self._is_stopped:
             with self._changed:
                 is_whole = self._wake.is_set()
                 self._wake.clear()
-                self._is_looking = True
-            self._look(is_whole=is_whole)
+                self._is_reading = True
+            self._read(is_whole=is_whole)
             with self._changed:
-                self._is_looking = False
-                self._looks += 1
+                self._is_reading = False
+                self._readings += 1
                 self._changed.notify_all()
             self._wake.wait(self._interval_s)
 
-    def _look(self, *, is_whole: bool) -> None:
+    def _read(self, *, is_whole: bool) -> None:
         try:
             reading = take_reading(self._admin, self.reading, is_whole=is_whole)
         except LogbusError as error:

@@ -42,14 +42,14 @@ class LoopWatch:
     def start(self) -> None:
         """Start measuring."""
         self._due_ms = self._clock.monotonic_ms() + self._interval_ms
-        self._handle = self._loop.call_later(self._interval_ms / 1000, self._look)
+        self._handle = self._loop.call_later(self._interval_ms / 1000, self._measure)
 
     def close(self) -> None:
         """Stop measuring."""
         if self._handle is not None:
             self._handle.cancel()
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         late_ms = max(0, self._clock.monotonic_ms() - self._due_ms)
         self._delays.observe(late_ms / 1000)
         if late_ms > RULE_MS:

@@ -76,7 +76,7 @@ def mirror(origin: Bus, bus: Bus, copied: str) -> Iterator[Callable[..., Mirror]
             Mirror(origin.bootstrap_servers, bus.bootstrap_servers, topics=topics, tell=said.append)
         )
         made[-1].said = said  # type: ignore[attr-defined]
-        made[-1].run(once=True, stop=threading.Event(), on_look=lambda: None)
+        made[-1].run(once=True, stop=threading.Event(), on_sync=lambda: None)
         return made[-1]
 
     yield run
@@ -281,7 +281,7 @@ def test_two_mirrors_do_not_copy_in_a_circle(
     send(origin, copied, 0, 100)
     assert there.open(threading.Event())
     try:
-        back.run(once=True, stop=threading.Event(), on_look=lambda: None)
+        back.run(once=True, stop=threading.Event(), on_sync=lambda: None)
         assert "copy each record for ever" in back.aside[copied].message
     finally:
         there.claim.release()
@@ -293,7 +293,7 @@ def test_two_mirrors_do_not_copy_in_a_circle(
     back = Mirror(
         bus.bootstrap_servers, origin.bootstrap_servers, topics=copied, tell=lambda _: None
     )
-    back.run(once=True, stop=threading.Event(), on_look=lambda: None)
+    back.run(once=True, stop=threading.Event(), on_sync=lambda: None)
     assert sum(copy.copied for copy in back.copies.values()) == 10
     back.close()
     assert rows_of(bus, copied) == rows_of(origin, copied)
@@ -421,7 +421,7 @@ def test_mirror_copies_live_until_stopped(
     stop, ended = threading.Event(), threading.Event()
 
     def run() -> None:
-        running.run(once=False, stop=stop, on_look=ended.set)
+        running.run(once=False, stop=stop, on_sync=ended.set)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -456,7 +456,7 @@ def test_mirror_stops_copying_a_topic_switched_to_log_append_time(
     )
     stop = threading.Event()
     thread = threading.Thread(
-        target=lambda: running.run(once=False, stop=stop, on_look=lambda: None)
+        target=lambda: running.run(once=False, stop=stop, on_sync=lambda: None)
     )
     thread.start()
     try:
@@ -490,7 +490,7 @@ def test_only_one_mirror_of_a_source_is_active(
 
     def run() -> None:
         try:
-            first.run(once=False, stop=stop, on_look=lambda: None)
+            first.run(once=False, stop=stop, on_sync=lambda: None)
             ended.append(None)
         except LogbusError as error:
             ended.append(error)
@@ -501,7 +501,7 @@ def test_only_one_mirror_of_a_source_is_active(
         send(origin, copied, 0, 100)
         until(lambda: sum(copy.copied for copy in first.copies.values()) == 100)
         with pytest.raises(NonEmptyGroupError, match="runs already: logbus-mirror at"):
-            second.run(once=True, stop=threading.Event(), on_look=lambda: None)
+            second.run(once=True, stop=threading.Event(), on_sync=lambda: None)
         # The first mirror must stop writing after another mirror took over its claim.
         taken = MirrorClaim(bus.bootstrap_servers, "other", 1000)
         taken._group = first.name
@@ -546,7 +546,7 @@ def test_mirror_with_an_unmatched_pattern_fails_with_once_else_waits(
         stop.set()
 
     live = Mirror(origin.bootstrap_servers, bus.bootstrap_servers, topics="no.*", tell=tell)
-    live.run(once=False, stop=stop, on_look=lambda: None)
+    live.run(once=False, stop=stop, on_sync=lambda: None)
     live.close()
     assert len(said) == 1 and said[0].endswith("; looking for it every 10 s")
 

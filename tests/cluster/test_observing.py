@@ -25,7 +25,7 @@ def test_a_sampler_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
         with bus.producer() as producer:
             for _ in range(50):
                 producer.send(topic, b"value", partition=0)
-        sampler.look_again(30)
+        sampler.read_again(30)
         reading = sampler.reading
         assert isinstance(reading, ClusterReading)
         row, group = reading.topics[topic], reading.groups[f"g-{topic}"]

@@ -189,7 +189,7 @@ def test_mirror_copies_committed_records_only(planted: Planted, bus: Bus) -> Non
     mirror = Mirror(
         planted.bus.bootstrap_servers, bus.bootstrap_servers, topics=TOPIC, tell=said.append
     )
-    mirror.run(once=True, stop=threading.Event(), on_look=lambda: None)
+    mirror.run(once=True, stop=threading.Event(), on_sync=lambda: None)
     copied = [copy.known.source_next for copy in mirror.copies.values()]
     mirror.close()
     assert copied == [by_hand.END]

@@ -68,19 +68,19 @@ class PartitionDiscovery:
         self._group = group
         self._topics = topics
         self._on_found = on_found
-        self._looked_up: set[TopicPartition] = set()
+        self._discovered: set[TopicPartition] = set()
         self._began: dict[TopicPartition, int] = {}
 
-    def look(self, view: ClusterView, known: Collection[TopicPartition]) -> None:
+    def discover(self, view: ClusterView, known: Collection[TopicPartition]) -> None:
         """Find the partitions in a new view that are not read yet."""
         new = [
             tp
             for topic in self._topics
             for tp in view.partitions_of(topic)
-            if tp not in known and tp not in self._looked_up
+            if tp not in known and tp not in self._discovered
         ]
         if new:
-            self._looked_up.update(new)
+            self._discovered.update(new)
             operation = starting_offsets(
                 self._cluster,
                 self._group,
@@ -93,7 +93,7 @@ class PartitionDiscovery:
     def _found(self, tps: Sequence[TopicPartition], found: Starts | LogbusError) -> None:
         if isinstance(found, LogbusError):
             # Look these partitions up again when the next view of the cluster arrives.
-            self._looked_up.difference_update(tps)
+            self._discovered.difference_update(tps)
             return
         self._began.update(found.offsets)
         self._on_found(found)

@@ -95,7 +95,7 @@ class ReaderCore:
             cluster,
             config,
             on_fetched=notify,
-            on_view=self._look_for_partitions,
+            on_view=self._discover_partitions,
             in_place=in_place,
         )
         self.collector = FetchCollector(self.engine, skips_corrupt=config.on_corrupt == "skip")
@@ -285,8 +285,8 @@ class ReaderCore:
 
     # Methods that the shell's thread calls.
 
-    def _look_for_partitions(self, view: ClusterView) -> None:
-        self.discovery.look(view, self.collector.assignment())
+    def _discover_partitions(self, view: ClusterView) -> None:
+        self.discovery.discover(view, self.collector.assignment())
 
     def _discovered(self, starts: Starts) -> None:
         self.assignment.queue.append(starts)

@@ -166,9 +166,9 @@ class EndOffsetsWatch:
         """Refresh the metadata and list the ends of new and recreated partitions."""
         if not self._is_renewing:
             self._is_renewing = True
-            spawn(self._reactor, self._look(), self._looked)
+            spawn(self._reactor, self._refresh(), self._refreshed)
 
-    def _look(self) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
+    def _refresh(self) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
         cluster = self._cluster
         deadline_ms = cluster.now_ms() + self._request_timeout_ms
         names = None if self._pick is not None else self._names
@@ -228,7 +228,7 @@ class EndOffsetsWatch:
                 found[tp] = self._end_of(row, view.leader_epoch(tp))
         return found
 
-    def _looked(self, found: dict[TopicPartition, Any] | LogbusError) -> None:
+    def _refreshed(self, found: dict[TopicPartition, Any] | LogbusError) -> None:
         self._is_renewing = False
         if isinstance(found, LogbusError):
             self._later(found)

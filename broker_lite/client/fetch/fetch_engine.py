@@ -317,7 +317,7 @@ class FetchEngine:
         wait_ms = config.fetch_max_wait_ms if is_tail or config.fetch_min_bytes > 1 else 0
         self._due_ms[leader, lane] = self._shell.now_ms() + wait_ms + LATE_MS
         if self._late_timer is None:
-            self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+            self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
         may_read_files = (
             not (is_tail or is_repair) and config.partition_fetch_bytes >= LOCAL_BYTES_MIN
         )
@@ -461,7 +461,7 @@ class FetchEngine:
         now_ms = self._shell.now_ms()
         return [poll for poll in self._polls if self._due_ms[poll] <= now_ms]
 
-    def _look_for_late(self) -> None:
+    def _refresh_late_leaders(self) -> None:
         """Ask other brokers for the leaders of overdue fetches, because a hung leader does not
         answer."""
         self._late_timer = None
@@ -471,7 +471,7 @@ class FetchEngine:
         if late:
             self._renew()
         if self._polls:
-            self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+            self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
 
     def _give_up_deposed(self) -> None:
         """Cancel overdue fetches whose leader was deposed, and send them to the new leader."""

@@ -240,7 +240,7 @@ class Sender:
         number = self._sent
         self._under_way[number] = (sent, now_ms)
         if self._late_timer is None:
-            self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+            self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
         exchange = ProduceExchange(
             [TopicRecords(name, sent.topic_ids[name], rows) for name, rows in by_topic.items()],
             acks=self._acks,
@@ -292,7 +292,7 @@ class Sender:
                 error,
             )
 
-    def _look_for_late(self) -> None:
+    def _refresh_late_leaders(self) -> None:
         """Ask other brokers for the leaders of overdue requests, because a hung leader does not
         answer."""
         self._late_timer = None
@@ -303,7 +303,7 @@ class Sender:
         for endpoint, sent in late.items():
             self._cluster.failed(endpoint)
             self.delivery.stale.update(sent.topic_ids)
-        self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+        self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
         if late:
             self.pump()
 

@@ -37,7 +37,7 @@ class AttemptProducer(Producer):
         self._timer: Timer | None = None
         self._kept: KeepBatchRequest | None = None
         """The keep-alive request of the task that runs now."""
-        self._sender.on_pumped = self._look
+        self._sender.on_pumped = self._check_delivery
 
     def keep(self, run: str, batch: int, timeout_ms: int) -> None:
         """Send keep-alives of the task to the coordinator until ``finish`` or ``leave``, also
@@ -102,7 +102,7 @@ class AttemptProducer(Producer):
 
     # Methods that the shell's thread calls.
 
-    def _look(self) -> None:
+    def _check_delivery(self) -> None:
         """Fail all waiting batches after the first failure of a batch."""
         failure = self._sender.delivery.failure
         if failure is not None and not self._sender.is_idle:

@@ -64,7 +64,7 @@ class TransactionRunner:
         self._is_awaiting = False
         self._is_adding = False
         self._closed: LogbusError | None = None
-        sender.on_pumped = self._look
+        sender.on_pumped = self._check_delivery
 
     def call(
         self,
@@ -92,7 +92,7 @@ class TransactionRunner:
         on the shell's thread."""
         if self.machine.phase is Phase.OPEN:
             self._sender.delivery.note_failure(error)
-            self._look()
+            self._check_delivery()
 
     def close(self, error: LogbusError) -> None:
         """End all calls with this error, also later calls."""
@@ -118,7 +118,7 @@ class TransactionRunner:
             self._present = self._calls.popleft()
             self._step(self._present.event)
 
-    def _look(self) -> None:
+    def _check_delivery(self) -> None:
         """Pass ``SendFailed`` or ``Delivered`` to the machine, if one is due after the sender's
         turn."""
         delivery = self._sender.delivery

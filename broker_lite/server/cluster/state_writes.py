@@ -127,7 +127,7 @@ class StateWrites:
                 notices, epoch = await asyncio.gather(
                     loader.load_notices(self._store), self._store.get(znodes.CONTROLLER_EPOCH)
                 )
-                left = await self._still_meant(left, snapshot(), notices)
+                left = await self._still_valid(left, snapshot(), notices)
             except CoordinationUnavailableError:
                 await reconnected()
                 continue
@@ -161,7 +161,7 @@ class StateWrites:
             )
             del left[number]
 
-    async def _still_meant(
+    async def _still_valid(
         self, changes: dict[int, StateChange], snapshot: loader.TopicsSnapshot, notices: Notices
     ) -> dict[int, StateChange]:
         """Return the changes that still apply to the topics in ZooKeeper.

@@ -30,7 +30,7 @@ async def lateness(*kept_ms: int) -> Metrics:
     watch = LoopWatch(loop, clock=clock, metrics=metrics)
     turns = iter(kept_ms)
     done = loop.create_future()
-    look = watch._look
+    measure = watch._measure
 
     def turn() -> None:
         kept: Any = next(turns, None)
@@ -40,9 +40,9 @@ async def lateness(*kept_ms: int) -> Metrics:
             return
         clock.at_ms += INTERVAL_MS + kept
         metrics.count("requests", "fetch")
-        look()
+        measure()
 
-    watch._look = turn  # type: ignore[method-assign]
+    watch._measure = turn  # type: ignore[method-assign]
     watch.start()
     await asyncio.wait_for(done, 20)
     return metrics
