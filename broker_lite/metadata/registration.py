@@ -139,7 +139,7 @@ class Registrar:
         self._patience_ms = patience_ms
         self._wait_connected = wait_connected
         self._path = znodes.broker_path(registration.broker_id)
-        self._held: Mapping[str, Sequence[int]] = {}
+        self._partitions: Mapping[str, Sequence[int]] = {}
         self._tried = False
 
     async def register(self) -> int:
@@ -180,11 +180,11 @@ class Registrar:
             "changing. Check that no other process uses the same data directory"
         )
 
-    async def hold(self, partitions: Mapping[str, Sequence[int]]) -> None:
+    async def set_partitions(self, partitions: Mapping[str, Sequence[int]]) -> None:
         """Publish the partitions that this broker stores, by topic, if they have changed."""
-        if partitions == self._held:
+        if partitions == self._partitions:
             return
-        self._held = partitions
+        self._partitions = partitions
         self._registration = dataclasses.replace(self._registration, partitions=partitions)
         znode = await self._store.get(self._path)
         if znode is not None and znode.session_id == self._store.session_id:

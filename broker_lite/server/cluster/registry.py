@@ -68,7 +68,7 @@ VISIBLE_WITHIN_S = 5.0
 
 RETRY_S = 0.2
 """Seconds before the keeper retries a failed step while ZooKeeper is connected."""
-HELD_DELAY_S = 0.2
+PARTITIONS_DELAY_S = 0.2
 """Seconds after a new snapshot before the broker writes the list of its partitions to ZooKeeper, so
 that one write covers several snapshots.
 """
@@ -184,8 +184,8 @@ class Registry:
         self._published = asyncio.Event()
         self._register_due = self._reload_due = True
         self._brokers_due = self._changes_due = self._controller_due = False
-        self._depose_due = self._held_due = False
-        self._held_timer: asyncio.TimerHandle | None = None
+        self._depose_due = self._partitions_due = False
+        self._partitions_timer: asyncio.TimerHandle | None = None
         self._sequence = -1
 
     # Methods with which the broker joins, drains and leaves.
@@ -248,8 +248,8 @@ class Registry:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
-        if self._held_timer is not None:
-            self._held_timer.cancel()
+        if self._partitions_timer is not None:
+            self._partitions_timer.cancel()
         self._controller.resign()
         await self._store.close()
 
@@ -599,10 +599,10 @@ class Registry:
         self._publish()
         if self._store.connected:
             self._unsure_since_s = 0.0
-        if self._held_due:
-            self._held_due = False
+        if self._partitions_due:
+            self._partitions_due = False
             assert self._registrar is not None
-            await self._registrar.hold(_held(self.snapshot, self._config.broker_id))
+            await self._registrar.set_partitions(_partitions(self.snapshot, self._config.broker_id))
 
     async def _register(self) -> None:
         assert self._registrar is not None
@@ -750,9 +750,9 @@ class Registry:
         if version and self._fresh == dataclasses.replace(self.snapshot, version=0):
             return
         self.snapshot = dataclasses.replace(self._fresh, version=version + 1)
-        if self._held_timer is None:
+        if self._partitions_timer is None:
             loop = asyncio.get_running_loop()
-            self._held_timer = loop.call_later(HELD_DELAY_S, self._hold)
+            self._partitions_timer = loop.call_later(PARTITIONS_DELAY_S, self._partitions_changed)
         for callback in self._callbacks:
             callback(self.snapshot)
         self._wake_waiting()
@@ -761,19 +761,19 @@ class Registry:
         published, self._published = self._published, asyncio.Event()
         published.set()
 
-    def _hold(self) -> None:
-        self._held_timer = None
-        self._held_due = True
+    def _partitions_changed(self) -> None:
+        self._partitions_timer = None
+        self._partitions_due = True
         self._due.set()
 
 
-def _held(snapshot: MetadataSnapshot, broker_id: int) -> dict[str, list[int]]:
-    held = {}
+def _partitions(snapshot: MetadataSnapshot, broker_id: int) -> dict[str, list[int]]:
+    partitions_by_topic = {}
     for name, topic in snapshot.topics.items():
         partitions = [v.partition for v in topic.partitions if broker_id in v.replicas]
         if partitions:
-            held[name] = partitions
-    return held
+            partitions_by_topic[name] = partitions
+    return partitions_by_topic
 
 
 def _changed_states(
