@@ -132,11 +132,13 @@ def up(
         )
     where = None if ephemeral else directory or _created_directory()
     _require_no_contradiction(where, secure, insecure)
-    held = _held(where) if detach else None
-    if held is not None:
-        _require_same(context, held)
-        output.say(f"the cluster runs already, at {held['bootstrap_servers']}; nothing was started")
-        up_report.announce(held, form, _ending(held), is_new=False)
+    present = _running_in(where) if detach else None
+    if present is not None:
+        _require_same(context, present)
+        output.say(
+            f"the cluster runs already, at {present['bootstrap_servers']}; nothing was started"
+        )
+        up_report.announce(present, form, _ending(present), is_new=False)
         return 0
     is_port_given = context.get_parameter_source("port") is not ParameterSource.DEFAULT
     if is_port_given:
@@ -164,7 +166,7 @@ def up(
         exact_port=is_port_given,
         secure=secure,
     )
-    return _hold(cluster, ready_fd, report, console=console)
+    return _run_until_stopped(cluster, ready_fd, report, console=console)
 
 
 @click.command()
@@ -385,7 +387,7 @@ def _created_directory() -> Path:
     return folder
 
 
-def _held(directory: Path | None) -> dict[str, Any] | None:
+def _running_in(directory: Path | None) -> dict[str, Any] | None:
     """Return the record of the cluster that runs in this folder, or None."""
     for facts in running.alive():
         if directory is not None and Path(facts["directory"]) == directory.absolute():
@@ -450,7 +452,9 @@ def _require_free(host: str, port: int) -> None:
         raise
 
 
-def _hold(cluster: Any, ready_fd: int | None, report: up_report.UpReport, *, console: bool) -> int:
+def _run_until_stopped(
+    cluster: Any, ready_fd: int | None, report: up_report.UpReport, *, console: bool
+) -> int:
     """Start the cluster, report it, wait for a signal, stop it. A signal also ends the start."""
     wake_read, wake_write = os.pipe()
     is_starting = True

@@ -49,5 +49,6 @@ def test_signal_during_up_ends_the_start_and_does_not_disturb_the_stop(
     number: int, code: int
 ) -> None:
     cluster = Starting(number)
-    assert up._hold(cluster, None, None, console=False) == code  # type: ignore[arg-type]
+    ended = up._run_until_stopped(cluster, None, None, console=False)  # type: ignore[arg-type]
+    assert ended == code
     assert cluster.is_stopped
