@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker_lite.client.consuming.changes import Standing
-from broker_lite.client.consuming.starting import Begun, begin, find_topics
+from broker_lite.client.consuming.changes import StartBasis
+from broker_lite.client.consuming.starting import StartPlan, begin, find_topics
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Operation
 from broker_lite.config import ConsumerConfig
@@ -15,18 +15,18 @@ from broker_lite.model import TopicPartition
 def beginnings(
     cluster: Cluster,
     group: str,
-    standings: Mapping[TopicPartition, Standing],
+    bases: Mapping[TopicPartition, StartBasis],
     config: ConsumerConfig,
     deadline_ms: float,
-) -> Operation[Begun]:
+) -> Operation[StartPlan]:
     """Return the starting offsets, as ``starting.begin`` does. Leave out partitions whose topic has
     another id in ZooKeeper than at the brokers."""
 
     def is_known(tp: TopicPartition) -> bool:
         view = cluster.view
-        topic_id = standings[tp].topic_id
+        topic_id = bases[tp].topic_id
         return view.partition(tp) is not None and view.topic_id(tp.topic) == topic_id
 
-    yield from find_topics(cluster, lambda: {tp.topic for tp in standings if not is_known(tp)})
-    known = {tp: row for tp, row in standings.items() if is_known(tp)}
+    yield from find_topics(cluster, lambda: {tp.topic for tp in bases if not is_known(tp)})
+    known = {tp: row for tp, row in bases.items() if is_known(tp)}
     return (yield from begin(cluster, group, known, config, deadline_ms))

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from broker_lite.client.consuming.assignment import Release
-from broker_lite.client.consuming.changes import MemberIdentity, Standing
+from broker_lite.client.consuming.changes import MemberIdentity, StartBasis
 from broker_lite.client.consuming.deleted_topics import DeletedTopics
 from broker_lite.client.consuming.reader_core import ReaderCore
-from broker_lite.client.consuming.starting import Begun
+from broker_lite.client.consuming.starting import StartPlan
 from broker_lite.client.consuming.waits import Await, Request, RunOperation, Task
 from broker_lite.client.operations import requests
 from broker_lite.client.transport.steps import Operation
@@ -92,8 +92,8 @@ class NativeMembership:
             raise ClosedError("the consumer was closed")
 
     def beginnings(
-        self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
-    ) -> Operation[Begun]:
+        self, pending: Mapping[TopicPartition, StartBasis | None], deadline_ms: float
+    ) -> Operation[StartPlan]:
         reader = self._reader
         known = {tp: row for tp, row in pending.items() if row is not None}
         return beginnings(reader.cluster, self._session.group, known, reader.config, deadline_ms)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from broker_lite.client.boottime_clock import lease_ms
-from broker_lite.client.consuming.changes import Assign, Change, Lose, Revoke, Standing
+from broker_lite.client.consuming.changes import Assign, Change, Lose, Revoke, StartBasis
 from broker_lite.client.consuming.reader_core import ReaderCore
 from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
 from broker_lite.metadata.znodes import NativeSubscription
@@ -65,8 +65,8 @@ class SessionDispatcher:
         self.refused: LogbusError | None = None
 
     def assign(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
-        standing = Standing(start.committed, start.is_added, start.topic_id)
-        self._add(stream, Assign({tp: start.grant}, {tp: standing}))
+        basis = StartBasis(start.committed, start.is_added, start.topic_id)
+        self._add(stream, Assign({tp: start.grant}, {tp: basis}))
 
     def revoke(self, stream: int, tp: TopicPartition) -> None:
         self._add(stream, Revoke(0, frozenset((tp,))))

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker_lite.client.consuming.changes import Assign, Change, Lose, Revoke, Standing
+from broker_lite.client.consuming.changes import Assign, Change, Lose, Revoke, StartBasis
 from broker_lite.client.consuming.deleted_topics import DeletedTopics
 from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.consuming.starting import Starts
@@ -34,7 +34,7 @@ class AssignmentQueue:
     def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()
         """Assignment changes, and starting offsets of partitions that were created later."""
-        self.pending: dict[TopicPartition, Standing | None] = {}
+        self.pending: dict[TopicPartition, StartBasis | None] = {}
         self.deleted_topics: DeletedTopics | None = None
         """The delayed errors of deleted topics; None if the reader raises such errors at once."""
         self._collector = collector
@@ -66,8 +66,8 @@ class AssignmentQueue:
             match change:
                 case Starts():
                     self._collector.begin(*change)
-                case Assign(grants, standings):
-                    self.pending |= {tp: standings.get(tp) for tp in grants}
+                case Assign(grants, bases):
+                    self.pending |= {tp: bases.get(tp) for tp in grants}
                     self._grants |= grants
                 case Revoke(number, revoked):
                     kind = Revoke

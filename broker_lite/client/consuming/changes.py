@@ -21,7 +21,7 @@ NO_MEMBER = MemberIdentity("", -1, None)
 """The identity of commits by a client outside the group."""
 
 
-class Standing(NamedTuple):
+class StartBasis(NamedTuple):
     """The facts by which a consumer chooses where it begins to read a partition for its group.
 
     ``committed`` is the group's committed offset, or None if the group has none. ``is_added``: the
@@ -33,18 +33,18 @@ class Standing(NamedTuple):
     topic_id: str
 
 
-NO_STANDINGS: Mapping[TopicPartition, Standing] = MappingProxyType({})
+NO_BASES: Mapping[TopicPartition, StartBasis] = MappingProxyType({})
 
 
 class Assign(NamedTuple):
     """Assign partitions to the reader.
 
     ``grants`` has a unique number for each partition. The reader looks up the committed offset of a
-    partition that is not in ``standings``.
+    partition that is not in ``bases``.
     """
 
     grants: Mapping[TopicPartition, int]
-    standings: Mapping[TopicPartition, Standing] = NO_STANDINGS
+    bases: Mapping[TopicPartition, StartBasis] = NO_BASES
 
 
 class Revoke(NamedTuple):

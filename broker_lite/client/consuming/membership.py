@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from broker_lite.client.consuming.assignment import Release
-from broker_lite.client.consuming.changes import MemberIdentity, Standing
-from broker_lite.client.consuming.starting import Begun
+from broker_lite.client.consuming.changes import MemberIdentity, StartBasis
+from broker_lite.client.consuming.starting import StartPlan
 from broker_lite.client.consuming.waits import Request, RunOperation, Task
 from broker_lite.client.transport.steps import Operation
 from broker_lite.model import CommittedOffset, TopicPartition
@@ -69,8 +69,8 @@ class ConsumerMembership(Protocol):
         after it applies changes."""
 
     def beginnings(
-        self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
-    ) -> Operation[Begun]:
+        self, pending: Mapping[TopicPartition, StartBasis | None], deadline_ms: float
+    ) -> Operation[StartPlan]:
         """Return the starting offsets of assigned partitions, without partitions that no broker
         lists."""
 

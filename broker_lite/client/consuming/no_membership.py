@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from broker_lite.client.consuming.assignment import Release
-from broker_lite.client.consuming.changes import NO_MEMBER, MemberIdentity, Standing
+from broker_lite.client.consuming.changes import NO_MEMBER, MemberIdentity, StartBasis
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.starting import (
-    Begun,
+    StartPlan,
     Starts,
     resolve_partitions,
     starting_offsets,
@@ -67,8 +67,8 @@ class NoMembership:
         """Do nothing, because no group can refuse the reader."""
 
     def beginnings(
-        self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
-    ) -> Operation[Begun]:
+        self, pending: Mapping[TopicPartition, StartBasis | None], deadline_ms: float
+    ) -> Operation[StartPlan]:
         raise AssertionError("no group assigns partitions")
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:

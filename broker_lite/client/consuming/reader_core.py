@@ -272,13 +272,13 @@ class ReaderCore:
 
     def _begin(self) -> Task[None]:
         operation = self.membership.beginnings(dict(self.assignment.pending), self.deadline_ms())
-        begun = yield RunOperation(operation)
-        self.assignment.begin(begun.starts)
-        if begun.commits and self.config.auto_commit:
+        plan = yield RunOperation(operation)
+        self.assignment.begin(plan.starts)
+        if plan.commits and self.config.auto_commit:
             # Commit the start offsets. Otherwise the next owner would start at a later "latest" and
             # skip records.
-            yield from self._try_commit(begun.commits)
-        yield from self._call_back(self._callbacks.on_assign, begun.starts.offsets)
+            yield from self._try_commit(plan.commits)
+        yield from self._call_back(self._callbacks.on_assign, plan.starts.offsets)
 
     def _call_back(self, callback: Callback | None, tps: Iterable[TopicPartition]) -> Task[None]:
         yield Await(call_back(callback, self.consumer, tps))

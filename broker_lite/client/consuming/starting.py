@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from broker_lite.client.consuming.changes import Standing
+from broker_lite.client.consuming.changes import StartBasis
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms, made_again
 from broker_lite.client.transport.steps import Operation, Pause
@@ -73,7 +73,7 @@ class Starts(NamedTuple):
     epochs: dict[TopicPartition, int]
 
 
-class Begun(NamedTuple):
+class StartPlan(NamedTuple):
     """Starting offsets, and the offsets that the group must commit at once.
 
     ``commits`` has the offsets that come from the log's end (``start="latest"``). Without a commit,
@@ -87,10 +87,10 @@ class Begun(NamedTuple):
 def begin(
     cluster: Cluster,
     group: str | None,
-    standings: Mapping[TopicPartition, Standing],
+    bases: Mapping[TopicPartition, StartBasis],
     config: ConsumerConfig,
     deadline_ms: float,
-) -> Operation[Begun]:
+) -> Operation[StartPlan]:
     """Return the committed offset of each partition, else the offset that ``start`` selects.
 
     A partition that was added later starts at its earliest record. Raises OffsetOutOfRangeError if
@@ -100,7 +100,7 @@ def begin(
     epochs: dict[TopicPartition, int] = {}
     early: list[TopicPartition] = []
     late: list[TopicPartition] = []
-    for tp, (committed, is_added, _) in standings.items():
+    for tp, (committed, is_added, _) in bases.items():
         if committed is not None:
             offsets[tp] = committed.offset
             if committed.leader_epoch >= 0:
@@ -120,10 +120,8 @@ def begin(
     if late:
         ends = yield from reset_offsets(cluster, late, LATEST_TIMESTAMP, config, deadline_ms)
         offsets |= ends
-        commits = {
-            tp: CommittedOffset(at, topic_id=standings[tp].topic_id) for tp, at in ends.items()
-        }
-    return Begun(Starts({tp: offsets[tp] for tp in standings}, epochs), commits)
+        commits = {tp: CommittedOffset(at, topic_id=bases[tp].topic_id) for tp, at in ends.items()}
+    return StartPlan(Starts({tp: offsets[tp] for tp in bases}, epochs), commits)
 
 
 def starting_offsets(
@@ -152,15 +150,15 @@ def starting_offsets(
             deadline_ms=deadline_ms,
             is_stable=config.isolation_level == "read_committed",
         )
-    standings = {tp: Standing(rows.get(tp), tp.topic in former, ids[tp.topic]) for tp in tps}
-    begun = yield from begin(cluster, group, standings, config, deadline_ms)
+    bases = {tp: StartBasis(rows.get(tp), tp.topic in former, ids[tp.topic]) for tp in tps}
+    plan = yield from begin(cluster, group, bases, config, deadline_ms)
     for topic, topic_id in ids.items():
         if cluster.view.topic_id(topic) != topic_id:
             raise made_again(topic)
-    if begun.commits and group is not None and config.auto_commit:
-        done = yield from group_requests.commit_offsets(cluster, group, begun.commits, deadline_ms)
+    if plan.commits and group is not None and config.auto_commit:
+        done = yield from group_requests.commit_offsets(cluster, group, plan.commits, deadline_ms)
         requests.raise_first(done)
-    return begun.starts
+    return plan.starts
 
 
 def find_topics(cluster: Cluster, missing: Callable[[], set[str]]) -> Operation[None]:

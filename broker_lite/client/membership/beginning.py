@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker_lite.client.consuming.changes import MemberIdentity, Standing
-from broker_lite.client.consuming.starting import Begun, begin, find_topics
+from broker_lite.client.consuming.changes import MemberIdentity, StartBasis
+from broker_lite.client.consuming.starting import StartPlan, begin, find_topics
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
 from broker_lite.client.operations.requests import PerPartition
@@ -100,7 +100,7 @@ def beginnings(
     snapshot: JoinSnapshot,
     config: ConsumerConfig,
     deadline_ms: float,
-) -> Operation[Begun]:
+) -> Operation[StartPlan]:
     """Return starting offsets, as ``starting.begin`` does, without partitions that no broker lists
     yet.
 
@@ -125,14 +125,14 @@ def beginnings(
     else:
         found = yield from group_requests.committed(cluster, group, ready, deadline_ms)
     rows = requests.raise_first(found)
-    standings = {}
+    bases = {}
     for tp in ready:
         topic_id = cluster.view.topic_id(tp.topic)
         row = rows.get(tp)
         if row is not None and not _is_same(cluster, tp, row):
             row = None
-        standings[tp] = Standing(row, snapshot.is_added(tp, topic_id), topic_id)
-    return (yield from begin(cluster, group, standings, config, deadline_ms))
+        bases[tp] = StartBasis(row, snapshot.is_added(tp, topic_id), topic_id)
+    return (yield from begin(cluster, group, bases, config, deadline_ms))
 
 
 class CommittingMember(Protocol):

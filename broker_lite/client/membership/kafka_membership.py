@@ -11,10 +11,10 @@ from functools import partial
 
 from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.client.consuming.assignment import Release
-from broker_lite.client.consuming.changes import NO_MEMBER, MemberIdentity, Standing
+from broker_lite.client.consuming.changes import NO_MEMBER, MemberIdentity, StartBasis
 from broker_lite.client.consuming.deleted_topics import DeletedTopics
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
-from broker_lite.client.consuming.starting import Begun
+from broker_lite.client.consuming.starting import StartPlan
 from broker_lite.client.consuming.waits import RunOperation, Task, Wait
 from broker_lite.client.membership.beginning import (
     JoinSnapshot,
@@ -141,8 +141,8 @@ class KafkaMembership:
             self.member.polled()
 
     def beginnings(
-        self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
-    ) -> Operation[Begun]:
+        self, pending: Mapping[TopicPartition, StartBasis | None], deadline_ms: float
+    ) -> Operation[StartPlan]:
         assert self._snapshot is not None
         return beginnings(
             self._reader.cluster,

@@ -12,7 +12,7 @@ from support.faces import Face
 
 from broker_lite.client.consuming.changes import Assign, Lose
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
-from broker_lite.client.consuming.starting import Begun, Starts
+from broker_lite.client.consuming.starting import StartPlan, Starts
 from broker_lite.client.consuming.waits import Request
 from broker_lite.client.fetch.fetch_engine import FetchedBatches
 from broker_lite.client.membership.kafka_membership import KafkaMembership, in_group
@@ -136,7 +136,7 @@ def test_partition_lost_while_its_start_is_requested_is_not_read(
 
     def beginnings(_: Any, pending: Any, __: float) -> Any:
         queue.append(Lose(frozenset((GOING,))))
-        return Begun(Starts(dict.fromkeys(pending, 5), {}), {})
+        return StartPlan(Starts(dict.fromkeys(pending, 5), {}), {})
         yield
 
     monkeypatch.setattr(case.kind, "beginnings", beginnings)
