@@ -102,7 +102,7 @@ def _check_order(
 def _swapped(
     options: ReadOptions, reader: OffsetReader, start: SourceOffset, end: SourceOffset
 ) -> list[TopicPartition]:
-    if isinstance(options.ending, offsets.Everywhere):
+    if isinstance(options.ending, offsets.SymbolicOffset):
         return []
     begins, ends = start.partitions(), end.partitions()
     found = [at for at in sorted(begins) if ends[at].offset < begins[at].offset]

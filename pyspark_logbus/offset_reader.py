@@ -206,9 +206,9 @@ class OffsetReader:
         end, ``error`` fails, and None follows startingOffsetsByTimestampStrategy.
         """
         match spec:
-            case offsets.Everywhere("group"):
+            case offsets.SymbolicOffset("group"):
                 return self._from_group(ids)
-            case offsets.Everywhere(word):
+            case offsets.SymbolicOffset(word):
                 stamp = EARLIEST_TIMESTAMP if word == "earliest" else LATEST_TIMESTAMP
                 return {tp: row.offset for tp, row in self.listed(ids, stamp).items()}
             case offsets.PerPartition(topics):

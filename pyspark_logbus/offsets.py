@@ -30,7 +30,7 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(frozen=True, slots=True)
-class Everywhere:
+class SymbolicOffset:
     """One word for every partition: earliest, latest or group (committed offsets of a group)."""
 
     word: str
@@ -62,11 +62,11 @@ class GlobalTime:
     timestamp_ms: int
 
 
-OffsetSpec = Everywhere | PerPartition | PerPartitionTime | GlobalTime
+OffsetSpec = SymbolicOffset | PerPartition | PerPartitionTime | GlobalTime
 
-EARLIEST_EVERYWHERE = Everywhere("earliest")
-LATEST_EVERYWHERE = Everywhere("latest")
-GROUP = Everywhere("group")
+EARLIEST_EVERYWHERE = SymbolicOffset("earliest")
+LATEST_EVERYWHERE = SymbolicOffset("latest")
+GROUP = SymbolicOffset("group")
 
 
 class TopicOffsets(NamedTuple):
@@ -183,7 +183,7 @@ def parse_offsets(option: str, text: str, *, words: Iterable[str]) -> OffsetSpec
     word = text.strip().lower()
     allowed = tuple(words)
     if word in allowed:
-        return Everywhere(word)
+        return SymbolicOffset(word)
     if not text.lstrip().startswith("{"):
         raise InvalidConfigError(
             f"{option}={text!r}: give {', '.join(allowed)}, or JSON such as "

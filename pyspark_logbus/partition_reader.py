@@ -501,7 +501,7 @@ def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     return part
 
 
-class _Counting:
+class _OffsetColumns:
     """A maker of columns with consecutive offsets. It returns slices of a cached range, and makes a
     new range for offsets outside it."""
 
@@ -522,7 +522,7 @@ class _Counting:
 
 _STRETCH = 1 << 15
 """Number of offsets in a cached range, which takes 256 KiB."""
-_counting = _Counting()
+_counting = _OffsetColumns()
 
 
 def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:

@@ -42,7 +42,7 @@ class Record(NamedTuple):
     headers: list[Header]
 
 
-class Walked(NamedTuple):
+class WalkResult(NamedTuple):
     """The batches of one partition's fetch response in offset order, and the next offset to fetch.
 
     The list includes void batches, whose records a consumer skips. ``damage`` is the error for
@@ -65,7 +65,7 @@ class Slice(NamedTuple):
     row_count: int
 
 
-def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> Walked:
+def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> WalkResult:
     """Return the whole batches among the bytes of one partition. Parse only their headers.
 
     Bytes that hold no whole batch count as corrupt.
@@ -79,7 +79,7 @@ def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> Walked
         damage = damaged(tp, bad.offset, bad.reason)
     if walker.position == position and damage is None and len(records):
         damage = damaged(tp, walker.offset, f"{len(records)} bytes hold no whole batch")
-    return Walked(batches, walker.offset, damage, walker.policy.leader_epoch)
+    return WalkResult(batches, walker.offset, damage, walker.policy.leader_epoch)
 
 
 class LogTruncatedError(OffsetOutOfRangeError):

@@ -13,7 +13,7 @@ from broker_lite.bus.blocking import Bus
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.administration.many_groups import GroupLag
 from broker_lite.client.operations.cluster import TopicMetadata
-from broker_lite.console.sessions import Viewer, Visible
+from broker_lite.console.sessions import Viewer, VisibleNames
 from broker_lite.console.settings import ConsoleSettings
 from broker_lite.errors import (
     GroupIdNotFoundError,
@@ -128,7 +128,7 @@ class PageRequest(NamedTuple):
         return int(text)
 
 
-def seen_by(reading: ClusterReading, visible: Visible | None) -> ClusterReading:
+def seen_by(reading: ClusterReading, visible: VisibleNames | None) -> ClusterReading:
     """Return a reading without the topics, groups and disks that the viewer may not describe."""
     if visible is None:
         return reading
@@ -164,7 +164,7 @@ def seen_by(reading: ClusterReading, visible: Visible | None) -> ClusterReading:
 
 
 def _groups_seen_by(
-    reading: ClusterReading, visible: Visible
+    reading: ClusterReading, visible: VisibleNames
 ) -> tuple[dict[str, GroupReading], dict[str, GroupLag]]:
     """Return the groups that the viewer may describe, without partitions of hidden topics, and
     their lags, summed over the remaining partitions."""

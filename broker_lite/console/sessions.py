@@ -55,7 +55,7 @@ class TooManyLoginsError(ThrottlingQuotaExceededError):
     """The console already runs ``LOGINS_AT_ONCE`` logins."""
 
 
-class Visible(NamedTuple):
+class VisibleNames(NamedTuple):
     """The names that a user may describe, and whether the user may describe the cluster."""
 
     topics: frozenset[str]
@@ -74,7 +74,7 @@ class Viewer:
     token: str
     may_change: bool
     user: str = ""
-    visible: Visible | None = None
+    visible: VisibleNames | None = None
     is_old: bool = False
 
 
@@ -83,10 +83,10 @@ class _Session:
     user: str
     bus: Bus
     used_s: float
-    visible: Visible
+    visible: VisibleNames
     asked_s: float
     begun_s: float
-    asking: Future[Visible] | None = None
+    asking: Future[VisibleNames] | None = None
     is_old: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -225,7 +225,7 @@ class Sessions:
             if now - session.used_s > IDLE_S or now - session.begun_s > LIFE_S:
                 self._sessions.pop(session_id).bus.close()
 
-    def _visible(self, session: _Session) -> Visible:
+    def _visible(self, session: _Session) -> VisibleNames:
         """Return the names that the user may describe, or the last known names if the brokers do
         not answer within VISIBLE_WAIT_S."""
         with session.lock:
@@ -247,9 +247,9 @@ class Sessions:
         return session.visible
 
 
-def _begin(function: Callable[[Bus], Visible], bus: Bus) -> Future[Visible]:
+def _begin(function: Callable[[Bus], VisibleNames], bus: Bus) -> Future[VisibleNames]:
     """Call a function in a daemon thread, which does not delay the end of the process."""
-    future: Future[Visible] = Future()
+    future: Future[VisibleNames] = Future()
 
     def call() -> None:
         try:
@@ -270,12 +270,12 @@ def _bus_of(service: Bus, user: str, password: str) -> Bus:
     return made
 
 
-def _describable(bus: Bus) -> Visible:
+def _describable(bus: Bus) -> VisibleNames:
     """Return the topics and groups that the user may describe: brokers list only these."""
     view = bus.admin.cluster()
     topics = frozenset(name for name, topic in view.topics.items() if topic.error is None)
     groups = frozenset(row.group for row in bus.admin.list_groups())
-    return Visible(topics, groups, _may_describe_cluster(bus))
+    return VisibleNames(topics, groups, _may_describe_cluster(bus))
 
 
 def _may_describe_cluster(bus: Bus) -> bool:

@@ -54,7 +54,7 @@ ATTEMPTS_MAX = 20
 
 
 @dataclass(slots=True, eq=False)
-class Writing:
+class GroupWrites:
     """The pending writes of one group.
 
     ``generation`` is the value of the coordinator znode in a new generation, None without one.
@@ -84,7 +84,7 @@ class WriteShare:
     ``parts`` in the present attempt.
     """
 
-    writing: Writing
+    writing: GroupWrites
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     parts: list[PartWrite] = field(default_factory=list)
     generation: znodes.CoordinatorZnode | None = None
@@ -128,8 +128,8 @@ class GroupWriter:
         self._store = store
         self._interval_s = interval_ms / 1000
         self._wait_connected = wait_connected
-        self._waiting: dict[GroupClaim, Writing] = {}
-        self._under_way: dict[GroupClaim, Writing] = {}
+        self._waiting: dict[GroupClaim, GroupWrites] = {}
+        self._under_way: dict[GroupClaim, GroupWrites] = {}
         self._task: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
         self._known: dict[str, set[str]] = {}
@@ -180,11 +180,11 @@ class GroupWriter:
             writing.fail(_stopping())
         self._waiting.clear()
 
-    def _writing(self, claim: GroupClaim) -> Writing:
+    def _writing(self, claim: GroupClaim) -> GroupWrites:
         writing = self._waiting.get(claim)
         if writing is None:
             loop = asyncio.get_running_loop()
-            writing = self._waiting[claim] = Writing(claim, loop.create_future())
+            writing = self._waiting[claim] = GroupWrites(claim, loop.create_future())
             if self._task is None:
                 self._task = loop.create_task(self._run())
         return writing
@@ -364,7 +364,7 @@ class GroupWriter:
                 self.forget(other.group)
 
 
-def _packed(batch: list[Writing]) -> Iterator[list[WriteShare]]:
+def _packed(batch: list[GroupWrites]) -> Iterator[list[WriteShare]]:
     """Split a batch into writes of at most WRITE_BYTES_MAX bytes. A group's generation is in the
     last write of its offsets."""
     packed: list[WriteShare] = []

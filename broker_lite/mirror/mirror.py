@@ -15,7 +15,7 @@ from typing import Any
 
 from broker_lite.client.fetch.position import Corrupt, Failed, Retry
 from broker_lite.client.operations.cluster import ClusterView, backoff_ms
-from broker_lite.client.received import Walked
+from broker_lite.client.received import WalkResult
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
@@ -207,7 +207,7 @@ class Mirror:
             refused = planning.refusal(name, current["topic", name])
             if refused is not None:
                 # Save the positions before ``_set_aside`` drops them. Without stored positions,
-                # ``square`` would not recognise the copies, because their timestamps differ from
+                # ``reconcile`` would not recognise the copies, because their timestamps differ from
                 # those of the source.
                 self.save()
                 self._set_aside(name, refused)
@@ -256,7 +256,7 @@ class Mirror:
             known = positions.restored(*stored)
             copy = Copy(tp, source_id, target_id, known, copied=self._counted.get(tp, 0))
             try:
-                self._resumer.square(copy, first[tp], starts[tp].offset, ends[tp].offset)
+                self._resumer.reconcile(copy, first[tp], starts[tp].offset, ends[tp].offset)
             except LogbusError as error:
                 if error.retriable:
                     raise
@@ -280,16 +280,16 @@ class Mirror:
         wanted = [copy.position for copy in self.copies.values()]
         return self._executor.submit(self.source.fetch, wanted, wait_ms)
 
-    def _advance(self, fetched: Fetched) -> dict[TopicPartition, Walked]:
+    def _advance(self, fetched: Fetched) -> dict[TopicPartition, WalkResult]:
         """Advance the positions past the fetched batches, so that the next fetch can start. Handle
         partitions whose fetch failed. Return the batches by partition."""
-        good: dict[TopicPartition, Walked] = {}
+        good: dict[TopicPartition, WalkResult] = {}
         for tp, row in fetched.items():
             copy = self.copies.get(tp)
             if copy is None:
                 continue
             match copy.position.take(row):
-                case Walked() as walked:
+                case WalkResult() as walked:
                     copy.refused_since_ms = 0.0
                     good[tp] = walked
                 case Corrupt(error) | Failed(error) | Retry(LogbusError() as error):
@@ -327,7 +327,7 @@ class Mirror:
         view = self.source.admin.cluster((copy.tp.topic,))
         return view.topic_id(copy.tp.topic) != copy.source_id
 
-    def _write(self, good: Mapping[TopicPartition, Walked], froms: Mapping[Any, int]) -> bool:
+    def _write(self, good: Mapping[TopicPartition, WalkResult], froms: Mapping[Any, int]) -> bool:
         pieces: dict[TopicPartition, list[RewrittenBatch]] = {}
         for tp, walked in good.items():
             copy = self.copies.get(tp)

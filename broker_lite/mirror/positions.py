@@ -3,10 +3,9 @@ and the target's log. Pure.
 
 A partition's offset in the group ``logbus-mirror-SOURCE`` on the target is the target's next
 offset; the commit's metadata hold the source's offset. Positions are committed after the records. A
-killed mirror thus leaves records beyond its positions: ``square`` recognises copies by content, and
-the copy resumes after the last one. Runs (``offset_map``) are records of the topic of the same
-name, written before the positions.
-"""
+killed mirror thus leaves records beyond its positions: ``reconcile`` recognises copies by content,
+and the copy resumes after the last one. Runs (``offset_map``) are records of the topic of the same
+name, written before the positions."""
 
 from __future__ import annotations
 
@@ -194,7 +193,7 @@ def epoch_before(source_next: int, committed: Position | None, source_id: str) -
     return committed.epoch if committed.source_next == source_next else NO_EPOCH
 
 
-class Squared(NamedTuple):
+class Reconciliation(NamedTuple):
     """The numbers of copied and of foreign records that the target has beyond the stored position,
     and the runs of the copied ones."""
 
@@ -203,12 +202,12 @@ class Squared(NamedTuple):
     new_runs: tuple[Run, ...]
 
 
-def square(
+def reconcile(
     known: OffsetMap,
     at_target: Iterable[tuple[int, Content]],
     at_source: Iterator[tuple[int, Content]],
     target_end: int,
-) -> Squared:
+) -> Reconciliation:
     """Find the copies at the target beyond the stored position, and add them to ``known``.
 
     Records at the target that match the source's next ones in order are copies. Other records are
@@ -225,7 +224,7 @@ def square(
         else:
             foreign += 1
     known.target_next = max(known.target_next, target_end)
-    return Squared(copied, foreign, tuple(known.runs[runs:]))
+    return Reconciliation(copied, foreign, tuple(known.runs[runs:]))
 
 
 def last_run(known: OffsetMap) -> Run | None:

@@ -1,7 +1,7 @@
 """``Resumer``: finds where a copy resumes, at a start or after the source lost records.
 
 It uses the stored state, and the records that the target has beyond it. A killed mirror wrote them
-without storing its position; ``positions.square`` recognises them. The calls read both clusters,
+without storing its position; ``positions.reconcile`` recognises them. The calls read both clusters,
 write nothing and block. Only the mirror's thread makes them.
 """
 
@@ -32,7 +32,7 @@ class Resumer:
         self._target = target
         self._log = log
 
-    def square(self, copy: Copy, first: int, start: int, end: int) -> None:
+    def reconcile(self, copy: Copy, first: int, start: int, end: int) -> None:
         """Set the offset at which ``copy`` resumes.
 
         ``first`` is the source's log start offset. ``start`` and ``end`` are the start and the end
@@ -57,7 +57,7 @@ class Resumer:
                 for row in contents(rows)
             )
             at_source = self._source_rows(copy, max(known.source_next, first))
-            found = positions.square(known, held, at_source, end)
+            found = positions.reconcile(known, held, at_source, end)
             copy.already, copy.foreign = found.copied, found.foreign
             copy.unsaved.extend(found.new_runs)
             if found.foreign:

@@ -17,7 +17,7 @@ from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.fetch.position import Corrupt, Failed, FetchPosition, Retry
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
-from broker_lite.client.received import Walked
+from broker_lite.client.received import WalkResult
 from broker_lite.client.transport.blocking import Pool, monotonic_ms
 from broker_lite.client.transport.steps import CallExchange, FetchExchange, Send
 from broker_lite.config.client_security import ClientSecurity
@@ -217,7 +217,7 @@ class MirrorSource:
                     position.tp, NoBrokersError("the source did not answer for the partition")
                 )
             ):
-                case Walked(batches):
+                case WalkResult(batches):
                     return batches
                 case Failed(error):
                     raise error

@@ -227,7 +227,7 @@ class Broker:
             self._loop,
             config,
             clock=clock,
-            judge=registry,
+            failure_listener=registry,
             metrics=metrics,
             listener=listener.inter_broker.name,
             security=security_between_brokers(config, listener.inter_broker),

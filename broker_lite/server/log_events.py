@@ -68,7 +68,7 @@ EVENTS: Mapping[str, str] = {
 """Every event by name, with its meaning."""
 
 
-class OfPartition(Protocol):
+class HasPartition(Protocol):
     """An object with a topic and a partition: a replica, a log key or a topic partition."""
 
     @property
@@ -81,7 +81,7 @@ class OfPartition(Protocol):
 def log_event(
     name: str,
     *,
-    tp: OfPartition | None = None,
+    tp: HasPartition | None = None,
     topic: str | None = None,
     group: str | None = None,
     about: str | None = None,

@@ -139,7 +139,7 @@ the library (KIP-896).
 """
 
 
-class Newer(NamedTuple):
+class UnservedApi(NamedTuple):
     """An API of newer clients of Kafka. ``request`` is None if the answer has one error for the
     whole request, because then no request field is needed.
     """
@@ -151,17 +151,19 @@ class Newer(NamedTuple):
     response: Any
 
 
-def _of_all(name: str, versions: tuple[int, int], *answer: Field, flexible_from: int = 0) -> Newer:
-    return Newer(name, versions, flexible_from, None, _table("0+", *answer))
+def _of_all(
+    name: str, versions: tuple[int, int], *answer: Field, flexible_from: int = 0
+) -> UnservedApi:
+    return UnservedApi(name, versions, flexible_from, None, _table("0+", *answer))
 
 
-def _of_groups(name: str, versions: tuple[int, int], *group: Field) -> Newer:
+def _of_groups(name: str, versions: tuple[int, int], *group: Field) -> UnservedApi:
     """Return the layout of a request that names groups, each with its own error in the answer."""
     asked = _table("0+", ("group_ids", "[]string"), ("include_authorized_operations", "bool"))
     epochs: tuple[Field, ...] = (("group_epoch", "int32"), ("assignment_epoch", "int32"))
     row = [_ERROR, _MESSAGE, _GROUP, ("group_state", "string"), *epochs, *group,
            ("members", "[]int8"), ("authorized_operations", "int32")]  # fmt: skip
-    return Newer(name, versions, 0, asked, _table("0+", _THROTTLE, ("groups", row)))
+    return UnservedApi(name, versions, 0, asked, _table("0+", _THROTTLE, ("groups", row)))
 
 
 _GROUP: Field = ("group_id", "string")
@@ -180,7 +182,7 @@ CURES: dict[int, str] = {
 """For an API that is refused, the setting with which its client works. Error messages contain
 it."""
 
-NEWEST: dict[int, Newer] = {
+NEWEST: dict[int, UnservedApi] = {
     38: _of_all(
         "CreateDelegationToken", (1, 3), _ERROR, ("principal_type", "string"),
         ("principal_name", "string"), ("requester_type", "string", "3+"),
@@ -217,7 +219,7 @@ NEWEST: dict[int, Newer] = {
         ("partitions_by_user_endpoint", "[]int8?"),
     ),
     89: _of_groups("StreamsGroupDescribe", (0, 0), ("topology", _NO_STRUCT)),
-    90: Newer(
+    90: UnservedApi(
         "DescribeShareGroupOffsets", (0, 1), 0,
         _table("0+", ("groups", [_GROUP, ("topics", (
             ("topic_name", "string"), ("partitions", "[]int32")))])),

@@ -19,7 +19,7 @@ from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.in_place import disk_parts, local_files, partitions
 from broker_lite.client.in_place.disk_parts import ALIGNED_BYTES, DIRECT
 from broker_lite.client.in_place.local_files import LocalRange
-from broker_lite.client.received import Walked, offsets_of
+from broker_lite.client.received import WalkResult, offsets_of
 from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import NO_OFFSET, TopicPartition
@@ -188,10 +188,10 @@ def test_reader_fetches_records_from_where_a_file_ends_early(
     reads = 0
     whole = LocalRange.read
 
-    def cut_short(self: LocalRange) -> Walked:
+    def cut_short(self: LocalRange) -> WalkResult:
         nonlocal reads
         reads += 1
-        return whole(self) if reads < 4 else Walked([], NO_OFFSET)
+        return whole(self) if reads < 4 else WalkResult([], NO_OFFSET)
 
     monkeypatch.setattr(LocalRange, "read", cut_short)
     assert reading.read() == list(range(ROWS))
@@ -287,9 +287,9 @@ def test_consumer_with_local_reads_disabled_opens_no_file(
 def test_consumer_fetches_records_that_the_file_does_not_have(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[Walked] = []
+    given: list[WalkResult] = []
 
-    def refuse(self: LocalRange) -> Walked:
+    def refuse(self: LocalRange) -> WalkResult:
         if given and given[-1].next_offset >= 10_000:
             raise OSError("the disk is gone")
         given.append(whole(self))

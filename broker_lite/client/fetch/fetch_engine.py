@@ -36,7 +36,7 @@ from broker_lite.client.operations.cluster import (
     made_again,
     unknown_topic,
 )
-from broker_lite.client.received import Walked
+from broker_lite.client.received import WalkResult
 from broker_lite.client.transport.steps import FetchExchange, Send, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
@@ -363,7 +363,7 @@ class FetchEngine:
         if not isinstance(row, LogbusError) and row.diverging is None:
             source.high_watermark = row.high_watermark
         match judged:
-            case Walked():
+            case WalkResult():
                 if judged.batches:
                     self._add(tp, source, judged)
                 else:
@@ -390,7 +390,7 @@ class FetchEngine:
             if tp not in self._in_place:
                 return
 
-    def _add(self, tp: TopicPartition, source: _FetchedSource, found: Walked) -> None:
+    def _add(self, tp: TopicPartition, source: _FetchedSource, found: WalkResult) -> None:
         size_bytes = sum(batch.header.size_bytes for batch in found.batches)
         source.buffered_bytes += size_bytes
         self._total_bytes += size_bytes

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker_lite.client.fetch.lineage import Lineage
-from broker_lite.client.received import LogTruncatedError, Walked, walk
+from broker_lite.client.received import LogTruncatedError, WalkResult, walk
 from broker_lite.errors import CorruptMessageError, LogbusError, OffsetOutOfRangeError
 from broker_lite.model import NO_EPOCH, OffsetAndEpoch, TopicPartition
 from broker_lite.record.walker import BatchWalker, WalkPolicy
@@ -54,7 +54,7 @@ class Failed(NamedTuple):
     error: LogbusError
 
 
-Judged = Walked | Stored | Retry | Corrupt | Failed
+Judged = WalkResult | Stored | Retry | Corrupt | Failed
 
 
 class FetchPosition:
@@ -117,9 +117,8 @@ class FetchPosition:
     def take(self, answer: FetchedPartition | LogbusError) -> Judged:
         """Evaluate the answer to the last request, and advance past its batches.
 
-        Returns what the caller must do. A ``Walked`` without batches means that the leader has no
-        records at the offset yet.
-        """
+        Returns what the caller must do. A ``WalkResult`` without batches means that the leader has
+        no records at the offset yet."""
         if isinstance(answer, LogbusError):
             return self._refused(answer)
         if answer.diverging is not None:
@@ -136,7 +135,7 @@ class FetchPosition:
             self._succeed()
         return walked
 
-    def advance(self, walked: Walked) -> None:
+    def advance(self, walked: WalkResult) -> None:
         """Advance past batches that came from the leader or from a segment file."""
         self.lineage.read(walked.batches, self.offset, walked.leader_epoch)
         self.offset = walked.next_offset

@@ -34,7 +34,7 @@ from broker_lite.client.received import (
     LogTruncatedError,
     Skipped,
     Slice,
-    Walked,
+    WalkResult,
     damaged,
     decode_all,
 )
@@ -179,7 +179,7 @@ def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Ite
     finally:
         if not is_closed:
             session.close()
-    ahead = _Ahead(session, end, depth)
+    ahead = _Prefetcher(session, end, depth)
     try:
         yield _below(items, end)
         yield from ahead.items()
@@ -194,7 +194,7 @@ def _below(items: list[Item], end: int) -> list[Item]:
     return items
 
 
-class _Ahead:
+class _Prefetcher:
     """A thread that fetches while the caller decodes. Its queue holds at most ``depth``
     responses."""
 
@@ -313,11 +313,11 @@ class _RangeSession:
                 position.advance(walked)
                 return [*walked.batches]
             judged = position.take(self._ask(deadline_ms))
-            if isinstance(judged, Walked) and not judged.batches:
+            if isinstance(judged, WalkResult) and not judged.batches:
                 problem = "the leader's log ends before the end of the range"
                 judged = position.take(RequestTimedOutError(problem))
             match judged:
-                case Walked():
+                case WalkResult():
                     return [*judged.batches]
                 case Stored(stored, walker):
                     self._in_place.open(self.tp, stored, walker)

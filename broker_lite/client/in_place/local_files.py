@@ -14,7 +14,7 @@ import os
 import stat
 
 from broker_lite.client.in_place.disk_parts import DIRECT, NOWAIT, DiskParts, is_in_memory
-from broker_lite.client.received import Walked, walk
+from broker_lite.client.received import WalkResult, walk
 from broker_lite.client.transport.received_buffers import received_buffers
 from broker_lite.model import TopicPartition
 from broker_lite.record.format import HEADER_BYTES
@@ -79,7 +79,7 @@ class LocalRange:
         """Return whether ``read`` has returned the whole range."""
         return self._position >= self._end
 
-    def read(self) -> Walked:
+    def read(self) -> WalkResult:
         """Return the next whole batches.
 
         The result has no batch if ``damage`` is set or the file ends before the range.
@@ -99,10 +99,10 @@ class LocalRange:
         self._batch_bytes = self._walker.needed_bytes
         return found
 
-    def _walk(self, data: memoryview) -> Walked:
+    def _walk(self, data: memoryview) -> WalkResult:
         return walk(data, self._walker, self._tp)
 
-    def _advance(self, found: Walked) -> int:
+    def _advance(self, found: WalkResult) -> int:
         """Advance behind the batches and return their bytes."""
         taken = sum(batch.header.size_bytes for batch in found.batches)
         self._position += taken
@@ -134,7 +134,7 @@ class LocalRange:
             self._fd, fd, self._position, self._end, probed=not begins_in_memory
         )
 
-    def _read_parts(self) -> Walked | None:
+    def _read_parts(self) -> WalkResult | None:
         """Return the next batches by direct I/O.
 
         On a read error or an oversized batch, return None and use the page cache from then on.

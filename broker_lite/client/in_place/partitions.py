@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from broker_lite.client.in_place.local_files import FILE_BYTES, LocalRange
-from broker_lite.client.received import Walked
+from broker_lite.client.received import WalkResult
 from broker_lite.machine import machine_id
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.record.walker import BatchWalker
@@ -81,7 +81,7 @@ class InPlace:
         except OSError:
             self._refused.add(tp)
 
-    def read(self, tp: TopicPartition) -> Walked | None:
+    def read(self, tp: TopicPartition) -> WalkResult | None:
         """Return the next batches, or None if the range is exhausted or unreadable."""
         file = self._open[tp]
         try:

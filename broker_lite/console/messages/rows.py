@@ -43,6 +43,6 @@ def _headers(pairs: list[dict[str, Any]], cut: int) -> list[dict[str, Any]]:
 def as_fields(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return records whose values are JSON objects as a table: the field names as columns, and the
     cells of each record."""
-    shown = [values.Shown(**row["value"]) for row in rows]
+    shown = [values.DisplayedValue(**row["value"]) for row in rows]
     names = values.fields_of(shown)
     return {"names": names, "cells": [values.cells(row, names) for row in shown]}

@@ -29,7 +29,7 @@ for _allowed in (9, 10, 13):
     del _CONTROLS[_allowed]
 
 
-class Shown(NamedTuple):
+class DisplayedValue(NamedTuple):
     """A key, value or header for display. ``text`` is the shown text, ``size_bytes`` the whole
     size, and ``is_cut`` says that ``text`` is only the beginning."""
 
@@ -39,7 +39,7 @@ class Shown(NamedTuple):
     is_cut: bool
 
 
-HIDDEN = Shown("hidden", "hidden", 0, False)
+HIDDEN = DisplayedValue("hidden", "hidden", 0, False)
 
 
 def cut_for(rows: int) -> int:
@@ -47,11 +47,11 @@ def cut_for(rows: int) -> int:
     return min(CUT_BYTES, max(LEAST_BYTES, PAGE_BYTES // max(rows, 1)))
 
 
-def shown(value: bytes | None, cut: int = CUT_BYTES) -> Shown:
+def shown(value: bytes | None, cut: int = CUT_BYTES) -> DisplayedValue:
     """Return a value for display, from its first ``cut`` bytes. Bytes that are not UTF-8 text
     become hexadecimal."""
     if value is None:
-        return Shown("null", "null", 0, False)
+        return DisplayedValue("null", "null", 0, False)
     part = value[:cut]
     is_cut = len(part) < len(value)
     # If the cut is inside a character, ignore the bytes of that character.
@@ -61,13 +61,13 @@ def shown(value: bytes | None, cut: int = CUT_BYTES) -> Shown:
         is_text = len(part) - len(text.encode()) < 4
     if not is_text or text.translate(_CONTROLS) != text:
         most = min(cut, HEX_BYTES)
-        return Shown("binary", hexadecimal(value[:most]), len(value), len(value) > most)
+        return DisplayedValue("binary", hexadecimal(value[:most]), len(value), len(value) > most)
     if not is_cut and value[:1] in (b"{", b"["):
         try:
-            return Shown("json", _indented(text), len(value), False)
+            return DisplayedValue("json", _indented(text), len(value), False)
         except (ValueError, RecursionError):
             pass
-    return Shown("text", text, len(value), is_cut)
+    return DisplayedValue("text", text, len(value), is_cut)
 
 
 def _indented(text: str) -> str:
@@ -102,7 +102,7 @@ def hexadecimal(value: bytes) -> str:
     return "\n".join(lines)
 
 
-def fields_of(rows: list[Shown]) -> list[str]:
+def fields_of(rows: list[DisplayedValue]) -> list[str]:
     """Return the fields of JSON objects, in the order of their first use; at most ten."""
     found: dict[str, None] = {}
     for row in rows:
@@ -114,13 +114,13 @@ def fields_of(rows: list[Shown]) -> list[str]:
     return list(found)[:FIELDS_MAX]
 
 
-def cells(row: Shown, fields: list[str]) -> list[str]:
+def cells(row: DisplayedValue, fields: list[str]) -> list[str]:
     """Return the named fields of a value as texts; an absent field is an empty text."""
     loaded = _object(row)
     return ["" if loaded is None or name not in loaded else _cell(loaded[name]) for name in fields]
 
 
-def _object(row: Shown) -> dict[str, Any] | None:
+def _object(row: DisplayedValue) -> dict[str, Any] | None:
     if row.form != "json":
         return None
     loaded = json.loads(row.text)

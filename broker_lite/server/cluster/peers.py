@@ -5,12 +5,12 @@ The main connection to a peer carries fetches and is always open. Each other API
 its own, which its first request opens. A broker answers the requests of one connection in order, so
 an answer that waits for replication would delay the others on a shared connection.
 
-When the main connection closes, this module calls ``Judge.lost``. If the peer's port then refuses a
-new connection, the peer's process has probably died, and the module calls ``Judge.suspect``. A new
-connection clears both reports (``Judge.trust``). A timeout has no such effect, because the
-ZooKeeper session decides about brokers that hang. A wrong suspicion costs only availability. While
-a broker is registered, its peers reconnect with growing backoff.
-"""
+When the main connection closes, this module calls ``FailureListener.lost``. If the peer's port then
+refuses a new connection, the peer's process has probably died, and the module calls
+``FailureListener.suspect``. A new connection clears both reports (``FailureListener.trust``). A
+timeout has no such effect, because the ZooKeeper session decides about brokers that hang. A wrong
+suspicion costs only availability. While a broker is registered, its peers reconnect with growing
+backoff."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def security_between_brokers(config: BrokerConfig, inter_broker: ListenerConfig)
     return found
 
 
-class Judge(Protocol):
+class FailureListener(Protocol):
     """The receiver of reports about peers that seem to have died. ``Registry`` implements it."""
 
     def lost(self, broker_id: int, broker_epoch: int) -> None: ...
@@ -109,7 +109,7 @@ class Peers:
         config: BrokerConfig,
         *,
         clock: Clock,
-        judge: Judge,
+        failure_listener: FailureListener,
         metrics: Metrics,
         listener: str = "PLAINTEXT",
         security: ClientSecurity = NO_SECURITY,
@@ -118,13 +118,14 @@ class Peers:
         self._listener = listener
         self.security = security
         self.clock = clock
-        self.judge = judge
+        self.failure_listener = failure_listener
         self.metrics = metrics
         self.client_id = broker_client_id(config.broker_id)
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
         self._lanes: dict[tuple[int, int], _Peer] = {}
-        """Additional connections, by broker id and lane. ``judge`` gets no reports about them."""
+        """Additional connections, by broker id and lane. ``failure_listener`` gets no reports about
+        them."""
         self._brokers: Mapping[int, BrokerView] = {}
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)
@@ -217,8 +218,8 @@ class Peers:
 class _Peer:
     """A connection to another broker, for one registration (broker epoch) of that broker.
 
-    With ``gives_hints``, it is the main connection, whose state is reported to ``Peers.judge``.
-    """
+    With ``gives_hints``, it is the main connection, whose state is reported to
+    ``Peers.failure_listener``."""
 
     __slots__ = (
         "_attempt",
@@ -355,7 +356,7 @@ class _Peer:
             )
         if self._lost or self._suspected:
             self._lost = self._suspected = False
-            owner.judge.trust(broker.broker_id, broker.broker_epoch)
+            owner.failure_listener.trust(broker.broker_id, broker.broker_epoch)
 
     def _ended(self, refused: bool) -> None:
         """Handle a connection that closed or could not be opened, or that the port refused."""
@@ -373,7 +374,7 @@ class _Peer:
                     extra=log_event("peer_lost"),
                 )
                 self._lost = True
-                owner.judge.lost(broker.broker_id, broker.broker_epoch)
+                owner.failure_listener.lost(broker.broker_id, broker.broker_epoch)
         elif refused and self._gives_hints and not self._suspected:
             self._suspected = True
             owner.metrics.count("peers_suspected")
@@ -384,7 +385,7 @@ class _Peer:
                 owner.address_of(broker),
                 "stopped" if self.is_draining else "is suspected to have died",
             )
-            owner.judge.suspect(broker.broker_id, broker.broker_epoch)
+            owner.failure_listener.suspect(broker.broker_id, broker.broker_epoch)
         if self._closed:
             return
         delay_ms = RETRY_MS[min(self._attempt, len(RETRY_MS) - 1)]

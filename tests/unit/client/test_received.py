@@ -12,7 +12,7 @@ from broker_lite.client.received import (
     Item,
     Record,
     Skipped,
-    Walked,
+    WalkResult,
     decode,
     decode_all,
     offsets_of,
@@ -46,7 +46,7 @@ def taken(
     *,
     at_boundary: bool = False,
     after_epoch: int = 0,
-) -> Walked:
+) -> WalkResult:
     policy = WalkPolicy(leader_epoch=leader_epoch)
     walker = BatchWalker(policy, offset, epoch=after_epoch, at_boundary=at_boundary)
     return walk(data, walker, tp)

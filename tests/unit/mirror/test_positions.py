@@ -62,21 +62,21 @@ def test_offset_map_is_restored_from_the_entries_of_its_topic_ids() -> None:
 
 def test_records_copied_after_the_committed_position_are_recognised() -> None:
     known = OffsetMap([Run(0, 0)], 10, 8)
-    found = positions.square(known, numbered("abc", 8), iter(numbered("abcde", 11)), 11)
-    assert found == positions.Squared(3, 0, (Run(11, 8),))
+    found = positions.reconcile(known, numbered("abc", 8), iter(numbered("abcde", 11)), 11)
+    assert found == positions.Reconciliation(3, 0, (Run(11, 8),))
     assert (known.source_next, known.target_next) == (14, 11)
 
 
 def test_foreign_records_on_the_target_are_skipped_when_a_mirror_resumes() -> None:
     known = OffsetMap((), 0, 0)
-    found = positions.square(known, numbered("xaybz", 0), iter(numbered("abc", 0)), 5)
+    found = positions.reconcile(known, numbered("xaybz", 0), iter(numbered("abc", 0)), 5)
     assert (found.copied, found.foreign) == (2, 3)
     assert [known.translate(at) for at in (0, 1, 2)] == [1, 3, 4]
 
 
 def test_duplicate_records_are_counted_individually() -> None:
     known = OffsetMap((), 0, 0)
-    assert positions.square(known, numbered("aaa", 0), iter(numbered("aaaaa", 0)), 3).copied == 3
+    assert positions.reconcile(known, numbered("aaa", 0), iter(numbered("aaaaa", 0)), 3).copied == 3
     assert known.source_next == 3
 
 

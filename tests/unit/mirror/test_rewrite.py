@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from support import hand_made_log as by_hand
 
-from broker_lite.client.received import Walked
+from broker_lite.client.received import WalkResult
 from broker_lite.errors import CorruptMessageError
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.offset_map import OffsetMap
@@ -105,7 +105,7 @@ def test_mirror_copies_only_committed_records_of_a_compacted_log() -> None:
         by_hand.ABORTED, None, -1, -1,
     )  # fmt: skip
     walked = Copy(WHERE, "s", "t", OffsetMap()).position.take(answer)
-    assert isinstance(walked, Walked)
+    assert isinstance(walked, WalkResult)
     pieces = [rewrite(batch, WHERE, 0) for batch in walked.batches]
     runs = [run for piece in pieces if piece is not None for run in piece.runs]
     assert [first + at for first, count in runs for at in range(count)] == by_hand.COMMITTED

@@ -176,7 +176,7 @@ def test_constant_slice_is_reused_only_for_equal_value():
 
 
 def test_offset_column_is_contiguous_and_exact():
-    counting = reader._Counting()
+    counting = reader._OffsetColumns()
     for first, count in (
         (0, 5),
         (5, 10),

@@ -16,7 +16,7 @@ from broker_lite.client.fetch.position import (
     Retry,
     Stored,
 )
-from broker_lite.client.received import LogTruncatedError, Walked
+from broker_lite.client.received import LogTruncatedError, WalkResult
 from broker_lite.errors import (
     CorruptMessageError,
     LogbusError,
@@ -58,7 +58,7 @@ def at(offset: int = 0, last_epoch: int = NO_EPOCH, leader_epoch: int = 3) -> Fe
 
 def read(position: FetchPosition, *batches: bytes, leader_epoch: int = 3) -> None:
     position.request(leader_epoch, 1)
-    assert isinstance(position.take(answer(*batches)), Walked)
+    assert isinstance(position.take(answer(*batches)), WalkResult)
 
 
 def test_request_carries_the_leader_epoch_and_the_epoch_before_the_offset() -> None:
@@ -75,28 +75,28 @@ def test_position_advances_by_offsets_not_by_rows() -> None:
     """The log has offset gaps, batches without rows, control batches and aborted batches."""
     position = at(leader_epoch=0)
     found = position.take(answer(*by_hand.contiguous(), aborted=by_hand.aborted_from(0)))
-    assert isinstance(found, Walked) and found.damage is None
+    assert isinstance(found, WalkResult) and found.damage is None
     assert position.offset == by_hand.END
     assert any(each.is_void for each in found.batches)
 
 
 def test_empty_fetch_response_keeps_the_position() -> None:
     position = at(5)
-    assert position.take(answer()) == Walked([], 5, None, 3)
+    assert position.take(answer()) == WalkResult([], 5, None, 3)
     assert position.offset == 5
 
 
 def test_offset_gap_is_corrupt_in_a_logbus_log_and_valid_in_a_kafka_log() -> None:
     ours = at()
-    assert isinstance(ours.take(answer(batch(0, 2), batch(4, 6))), Walked)
+    assert isinstance(ours.take(answer(batch(0, 2), batch(4, 6))), WalkResult)
     assert ours.offset == 2
     ours.request(3, 1)
     assert isinstance(ours.take(answer(batch(4, 6))), Corrupt)
     theirs = FetchPosition(WHERE, "T", policy=KAFKA_LOG)
-    assert isinstance(theirs.take(answer(batch(0, 2), batch(4, 6))), Walked)
+    assert isinstance(theirs.take(answer(batch(0, 2), batch(4, 6))), WalkResult)
     assert theirs.offset == 6
     # The leader of a compacted log may return a batch that ends before the requested offset.
-    assert isinstance(theirs.take(answer(batch(2, 4), batch(8, 9))), Walked)
+    assert isinstance(theirs.take(answer(batch(2, 4), batch(8, 9))), WalkResult)
     assert theirs.offset == 9
 
 
@@ -113,7 +113,7 @@ def test_batch_of_a_later_epoch_than_its_leader_is_corrupt() -> None:
 def test_corrupt_batch_after_valid_ones_is_left_to_the_next_fetch() -> None:
     position = at()
     found = position.take(answer(batch(0, 2), bytes(100)))
-    assert isinstance(found, Walked) and found.damage is not None
+    assert isinstance(found, WalkResult) and found.damage is not None
     assert position.offset == 2
 
 
@@ -124,7 +124,7 @@ def test_stored_range_is_walked_from_the_position() -> None:
     assert isinstance(found, Stored)
     assert (found.stored, found.walker.offset, position.offset) == (stored, 5, 5)
     batches = list(found.walker.walk(batch(4, 8)))
-    position.advance(Walked(batches, 8, leader_epoch=3))
+    position.advance(WalkResult(batches, 8, leader_epoch=3))
     assert (position.offset, position.lineage.last_epoch) == (8, 3)
 
 

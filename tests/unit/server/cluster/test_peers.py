@@ -86,7 +86,7 @@ class Here:
             asyncio.get_running_loop(),
             BrokerConfig(broker_id=1),
             clock=Clock(),
-            judge=self,
+            failure_listener=self,
             metrics=Metrics(),
         )
 

@@ -39,7 +39,7 @@ def test_forwarded_request_fails_when_a_hanging_controller_is_deposed() -> None:
         )
         config, nothing = BrokerConfig(broker_id=1), cast(Any, None)
         clock, loop = Clock(), asyncio.get_running_loop()
-        peers = Peers(loop, config, clock=clock, judge=nothing, metrics=Metrics())
+        peers = Peers(loop, config, clock=clock, failure_listener=nothing, metrics=Metrics())
         peers.apply(known.snapshot)
         parts = BrokerContext(
             config, clock, cast(Any, known), *[nothing] * 4, endpoint, nothing, peers,
