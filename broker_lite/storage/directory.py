@@ -36,7 +36,7 @@ RESERVE_BYTES = 1 << 20
 """Size in bytes of the reserve file, whose space appends cannot use. On a full disk the broker
 deletes the file to write the start counter or a new leader epoch.
 """
-ROOM_BYTES = 8 << 20
+SPACE_BYTES_MIN = 8 << 20
 """Minimum usable bytes of the disk before a full directory accepts appends again."""
 _RESERVE_STEP = 64 << 10
 
@@ -60,8 +60,8 @@ class DataDirectory:
         self.was_clean = False
         self.failure = ""
         self.is_full = False
-        """Whether the disk is full: from a write that found no space until ``has_room`` finds
-        ``ROOM_BYTES`` usable again."""
+        """Whether the disk is full: from a write that found no space until ``has_space`` finds
+        ``SPACE_BYTES_MIN`` usable again."""
         self.recovery_points: dict[PartitionKey, int] = {}
         self.log_starts: dict[PartitionKey, int] = {}
         self.refused = RefusedBatches()
@@ -225,20 +225,20 @@ class DataDirectory:
 
     # Methods that check the free space and maintain the reserve file.
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Return whether appends are accepted. Calls the file system only while the disk
         is full.
         """
-        if self.is_full and self.files.space(self.path)[1] >= ROOM_BYTES:
+        if self.is_full and self.files.space(self.path)[1] >= SPACE_BYTES_MIN:
             self.is_full = False
         return not self.is_full
 
-    def check_room(self) -> None:
+    def check_space(self) -> None:
         """Raise StorageError while the disk is full."""
-        if not self.has_room():
+        if not self.has_space():
             raise StorageError(
                 f"log.dir {self.path} is full. Free some space: appends resume when "
-                f"{ROOM_BYTES >> 20} MiB are usable"
+                f"{SPACE_BYTES_MIN >> 20} MiB are usable"
             )
 
     def write_in_reserve(self, write: Callable[[], None]) -> None:

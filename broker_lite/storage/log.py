@@ -161,7 +161,7 @@ class Log:
             if known is not None:
                 return LogAppendInfo(known.base_offset, known.next_offset, NO_TIMESTAMP, True)
         if self._data.is_full:
-            self._data.check_room()
+            self._data.check_space()
         append_time = NO_TIMESTAMP
         if config.message_timestamp_type == "LogAppendTime":
             header = set_log_append_time(buffer, header, now_ms)
@@ -184,7 +184,7 @@ class Log:
         FencedLeaderEpochError and StorageError; no marker is then in the log.
         """
         self._check_usable()
-        self._data.check_room()
+        self._data.check_space()
         self._lead(leader_epoch)
         accepted: dict[int, Marker] = {}
         errors: list[LogbusError | None] = []
@@ -232,7 +232,7 @@ class Log:
         - batches that find no space on the disk. Raises StorageError if no batch found space.
         """
         self._check_usable()
-        self._data.check_room()
+        self._data.check_space()
         end = self.reader.tail[0]
         is_empty = end == self.log_start_offset
         headers = continuing_headers(self.key, buffer, end, leader_epoch, may_overlap=is_empty)
@@ -447,7 +447,7 @@ class Log:
         self.producers.expire(now_ms, self._producer_expiration_ms)
         active = self.reader.tail[1]
         if active.size_bytes and now_ms - active.first_append_ms >= self.config.segment_ms:
-            self._roll_if_room(active.next_offset)
+            self._roll_if_space(active.next_offset)
         segments = self.reader.chain[1]
         facts = [SegmentFacts.of(segment) for segment in segments]
         reasons = expired(
@@ -458,7 +458,7 @@ class Log:
             last_stable_offset=last_stable_offset,
         )
         if count := len(reasons):
-            self._raise_start_if_room(segments[count].base_offset)
+            self._raise_start_if_space(segments[count].base_offset)
             self.reader.publish(segments[count:])
             self.reader.forget_hints()
             with self._data.guard(f"deleting old segments of {self.key}"):
@@ -471,7 +471,7 @@ class Log:
                 self._drop_leftovers()
         return reasons
 
-    def _roll_if_room(self, base_offset: int) -> None:
+    def _roll_if_space(self, base_offset: int) -> None:
         """Roll the active segment. Ignore a full disk, because retention must still delete closed
         segments."""
         try:
@@ -479,7 +479,7 @@ class Log:
         except StorageError:
             self._data.check()
 
-    def _raise_start_if_room(self, offset: int) -> None:
+    def _raise_start_if_space(self, offset: int) -> None:
         """Raise the log start offset. On a full disk raise it only in memory.
 
         The next start then derives the log start offset from the segments.

@@ -100,12 +100,12 @@ class LogManager:
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk is full. Logs then refuse appends until ``has_room`` returns True."""
+        """Whether the disk is full. Logs then refuse appends until ``has_space`` returns True."""
         return self._data.is_full
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Return whether the disk has space for appends. If it was full, look again."""
-        return self._data.has_room()
+        return self._data.has_space()
 
     @property
     def failure(self) -> str:

@@ -58,7 +58,7 @@ class BufferPool:
                 blocks.append(block)
                 return memoryview(block)[:size]
         block = bytearray(-(-size // STEP_BYTES) * STEP_BYTES)
-        if self._make_room(len(block)):
+        if self._evict_for(len(block)):
             blocks.append(block)
             self.kept_bytes += len(block)
         return memoryview(block)[:size]
@@ -68,7 +68,7 @@ class BufferPool:
         self._drop(self._untouched, 0)
         self._untouched = len(self._blocks)
 
-    def _make_room(self, size: int) -> bool:
+    def _evict_for(self, size: int) -> bool:
         if self.kept_bytes + size > self.limit_bytes:
             self._drop(len(self._blocks), self.limit_bytes - size)
         return self.kept_bytes + size <= self.limit_bytes

@@ -134,7 +134,7 @@ def decode_request(frame: memoryview, version: int, at: int) -> ProduceRequest:
     transactional_id = reader.nullable_string()
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
     topics = []
-    room = PARTITIONS_MAX
+    left = PARTITIONS_MAX
     for _ in range(reader.count()):
         name, topic_id = "", NULL_TOPIC_ID
         if version >= BY_TOPIC_ID:
@@ -143,7 +143,7 @@ def decode_request(frame: memoryview, version: int, at: int) -> ProduceRequest:
             name = reader.string()
         partitions = []
         count = reader.count()
-        room = _take_room(room, count)
+        left = _partitions_left(left, count)
         for _ in range(count):
             partitions.append(ProducePartition(reader.i32(), reader.view()))
             reader.skip_tags()
@@ -157,24 +157,24 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
     transactional_id = reader.classic_nullable_string()
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
     topics = []
-    room = PARTITIONS_MAX
+    left = PARTITIONS_MAX
     for _ in range(reader.classic_count()):
         name = reader.classic_string()
         count = reader.classic_count()
-        room = _take_room(room, count)
+        left = _partitions_left(left, count)
         partitions = [ProducePartition(reader.i32(), reader.classic_view()) for _ in range(count)]
         topics.append(ProduceTopic(name, NULL_TOPIC_ID, partitions))
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
-def _take_room(room: int, count: int) -> int:
+def _partitions_left(left: int, count: int) -> int:
     """Return the remaining number of allowed partitions after a topic of ``count`` partitions; the
     topic itself counts as one.
     """
-    room -= 1 + max(count, 0)
-    if room < 0:
+    left -= 1 + max(count, 0)
+    if left < 0:
         raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")
-    return room
+    return left
 
 
 def encode_response(response: ProduceResponse, version: int, correlation_id: int) -> bytes:

@@ -223,7 +223,7 @@ class TransactionCoordinator:
         if self.sinks.is_sink(led.partition, transactional_id):
             return await self._ask_slot(led, transactional_id, request)
         if isinstance(request, ev.Init):
-            self._check_room(led, transactional_id)
+            self._check_capacity(led, transactional_id)
         held = self._hold(led, transactional_id)
         future: asyncio.Future[fx.TransactionResult] = asyncio.get_running_loop().create_future()
         held.waiting[request.token] = future
@@ -387,7 +387,7 @@ class TransactionCoordinator:
             )
         return led
 
-    def _check_room(self, led: LedState, transactional_id: str) -> None:
+    def _check_capacity(self, led: LedState, transactional_id: str) -> None:
         if len(led.values) >= IDS_MAX and transaction_key(transactional_id) not in led.values:
             raise PolicyViolationError(
                 f"{TRANSACTION_STATE}-{led.partition} holds {len(led.values)} transactional ids, "

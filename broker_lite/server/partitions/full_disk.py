@@ -71,7 +71,7 @@ class FullDisk:
     async def _wait_for_space(self) -> None:
         try:
             while self._reported is not False or self._logs.is_full:
-                is_full = not await self._disk.run_read(self._logs.has_room)
+                is_full = not await self._disk.run_read(self._logs.has_space)
                 if is_full != self._reported:
                     await self._report(is_full)
                 if self._reported is not False:

@@ -36,7 +36,7 @@ from broker_lite.errors import (
 from broker_lite.record.batch import read_header
 from broker_lite.record.crc32c import crc32c
 from broker_lite.storage import LogManager, OsFiles
-from broker_lite.storage.directory import ROOM_BYTES
+from broker_lite.storage.directory import SPACE_BYTES_MIN
 
 HOUR = 3_600_000
 
@@ -190,12 +190,12 @@ def test_full_disk_refuses_small_appends_until_the_threshold_is_free() -> None:
     disk.fill()
     with pytest.raises(StorageError, match="is full"):
         append(disk.log)
-    disk.fill(ROOM_BYTES - 1)
+    disk.fill(SPACE_BYTES_MIN - 1)
     with pytest.raises(StorageError, match="8 MiB"):
         append(disk.log)
     with pytest.raises(StorageError, match="8 MiB"):
         disk.log.append_as_follower(memoryview(batch()), 1, 0)
-    disk.fill(ROOM_BYTES)
+    disk.fill(SPACE_BYTES_MIN)
     disk.write(1)
     assert offsets(disk.log) == [0, 1, 2, 3]
 

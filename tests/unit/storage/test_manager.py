@@ -294,7 +294,7 @@ def test_start_and_new_epoch_on_a_full_disk_use_the_reserve_file(clean: bool) ->
         with pytest.raises(StorageError, match="is full"):
             append(log)
     disk.fill(64 << 20)
-    assert disk.manager.has_room()
+    assert disk.manager.has_space()
     disk.manager.tick(0)
     assert disk.files.size(f"{DATA}/{paths.RESERVE}") == RESERVE_BYTES
     append(disk.log, epoch=5)
