@@ -45,7 +45,7 @@ def is_election_due(state: LeaderAndIsr, live: Live) -> bool:
     """Return whether the controller will elect another leader, if ``live`` are the live brokers."""
     if has_live_leader(state, live):
         return False
-    return state.leader != NO_BROKER or any(_lives(replica, live) for replica in state.isr)
+    return state.leader != NO_BROKER or any(_is_live(replica, live) for replica in state.isr)
 
 
 def elect(
@@ -75,13 +75,13 @@ def elect(
     so a suspected member has all acknowledged records and may lead if the suspicion is wrong. Full
     brokers stay in such an ISR for the same reason.
     """
-    members = tuple(r for r in state.isr if _lives(r, live) and r.broker_id in replicas)
+    members = tuple(r for r in state.isr if _is_live(r, live) and r.broker_id in replicas)
     lasting = tuple(r for r in members if not live[r.broker_id].draining)
     able = tuple(r for r in lasting if not live[r.broker_id].is_full) or lasting or members
     successor, isr = _first(replicas, able), able
     if isr and len(isr) < min_insync:
         full = [r for r in lasting if r not in able]
-        kept = [r for r in state.isr if r not in members and _lives(r, suspected)]
+        kept = [r for r in state.isr if r not in members and _is_live(r, suspected)]
         spare = [*full, *(r for r in kept if r.broker_id in replicas)][: min_insync - len(isr)]
         isr = tuple(r for r in state.isr if r in isr or r in spare)
     if has_live_leader(state, live) and state.leader in [r.broker_id for r in able]:
@@ -122,7 +122,7 @@ def elect_unclean(
     Return None if a member of the ISR is ``registered``, even if suspected: a wrong suspicion may
     cost availability, but no records. Also return None if no assigned broker is live.
     """
-    if any(_lives(replica, registered) for replica in state.isr):
+    if any(_is_live(replica, registered) for replica in state.isr):
         return None
     candidates = [live[broker_id] for broker_id in replicas if broker_id in live]
     for broker in sorted(candidates, key=lambda broker: not broker.takes_records):
@@ -175,7 +175,7 @@ def withdrawn(
         return None
     if state.leader != own.broker_id:
         return dataclasses.replace(state, leader_epoch=state.leader_epoch + 1, isr=others)
-    alive = [replica for replica in others if _lives(replica, live)]
+    alive = [replica for replica in others if _is_live(replica, live)]
     successor = _first(replicas, [r for r in alive if live[r.broker_id].takes_records])
     if successor == NO_BROKER:
         successor = _first(replicas, alive)
@@ -186,13 +186,13 @@ def withdrawn(
     return without_leader(state, others, state.controller_epoch)
 
 
-def can_be_left(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
+def can_leave_isr(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
     """Return whether the draining broker ``own`` can leave the ISR, because the ISR has another
     live member that is not draining.
     """
     replica = ReplicaId(own.broker_id, own.directory_id)
     return replica in state.isr and any(
-        other != replica and _lives(other, live) and not live[other.broker_id].draining
+        other != replica and _is_live(other, live) and not live[other.broker_id].draining
         for other in state.isr
     )
 
@@ -218,7 +218,7 @@ def leaderless_reason(state: LeaderAndIsr, replicas: Sequence[int], live: Live) 
     return "no in-sync replica is alive; " + "; ".join(parts)
 
 
-def _lives(replica: ReplicaId, live: Live) -> bool:
+def _is_live(replica: ReplicaId, live: Live) -> bool:
     broker = live.get(replica.broker_id)
     return broker is not None and broker.directory_id == replica.directory_id
 

@@ -197,7 +197,7 @@ class Follower:
 
     # Methods that handle partition states, ticks and refused proposals.
 
-    def take(self, state: LeaderAndIsr) -> list[Effect]:
+    def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
         """Take over a newer partition state of this leader epoch."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False

@@ -386,7 +386,7 @@ class Leader:
             return self._propose(self.state)
         return []
 
-    def take(self, state: LeaderAndIsr) -> list[Effect]:
+    def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
         """Take over a newer partition state of this leader epoch. It shows whether the proposed ISR
         change was written.
         """

@@ -304,7 +304,7 @@ class Partition:
         if state.leader_epoch > role.state.leader_epoch:
             # A replica proposes a new leader epoch only if it will not lead in it, so follow.
             return self._follow(state)
-        return role.take(state)
+        return role.adopt_state(state)
 
     def _isr_refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
         role = self.role
@@ -343,7 +343,7 @@ class Partition:
         if isinstance(role, Offline) or state.leader_epoch > role.state.leader_epoch:
             return self._lead(now_ms, state) if mine else self._follow(state)
         if mine is isinstance(role, Leader):
-            return role.take(state)
+            return role.adopt_state(state)
         return self._lead(now_ms, state) if mine else self._follow(state)
 
     def _lead(self, now_ms: int, state: LeaderAndIsr) -> list[Effect]:

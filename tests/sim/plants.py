@@ -275,7 +275,7 @@ def any_directory_leads(patch: Patch) -> None:
 
     patch.setattr(partition_module, "leads", leads)
     patch.setattr(election, "has_live_leader", has_live_leader)
-    patch.setattr(election, "_lives", lambda replica, brokers: replica.broker_id in brokers)
+    patch.setattr(election, "_is_live", lambda replica, brokers: replica.broker_id in brokers)
 
 
 @plant

@@ -47,7 +47,7 @@ from broker_lite.model import (
     TopicView,
     UnreadableZnode,
 )
-from broker_lite.replication.election import can_be_left, is_election_due, leaderless_reason
+from broker_lite.replication.election import can_leave_isr, is_election_due, leaderless_reason
 from broker_lite.replication.topics import REPLICATION_LEVEL
 from broker_lite.server.cluster.administration import Administration
 from broker_lite.server.cluster.controller import ControllerShell
@@ -288,7 +288,7 @@ class Registry:
             return own is not None
         brokers = self.live_brokers()
         return any(
-            can_be_left(view.state, own, brokers)
+            can_leave_isr(view.state, own, brokers)
             for topic in self.snapshot.topics.values()
             for view in topic.partitions
         )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker_lite.model import NO_BROKER, BrokerView, Endpoint, LeaderAndIsr, ReplicaId
 from broker_lite.replication.election import (
-    can_be_left,
+    can_leave_isr,
     elect,
     elect_preferred,
     elect_unclean,
@@ -235,9 +235,9 @@ def test_damaged_replica_leaves_the_isr_if_another_member_remains(
 def test_can_be_left_agrees_with_the_election_of_a_draining_broker(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
-    """A draining broker waits until ``can_be_left`` is false for all its partitions."""
+    """A draining broker waits until ``can_leave_isr`` is false for all its partitions."""
     view = live.get(own)
     if view is None or not view.draining:
         return
     after = elect(state, replicas, live, 7) or state
-    assert not can_be_left(after, view, live)
+    assert not can_leave_isr(after, view, live)
