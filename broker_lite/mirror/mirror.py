@@ -288,7 +288,7 @@ class Mirror:
             copy = self.copies.get(tp)
             if copy is None:
                 continue
-            match copy.position.take(row):
+            match copy.position.evaluate(row):
                 case WalkResult() as walked:
                     copy.refused_since_ms = 0.0
                     good[tp] = walked

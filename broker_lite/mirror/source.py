@@ -212,7 +212,7 @@ class MirrorSource:
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         while True:
             found = self.fetch([position], 0)
-            match position.take(
+            match position.evaluate(
                 found.get(
                     position.tp, NoBrokersError("the source did not answer for the partition")
                 )

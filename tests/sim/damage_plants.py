@@ -101,9 +101,9 @@ def readers_go_back_to_the_end_of_their_last_epoch(patch: Patch) -> None:
     """Plant a fault: a reader goes back to the end of its last leader epoch."""
 
     def cut(
-        self: Lineage, told: OffsetAndEpoch, offset: int, leader_epoch: int
+        self: Lineage, diverging: OffsetAndEpoch, offset: int, leader_epoch: int
     ) -> OffsetAndEpoch | None:
-        return told._replace(leader_epoch=-1) if told.offset < offset else None
+        return diverging._replace(leader_epoch=-1) if diverging.offset < offset else None
 
     patch.setattr(Lineage, "cut", cut)
 

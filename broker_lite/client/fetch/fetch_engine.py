@@ -359,13 +359,13 @@ class FetchEngine:
 
     def _take(self, tp: TopicPartition, row: FetchedPartition | LogbusError) -> None:
         source = self._sources[tp]
-        judged = source.position.take(row)
+        evaluation = source.position.evaluate(row)
         if not isinstance(row, LogbusError) and row.diverging is None:
             source.high_watermark = row.high_watermark
-        match judged:
+        match evaluation:
             case WalkResult():
-                if judged.batches:
-                    self._add(tp, source, judged)
+                if evaluation.batches:
+                    self._add(tp, source, evaluation)
                 else:
                     # The partition has no more visible records, so move it to the ``tail``
                     # connection.

@@ -67,16 +67,18 @@ class Lineage:
             if not rows or rows[-1][0] != epoch:
                 rows.append((epoch, max(batch.header.base_offset, offset)))
 
-    def cut(self, told: OffsetAndEpoch, offset: int, leader_epoch: int) -> OffsetAndEpoch | None:
+    def cut(
+        self, diverging: OffsetAndEpoch, offset: int, leader_epoch: int
+    ) -> OffsetAndEpoch | None:
         """Return the offset to resume at and the epoch of the record before it, after the leader
         reported a diverging epoch.
 
         Return None if the leader's log still holds everything before ``offset``.
         """
-        if told.offset >= offset and leader_epoch == self._read_in:
+        if diverging.offset >= offset and leader_epoch == self._read_in:
             return None
-        others = [start for epoch, start in self._epochs if epoch > told.leader_epoch]
-        at = min([told.offset, *others])
+        others = [start for epoch, start in self._epochs if epoch > diverging.leader_epoch]
+        at = min([diverging.offset, *others])
         if at >= offset:
             return None
         kept = [epoch for epoch, start in self._epochs if start < at]

@@ -54,7 +54,7 @@ class Failed(NamedTuple):
     error: LogbusError
 
 
-Judged = WalkResult | Stored | Retry | Corrupt | Failed
+Evaluation = WalkResult | Stored | Retry | Corrupt | Failed
 
 
 class FetchPosition:
@@ -114,7 +114,7 @@ class FetchPosition:
         )
         return self.topic_id, row
 
-    def take(self, answer: FetchedPartition | LogbusError) -> Judged:
+    def evaluate(self, answer: FetchedPartition | LogbusError) -> Evaluation:
         """Evaluate the answer to the last request, and advance past its batches.
 
         Returns what the caller must do. A ``WalkResult`` without batches means that the leader has
@@ -189,7 +189,7 @@ class FetchPosition:
             at_boundary=self.at_boundary,
         )
 
-    def _refused(self, error: LogbusError) -> Judged:
+    def _refused(self, error: LogbusError) -> Evaluation:
         if isinstance(error, CorruptMessageError):
             return Corrupt(error)
         if isinstance(error, OffsetOutOfRangeError) or not error.retriable:
@@ -197,10 +197,10 @@ class FetchPosition:
         self.failures += 1
         return Retry(error, self.failures - 1)
 
-    def _diverged(self, told: OffsetAndEpoch) -> Judged:
-        """Handle a diverging log. ``told`` is the end of the last leader epoch that the leader's
-        log shares with the records read here."""
-        at = self.lineage.cut(told, self.offset, self.policy.leader_epoch)
+    def _diverged(self, diverging: OffsetAndEpoch) -> Evaluation:
+        """Handle a diverging log. ``diverging`` is the end of the last leader epoch that the
+        leader's log shares with the records read here."""
+        at = self.lineage.cut(diverging, self.offset, self.policy.leader_epoch)
         if at is None:
             self.lineage.forget()
             return Retry(None)

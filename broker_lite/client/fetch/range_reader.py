@@ -312,13 +312,13 @@ class _RangeSession:
             if walked is not None:
                 position.advance(walked)
                 return [*walked.batches]
-            judged = position.take(self._ask(deadline_ms))
-            if isinstance(judged, WalkResult) and not judged.batches:
+            evaluation = position.evaluate(self._ask(deadline_ms))
+            if isinstance(evaluation, WalkResult) and not evaluation.batches:
                 problem = "the leader's log ends before the end of the range"
-                judged = position.take(RequestTimedOutError(problem))
-            match judged:
+                evaluation = position.evaluate(RequestTimedOutError(problem))
+            match evaluation:
                 case WalkResult():
-                    return [*judged.batches]
+                    return [*evaluation.batches]
                 case Stored(stored, walker):
                     self._in_place.open(self.tp, stored, walker)
                 case Corrupt(error):

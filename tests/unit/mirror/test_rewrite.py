@@ -104,7 +104,7 @@ def test_mirror_copies_only_committed_records_of_a_compacted_log() -> None:
         0, 0, by_hand.END, by_hand.END, 0, memoryview(b"".join(by_hand.with_gaps())),
         by_hand.ABORTED, None, -1, -1,
     )  # fmt: skip
-    walked = Copy(WHERE, "s", "t", OffsetMap()).position.take(answer)
+    walked = Copy(WHERE, "s", "t", OffsetMap()).position.evaluate(answer)
     assert isinstance(walked, WalkResult)
     pieces = [rewrite(batch, WHERE, 0) for batch in walked.batches]
     runs = [run for piece in pieces if piece is not None for run in piece.runs]

@@ -58,7 +58,7 @@ def at(offset: int = 0, last_epoch: int = NO_EPOCH, leader_epoch: int = 3) -> Fe
 
 def read(position: FetchPosition, *batches: bytes, leader_epoch: int = 3) -> None:
     position.request(leader_epoch, 1)
-    assert isinstance(position.take(answer(*batches)), WalkResult)
+    assert isinstance(position.evaluate(answer(*batches)), WalkResult)
 
 
 def test_request_carries_the_leader_epoch_and_the_epoch_before_the_offset() -> None:
@@ -74,7 +74,7 @@ def test_request_carries_the_leader_epoch_and_the_epoch_before_the_offset() -> N
 def test_position_advances_by_offsets_not_by_rows() -> None:
     """The log has offset gaps, batches without rows, control batches and aborted batches."""
     position = at(leader_epoch=0)
-    found = position.take(answer(*by_hand.contiguous(), aborted=by_hand.aborted_from(0)))
+    found = position.evaluate(answer(*by_hand.contiguous(), aborted=by_hand.aborted_from(0)))
     assert isinstance(found, WalkResult) and found.damage is None
     assert position.offset == by_hand.END
     assert any(each.is_void for each in found.batches)
@@ -82,37 +82,37 @@ def test_position_advances_by_offsets_not_by_rows() -> None:
 
 def test_empty_fetch_response_keeps_the_position() -> None:
     position = at(5)
-    assert position.take(answer()) == WalkResult([], 5, None, 3)
+    assert position.evaluate(answer()) == WalkResult([], 5, None, 3)
     assert position.offset == 5
 
 
 def test_offset_gap_is_corrupt_in_a_logbus_log_and_valid_in_a_kafka_log() -> None:
     ours = at()
-    assert isinstance(ours.take(answer(batch(0, 2), batch(4, 6))), WalkResult)
+    assert isinstance(ours.evaluate(answer(batch(0, 2), batch(4, 6))), WalkResult)
     assert ours.offset == 2
     ours.request(3, 1)
-    assert isinstance(ours.take(answer(batch(4, 6))), Corrupt)
+    assert isinstance(ours.evaluate(answer(batch(4, 6))), Corrupt)
     theirs = FetchPosition(WHERE, "T", policy=KAFKA_LOG)
-    assert isinstance(theirs.take(answer(batch(0, 2), batch(4, 6))), WalkResult)
+    assert isinstance(theirs.evaluate(answer(batch(0, 2), batch(4, 6))), WalkResult)
     assert theirs.offset == 6
     # The leader of a compacted log may return a batch that ends before the requested offset.
-    assert isinstance(theirs.take(answer(batch(2, 4), batch(8, 9))), WalkResult)
+    assert isinstance(theirs.evaluate(answer(batch(2, 4), batch(8, 9))), WalkResult)
     assert theirs.offset == 9
 
 
 def test_batch_of_an_earlier_leader_epoch_than_the_last_one_is_corrupt() -> None:
     position = at()
     read(position, batch(0, 2))
-    assert isinstance(position.take(answer(batch(2, 4, epoch=2))), Corrupt)
+    assert isinstance(position.evaluate(answer(batch(2, 4, epoch=2))), Corrupt)
 
 
 def test_batch_of_a_later_epoch_than_its_leader_is_corrupt() -> None:
-    assert isinstance(at().take(answer(batch(0, 2, epoch=4))), Corrupt)
+    assert isinstance(at().evaluate(answer(batch(0, 2, epoch=4))), Corrupt)
 
 
 def test_corrupt_batch_after_valid_ones_is_left_to_the_next_fetch() -> None:
     position = at()
-    found = position.take(answer(batch(0, 2), bytes(100)))
+    found = position.evaluate(answer(batch(0, 2), bytes(100)))
     assert isinstance(found, WalkResult) and found.damage is not None
     assert position.offset == 2
 
@@ -120,7 +120,7 @@ def test_corrupt_batch_after_valid_ones_is_left_to_the_next_fetch() -> None:
 def test_stored_range_is_walked_from_the_position() -> None:
     position = at(5)
     stored = StoredRange("/x", 1, 2, 0, 100)
-    found = position.take(answer(stored=stored))
+    found = position.evaluate(answer(stored=stored))
     assert isinstance(found, Stored)
     assert (found.stored, found.walker.offset, position.offset) == (stored, 5, 5)
     batches = list(found.walker.walk(batch(4, 8)))
@@ -132,7 +132,7 @@ def test_log_that_lost_records_below_the_offset_is_reported_as_truncated() -> No
     position = at()
     read(position, batch(0, 4, epoch=1), batch(4, 8, epoch=3))
     position.request(5, 1)
-    found = position.take(answer(diverging=OffsetAndEpoch(6, 3)))
+    found = position.evaluate(answer(diverging=OffsetAndEpoch(6, 3)))
     assert isinstance(found, Failed) and isinstance(found.error, LogTruncatedError)
     assert (found.error.offset, found.error.epoch) == (6, 3)
     assert "topic 't' partition 0 offset 8" in str(found.error) and "offset 6 on" in str(
@@ -144,12 +144,12 @@ def test_fetch_omits_a_last_epoch_that_the_leader_does_not_know() -> None:
     """Later leaders do not know a leader epoch that has no records."""
     position = at(8, last_epoch=3)
     position.request(5, 1)
-    assert position.take(answer(diverging=OffsetAndEpoch(8, 2))) == Retry(None)
+    assert position.evaluate(answer(diverging=OffsetAndEpoch(8, 2))) == Retry(None)
     assert position.request(5, 1)[1].last_fetched_epoch == NO_EPOCH
 
 
 @pytest.mark.parametrize(
-    ("error", "judged"),
+    ("error", "evaluation"),
     [
         (NotLeaderError("moved"), Retry),
         (NetworkError("cut"), Retry),
@@ -159,11 +159,11 @@ def test_fetch_omits_a_last_epoch_that_the_leader_does_not_know() -> None:
     ],
 )
 def test_retriable_errors_are_retried_and_others_are_final(
-    error: LogbusError, judged: type
+    error: LogbusError, evaluation: type
 ) -> None:
     position = at(5)
-    found = position.take(error)
-    assert isinstance(found, judged)
+    found = position.evaluate(error)
+    assert isinstance(found, evaluation)
     assert position.offset == 5
     if isinstance(found, Failed):
         assert "topic 't' partition 0 offset 5: " in str(found.error)
@@ -172,9 +172,9 @@ def test_retriable_errors_are_retried_and_others_are_final(
 def test_consecutive_errors_are_counted_until_a_successful_fetch() -> None:
     position = at()
     error = NetworkError("cut")
-    assert [position.take(error) for _ in range(3)] == [Retry(error, n) for n in range(3)]
-    position.take(answer())
-    assert position.take(error) == Retry(error, 0)
+    assert [position.evaluate(error) for _ in range(3)] == [Retry(error, n) for n in range(3)]
+    position.evaluate(answer())
+    assert position.evaluate(error) == Retry(error, 0)
 
 
 def test_position_awaits_the_repair_of_a_corrupt_batch_while_other_replicas_exist() -> None:
@@ -186,7 +186,7 @@ def test_position_awaits_the_repair_of_a_corrupt_batch_while_other_replicas_exis
     assert position.lineage.last_epoch == NO_EPOCH, "the corrupt batch may hold a wrong epoch"
     # A second corrupt response does not extend the time limit of the repair.
     position.request(3, 1)
-    assert isinstance(position.take(answer(bytes(100))), Corrupt)
+    assert isinstance(position.evaluate(answer(bytes(100))), Corrupt)
     assert position.awaits_repair(999 + REPAIR_MS, has_copies=True)
     assert not position.awaits_repair(1000 + REPAIR_MS, has_copies=True)
     read(position, batch(2, 3))
