@@ -122,10 +122,10 @@ class AsyncBus:
         idle = self._idle = self._idle or IdleProducers()
 
         async def release(producer: AsyncTransactionalProducer) -> None:
-            for each in idle.give_back(producer):
+            for each in idle.release(producer):
                 await each.close(0)
 
-        producer = idle.take(config)
+        producer = idle.acquire(config)
         return AsyncBusTransaction(
             producer or AsyncTransactionalProducer(self.bootstrap_servers, config), release
         )

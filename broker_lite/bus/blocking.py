@@ -140,10 +140,10 @@ class Bus:
         idle = self._idle = self._idle or IdleProducers()
 
         def release(producer: TransactionalProducer) -> None:
-            for each in idle.give_back(producer):
+            for each in idle.release(producer):
                 each.end()
 
-        producer = idle.take(config)
+        producer = idle.acquire(config)
         return BusTransaction(
             producer or TransactionalProducer(self.bootstrap_servers, config), release
         )

@@ -96,7 +96,7 @@ class MirrorClaim:
         self._stop = Event()
         self._thread: Thread | None = None
 
-    def take(self, group: str, stop: Event) -> bool:
+    def acquire(self, group: str, stop: Event) -> bool:
         """Take the claim. Wait up to two session time-outs for a former mirror's member to expire.
 
         Returns False if ``stop`` was set first. Raises NonEmptyGroupError if another mirror runs.

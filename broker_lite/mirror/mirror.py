@@ -133,7 +133,7 @@ class Mirror:
                 f"--from and --to are the same cluster, {mine}; name another cluster"
             )
         self.name = positions.name_for(mine)
-        if not self.claim.take(self.name, stop):
+        if not self.claim.acquire(self.name, stop):
             return False
         self._checkpoint.open(self.name)
         self._counted = {tp: copy.copied for tp, copy in self.copies.items()}
@@ -299,7 +299,7 @@ class Mirror:
     def _refused(self, copy: Copy, error: LogbusError) -> None:
         topic = copy.tp.topic
         if isinstance(error, OffsetOutOfRangeError):
-            self._resumer.go_on(copy, error)
+            self._resumer.handle_missing_offset(copy, error)
             if copy.is_cut:
                 # Save before the mirror reads the records that replaced the lost ones at the same
                 # offsets.

@@ -69,7 +69,7 @@ class Resumer:
             known.target_next = end
         self.begin_at(copy, first)
 
-    def go_on(self, copy: Copy, error: OffsetOutOfRangeError) -> None:
+    def handle_missing_offset(self, copy: Copy, error: OffsetOutOfRangeError) -> None:
         """Handle the error of a fetch at an offset that the source's log does not have. Retention
         deleted records, or a crash or an unclean election lost copied records."""
         ends, at = self._source.ends, copy.position.offset

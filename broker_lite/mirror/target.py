@@ -163,7 +163,7 @@ class MirrorTarget:
                 problem = error
                 connection.close()
             else:
-                self._pool.give_back(connection)
+                self._pool.release(connection)
         for tp in [tp for tp, queue in queues.items() if not queue]:
             del queues[tp]
         return problem

@@ -108,10 +108,10 @@ class LossyReader(Consumer):
 
     def _out_of_range(self, tp: TopicPartition, error: LogbusError) -> None:
         is_cut = isinstance(error, LogTruncatedError)
-        goes_on_at = OffsetAndEpoch(0)
+        resume_at = OffsetAndEpoch(0)
         if isinstance(error, LogTruncatedError):
-            goes_on_at = OffsetAndEpoch(error.offset, error.epoch)
-        offset = goes_on_at.offset
+            resume_at = OffsetAndEpoch(error.offset, error.epoch)
+        offset = resume_at.offset
         self.cluster.count(
             "cuts told to a consumer" if is_cut else "begins anew told to a consumer"
         )
@@ -120,7 +120,7 @@ class LossyReader(Consumer):
         for lost in [at for at in rows if at >= offset]:
             del rows[lost]
         self.positions[tp] = offset
-        self._collector.go_on(tp, goes_on_at)
+        self._collector.resume_at(tp, resume_at)
 
     async def read_to(self, key: PartitionKey, mark: bytes) -> None:
         """Read a partition until the value ``mark`` was returned."""

@@ -138,7 +138,7 @@ class FetchCollector:
         self._epochs.update(epochs)
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
-    def go_on(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
+    def resume_at(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
         """Resume the reading of a truncated log at ``at``. The leader checks the epoch of the
         record before ``at``."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
@@ -244,7 +244,7 @@ class FetchCollector:
             before = self._commit_at(self._tp, self._offset_at(self.at - 1))
             self._in_flight[self._tp] = before
 
-    def _note_taken(self, tp: TopicPartition) -> None:
+    def _note_returned(self, tp: TopicPartition) -> None:
         before = self._commit_at(tp, self.position(tp) or 0)
         self._in_flight.setdefault(tp, before)
 
@@ -306,7 +306,7 @@ class FetchCollector:
                 self._positions[fetched.tp] = after
                 continue
             self._tp, self._batches = fetched.tp, fetched.batches[::-1]
-            self._engine.taken(fetched)
+            self._engine.consumed(fetched)
 
     @property
     def is_drained(self) -> bool:
@@ -387,7 +387,7 @@ class FetchCollector:
     def take_records(self, count: int) -> list[Record]:
         """Return up to ``count`` records of the open slice and advance past them."""
         assert self._slice is not None and self._tp is not None
-        self._note_taken(self._tp)
+        self._note_returned(self._tp)
         found = records(self._tp, self._part(count))
         self.at += len(found)
         return found
@@ -402,14 +402,14 @@ class FetchCollector:
         size = _decoded_bytes(part)
         if parts.slices and parts.size_bytes + size > JOINED_BYTES:
             return False
-        self._note_taken(self._tp)
+        self._note_returned(self._tp)
         self.at += part.row_count
         parts.slices.append((self._tp, part))
         parts.size_bytes += size
         parts.row_count += part.row_count
         return True
 
-    def give_back(self) -> None:
+    def rewind(self) -> None:
         """Move the positions back to the last ``settle``, because the caller did not receive the
         rows."""
         self.is_single = False

@@ -194,7 +194,7 @@ class ReaderCore:
                 found += collector.take_records(max_records - len(found))
             return found
         except BaseException:
-            collector.give_back()
+            collector.rewind()
             raise
 
     def take_rows(self, *, headers: bool, max_rows: int | None) -> pa.RecordBatch:
@@ -208,7 +208,7 @@ class ReaderCore:
                 left = None if max_rows is None else max_rows - parts.row_count
             return arrow_rows(parts.slices, headers=headers)
         except BaseException:
-            collector.give_back()
+            collector.rewind()
             raise
 
     def each_record(self, fill: Callable[[], object]) -> Iterator[Record]:
@@ -310,12 +310,12 @@ class ReaderCore:
         """Handle a position that is not in the log. Resume at once if the log was truncated;
         otherwise queue the position for ``_reset``, which ``fill`` runs."""
         position = self.collector.position(tp) or 0
-        goes_on_at = self.discovery.truncated_at(error)
-        if goes_on_at is None:
+        resume_at = self.discovery.truncated_at(error)
+        if resume_at is None:
             self._outside.append((tp, position, error))
             return
-        self.collector.go_on(tp, goes_on_at)
-        self.discovery.note_truncation(tp, position, goes_on_at.offset)
+        self.collector.resume_at(tp, resume_at)
+        self.discovery.note_truncation(tp, position, resume_at.offset)
 
     def _reset(self) -> Task[None]:
         """Reset a position outside the log, or raise its error, according to ``start``."""

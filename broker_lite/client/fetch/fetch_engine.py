@@ -140,7 +140,7 @@ class FetchEngine:
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
-        self._takes: deque[tuple[TopicPartition, int, int]] = deque()
+        self._consumed: deque[tuple[TopicPartition, int, int]] = deque()
         """The partition, generation and bytes of batches that the reader has taken, until ``pump``
         subtracts them from the buffered bytes."""
         self._is_held = False
@@ -222,21 +222,20 @@ class FetchEngine:
                     self._in_place.close(tp)
         self.pump()
 
-    def taken(self, fetched: FetchedBatches) -> None:
+    def consumed(self, fetched: FetchedBatches) -> None:
         """Record that the reader has taken batches. Any thread may call this.
 
         This wakes the shell's thread only if a full buffer holds back a partition, because a
         wake-up takes the interpreter lock from the reader. No wake-up is lost. This method appends
-        to ``_takes`` before it reads ``_is_held``, and ``pump`` sets ``_is_held`` before it reads
-        ``_takes``.
-        """
-        self._takes.append((fetched.tp, fetched.generation, fetched.size_bytes))
+        to ``_consumed`` before it reads ``_is_held``, and ``pump`` sets ``_is_held`` before it
+        reads ``_consumed``."""
+        self._consumed.append((fetched.tp, fetched.generation, fetched.size_bytes))
         if self._is_held:
             self.post(self.pump)
 
-    def _count_taken(self) -> None:
-        while self._takes:
-            tp, generation, size_bytes = self._takes.popleft()
+    def _subtract_consumed(self) -> None:
+        while self._consumed:
+            tp, generation, size_bytes = self._consumed.popleft()
             source = self._sources.get(tp)
             if source is not None and source.generation == generation:
                 source.buffered_bytes -= size_bytes
@@ -261,7 +260,7 @@ class FetchEngine:
     def pump(self) -> None:
         """Send a fetch to every leader that has none in flight and has partitions to fetch."""
         self._is_held = False
-        self._count_taken()
+        self._subtract_consumed()
         now_ms = self._shell.now_ms()
         plan: dict[tuple[Endpoint, str], list[TopicPartition]] = {}
         due_ms = float("inf")
@@ -297,7 +296,7 @@ class FetchEngine:
             self._timer = None
         if due_ms != float("inf"):
             self._timer = self._shell.later(due_ms - now_ms, self.pump)
-        if self._is_held and self._takes:
+        if self._is_held and self._consumed:
             self.post(self.pump)
 
     def _fetch(self, leader: Endpoint, lane: str, tps: list[TopicPartition]) -> None:

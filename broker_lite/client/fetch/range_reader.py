@@ -154,7 +154,7 @@ def _rows(
                     on_skipped(session.tp, first, min(item.next_offset, end))
         if corrupt_at >= end:
             return
-        session = session.again(corrupt_at)
+        session = session.repair(corrupt_at)
 
 
 def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Item], None, None]:
@@ -294,7 +294,7 @@ class _RangeSession:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
 
-    def again(self, offset: int) -> _RangeSession:
+    def repair(self, offset: int) -> _RangeSession:
         """Return a new session that makes the leader verify the batch at ``offset``."""
         position = FetchPosition(self.tp, self.position.topic_id)
         position.seek(offset, repair_until_ms=monotonic_ms() + REPAIR_MS)
@@ -455,4 +455,4 @@ class _RangeSession:
         self._in_place.close_all()
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._pool.give_back(connection)
+            self._pool.release(connection)

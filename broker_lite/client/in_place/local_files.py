@@ -106,7 +106,7 @@ class LocalRange:
         """Advance behind the batches and return their bytes."""
         taken = sum(batch.header.size_bytes for batch in found.batches)
         self._position += taken
-        self._let_go(self._position)
+        self._drop_cached(self._position)
         return taken
 
     def _passes_cache(self) -> bool:
@@ -201,7 +201,7 @@ class LocalRange:
             self._brought.append((start, stop))
         self._asked = max(start, stop)
 
-    def _let_go(self, until: int) -> None:
+    def _drop_cached(self, until: int) -> None:
         """Drop whole stretches from the page cache, from the page where the previous one ended."""
         while self._brought and self._brought[0][1] <= until:
             start, stop = self._brought.pop(0)
@@ -212,7 +212,7 @@ class LocalRange:
         """Close the file. A second call does nothing."""
         self._leave_parts()
         if self._fd >= 0:
-            self._let_go(self._end)
+            self._drop_cached(self._end)
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -351,7 +351,7 @@ class Delivery:
         elif isinstance(error, CorruptMessageError) and INVALID_MAGIC in error.message:
             # The batch is not in the log, so it keeps its sequence.
             self.writes_rows, batch.encoded = True, None
-            part.again(batch)
+            part.requeue(batch)
         else:
             batch.maybe_appended = batch.maybe_appended or not error.definite
             if error.retriable:
@@ -371,7 +371,7 @@ class Delivery:
             part.failures += 1
             if part.failures == REPORTED_FAILURE:
                 self.failing[batch.tp] = error
-        part.again(batch)
+        part.requeue(batch)
         part.error = error
 
     def _out_of_order(
@@ -379,7 +379,7 @@ class Delivery:
     ) -> None:
         if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
             # The batch overtook a failed batch, or follows a batch that will never be in the log.
-            part.again(batch)
+            part.requeue(batch)
         elif isinstance(error, InvalidProducerEpochError) and (
             batch.maybe_appended or self.transactional
         ):
@@ -392,7 +392,7 @@ class Delivery:
             self._fail(part, batch, error)
         else:
             self.identity = None if self.identity == batch.identity else self.identity
-            part.again(batch)
+            part.requeue(batch)
             part.spoiled = True
             part.identity = None
 
@@ -412,7 +412,7 @@ class Delivery:
         self.limits_bytes[batch.topic] = min(known, max(1, batch.size_bytes // 2))
         batch.halve()
         for half in reversed(batch.halves):
-            part.again(half)
+            part.requeue(half)
 
     # Methods that complete, fail and expire batches.
 

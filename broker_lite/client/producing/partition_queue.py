@@ -97,7 +97,7 @@ class PartitionQueue:
             if (last - self.acked_sequence) & SEQUENCE_MASK <= SEQUENCE_MASK // 2:
                 self.acked_sequence = last
 
-    def again(self, batch: ProducerBatch) -> None:
+    def requeue(self, batch: ProducerBatch) -> None:
         """Queue the batch again, before all batches that were sent after it."""
         self.held = True
         self.queue.insert(sum(other.order < batch.order for other in self.queue), batch)

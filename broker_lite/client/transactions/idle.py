@@ -34,14 +34,14 @@ class IdleProducers(Generic[P]):
         self._lock = threading.Lock()
         self._idle: dict[ProducerConfig, P] = {}
 
-    def take(self, config: ProducerConfig) -> P | None:
+    def acquire(self, config: ProducerConfig) -> P | None:
         """Return an idle producer with this configuration, which is then no longer idle; None if
         there is none."""
         with self._lock:
             producer = self._idle.pop(config, None)
         return producer if producer is not None and producer.is_usable else None
 
-    def give_back(self, producer: P) -> list[P]:
+    def release(self, producer: P) -> list[P]:
         """Keep a producer as idle, if it is usable. Return the producers that the caller must
         close."""
         if not producer.is_usable:

@@ -459,7 +459,7 @@ class Pool:
         _pools.add(self)
 
     def borrow(self, endpoint: Endpoint, timeout_ms: float) -> PooledConnection:
-        """Return a connection for the caller alone. End its use with ``give_back`` or ``close``."""
+        """Return a connection for the caller alone. End its use with ``release`` or ``close``."""
         while True:
             with self._lock:
                 idle = self._idle.get(endpoint)
@@ -474,7 +474,7 @@ class Pool:
                 return connection
             connection.close()
 
-    def give_back(self, connection: PooledConnection) -> None:
+    def release(self, connection: PooledConnection) -> None:
         """Return a connection to the pool. Close the connection if responses are due."""
         if connection.is_reusable:
             with self._lock:
@@ -521,7 +521,7 @@ class Pool:
                     other.close()
                 raise
             else:
-                self.give_back(connection)
+                self.release(connection)
         return answers
 
     def run(self, operation: Operation[T]) -> T:

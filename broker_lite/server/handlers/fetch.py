@@ -166,7 +166,7 @@ class _ConsumerFetch:
         if not self._reply.is_open:
             self._leave()
             return
-        self._ask()
+        self._authorize()
         if self._parts.replicas.is_creating_logs and self._waits_for_a_log():
             return
         rows = self._rows()
@@ -183,7 +183,7 @@ class _ConsumerFetch:
             min_bytes = min(self._message.min_bytes, self._max_bytes)
             self._collect(rows, min_bytes if may_wait else 0)
 
-    def _ask(self) -> None:
+    def _authorize(self) -> None:
         """Authorize the request, also after each wait, so that a revoked permission takes effect at
         once.
         """
@@ -257,7 +257,7 @@ class _ConsumerFetch:
     def _time_is_up(self) -> None:
         if self._done:
             return
-        self._ask()
+        self._authorize()
         rows = self._rows()
         if self._ends_only or not any(row.has_records for row in rows):
             self._answer(rows, {})

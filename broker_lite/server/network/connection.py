@@ -135,7 +135,7 @@ class ResponseSlot:
         held, self._held_bytes = self._held_bytes, 0
         # From here on, the budget counts the answer's memory instead of the request's.
         if held != unsent:
-            self._connection.budget.give(held - unsent)
+            self._connection.budget.release(held - unsent)
         self._connection.answered(self, unsent)
 
     def close_after(self, reason: str) -> None:
@@ -154,7 +154,7 @@ class ResponseSlot:
         """Release the request's memory from the budget, whether or not the request was answered."""
         held, self._held_bytes = self._held_bytes, 0
         if held:
-            self._connection.budget.give(held)
+            self._connection.budget.release(held)
         self._connection.built(self, 0)
 
 
@@ -303,7 +303,7 @@ class ClientConnection:
             return
         if frames:
             self.frame_began_ms = 0
-            self._take(frames)
+            self._enqueue(frames)
         if self._receiver.pending_bytes and not self._unfinished_bytes:
             self._count_unfinished(self._receiver.pending_bytes)
         if self._receiver.is_between_frames:
@@ -326,12 +326,12 @@ class ClientConnection:
         if self._reading and not self.closed:
             self._readable()
 
-    def _take(self, frames: list[memoryview]) -> None:
+    def _enqueue(self, frames: list[memoryview]) -> None:
         for frame in frames:
             if self._unfinished_bytes:
                 self._finish()
             else:
-                self.budget.take(len(frame))
+                self.budget.charge(len(frame))
         self._backlog.extend(frames)
 
     def _finish(self) -> None:
@@ -431,7 +431,7 @@ class ClientConnection:
 
     def _count_unfinished(self, size: int) -> None:
         self._unfinished_bytes += size
-        self.budget.take_unfinished(size)
+        self.budget.charge_unfinished(size)
 
     # Methods that build and send answers.
 
@@ -575,7 +575,7 @@ class ClientConnection:
             freed += length
         self._first_sent = left
         self._unsent_bytes -= freed
-        self.budget.give(freed)
+        self.budget.release(freed)
         if self._built_bytes:
             most = self._unsent_bytes + self._announced_bytes
             self._count_built(min(self._built_bytes, most))
@@ -616,7 +616,7 @@ class ClientConnection:
             if reply.announced is not None:
                 reply.release()
         if held:
-            self.budget.give(held)
+            self.budget.release(held)
         # The budget counts requests in flight until their handlers answer, because their bytes are
         # still in memory.
         self._replies.clear()

@@ -322,7 +322,7 @@ class Listener:
             self._open(port, PlainTransport(sock), peer, self._clock.monotonic_ms())
             return
         assert self._handshakes is not None
-        self._make_way()
+        self._close_oldest_logins()
         self._handshakes.begin(sock, peer, port.tls, partial(self._open, port))
         self._sweep_later()
 
@@ -401,11 +401,11 @@ class Listener:
         )
         self._connections.add(connection)
         if session.needs_login:
-            self._make_way()
+            self._close_oldest_logins()
             self._early[connection] = None
         self._sweep_later()
 
-    def _make_way(self) -> None:
+    def _close_oldest_logins(self) -> None:
         """Make room for a new connection: close the oldest connections that have not logged in.
 
         Otherwise clients that never log in could use up all connections.

@@ -136,11 +136,11 @@ class Budget:
         if self._building:
             self._wake_building()
 
-    def take(self, size: int) -> None:
+    def charge(self, size: int) -> None:
         """Charge a fully received request of ``size`` bytes to the budget."""
         self.used_bytes += size
 
-    def take_unfinished(self, size: int) -> None:
+    def charge_unfinished(self, size: int) -> None:
         """Charge ``size`` bytes of a partially received frame to the budget."""
         self.used_bytes += size
         self._unfinished_bytes += size
@@ -152,7 +152,7 @@ class Budget:
             self._finisher = None
         self._wake()
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Release ``size`` bytes and resume the connections that wait for them."""
         self.used_bytes -= size
         if self._starting or self._growing or self._building:

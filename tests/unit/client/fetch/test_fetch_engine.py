@@ -354,7 +354,7 @@ def test_truncation_is_reported_even_if_the_log_grew_past_the_position_again() -
     [error] = told
     assert isinstance(error, LogTruncatedError) and (error.offset, error.epoch) == (20, 3)
     # The next fetch compares epoch 3 too, because the logs may diverge even earlier.
-    bench.collector.go_on(T0, OffsetAndEpoch(20, 3))
+    bench.collector.resume_at(T0, OffsetAndEpoch(20, 3))
     bench.world.run()
     (wanted,) = bench.fetch().message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (20, 3)
@@ -533,7 +533,7 @@ def test_rows_above_the_byte_limit_are_not_taken_and_taken_rows_can_be_given_bac
     parts.size_bytes = JOINED_BYTES
     assert not bench.collector.take_rows(parts, 2)
     assert bench.collector.position(T0) == 2
-    bench.collector.give_back()
+    bench.collector.rewind()
     assert bench.collector.position(T0) == 0
 
 

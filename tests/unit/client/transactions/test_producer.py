@@ -108,14 +108,14 @@ def test_idle_transactional_producers_are_reused_up_to_a_limit() -> None:
         TransactionalProducer(NOBODY, ProducerConfig(transactional_id=f"x{each}"))
         for each in range(IDLE_MAX + 1)
     ]
-    assert [idle.give_back(each) for each in producers[:-1]] == [[]] * IDLE_MAX
-    assert idle.give_back(producers[-1]) == [producers[0]]
-    assert idle.take(producers[0].config) is None
-    assert idle.take(producers[1].config) is producers[1]
+    assert [idle.release(each) for each in producers[:-1]] == [[]] * IDLE_MAX
+    assert idle.release(producers[-1]) == [producers[0]]
+    assert idle.acquire(producers[0].config) is None
+    assert idle.acquire(producers[1].config) is producers[1]
     twin = TransactionalProducer(NOBODY, producers[2].config)
-    assert idle.give_back(twin) == [twin]
+    assert idle.release(twin) == [twin]
     producers[3].end()
-    assert idle.take(producers[3].config) is None
+    assert idle.acquire(producers[3].config) is None
     for each in (producers[0], producers[1], twin, *idle.drain()):
         each.end()
-    assert idle.give_back(twin) == [twin], "the caller must close an unusable producer"
+    assert idle.release(twin) == [twin], "the caller must close an unusable producer"

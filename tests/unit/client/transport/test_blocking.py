@@ -150,7 +150,7 @@ def test_pool_does_not_reuse_a_closed_connection(server: Server, pool: Pool) -> 
     server.hang_up_all()
     borrowed._transport.settimeout(10)
     assert borrowed._transport.read_into(memoryview(bytearray(1))) == 0
-    pool.give_back(borrowed)
+    pool.release(borrowed)
     assert pool.ask(Send(server.endpoint, REQUEST)).producer_id == 7
     assert server.connections == 2
 
@@ -158,11 +158,11 @@ def test_pool_does_not_reuse_a_closed_connection(server: Server, pool: Pool) -> 
 def test_concurrent_borrowers_get_different_connections(server: Server, pool: Pool) -> None:
     one, two = (pool.borrow(server.endpoint, 1000) for _ in range(2))
     assert one is not two
-    pool.give_back(one)
-    pool.give_back(two)
+    pool.release(one)
+    pool.release(two)
     again = pool.borrow(server.endpoint, 1000)
     assert again in (one, two)
-    pool.give_back(again)
+    pool.release(again)
 
 
 @pytest.mark.parametrize("kind", ["pool", "reactor"])
