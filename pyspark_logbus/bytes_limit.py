@@ -47,7 +47,7 @@ class BytesLimit:
         if (
             asked is None
             or not plan.same_place(asked[0], start)
-            or plan.still_there(asked[1], live) is not asked[1]
+            or plan.existing_topics(asked[1], live) is not asked[1]
         ):
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(BYTES_THREADS, "logbus-bytes")

@@ -189,7 +189,7 @@ def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[L
     return found
 
 
-def still_there(start: SourceOffset, live: Live) -> SourceOffset:
+def existing_topics(start: SourceOffset, live: Live) -> SourceOffset:
     """Return ``start`` without deleted or recreated topics; ``start`` itself if all exist."""
     topics = {
         name: topic

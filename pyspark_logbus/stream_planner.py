@@ -361,7 +361,7 @@ class StreamPlanner:
                 lease_ms=group_progress.LEASE_MS,
                 renew_ms=group_progress.RENEW_MS,
             )
-        self._progress.publish(plan.still_there(start, live))
+        self._progress.publish(plan.existing_topics(start, live))
         if is_first:
             self._progress.claim()
         self._progress.check()

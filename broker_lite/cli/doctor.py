@@ -194,7 +194,7 @@ def spark_python() -> Finding:
     if found is None:
         return Finding("PYSPARK_PYTHON", "critical", f"{named} does not run", cure)
     if Path(found).absolute() == Path(sys.executable).absolute():
-        return Finding("PYSPARK_PYTHON", "ok", named + _sooner(Path(found)))
+        return Finding("PYSPARK_PYTHON", "ok", named + _start_hint(Path(found)))
     asked = subprocess.run(
         [found, "-c", "import sys; print(sys.prefix)"],
         capture_output=True,
@@ -209,7 +209,7 @@ def spark_python() -> Finding:
     )
 
 
-def _sooner(python: Path) -> str:
+def _start_hint(python: Path) -> str:
     """Return a hint at ``logbus-python``, which starts Spark's processes faster."""
     launcher = python.with_name("logbus-python")
     return f"; with {launcher.name} its processes start 0.5 s sooner" if launcher.exists() else ""

@@ -479,7 +479,7 @@ def _run_until_stopped(
                 if ready_fd is not None:
                     with os.fdopen(ready_fd, "w", encoding="utf-8") as pipe:
                         pipe.write(json.dumps(facts) + "\n")
-                    _speak_into(cluster.directory / LOG)
+                    _redirect_output(cluster.directory / LOG)
                 else:
                     report.show(facts, "Ctrl-C stops it.")
                 by = _wait(cluster, wake_read)
@@ -515,7 +515,7 @@ def _print_with_time(text: str) -> None:
     output.say(f"{output.iso(time.time_ns() // 1_000_000)} {text}")
 
 
-def _speak_into(log: Path) -> None:
+def _redirect_output(log: Path) -> None:
     """Redirect later output to a file, after the detached process has reported to its parent."""
     with log.open("ab") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())

@@ -54,7 +54,7 @@ class Copy:
         self.is_dirty = self.is_cut = True
         self.position.seek(source_end, epoch)
 
-    def wrote(self, piece: RewrittenBatch, offset: int) -> int:
+    def record_write(self, piece: RewrittenBatch, offset: int) -> int:
         """Record that a batch was written at ``offset`` of the target. Return the number of foreign
         records before it."""
         foreign = offset - self.known.target_next if self.known.runs else 0

@@ -148,7 +148,7 @@ class Mirror:
         view = self.source.view()
         names = planning.chosen_topics(view, self._topics)
         self._log_absent(view, names)
-        self._leave_circles(view, names)
+        self._exclude_loops(view, names)
         names = [name for name in names if name not in self.aside]
         settings = self.source.admin.describe_configs(names) if names else {}
         there = self.target.admin.cluster()
@@ -189,7 +189,7 @@ class Mirror:
         for name in self.absent:
             self._log.write_once(f"there is no topic {name} at {self.source.servers}{waits}")
 
-    def _leave_circles(self, view: ClusterView, names: list[str]) -> None:
+    def _exclude_loops(self, view: ClusterView, names: list[str]) -> None:
         """Exclude topics that another mirror copies from this target to the source, because the two
         mirrors would copy each record for ever."""
         for name in self.source.made_of(self._target_id, view).intersection(names):
@@ -309,9 +309,9 @@ class Mirror:
         elif not error.retriable:
             self._set_aside(topic, error)
         else:
-            self._outlast(copy, error)
+            self._tolerate(copy, error)
 
-    def _outlast(self, copy: Copy, error: LogbusError) -> None:
+    def _tolerate(self, copy: Copy, error: LogbusError) -> None:
         """Ignore a partition's error for REFUSED_MS. After that, log it, or raise it if the mirror
         runs ``once``."""
         now_ms = monotonic_ms()
@@ -350,7 +350,7 @@ class Mirror:
 
     def _written(self, tp: TopicPartition, piece: RewrittenBatch, offset: int) -> None:
         copy = self.copies.get(tp)
-        if copy is not None and copy.wrote(piece, offset):
+        if copy is not None and copy.record_write(piece, offset):
             self._log.write_once(f"topic {tp.topic}: another client writes to the copy")
 
     def save(self) -> None:

@@ -66,7 +66,7 @@ def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
         if not zeros.size:
             break
         raw = raw[more].astype(np.int64) << 7 | (byte[more] & 0x7F)
-    return _sieve(keys, body)
+    return _drop_isolated(keys, body)
 
 
 def _zeros(body: Bytes) -> Positions:
@@ -83,7 +83,7 @@ def _zeros(body: Bytes) -> Positions:
     return np.concatenate(found)
 
 
-def _sieve(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
+def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Drop candidates without a successor or a predecessor; return the others in order."""
     size = len(body)
     key = np.concatenate(keys)

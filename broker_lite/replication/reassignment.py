@@ -64,14 +64,14 @@ def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionV
         broker = live.get(broker_id)
         if broker is None or ReplicaId(broker_id, broker.directory_id) not in view.state.isr:
             return None
-    state = _among(view.state, target, live, controller_epoch)
+    state = _restricted_to(view.state, target, live, controller_epoch)
     assert state is not None, view
     return PartitionView(view.partition, target, state)
 
 
 def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
     """Return the partition with an ISR and a leader among its present replicas."""
-    state = _among(view.state, view.replicas, live, controller_epoch)
+    state = _restricted_to(view.state, view.replicas, live, controller_epoch)
     if state is None:
         raise InvalidReplicaAssignmentError(
             f"partition {name}: none of brokers {list(view.replicas)} is in sync, and all "
@@ -80,7 +80,7 @@ def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> P
     return dataclasses.replace(view, state=state)
 
 
-def _among(
+def _restricted_to(
     state: LeaderAndIsr, replicas: Sequence[int], live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
     """Return the state with an ISR of these brokers only, led by one of them; None if the ISR would

@@ -158,7 +158,7 @@ class Broker:
                 start_counter=logs.start_counter,
                 cluster_id=logs.cluster_id,
                 rack=config.rack or None,
-                damaged=logs.doubted,
+                damaged=logs.suspect_logs,
                 is_full=logs.is_full,
                 listeners=listener.endpoints,
             )

@@ -112,11 +112,11 @@ class HttpServer:
 
     async def _serve(self, sock: socket.socket, host: str) -> None:
         try:
-            await asyncio.wait_for(self._converse(sock, host), TIMEOUT_S)
+            await asyncio.wait_for(self._handle_connection(sock, host), TIMEOUT_S)
         except (OSError, TimeoutError, h11.RemoteProtocolError):
             logger.debug("an HTTP client sent no request or read no answer", exc_info=True)
 
-    async def _converse(self, sock: socket.socket, host: str) -> None:
+    async def _handle_connection(self, sock: socket.socket, host: str) -> None:
         """Complete the TLS handshake, answer one request, and close the connection."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(REQUEST_BYTES_MAX)

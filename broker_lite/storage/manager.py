@@ -56,7 +56,7 @@ class LogManager:
         self._logs: dict[PartitionKey, Log] = {}
         self._strays = Strays(self._data, stray_retention_ms)
         self._opened = False
-        self._doubted: frozenset[PartitionKey] = frozenset()
+        self._suspect_logs: frozenset[PartitionKey] = frozenset()
         self.reports: dict[PartitionKey, RecoveryReport] = {}
         """The recovery report of each log, for the broker's log and metrics."""
 
@@ -117,13 +117,13 @@ class LogManager:
         return tuple(self._data.warnings)
 
     @property
-    def doubted(self) -> frozenset[PartitionKey]:
+    def suspect_logs(self) -> frozenset[PartitionKey]:
         """The logs that may be wrong after a start: flushed records may be missing, or deleted
         records may be back.
 
         These are the damaged logs, or all logs if a checkpoint of the directory is damaged.
         """
-        return self._doubted
+        return self._suspect_logs
 
     def lock(self, now_ms: int = 0) -> None:
         """Lock the directory, load its identity and increase the start counter. Call this first.
@@ -180,7 +180,7 @@ class LogManager:
                 )
         self._opened = True
         self._make_reserve()
-        self._doubted = frozenset(
+        self._suspect_logs = frozenset(
             key
             for key, log in self._logs.items()
             if self._data.unknown or log.reader.corruption or self.reports[key].torn_whole

@@ -226,7 +226,7 @@ class Producer:
         self._open.add(id(sent))
         chunk.add_done_callback(partial(self._done, sent), chunk)
         self.sender.inbox.append(chunk)
-        self.sender.kick()
+        self.sender.wake()
 
     def _done(self, sent: Sent, chunk: Chunk) -> None:
         try:

@@ -107,7 +107,7 @@ class Process:
                 logs.directory_id,
                 logs.start_counter,
                 logs.cluster_id,
-                damaged=logs.doubted,
+                damaged=logs.suspect_logs,
                 is_full=logs.is_full,
             )
         )

@@ -109,7 +109,7 @@ class Worker:
         )
         chunk.add_done_callback(lambda _: finished.set(), chunk)
         sender.inbox.append(chunk)
-        sender.kick()
+        sender.wake()
         while not finished.is_set():
             await asyncio.wait_for(finished.wait(), None)
         if chunk.error is not None:

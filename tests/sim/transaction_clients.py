@@ -172,7 +172,7 @@ class Transactional:
             timestamp_ms=int(1_735_689_600_000 + self.cluster.loop.now * 1000),
         )
         self.sender.inbox.append(chunk)
-        self.sender.kick()
+        self.sender.wake()
 
     async def send_offsets(self, offsets: dict[TopicPartition, CommittedOffset]) -> None:
         """Add a group's offsets to the transaction."""

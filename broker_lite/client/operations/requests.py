@@ -232,7 +232,7 @@ def per_partition(
                 results.update(dict.fromkeys(group, answer))
             else:
                 results.update(read(answer, group))
-        pending = [tp for tp in pending if _may_help(results[tp])]
+        pending = [tp for tp in pending if _may_refresh_resolve(results[tp])]
         pause = backoff_ms(attempt)
         if not pending or cluster.now_ms() + pause >= deadline_ms:
             break
@@ -262,7 +262,7 @@ def may_retry(result: Any) -> bool:
     )
 
 
-def _may_help(result: Any) -> bool:
+def _may_refresh_resolve(result: Any) -> bool:
     """Return whether a metadata refresh may resolve an error."""
     return isinstance(result, LogbusError) and result.retriable
 

@@ -273,7 +273,7 @@ class Producer:
             self._used_bytes += chunk.size_bytes
             self._unfinished[chunk] = None
             self._sender.inbox.append(chunk)
-            self._sender.kick()
+            self._sender.wake()
         return chunk
 
     def _check_columns(self, columns: Columns, wanted: npt.NDArray[np.int32] | int | None) -> None:
@@ -317,7 +317,7 @@ class Producer:
         if rows is not None:
             return rows
         limit_bytes = self._limits.get(topic, self.config.batch_bytes)
-        rows = OpenRows(topic, self._waking, self._urge, limit_bytes)
+        rows = OpenRows(topic, self._waking, self._end_linger, limit_bytes)
         rows.timestamp_ms = wall_ms()
         self._open[topic] = rows
         self._unfinished[rows] = None
@@ -359,7 +359,7 @@ class Producer:
         self._limits[rows.topic] = self._limit_bytes(rows.topic, rows.has_keys)
         self._used_bytes += rows.size_bytes
         self._sender.inbox.append(rows)
-        self._sender.kick()
+        self._sender.wake()
 
     def _limit_bytes(self, topic: str, spreads: bool) -> int:
         """Return the bytes at which a topic's open rows are full. Rows that spread over partitions
@@ -425,7 +425,7 @@ class Producer:
 
     # Methods that flush, close and end the producer.
 
-    def _urge(self, rows: Outcome) -> None:
+    def _end_linger(self, rows: Outcome) -> None:
         """End the linger of rows that a caller waits for."""
         if isinstance(rows, OpenRows) and rows.is_open:
             with self._lock:

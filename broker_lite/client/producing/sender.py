@@ -64,7 +64,7 @@ _ACKS = {"0": 0, "1": 1, "all": -1}
 class Sender:
     """Sends the rows that its owner appends to ``inbox``.
 
-    Call all methods except ``kick`` on the shell's thread. The sender calls ``on_released(bytes)``
+    Call all methods except ``wake`` on the shell's thread. The sender calls ``on_released(bytes)``
     when it frees buffer space, and ``on_finished(outcome)`` when rows have completed.
     """
 
@@ -115,7 +115,7 @@ class Sender:
 
     # Methods that any thread may call.
 
-    def kick(self) -> None:
+    def wake(self) -> None:
         """Wake the shell's thread, because ``inbox`` has rows. Any thread may call this."""
         if not self._kicked:
             self._kicked = True

@@ -171,7 +171,7 @@ class TransactionCoordinator:
         opened = [name for name in names if name is not None]
         for name in opened:
             try:
-                self._tidy(self._hold(led, name))
+                self._drop_if_idle(self._hold(led, name))
             except ProtocolError as error:
                 logger.error(
                     "transactional id %r cannot be loaded: %s",
@@ -424,7 +424,7 @@ class TransactionCoordinator:
 
     def _step(self, held: CoordinatedTransaction, event: ev.TransactionEvent) -> None:
         self._carry_out(held, event)
-        self._tidy(held)
+        self._drop_if_idle(held)
 
     def _carry_out(self, held: CoordinatedTransaction, event: ev.TransactionEvent) -> None:
         now = Now(self._clock.monotonic_ms(), self._clock.now_ms())
@@ -442,7 +442,7 @@ class TransactionCoordinator:
                         future.set_result(effect.result)
         self._alarm.set(held.machine.deadline_ms)
 
-    def _tidy(self, held: CoordinatedTransaction) -> None:
+    def _drop_if_idle(self, held: CoordinatedTransaction) -> None:
         """Drop the state machine of a transactional id that has no request and no open transaction.
         The id's committed record holds its complete state.
         """

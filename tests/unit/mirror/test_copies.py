@@ -24,7 +24,7 @@ def copy(known: OffsetMap) -> Copy:
 
 def test_offset_gap_in_the_source_starts_a_new_run_of_copies() -> None:
     made = copy(OffsetMap())
-    assert made.wrote(piece((0, 3), (5, 2)), 0) == 0
+    assert made.record_write(piece((0, 3), (5, 2)), 0) == 0
     assert made.unsaved == made.known.runs == [Run(0, 0), Run(5, 3)]
     assert (made.copied, made.is_dirty) == (5, True)
 
@@ -32,8 +32,8 @@ def test_offset_gap_in_the_source_starts_a_new_run_of_copies() -> None:
 def test_foreign_record_between_copied_records_is_counted() -> None:
     made = copy(OffsetMap())
     # The target's records before the first copied record are not counted.
-    assert made.wrote(piece((0, 2)), 7) == 0
-    assert made.wrote(piece((2, 1)), 12) == made.foreign == 3
+    assert made.record_write(piece((0, 2)), 7) == 0
+    assert made.record_write(piece((2, 1)), 12) == made.foreign == 3
 
 
 def test_source_position_without_progress_is_not_recorded() -> None:

@@ -127,10 +127,10 @@ def test_damaged_checkpoint_is_ignored_with_a_warning(name: str) -> None:
     disk.start()
     assert any(name in warning for warning in disk.manager.warnings)
     assert disk.log.log_end_offset == 10
-    assert disk.manager.doubted == {KEY}
+    assert disk.manager.suspect_logs == {KEY}
     disk.manager.checkpoint()
     disk.reopen()
-    assert (disk.manager.warnings, disk.manager.doubted) == ((), frozenset())
+    assert (disk.manager.warnings, disk.manager.suspect_logs) == ((), frozenset())
 
 
 def test_log_with_a_damaged_start_checkpoint_begins_at_its_first_segment() -> None:

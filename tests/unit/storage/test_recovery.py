@@ -89,7 +89,7 @@ def test_partial_body_is_copied_to_a_torn_file() -> None:
     assert offsets(log) == [0, 1, 2]
     assert len(disk.content(segment_name(3, "-1.torn"))) == 120 - 17
     assert log.reader.corruption == ()
-    assert disk.manager.doubted == frozenset()
+    assert disk.manager.suspect_logs == frozenset()
 
 
 def test_bad_checksum_above_the_recovery_point_is_a_torn_tail() -> None:
@@ -109,9 +109,9 @@ def test_log_that_loses_a_complete_corrupt_batch_is_reported_as_doubted(position
     disk.flip(FIRST, position)
     log = disk.reopen()
     assert (offsets(log), log.reader.corruption) == ([0, 1, 2][: position // 120], ())
-    assert disk.manager.doubted == {KEY}
+    assert disk.manager.suspect_logs == {KEY}
     disk.reopen()
-    assert disk.manager.doubted == frozenset()
+    assert disk.manager.suspect_logs == frozenset()
 
 
 @pytest.mark.parametrize(("first", "end"), [(1000, 4096), (1024, 1536), (1150, 2048)])
@@ -124,7 +124,7 @@ def test_zeroed_pages_of_an_unflushed_batch_are_cut_as_a_partial_write(
     disk.replace(FIRST, data[:first] + bytes(min(end, len(data)) - first) + data[end:])
     log = disk.reopen()
     assert offsets(log) == list(range(first // 120))
-    assert disk.manager.doubted == frozenset()
+    assert disk.manager.suspect_logs == frozenset()
 
 
 def test_zero_filled_tail_is_cut_without_a_copy() -> None:
@@ -428,7 +428,7 @@ def test_replay_of_producers_reports_a_damaged_header_and_ignores_it(
     assert [(bad.first_offset, bad.next_offset) for bad in disk.log.reader.corruption] == [
         (damaged, damaged + 1)
     ]
-    assert disk.manager.doubted == {KEY}
+    assert disk.manager.suspect_logs == {KEY}
     assert [(number, producer.epoch) for number, producer in disk.log.producers] == [(7, 0)]
     producer = disk.log.producers.get(7)
     assert producer is not None
@@ -568,7 +568,7 @@ def test_damage_in_deleted_records_is_not_reported() -> None:
     disk.log.delete_records_before(10)
     log = disk.reopen()
     assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (10, 20, ())
-    assert not disk.manager.doubted
+    assert not disk.manager.suspect_logs
     assert offsets(log) == list(range(10, 20))
 
 

@@ -108,7 +108,7 @@ class Bench:
 
     def put(self, rows: Any) -> Any:
         self.sender.inbox.append(rows)
-        self.sender.kick()
+        self.sender.wake()
         self.world.run()
         return rows
 

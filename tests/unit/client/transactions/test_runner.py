@@ -127,7 +127,7 @@ class Bench:
         rows.size_bytes = 10
         rows.is_open = False
         self.sender.inbox.append(rows)
-        self.sender.kick()
+        self.sender.wake()
         self.world.run()
         return rows
 
