@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 from pyspark.errors import PySparkException
 
-from broker_lite.errors import LogbusError
+from broker_lite.cli import main as command_line
+from broker_lite.cli import output
 from pyspark_logbus.demo.run import Plan, run
 from pyspark_logbus.demo.screen import Screen
 
@@ -26,30 +27,41 @@ from pyspark_logbus.demo.screen import Screen
     "--seconds", default=20.0, show_default=True, help="Send the lines over this many seconds."
 )
 @click.option("--kill", is_flag=True, help="Kill a leader when half of the lines are acknowledged.")
-def main(file: Path | None, lines: int, brokers: int, seconds: float, kill: bool) -> None:
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(output.FORMATS),
+    help="Print the totals on stdout in this form, and the progress on stderr.",
+)
+def main(
+    *, file: Path | None, lines: int, brokers: int, seconds: float, kill: bool, form: str | None
+) -> int:
     """Send real log lines through three brokers and count them with Spark, live.
+
+    The exit code is 0 if all totals agree.
 
     \b
     Examples:
       logbus demo
       logbus demo --file app.log --brokers 3 --kill
+      logbus demo --lines 1000 -o json
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    screen = Screen()
+    screen = Screen(sys.stdout if form is None else sys.stderr)
     try:
-        code = run(Plan(file, lines, brokers, max(seconds, 0.1), kill), screen)
-    except (LogbusError, OSError, EOFError) as error:
-        screen.say(f"Error: {error}")
-        code = 1
+        done = run(Plan(file, lines, brokers, max(seconds, 0.1), kill), screen)
+    except EOFError as error:
+        raise click.ClickException(f"{file} cannot be read: {error}") from None
     except PySparkException as error:
         # The first line is the error. The other lines are the query's plan.
         told = str(error).partition("=== Streaming Query ===")[0].strip()
-        screen.say(f"Error: {told}")
-        code = 1
-    except KeyboardInterrupt:
-        code = 130
-    sys.exit(code)
+        raise click.ClickException(told) from None
+    if form is not None:
+        totals = {"lines": done.lines, "agrees": done.agrees, **done.totals}
+        output.show_one(totals | {"kinds": dict(done.kinds), "seconds": done.seconds}, form)
+    return 0 if done.agrees else command_line.EXIT_FAILED
 
 
 if __name__ == "__main__":
-    main(prog_name="logbus demo")
+    sys.exit(command_line.run(sys.argv[1:], main, "logbus demo"))

@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -58,6 +58,31 @@ class Plan(NamedTuple):
     kill: bool = False
 
 
+TOTALS = {
+    "sent": "lines shipped and acknowledged",
+    "end_offsets": f"end offsets of {LINES_TOPIC}",
+    "rows_read": "rows read by the query",
+    "counted": "sum of the counts",
+    "committed": f"offsets of group {GROUP} in ZooKeeper",
+}
+"""What each total counts."""
+
+
+class DemoTotals(NamedTuple):
+    """The result of a demo: the number of lines to send, each of TOTALS, the lines by kind, and the
+    demo's length in seconds."""
+
+    lines: int
+    totals: Mapping[str, int]
+    kinds: Mapping[str, int]
+    seconds: float = 0.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all totals are the number of lines."""
+        return set(self.totals.values()) == {self.lines}
+
+
 class DemoParts(NamedTuple):
     """The running parts of the demo."""
 
@@ -67,8 +92,8 @@ class DemoParts(NamedTuple):
     query: StreamingQuery
 
 
-def run(plan: Plan, screen: Screen) -> int:
-    """Run the demo. Return the exit code: 0 if all totals agree, else 1.
+def run(plan: Plan, screen: Screen) -> DemoTotals:
+    """Run the demo and return its totals; none if there are no lines to send.
 
     Raises OSError if the file cannot be read, and MissingDependencyError if Java is missing. Both
     come before any process starts.
@@ -89,7 +114,7 @@ def run(plan: Plan, screen: Screen) -> int:
         screen.say(f"  {own_count:>8,} lines  from the logs of the demo's own processes")
     if not lines and not own_count:
         screen.say("No log lines found. Name a file with --file.")
-        return 1
+        return DemoTotals(0, {}, {})
     directory = Path(tempfile.mkdtemp(prefix="logbus-demo-"))
     is_over = False
     try:
@@ -100,7 +125,7 @@ def run(plan: Plan, screen: Screen) -> int:
                     plan, lines, own_count, directory=directory, screen=screen, stack=stack
                 )
                 _follow(parts, cluster, screen, kill=plan.kill)
-                agrees = _reconcile(parts, cluster, screen)
+                done = _reconcile(parts, cluster, screen)
             except (KeyboardInterrupt, SystemExit):
                 # The first signal starts an orderly stop. Ignore later ones: they would leave
                 # processes behind.
@@ -116,8 +141,9 @@ def run(plan: Plan, screen: Screen) -> int:
             shutil.rmtree(directory, ignore_errors=True)
         else:
             screen.say(f"The demo failed. Its logs are in {directory}")
-    screen.say(f"All processes stopped after {time.monotonic() - started:.0f} s.")
-    return 0 if agrees else 1
+    seconds = time.monotonic() - started
+    screen.say(f"All processes stopped after {seconds:.0f} s.")
+    return done._replace(seconds=round(seconds, 1))
 
 
 def _start(
@@ -270,34 +296,34 @@ def _ends(admin: Admin, topic: str) -> dict[TopicPartition, int]:
     return {tp: last[tp].offset - first[tp].offset for tp in partitions}
 
 
-def _reconcile(parts: DemoParts, cluster: LocalCluster, screen: Screen) -> bool:
-    """Print all totals and return whether they agree."""
+def _reconcile(parts: DemoParts, cluster: LocalCluster, screen: Screen) -> DemoTotals:
+    """Print all totals and return them."""
     committed = read_group_offsets(cluster.zookeeper, GROUP)
-    figures = {
-        "lines shipped and acknowledged": parts.shipper.acknowledged,
-        f"end offsets of {LINES_TOPIC}": sum(_ends(parts.admin, LINES_TOPIC).values()),
-        "rows read by the query": sum(_rows_by_batch(parts.query).values()),
-        "sum of the counts": parts.results.total(),
-        f"offsets of group {GROUP} in ZooKeeper": sum(at.offset for at in committed.values()),
+    totals = {
+        "sent": parts.shipper.acknowledged,
+        "end_offsets": sum(_ends(parts.admin, LINES_TOPIC).values()),
+        "rows_read": sum(_rows_by_batch(parts.query).values()),
+        "counted": parts.results.total(),
+        "committed": sum(at.offset for at in committed.values()),
     }
-    agrees = set(figures.values()) == {parts.shipper.total}
-    screen.say("\nLines by kind:")
     by_kind = parts.results.by_kind()
+    done = DemoTotals(parts.shipper.total, totals, by_kind)
+    screen.say("\nLines by kind:")
     for kind, count in list(by_kind.items())[:10]:
         screen.say(f"  {kind:<24.24} {count:>9,}")
     if len(by_kind) > 10:
         rest = sum(list(by_kind.values())[10:])
         screen.say(f"  {f'and {len(by_kind) - 10} more':<24} {rest:>9,}")
-    screen.say("\nThe totals agree:" if agrees else "\nThe totals do not agree:")
-    for name, value in figures.items():
-        mark = "ok" if value == parts.shipper.total else f"expected {parts.shipper.total:,}"
-        screen.say(f"  {name:<36} {value:>9,}  {mark}")
+    screen.say("\nThe totals agree:" if done.agrees else "\nThe totals do not agree:")
+    for name, value in totals.items():
+        mark = "ok" if value == done.lines else f"expected {done.lines:,}"
+        screen.say(f"  {TOTALS[name]:<36} {value:>9,}  {mark}")
     screen.say("\nCommitted by the query, read from ZooKeeper:")
     for tp, at in sorted(committed.items()):
         path = f"/consumers/{GROUP}/offsets/{tp.topic}/{tp.partition}"
         screen.say(f"  {path:<44} {at.offset:>9,}")
     screen.say(_NEXT)
-    return agrees
+    return done
 
 
 _NEXT = """

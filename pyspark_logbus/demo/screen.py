@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from pyspark_logbus.demo.results import Count
 
@@ -36,8 +36,10 @@ class Progress(NamedTuple):
 class Screen:
     """The owner of the terminal between ``open`` and ``close``; for one thread only."""
 
-    def __init__(self) -> None:
-        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
+    def __init__(self, stream: TextIO) -> None:
+        """``stream`` is stdout or stderr."""
+        number = os.dup(stream.fileno())
+        self._out = os.fdopen(number, "w", encoding="utf-8", errors="replace")
         self._is_terminal = self._out.isatty()
         self._saved: tuple[int, int] | None = None
         self._drawn = 0

@@ -11,8 +11,8 @@ from broker_lite.cli.main import cli
 
 COMMANDS = [(path, each) for path, each in commands(cli) if not isinstance(each, click.Group)]
 NAMES = [" ".join(path) for path, _ in COMMANDS]
-NO_ROWS = {("completion",), ("config", "template"), ("demo",)}
-"""Commands without ``--output``: they print a file, a script or another program's output."""
+NO_ROWS = {("completion",), ("config", "template")}
+"""Commands that print a file or a script."""
 
 CHANGING = (
     *("abort", "add", "alter", "create", "delete", "elect", "reassign", "renew"),
