@@ -102,7 +102,7 @@ def partition_is_assigned_while_owned(patch: Patch) -> None:
 
 def member_rejoins_while_its_reader_reads(patch: Patch) -> None:
     """Plant a fault: a member rejoins while its reader still reads."""
-    patch.setattr(MemberMachine, "_prepare", lambda self: self._join())
+    patch.setattr(MemberMachine, "_release_then_join", lambda self: self._join())
 
 
 def lost_partitions_are_kept(patch: Patch) -> None:
