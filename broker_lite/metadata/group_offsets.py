@@ -123,6 +123,7 @@ class GroupOffsets:
         self._claims: dict[str, GroupClaim] = {}
         self._claiming: dict[str, asyncio.Task[GroupClaim]] = {}
         self._claims_made = 0
+        self._reading: dict[str, asyncio.Task[znodes.Assignment | None]] = {}
 
     async def claim(self, group: str) -> GroupClaim:
         """Return this broker's claim of the group; claim the group if this broker does not hold it.
@@ -446,13 +447,24 @@ class GroupOffsets:
         return found
 
     async def _assignments(self, topics: Iterable[str]) -> dict[str, znodes.Assignment]:
-        paths = {topic: znodes.topic_path(topic) for topic in sorted(topics)}
-        rows = await gather([self._store.get(path) for path in paths.values()])
-        return {
-            topic: znodes.decode_assignment(path, row.data)
-            for (topic, path), row in zip(paths.items(), rows)
-            if row is not None
-        }
+        names = sorted(topics)
+        rows = await gather([self._assignment(name) for name in names])
+        return {name: row for name, row in zip(names, rows) if row is not None}
+
+    async def _assignment(self, topic: str) -> znodes.Assignment | None:
+        """Read the assignment of a topic; None if the topic does not exist. Calls in the same loop
+        turn share one read, because a request names many groups of the same few topics."""
+        reading = self._reading.get(topic)
+        if reading is None:
+            reading = asyncio.ensure_future(self._assignment_next_turn(topic))
+            self._reading[topic] = reading
+        return await asyncio.shield(reading)
+
+    async def _assignment_next_turn(self, topic: str) -> znodes.Assignment | None:
+        del self._reading[topic]  # A later call needs a new read.
+        path = znodes.topic_path(topic)
+        znode = await self._store.get(path)
+        return None if znode is None else znodes.decode_assignment(path, znode.data)
 
     async def kind(self, group: str) -> str | None:
         """Return "kafka" (also for an open group), "native", or None if the group does not

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from broker_lite.errors import UnknownServerError
-from broker_lite.metadata import group_offsets
+from broker_lite.metadata import group_offsets, znodes
 from broker_lite.metadata.group_offsets import GroupOffsets
-from broker_lite.metadata.store import Operation
+from broker_lite.metadata.store import Operation, Znode
 from broker_lite.model import (
     CommittedOffset,
     LeaderAndIsr,
@@ -42,6 +42,29 @@ class FaultyStore:
 
     async def children(self, path: str) -> None:
         return None
+
+
+class ReadStore:
+    """A store of fixed znodes that records the path of each read."""
+
+    connected = True
+
+    def __init__(self, data: Mapping[str, bytes]) -> None:
+        self.data = data
+        self.reads: list[str] = []
+
+    async def sync(self, path: str) -> None:
+        await asyncio.sleep(0)
+
+    async def get(self, path: str) -> Znode | None:
+        self.reads.append(path)
+        await asyncio.sleep(0)
+        return Znode(self.data[path], 0, 1, 0) if path in self.data else None
+
+    async def children(self, path: str) -> list[str]:
+        await asyncio.sleep(0)
+        below = [each.removeprefix(f"{path}/") for each in self.data if each.startswith(f"{path}/")]
+        return sorted({name.partition("/")[0] for name in below})
 
 
 def offsets(store: Any) -> GroupOffsets:
@@ -95,6 +118,26 @@ def test_least_recently_used_group_claim_is_evicted_beyond_the_limit(
         await groups.claim("c")
         assert await groups.claim("a") is claims["a"]
         assert await groups.claim("b") is not claims["b"]
+        groups.close()
+
+    asyncio.run(main())
+
+
+def test_concurrent_fetches_of_groups_read_their_topic_once() -> None:
+    """A topic of many partitions has a long znode, and a request may name 100 groups."""
+    topic_id, names = "abcdefghijklmnopqrstuQ", [f"g{number}" for number in range(10)]
+    committed = CommittedOffset(5, 0, "", topic_id, 1000)
+    path = znodes.topic_path("t")
+    data = {znodes.offset_path(name, "t", 0): znodes.encode_offset(committed) for name in names}
+    data[path] = znodes.encode_assignment(znodes.Assignment(topic_id, ((1,),)))
+    store: Any = ReadStore(data)
+
+    async def main() -> None:
+        groups = offsets(store)
+        for reads in (1, 2):
+            found = await asyncio.gather(*(groups.fetch(name) for name in names))
+            assert found == [{TopicPartition("t", 0): committed}] * len(names)
+            assert store.reads.count(path) == reads
         groups.close()
 
     asyncio.run(main())
