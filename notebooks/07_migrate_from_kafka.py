@@ -205,6 +205,8 @@ print(
         source_cluster.bootstrap_servers,
         "-b",
         bootstrap_servers,
+        "-o",
+        "table",
     )
 )
 target.create_topic("shop.invoices", partitions=2)
