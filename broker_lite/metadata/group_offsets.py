@@ -199,7 +199,7 @@ class GroupOffsets:
         wait has no timeout.
 
         ``members`` (a count) and their longest session timeout are stored for the group's next
-        coordinator. Raises NotCoordinatorError if the claim is lost.
+        coordinator. Raises NotCoordinatorError if another broker has claimed the group.
         """
         value = claim.value._replace(
             generation=generation,
@@ -222,8 +222,8 @@ class GroupOffsets:
         """Commit offsets; return an error or None for each partition.
 
         Fills in a missing topic id or commit time. Without ``claim``, claims the group as often as
-        needed. Raises NotCoordinatorError if ``claim`` is lost, InvalidGroupIdError,
-        CoordinationUnavailableError.
+        needed. Raises NotCoordinatorError if another broker has replaced ``claim``,
+        InvalidGroupIdError, CoordinationUnavailableError.
         """
         znodes.group_path(group)
         self._check_connected()
@@ -284,8 +284,9 @@ class GroupOffsets:
         """Add offsets to a transaction; return an error or None for each partition.
 
         Queues the write before the first ``await``, so that the caller's checks are still valid.
-        Raises NotCoordinatorError if the claim is lost, TransactionAbortableError for too many
-        parts, CoordinationUnavailableError.
+        Raises NotCoordinatorError if another broker has claimed the group,
+        TransactionAbortableError if the group has PARTS_MAX pending parts (``pending_offsets``),
+        and CoordinationUnavailableError.
         """
         self._check_connected()
         accepted, results = self._accepted(value.offsets)
@@ -301,10 +302,10 @@ class GroupOffsets:
     async def end_pending(
         self, group: str, transaction: znodes.TransactionKey, *, is_commit: bool
     ) -> None:
-        """End a transaction's parts: apply their offsets if it commits, and delete them.
+        """End a transaction: commit its pending offsets if ``is_commit``, and delete them.
 
-        A repeated call has no effect. An offset that was committed after a part is kept, as are the
-        offsets of a recreated topic. Raises the errors of ``claim`` and ``commit``.
+        A repeated call has no effect. An offset that was committed after a pending offset is kept,
+        as are the offsets of a recreated topic. Raises the errors of ``claim`` and ``commit``.
         """
         if await self.kind(group) is None:
             # This broker's ZooKeeper server may lag behind the server of the broker that created

@@ -4,8 +4,10 @@ The queue batches commits of all groups: commits that arrive during a write, or 
 ``interval_ms`` after its start, go into the next write. A batch above WRITE_BYTES_MAX is split. The
 last commit of a partition wins. A new generation of a Kafka group does not wait for the interval,
 and its write includes the earlier commits. Pending offsets of transactions do not wait for the
-interval either (``pending_offsets``). Each group's share of a write checks the group's claim. If a
-claim is lost, only the commits of its group fail.
+interval either (``pending_offsets``).
+
+Each group's share of a write checks the broker's claim of the group (``group_claims``). If another
+broker has claimed a group, only the commits of this group fail.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ class GroupWriter:
         self, claim: GroupClaim, offsets: dict[TopicPartition, CommittedOffset]
     ) -> asyncio.Future[None]:
         """Queue offsets. The future completes when ZooKeeper confirms them, and fails with
-        NotCoordinatorError if the claim is lost."""
+        NotCoordinatorError if another broker has claimed the group."""
         writing = self._writing(claim)
         writing.offsets.update(offsets)
         return writing.done
@@ -237,8 +239,8 @@ class GroupWriter:
             share.writing.fail(error)
 
     async def _write(self, shares: list[WriteShare]) -> None:
-        """Write all shares atomically. Fail the shares whose claim is lost and write the
-        others."""
+        """Write the shares of all groups atomically. Fail the shares of groups that another broker
+        has claimed, and write the others."""
         attempts = 0
         while attempts < ATTEMPTS_MAX:
             shares = [share for share in shares if self._is_wanted(share)]

@@ -137,7 +137,8 @@ class PartOperations:
         path."""
 
     def add(self, write: AddPart, count: int) -> None:
-        """Add a part to the ``count`` parts of the group. Fail the write if these are too many."""
+        """Add a part to the ``count`` parts of the group. Fail the write if the group has PARTS_MAX
+        parts."""
         if count + len(self.added) >= PARTS_MAX:
             write.fail(
                 TransactionAbortableError(
