@@ -138,7 +138,7 @@ class AsyncConsumer(ConsumerFace):
     async def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
-        """Return the next rows as an Arrow batch. See ``Consumer.poll_arrow``."""
+        """Return the next records as an Arrow record batch. See ``Consumer.poll_arrow``."""
         await self.start()
         core = self.core
         core.begin_poll()

@@ -24,7 +24,7 @@ class Release(NamedTuple):
     """The number of each revocation (``Revoke.number``), which the reader reports when it is
     done."""
     grants: dict[TopicPartition, int | None]
-    """The partitions, each with the number of the grant under which the reader has it."""
+    """The partitions, each with the number that the reader received with it (``Assign``)."""
 
 
 class AssignmentQueue:
@@ -46,7 +46,7 @@ class AssignmentQueue:
         return bool(self.queue) or bool(self.pending) or is_due
 
     def grants(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the number of the grant under which the reader has each of these partitions."""
+        """Return the number that the reader received with each of these partitions."""
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:

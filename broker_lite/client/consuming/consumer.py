@@ -162,12 +162,13 @@ class Consumer(ConsumerFace):
     def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
-        """Return the next rows as an Arrow batch, with 0 rows after ``timeout_s``.
+        """Return the next records as an Arrow record batch, with 0 rows after ``timeout_s``.
 
         The columns are those of Spark's Kafka source: key, value, topic, partition, offset,
-        timestamp (microseconds, UTC), timestampType, and ``headers`` if asked for. Only the values
-        of small batches are copied. Without ``max_rows``, return about 4096 rows, or one larger
-        batch. Errors are those of ``poll``.
+        timestamp (microseconds, UTC), timestampType, and ``headers`` if asked for. Without
+        ``max_rows``, the call takes whole stored batches, and stops at 4096 rows. Keys, values and
+        headers of a single stored batch are not copied; those of several are concatenated. Errors
+        are those of ``poll``.
         """
         core = self.core
         core.begin_poll()

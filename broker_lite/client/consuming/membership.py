@@ -52,8 +52,11 @@ class ConsumerMembership(Protocol):
         """Return the member id; "" while the consumer is not a member."""
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
-        """Return the identity with which a transaction commits partitions that are read under these
-        grants. Raises NotOwnerError, or InvalidConfigError for a group without a coordinator."""
+        """Return the identity with which a transaction commits the offsets of partitions.
+
+        ``grants`` has the number that the reader received with each partition. Raises NotOwnerError
+        if the member has lost one of them, InvalidConfigError for a group without a coordinator.
+        """
 
     def join(self) -> Task[None]:
         """Join the group. The assignment may arrive later. Raises the group's error."""
@@ -75,7 +78,8 @@ class ConsumerMembership(Protocol):
         lists."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether a grant is still valid. A revocation of an invalid grant is a loss."""
+        """Return whether the member still owns a partition that the reader received with the number
+        ``grant``. If it does not, a revocation counts as a loss."""
 
     def commit(
         self,
@@ -83,8 +87,8 @@ class ConsumerMembership(Protocol):
         grants: Mapping[TopicPartition, int],
         deadline_ms: float,
     ) -> RunOperation | Request:
-        """Return the request that commits ``rows``, which the reader read under these grants. Its
-        result has an error, or None, for each partition."""
+        """Return the request that commits ``rows``. Its result has an error, or None, for each
+        partition. ``grants`` has the number that the reader received with each partition."""
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Report that the reader stopped these partitions. ``settled`` holds positions to commit,

@@ -89,7 +89,8 @@ class ReaderCore:
         self.commit_due = False
         self.commit_error: LogbusError | None = None
         self.is_waiting = False
-        """Whether the caller waits in ``fill``."""
+        """Whether a call of ``fill`` waits for records. A waiting consumer counts as alive, so it
+        does not exceed ``max.poll.interval.ms``."""
         self.engine = FetchEngine(
             shell,
             cluster,
@@ -354,9 +355,9 @@ class ReaderCore:
         yield from self._commit(rows, OPERATION_TIMEOUT_MS)
 
     def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
-        """Commit rows under the reader's current grants. Raise NotOwnerError only if there is no
-        other error. Any other error means that the offset of an owned partition is not committed.
-        After NotOwnerError, the next owner resumes from its committed offset."""
+        """Commit the offsets in ``rows``. Raise NotOwnerError only if there is no other error. Any
+        other error means that the offset of an owned partition is not committed. After
+        NotOwnerError, the next owner resumes from the committed offset."""
         grants = self.assignment.grants(rows)
         if self._is_committing:
             # Wait for the automatic commit in flight, which could otherwise overwrite this commit.

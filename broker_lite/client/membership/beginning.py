@@ -143,7 +143,8 @@ class CommittingMember(Protocol):
         """Return the identity under which to commit; None while the consumer is not a member."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the reader still has a partition under this grant."""
+        """Return whether the member still owns a partition that the reader received with the number
+        ``grant``."""
 
 
 def commit(
@@ -157,9 +158,10 @@ def commit(
 ) -> Operation[PerPartition[None]]:
     """Commit as a member of the present generation. Return None or an error for each partition.
 
-    ``grants`` has the grant under which the reader has each partition. A partition that the member
-    has lost gets NotOwnerError, and its offset stays. During a rebalance the commit waits. If the
-    rebalance outlasts the deadline, the partitions get RebalanceInProgressError: commit again.
+    ``grants`` has the number that the reader received with each partition. A partition that the
+    member has lost gets NotOwnerError, and its offset stays. During a rebalance the commit waits.
+    If the rebalance outlasts the deadline, the partitions get RebalanceInProgressError: commit
+    again.
     """
     done: PerPartition[None] = {}
     pending = dict(rows)

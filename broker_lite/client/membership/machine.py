@@ -88,7 +88,7 @@ class MemberMachine:
         self.member_id = ""
         self.generation = NO_GENERATION
         self.owned: dict[TopicPartition, int] = {}
-        """The assigned partitions, each with the number of its grant."""
+        """The assigned partitions. Each assignment of a partition has a new number."""
         self.lease_until_ms = 0
         self.has_joined = False
         """Whether the member has had an assignment, possibly an empty one."""

@@ -104,7 +104,8 @@ class MemberShell:
         return self.machine.has_joined
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns a partition under ``grant``."""
+        """Return whether the member still owns a partition that the reader received with the number
+        ``grant``."""
         return grant is not None and self.machine.owned.get(tp) == grant
 
     def start(self) -> None:

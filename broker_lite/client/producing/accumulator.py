@@ -43,7 +43,10 @@ PartitionIndex = npt.NDArray[np.int32]
 
 
 class OpenRows(Outcome):
-    """Rows of one topic, to which ``send`` appends, and the outcome that their futures report."""
+    """Records of one topic that are not in batches yet, and the outcome that their futures report.
+
+    ``send`` appends to the rows while they are open.
+    """
 
     __slots__ = (
         "has_keys",

@@ -1,9 +1,9 @@
 """``Producer``: sends records and Arrow rows, and blocks only while its buffer is full.
 
-``send`` appends to open rows under one lock and returns a future. Any thread may call it. One
-thread per producer (a reactor) builds batches, sends them and completes their futures (``sender``).
-``send`` is a hot path, which may take at most 0.7 µs a record. A producer is unusable in a forked
-child process.
+``send`` appends a record to the open rows of its topic under one lock and returns a future. Any
+thread may call it. One thread per producer (a reactor) builds batches, sends them and completes
+their futures (``sender``). ``send`` is a hot path, which may take at most 0.7 µs a record. A
+producer is unusable in a forked child process.
 """
 
 from __future__ import annotations
@@ -380,8 +380,8 @@ class Producer:
             self._due(rows)
 
     def _due(self, rows: OpenRows) -> None:
-        """End the linger of open rows. While other batches of the topic are queued, let the rows
-        fill further."""
+        """End the linger of a topic's open rows. While other batches of the topic are queued, let
+        the rows fill further."""
         if not rows.is_open:
             return
         if self._sender.delivery.is_backlogged(rows.topic):
@@ -444,7 +444,7 @@ class Producer:
         self.end_flush(waiting)
 
     def start_flush(self) -> list[Outcome]:
-        """End the linger of all open rows. Return the outcomes for which ``flush`` waits."""
+        """End the linger of all records. Return the outcomes for which ``flush`` waits."""
         with self._lock:
             for rows in list(self._open.values()):
                 self._seal(rows)

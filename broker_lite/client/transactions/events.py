@@ -93,7 +93,7 @@ class OpenSends(NamedTuple):
 
 
 class ShutSends(NamedTuple):
-    """Make ``send`` raise ``error``, and pass all open rows to the sender."""
+    """Make ``send`` raise ``error``. Pass all records that are not in a batch yet to the sender."""
 
     error: LogbusError
 

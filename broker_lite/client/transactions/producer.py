@@ -159,8 +159,8 @@ class TransactionalProducer(Producer):
             raise error
 
     def _set_shut(self, error: LogbusError | None) -> None:
-        """Set the error that ``send`` raises; None allows ``send``. Rows that are open now belong
-        to the previous transaction."""
+        """Set the error that ``send`` raises; None allows ``send``. An error ends the transaction,
+        so all records that are not in a batch yet are sealed into batches."""
         with self._lock:
             self._shut = error
             if error is not None:

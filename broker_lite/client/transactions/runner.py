@@ -40,8 +40,12 @@ class PendingCall(NamedTuple):
 
 
 class TransactionRunner:
-    """The transactions of one sender. ``on_shut`` receives the error that ``send`` must raise from
-    now on, or None to allow ``send``. With an error, it also passes all open rows to the sender."""
+    """Runs the transactions of one producer: executes its calls, and the effects of the machine.
+
+    The runner calls ``on_shut`` with the error that ``send`` must raise from now on, or with None
+    to allow ``send``. Given an error, ``on_shut`` must also pass the records that are not in a
+    batch yet to the sender, because they belong to the transaction that ends.
+    """
 
     def __init__(
         self,
