@@ -70,8 +70,8 @@ class NativeTick(NamedTuple):
 class StreamCommit(NamedTuple):
     """A reader commits offsets. The ``CommitAnswer`` has the same ``number``.
 
-    ``grants`` has the grant under which the reader has each partition. The machine refuses the rows
-    of a partition that has another grant now.
+    ``grants`` has the number that the reader received with each partition. If a reader has received
+    the partition again since then, the machine refuses its rows.
     """
 
     number: int
@@ -80,8 +80,9 @@ class StreamCommit(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The reader stopped reading a revoked partition that it had under ``grant``. The reader has
-    processed all records below ``offset``; None means that its position is unknown."""
+    """The reader stopped reading a revoked partition, which it received with the number ``grant``.
+    The reader has processed all records below ``offset``; None means that its position is unknown.
+    """
 
     tp: TopicPartition
     offset: CommittedOffset | None
@@ -133,8 +134,8 @@ class Beat(NamedTuple):
 
 class PartitionStart(NamedTuple):
     """The start of a claimed partition. ``committed`` is the committed offset, or None.
-    ``is_added`` is true if the partition was created after the group began. ``grant`` is unique
-    among the claims of this consumer."""
+    ``is_added`` is true if the partition was created after the group began. ``grant`` is a
+    number that is new each time a reader of this consumer receives a partition."""
 
     committed: CommittedOffset | None
     is_added: bool

@@ -135,7 +135,7 @@ class NativeShell:
     ) -> dict[TopicPartition, LogbusError]:
         """Commit rows and return the partitions that failed, each with its error.
 
-        ``grants`` has the grant under which the reader read each partition.
+        ``grants`` has the number that the reader received with each partition.
         """
         if self._is_closed:
             raise ClosedError("the consumer was closed")
@@ -152,7 +152,8 @@ class NativeShell:
         return errors
 
     def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
-        """Report that the reader stopped a revoked partition that it read under ``grant``."""
+        """Report that the reader stopped reading a revoked partition, which it received with the
+        number ``grant``."""
         self._step(Settled(tp, offset, grant))
 
     # Methods that pass events to the machine.

@@ -63,7 +63,7 @@ class OwnedPartition:
     version: int
     data: bytes
     grant: int = 0
-    """The number of the grant under which a reader has the partition; 0 if no reader has it."""
+    """A number that is new each time a reader receives the partition; 0 if no reader has it."""
     state: str = OWNED
     due_ms: int = 0
     """The time (ms) at which a revoked partition is released without the reader's position."""
@@ -305,7 +305,12 @@ class Ownership:
         self._requests.out.append(StreamRevoke(owned.stream, tp))
 
     def settled(self, tp: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
-        """Release a partition whose reader has stopped. Ignore a report about an earlier grant."""
+        """Release a revoked partition, because its reader has stopped; commit ``final``, the
+        reader's last position, unless it is None.
+
+        ``grant`` is the number that the reader received with the partition. If the partition has
+        been granted to a reader again since then, the call has no effect.
+        """
         owned = self.owned.get(tp)
         if owned is not None and owned.state == REVOKED and owned.grant == grant:
             owned.final = final

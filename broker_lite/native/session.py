@@ -174,8 +174,8 @@ class GroupSession:
         grants: Mapping[TopicPartition, int],
         on_done: Callable[[Errors | LogbusError], None],
     ) -> None:
-        """Commit rows in the background. ``grants`` has the grant under which the reader has each
-        partition. The session's loop calls ``on_done`` with the errors."""
+        """Commit rows in the background. ``grants`` has the number that the reader received with
+        each partition. The session's loop calls ``on_done`` with the errors."""
         member = self._member
         if self._is_closed or member is None:
             on_done(ClosedError("the consumer was closed"))

@@ -35,7 +35,11 @@ class WatchedTopic(NamedTuple):
 
 
 class View:
-    """The members and topics of a group. The view calls ``on_read`` after each complete read."""
+    """The members and topics of a group, as read from ZooKeeper.
+
+    ``on_read`` is called when a call of ``read`` has read all changed znodes. The consumer then
+    computes its assignment.
+    """
 
     def __init__(
         self,
