@@ -319,7 +319,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{double!r} appears twice")
+        raise ValueError(f"the key {double!r} appears more than once; remove all but one")
     return found
 
 

@@ -326,9 +326,10 @@ def _wait(admin: Admin, moves: Plan, seconds: float) -> None:
             bar.reach(len(left))
             if time.monotonic() >= deadline:
                 raise RequestTimedOutError(
-                    f"{len(left)} of {len(moves)} partitions are still being moved: "
-                    f"{', '.join(map(str, left[:5]))}; logbus topic reassign shows them. A "
-                    "throttle stays until logbus topic reassign --throttle 0"
+                    f"after {seconds:g} s, {len(left)} of {len(moves)} partitions are still being "
+                    f"moved: {', '.join(map(str, left[:5]))}. The moves continue; list them with "
+                    "'logbus topic reassign'. A throttle stays set; remove it with "
+                    "'logbus topic reassign --throttle 0'"
                 )
             time.sleep(POLL_SECONDS)
         bar.reach(0)

@@ -447,7 +447,8 @@ def _require_free(host: str, port: int) -> None:
             if port in [broker["port"] for broker in facts["brokers"]]:
                 where = running.names([facts])
                 raise PortInUseError(
-                    f"{error.message}. A cluster of yours listens there: logbus status {where}"
+                    f"{error.message}. Your own cluster uses this port; show it with: "
+                    f"logbus status {where}"
                 ) from None
         raise
 

@@ -29,8 +29,8 @@ def begin(
     target = tuple(target)
     if not target or len(set(target)) != len(target):
         raise InvalidReplicaAssignmentError(
-            f"partition {name} is assigned to brokers {list(target)}: give different brokers, at "
-            "least one"
+            f"partition {name} cannot be assigned to brokers {list(target)}: give at least one "
+            "broker id, and each id only once"
         )
     origin = tuple(broker for broker in view.replicas if broker not in view.adding)
     both = target + tuple(broker for broker in origin if broker not in target)

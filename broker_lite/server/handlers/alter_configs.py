@@ -167,7 +167,8 @@ async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> 
         changes[change.name] = None if is_deleted else str(int(change.value))
     if not row.resource_name.isdecimal():
         raise InvalidRequestError(
-            f"broker {row.resource_name!r}: give a broker id; brokers share no settings"
+            f"settings of broker {row.resource_name!r} cannot be altered: give a broker id, "
+            "because there are no cluster-wide broker settings"
         )
     if changes and not validate_only:
         work = parts.registry.administration.alter_broker_config(int(row.resource_name), changes)
