@@ -86,7 +86,8 @@ class BytesLimit:
         try:
             reach = ask({tp: (at, budget) for tp, at in begins.items()}) if begins else {}
         except OffsetOutOfRangeError:
-            # Retention deleted records that the query has not read. The tasks report this loss.
+            # Retention deleted records that the query has not read. Continue at the earliest
+            # offsets; the tasks that read the batch report the loss.
             earliest = self._reader.listed(begins, EARLIEST_TIMESTAMP)
             begins = {tp: max(at, earliest[tp].offset) for tp, at in begins.items()}
             reach = ask({tp: (at, budget) for tp, at in begins.items()})

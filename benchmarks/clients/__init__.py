@@ -32,7 +32,8 @@ QUICK: dict[str, tuple[str, ...]] = {
 REST_S = {"franz-go": 7.5}
 """For each client, seconds without a change of leaders before the next broker is killed.
 
-franz-go requests metadata at most once in 5 s, and again 5 s after it left a dead leader.
+franz-go waits at least 5 s between two Metadata requests, and sends another 5 s after it has left
+a dead leader.
 """
 
 

@@ -100,7 +100,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _others_in_group(group: int) -> bool:
-    """Return whether the guard's group has other live processes; True on systems without /proc."""
+    """Return whether the guard's process group has other live processes; True without /proc."""
     try:
         entries = os.listdir("/proc")
     except OSError:

@@ -42,8 +42,8 @@ class Position(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """The identity with which a mirror writes: its claim's generation and its idempotent
-    producer."""
+    """Identifies the mirror that wrote a position: the generation of its membership in the mirror's
+    group, and the id and epoch of its idempotent producer."""
 
     generation: int
     producer_id: int

@@ -23,7 +23,8 @@ class Exposition:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        # A registry of this object: the library's default registry is shared by the whole process.
+        # Do not register the collector in the library's default registry, which other code of this
+        # process also uses.
         self._process = ProcessCollector(registry=None)
 
     def snapshot(self) -> list[Sample]:

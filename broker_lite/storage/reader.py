@@ -82,7 +82,7 @@ class LogSlice(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The end of a log, published by one assignment."""
+    """The end of a log. The writer replaces the whole tuple, so readers need no lock."""
 
     end_offset: int
     segment: Segment

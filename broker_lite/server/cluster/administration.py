@@ -81,7 +81,8 @@ class ChangeWaits(Protocol):
 
 
 class Administration:
-    """The administrative operations of one broker."""
+    """Changes topics, replicas, settings, users, access control lists and quotas, as the clients
+    of one broker request."""
 
     def __init__(
         self,
