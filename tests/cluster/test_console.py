@@ -133,7 +133,7 @@ def test_healthz_returns_the_health_verdict(console: RunningConsole) -> None:
     assert console.get("/healthz").json["state"] in ("ok", "warning")
 
 
-def test_metrics_match_their_reference_and_agree_with_the_cluster(
+def test_scraped_metrics_are_documented_and_equal_the_cluster_state(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     with bus.producer() as producer:

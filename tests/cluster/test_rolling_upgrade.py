@@ -109,7 +109,7 @@ class Load:
         self._thread.start()
 
     def stop(self) -> int:
-        """Stop; check that all numbers were acknowledged; return how many were sent."""
+        """Stop sending. Check that all sent numbers were acknowledged, and return their count."""
         self.close()
         assert self._producer.flush(WAIT_S) == 0
         assert (self.failures, self.acknowledged) == ([], self.sent)

@@ -289,8 +289,8 @@ class MachineMember(base.Member):
             await asyncio.sleep(6.0 if is_stuck else 0.02 + chance.random() * 0.2)
             core.begin_poll()
             self.world.counts["idle"] += self.member.is_idle
-            # Commit the positions automatically, without waiting for the result. Another member may
-            # already own the partitions.
+            # Commit automatically at times. Nothing waits for the result, so the commit may arrive
+            # when another member already owns the partitions.
             core.commit_due |= chance.random() < 0.2
             # A poll that raises an error returns no records.
             if await self.attempt(core.fill(0)) and not self.membership.is_held_back():

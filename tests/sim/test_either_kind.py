@@ -146,7 +146,11 @@ def commits_without_a_member_beside_members(patch: Patch) -> None:
 def test_removed_mixed_group_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """One seed in fourteen detects the first plant; every second seed detects the others."""
+    """Run seeds until the simulation detects that ``plant`` removed a rule.
+
+    One seed in fourteen fails if takeovers do not compare versions. Without one of the other rules,
+    every second seed fails.
+    """
     plant(monkeypatch)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS):

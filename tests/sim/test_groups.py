@@ -125,8 +125,8 @@ def test_removed_native_group_rule_is_detected(
 ) -> None:
     """``first`` is at or shortly before a seed that detects the removed rule.
 
-    One seed in seventy detects ``claims_are_not_compared`` or
-    ``last_position_counts_for_the_present_claim``. Every second seed detects the other plants.
+    One seed in seventy fails with ``claims_are_not_compared`` or
+    ``last_position_counts_for_the_present_claim``. With another ``plant``, every second seed fails.
     """
     plant(monkeypatch)
     with pytest.raises(Violation):

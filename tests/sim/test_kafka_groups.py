@@ -32,7 +32,7 @@ def test_kafka_group_seeds_pass(seed: int) -> None:
     assert counts["commits"] and counts["generations"]
 
 
-def test_fresh_kafka_group_seeds_pass() -> None:
+def test_kafka_group_simulation_passes_on_fresh_seeds() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):
@@ -135,7 +135,11 @@ class _Instead:
 def test_removed_kafka_group_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """One seed in fifty detects the first two plants; every seed detects the others."""
+    """Run seeds until the simulation detects that ``plant`` removed a rule.
+
+    One seed in fifty fails without a rule about claims. Without one of the other rules,
+    each seed fails.
+    """
     plant(monkeypatch)
     # A broker mostly learns from other brokers that it was replaced, and then never reaches the
     # check in ZooKeeper.

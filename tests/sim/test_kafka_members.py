@@ -142,7 +142,10 @@ def heartbeat_in_a_rebalance_renews_the_lease(patch: Patch) -> None:
 def test_removed_kafka_member_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """One seed in eight detects the last two plants."""
+    """Run seeds until the simulation detects that ``plant`` removed a rule.
+
+    One seed in eight fails without a rule about leases.
+    """
     plant(monkeypatch)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS):

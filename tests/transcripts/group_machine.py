@@ -1,8 +1,12 @@
 """Drive the state machine of a Kafka group by lines of text.
 
+Times are in milliseconds.
+
 - ``now=`` sets the clock until another line sets it.
-- ``group generation=0 delay=0 size=1000`` creates the group. With ``former=2 until=5000``, the
-  coordinator takes over a group that had two members.
+- ``group generation=0 delay=0 size=1000`` creates the group. The first rebalance of an empty group
+  waits ``delay`` for more members. The group has at most ``size`` members.
+- With ``former=2 until=5000``, the coordinator takes over a group that had two members. They may
+  consume until they contact this coordinator, or until 5000.
 - ``join who=a`` is the first join of a member; ``join who=a id=a-1`` is a later join.
 - ``protocols=range:t+u,sticky:t`` sets the member's protocols and subscriptions.
 - ``owned=t-0+t-1`` sets the member's partitions.

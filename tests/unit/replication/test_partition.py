@@ -39,7 +39,7 @@ KEY = PartitionKey("T", 0)
 
 
 class Disk:
-    """A log that executes the disk effects of the replica later, in their order."""
+    """A log that queues the replica's disk effects; ``next_event`` executes the oldest one."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

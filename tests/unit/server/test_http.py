@@ -87,7 +87,7 @@ def test_readiness_probe_names_the_reasons() -> None:
     run(test, "draining")
 
 
-def test_http_port_off_loopback_answers_only_probes_without_details() -> None:
+def test_http_port_off_loopback_refuses_metrics_and_hides_readiness_reasons() -> None:
     async def test(ask: Ask) -> None:
         answer = await ask(get("/metrics"))
         assert answer.startswith(b"HTTP/1.1 403") and b"metrics.listener.name" in answer

@@ -1,4 +1,4 @@
-"""Tests of a follower's log: appended batches, truncation, and restarts at another offset."""
+"""Tests of a follower's log: appends, truncation, and emptying the log at another offset."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_groups_of_a_coordinator_are_split_into_requests() -> None:
     assert sizes == [[GROUPS_AT_ONCE] * 4, [25] * 4]
 
 
-def test_lag_of_groups_describes_no_group_that_is_known_to_be_empty() -> None:
+def test_lag_of_groups_sends_no_describe_request_for_known_empty_groups() -> None:
     names = ["a", "b", "c"]
     found, sizes = play(names, lambda *_: 1, lambda *_: 0, frozenset("ac"))
     assert {row.state for row in found.values()} == {"Empty"} and list(found) == names

@@ -353,7 +353,8 @@ def test_truncation_is_reported_even_if_the_log_grew_past_the_position_again() -
     assert not bench.collector.advance(lambda tp, error: told.append(error))
     [error] = told
     assert isinstance(error, LogTruncatedError) and (error.offset, error.epoch) == (20, 3)
-    # The next fetch compares epoch 3 too, because the logs may diverge even earlier.
+    # The reader resumes at 20. Its next fetch names epoch 3, so that the leader can detect that the
+    # logs diverge even earlier.
     bench.collector.resume_at(T0, OffsetAndEpoch(20, 3))
     bench.world.run()
     (wanted,) = bench.fetch().message.topics[0].partitions

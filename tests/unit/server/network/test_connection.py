@@ -632,7 +632,7 @@ def test_close_reason_mentions_a_partial_request() -> None:
     run(main)
 
 
-def test_time_out_of_a_partial_request_excludes_pauses_of_reading() -> None:
+def test_partial_request_timeout_excludes_time_when_reading_is_paused() -> None:
     """While the broker does not read, the client cannot send the rest of its request."""
 
     async def main() -> None:
