@@ -39,7 +39,8 @@ from broker_lite.wire.tables import build, own_tag
 _Topic = Response.AddPartitionsToTxnTopicResult
 _Partition = _Topic.AddPartitionsToTxnPartitionResult
 BATCHED_FROM = 4
-"""First version that partition leaders send, with several transactions in each request."""
+"""First AddPartitionsToTxn version that partition leaders send. Each request has several
+transactions."""
 
 Resolved = Mapping[TopicPartition, PartitionKey | LogbusError]
 """The key of each requested partition, or the error with which it is refused."""

@@ -23,7 +23,7 @@ _Topic = Response.ReassignableTopicResponse
 _Partition = _Topic.ReassignablePartitionResponse
 
 FACTOR_FROM = 1
-"""First version with the field ``allow_replication_factor_change``."""
+"""First AlterPartitionReassignments version with the field ``allow_replication_factor_change``."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -18,7 +18,7 @@ from broker_lite.wire.tables import ApiVersionsResponse as Response
 from broker_lite.wire.tables import build
 
 SOFTWARE_FROM = 3
-"""First version in which a client names its software (KIP-511)."""
+"""First ApiVersions version in which a client names its software (KIP-511)."""
 SOFTWARE_MAX = 100
 """Maximum characters of the software's name and version that a session stores."""
 

@@ -19,7 +19,7 @@ from broker_lite.wire.tables import CreatePartitionsResponse as Response
 from broker_lite.wire.tables import build
 
 STRICT_QUOTA_FROM = 3
-"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""First CreatePartitions version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -34,7 +34,7 @@ from broker_lite.wire.tables import CreateTopicsResponse as Response
 from broker_lite.wire.tables import build, uuid
 
 STRICT_QUOTA_FROM = 6
-"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""First CreateTopics version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 _Topic = Response.CreatableTopicResult
 _Setting = _Topic.CreatableTopicConfigs
 

@@ -25,9 +25,9 @@ from broker_lite.wire.tables import DeleteTopicsResponse as Response
 from broker_lite.wire.tables import build, uuid
 
 BY_ID_FROM = 6
-"""First version whose requests may name topics by id."""
+"""First DeleteTopics version whose requests may name topics by id."""
 STRICT_QUOTA_FROM = 5
-"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""First DeleteTopics version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -26,7 +26,7 @@ from broker_lite.wire.tables import DescribeGroupsResponse as Response
 from broker_lite.wire.tables import build
 
 NOT_FOUND_FROM = 6
-"""First version whose clients know GROUP_ID_NOT_FOUND."""
+"""First DescribeGroups version whose clients know GROUP_ID_NOT_FOUND."""
 GROUPS_AT_ONCE = 10
 """Maximum number of groups of one request that are read from ZooKeeper concurrently."""
 PROTOCOL_NATIVE = "range"

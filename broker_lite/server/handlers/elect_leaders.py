@@ -23,7 +23,7 @@ _Topic = Response.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
 
 ERROR_FROM = 1
-"""First version whose answer has an error for the whole request."""
+"""First ElectLeaders version whose answer has an error for the whole request."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -19,7 +19,7 @@ from broker_lite.wire.error_codes import code_in_version
 from broker_lite.wire.tables import EndTxnResponse as Response
 
 BUMPS_EPOCH_FROM = 5
-"""First version that raises the producer epoch after each transaction (KIP-890)."""
+"""First EndTxn version that raises the producer epoch after each transaction (KIP-890)."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -39,7 +39,7 @@ from broker_lite.wire.tables import FindCoordinatorResponse as Response
 from broker_lite.wire.tables import build
 
 BATCHED_FROM = 4
-"""First version whose requests name several groups or transactional ids."""
+"""First FindCoordinator version whose requests name several groups or transactional ids."""
 STATE_PARTITIONS = 6
 """Number of partitions of ``__transaction_state``. With more partitions, more brokers coordinate
 transactions; with fewer, more transactions share each flush.

@@ -18,13 +18,15 @@ from broker_lite.wire.tables import JoinGroupResponse as Response
 from broker_lite.wire.tables import build
 
 REBALANCE_TIMEOUT_FROM = 1
-"""First version whose requests have a rebalance timeout. Earlier, the session timeout applies."""
+"""First JoinGroup version whose requests have a rebalance timeout. In earlier versions, the session
+timeout applies."""
 TWICE_FROM = 4
-"""First version in which a member without an id must send a second request with its new id."""
+"""First JoinGroup version in which a member without an id must send a second request with its new
+id."""
 NULLABLE_PROTOCOL_FROM = 7
-"""First version whose answer may have a null protocol name."""
+"""First JoinGroup version whose answer may have a null protocol name."""
 SKIP_ASSIGNMENT_FROM = 9
-"""First version whose answer can tell the group leader not to compute an assignment."""
+"""First JoinGroup version whose answer can tell the leader not to compute an assignment."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -16,7 +16,7 @@ from broker_lite.wire.tables import LeaveGroupResponse as Response
 from broker_lite.wire.tables import build
 
 BATCHED_FROM = 3
-"""First version whose requests name several members."""
+"""First LeaveGroup version whose requests name several members."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -46,7 +46,7 @@ from broker_lite.wire.fetch import READ_COMMITTED
 from broker_lite.wire.tables import ListOffsetsResponse, build
 
 _NOT_AVAILABLE_SINCE = 5
-"""First version whose clients know OFFSET_NOT_AVAILABLE."""
+"""First ListOffsets version whose clients know OFFSET_NOT_AVAILABLE."""
 _SINCE = {
     LATEST_TIMESTAMP: 1,
     EARLIEST_TIMESTAMP: 1,

@@ -48,7 +48,7 @@ may notice up to 6 ms before other brokers do, and franz-go sends its request wi
 ALL_WHEN_EMPTY_UNTIL = 0
 """Last version in which an empty list requests all topics. In later versions null does."""
 NULL_NAME_FROM = 12
-"""First version in which an answer by topic id may omit the name."""
+"""First Metadata version in which an answer by topic id may omit the name."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -35,7 +35,7 @@ _OldTopic = Response.OffsetFetchResponseTopic
 _Topic = _Group.OffsetFetchResponseTopics
 
 BATCHED_FROM = 8
-"""First version whose requests name several groups."""
+"""First OffsetFetch version whose requests name several groups."""
 GROUPS_AT_ONCE = 30
 """Maximum number of groups of one request that are read from ZooKeeper concurrently."""
 NONE = CommittedOffset(NO_OFFSET)

@@ -56,7 +56,8 @@ class OffsetRows:
             self.codes[key] = NO_ERROR if failure is None else wire_code(failure)
 
     def failed(self, code: int) -> None:
-        """Give all partitions in ``offsets`` the error code of the group."""
+        """Set the error code of all partitions in ``offsets`` to ``code``, because the whole commit
+        failed."""
         self.codes = dict.fromkeys(self.offsets, code)
 
     def answer(self, topic_kind: Any, partition_kind: Any) -> list[Any]:

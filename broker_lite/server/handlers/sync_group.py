@@ -16,7 +16,7 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import SyncGroupResponse as Response
 
 PROTOCOL_FROM = 5
-"""First version whose requests name the protocol type and the protocol."""
+"""First SyncGroup version whose requests name the protocol type and the protocol."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

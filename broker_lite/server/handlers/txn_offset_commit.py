@@ -24,9 +24,9 @@ from broker_lite.wire.tables import TxnOffsetCommitResponse as Response
 _Topic = Response.TxnOffsetCommitResponseTopic
 
 ABORTABLE_FROM = 4
-"""First version whose clients know TRANSACTION_ABORTABLE."""
+"""First TxnOffsetCommit version whose clients know TRANSACTION_ABORTABLE."""
 ADDS_GROUP_FROM = 5
-"""First version in which the broker adds the group to the transaction."""
+"""First TxnOffsetCommit version in which the broker adds the group to the transaction."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
