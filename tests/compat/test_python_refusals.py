@@ -1,6 +1,6 @@
-"""Request features that logbus lacks with Python clients: they get Kafka's own error at once.
+"""Request features that logbus lacks with Python clients.
 
-The client must still work afterwards.
+Each request must get Kafka's own error at once, and the client must work afterwards.
 """
 
 from __future__ import annotations

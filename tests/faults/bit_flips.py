@@ -40,7 +40,7 @@ SMALL_SHARE = 0.35
 DELETED = BATCH_ROWS // 2
 """Records deleted from the start of each partition: half of its first batch."""
 MOMENT_EVERY = 10
-"""The timestamp of every Nth batch is looked up."""
+"""One batch in this many is looked up by its timestamp."""
 UNGUARDED_FROM, UNGUARDED_BYTES = 12, 4
 """The bytes of the leader epoch in a batch's header.
 

@@ -50,7 +50,7 @@ class Rot:
         self.struck_disks: set[str] = set()
         """Every directory that was ever damaged."""
         self.own_disks: set[str] = set()
-        """The broker directories with which brokers restart."""
+        """Ids of the broker directories with which brokers started, except spare directories."""
         self.struck_at: tuple[PartitionKey, range] | None = None
         """The last damaged batch, until a consumer has started inside it."""
         self._process_number = -1

@@ -53,7 +53,7 @@ class Owner:
         loop.ready.extend(held)
 
     def die(self) -> None:
-        """Run none of the owner's callbacks any more."""
+        """Stop running the owner's callbacks, for good."""
         self.dead = True
         self.paused = False
 

@@ -83,7 +83,8 @@ def cut_off(patch: Patch) -> Counter[str]:
 def test_no_partition_has_two_readers_while_coordinator_is_cut_off(monkeypatch: Patch) -> None:
     """A coordinator without a connection to ZooKeeper must stop confirming heartbeats.
 
-    The next coordinator assigns the same partitions.
+    Otherwise its members would read on, while the next coordinator assigns the same partitions to
+    its own members.
     """
     counts = cut_off(monkeypatch)
     assert counts["handed out"] and counts["claims"] >= 6
@@ -123,7 +124,7 @@ def member_reads_without_a_lease(patch: Patch) -> None:
 def heartbeat_in_a_rebalance_renews_the_lease(patch: Patch) -> None:
     """Plant a fault: a heartbeat during a rebalance renews the member's lease.
 
-    The rebalance may end without this member.
+    The renewal is wrong, because the rebalance may end without this member.
     """
     confirm = MemberMachine._confirm
     patch.setattr(MemberMachine, "_confirm", lambda self, *, is_calm=True: confirm(self))

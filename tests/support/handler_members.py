@@ -24,7 +24,8 @@ class Member:
         self.answer: Any = None
 
     async def join(self, version: int = 9, **fields: Any) -> int:
-        """Join, and again if the first response only assigns a member id; return the error code."""
+        """Send JoinGroup and return the error code. If the first response only assigns a member id,
+        send the request again with this id."""
         rows = [
             struct("JoinGroup", "JoinGroupRequestProtocol", name=name, metadata=SUBSCRIPTION)
             for name in fields.get("protocols", ["range"])

@@ -270,7 +270,8 @@ class World:
         return {replica.broker_id for replica in self.states[partition].isr}
 
     async def serves(self, number: int, partition: int = 0) -> Node:
-        """Wait until the leader knows its high watermark."""
+        """Wait until broker ``number`` leads the partition and knows its high watermark; return its
+        node."""
 
         def ready() -> bool:
             try:

@@ -130,7 +130,8 @@ class NativeVerb:
     # The methods below are verbs of other members and of brokers.
 
     def _kind(self, words: Words) -> None:
-        """Create the group. With ``generation``, a broker has claimed it in this generation."""
+        """Create the group with the kind ``is``. With ``generation``, also write the claim of a
+        broker that coordinates the group in this generation."""
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
         if "generation" in words:
             value = CoordinatorZnode(1, 7, 1, int(words["generation"]), 0, "7-1")
