@@ -77,11 +77,12 @@ class Both:
         return {"side": FLOOR, "address": "", "topic": "", "options": options}
 
     def dropped(self) -> Ending:
-        """Return the floor's sink."""
+        """Return the sink of the side FLOOR, which drops all rows."""
         return {"side": FLOOR, "address": "", "topic": "", "options": {}}
 
     def end(self, name: str, topic: str, options: Mapping[str, str] = NOTHING) -> Ending:
-        """Return a topic of a side as a ``source`` or ``target`` of ``spark_host.Host``."""
+        """Return a topic on the cluster of side ``name``, as a ``source`` or ``target`` of
+        ``spark_host.Host``."""
         address = self.servers[name].bootstrap_servers
         return {"side": name, "address": address, "topic": topic, "options": dict(options)}
 

@@ -175,7 +175,8 @@ def _print_start(
     spec: offset_spec.PositionSpec | None,
     starts: dict[TopicPartition, int],
 ) -> None:
-    """Report a start that replaces the group's offsets or lies past the log end."""
+    """Print that -s replaces the group's committed offsets, and warn of a start offset beyond the
+    log end offset."""
     if spec is None:
         return
     if group is not None:

@@ -119,7 +119,7 @@ def raise_if_unread() -> None:
 
 
 class ProgressBar:
-    """A bar on stderr for long work, until ``close``.
+    """A progress bar on stderr for long work, shown until ``close``.
 
     The bar is shown only if stderr is a terminal and stdout is a file. Otherwise the records, or
     the output of the pipe's reader, would appear in the middle of the bar.
@@ -154,7 +154,7 @@ class ProgressBar:
         self.close()
 
     def close(self) -> None:
-        """End the bar's line."""
+        """Stop showing the bar, and end its line on stderr."""
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
 

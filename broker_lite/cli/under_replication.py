@@ -19,7 +19,8 @@ NAMED_MAX = 10
 
 
 class FewReplicas(NamedTuple):
-    """``topics`` have fewer replicas than the ``factor`` of a new topic."""
+    """Topics with fewer replicas than a new topic gets. ``factor`` is the replication factor of a
+    new topic."""
 
     topics: list[str]
     factor: int

@@ -71,8 +71,11 @@ class ListenerConfig:
 
     @property
     def is_of_brokers_alone(self) -> bool:
-        """Whether only brokers can connect. True for the inter-broker listener of several, if it
-        requires client certificates: no other listener trusts their CA."""
+        """Whether only brokers can connect to this listener.
+
+        True for the inter-broker listener of a broker with further listeners, if it requires client
+        certificates. No other listener trusts the CA of these certificates.
+        """
         return self.is_inter_broker and self.is_one_of_several and self.requires_certificate
 
     @property

@@ -32,7 +32,7 @@ class ConsoleSettings:
     by_partition: bool = False
     """Serve metrics of partitions, too."""
     hides_payloads: bool = False
-    """Show no keys, values or headers of records."""
+    """Hide the keys, values and headers of all records."""
     allowed_hosts: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
@@ -54,7 +54,7 @@ class ConsoleSettings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The names that a Host header may have."""
+        """The host names that the console accepts in a request's Host header."""
         own = f"[{self.host}]" if ":" in self.host else self.host
         return frozenset(name.lower() for name in (*LOOPBACK_NAMES, own, *self.allowed_hosts))
 

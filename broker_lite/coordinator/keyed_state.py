@@ -94,8 +94,10 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy in progress. ``left`` holds the keys that are still to be written; it is set when
-    ``begin`` is committed.
+    """A copy of the whole state that is being appended to the log.
+
+    ``left`` holds the keys that are still to be written. It is None until the record that begins
+    the copy is committed.
     """
 
     number: int

@@ -77,7 +77,7 @@ class ReadyProcess:
             self._process = None
 
     def close_ready_pipe(self) -> None:
-        """Close the pipe of an abandoned start."""
+        """Close the ready pipe of a process whose start was abandoned."""
         if self._ready is not None:
             self._ready.close()
             self._ready = None

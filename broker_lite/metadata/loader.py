@@ -41,7 +41,7 @@ logger = logging.getLogger("logbus.metadata")
 
 
 class TopicsSnapshot(NamedTuple):
-    """Topics by name, and the sequence of the last change notice that they include."""
+    """Topics by name, and the sequence number of the last change notice that they include."""
 
     topics: Mapping[str, TopicView]
     sequence: int

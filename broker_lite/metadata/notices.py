@@ -77,9 +77,9 @@ class Announcement(NamedTuple):
 class Merged(NamedTuple):
     """The combined content of several notices.
 
-    ``topics``: by topic, the latest state of each changed partition, or None if the state must be
-    read. A topic that changed as a whole has the value None. ``cluster``: whether the cluster
-    changed (``CLUSTER_CHANGED``).
+    ``topics`` has the latest state of each changed partition by topic; None: read the state from
+    ZooKeeper. The value of a topic is None if more than partition states changed. ``cluster``:
+    whether the cluster changed (``CLUSTER_CHANGED``).
     """
 
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]

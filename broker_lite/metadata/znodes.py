@@ -301,7 +301,8 @@ class PendingPart(NamedTuple):
 
 
 class PendingOffsets(NamedTuple):
-    """/consumers/<group>/pending/<part>: offsets to commit if the transaction commits."""
+    """The value of /consumers/<group>/pending/<part>: offsets that are committed if the transaction
+    commits."""
 
     transactional_id: str
     offsets: Mapping[TopicPartition, CommittedOffset]

@@ -55,8 +55,8 @@ class Copy:
         self.position.seek(source_end, epoch)
 
     def record_write(self, piece: RewrittenBatch, offset: int) -> int:
-        """Record that a batch was written at ``offset`` of the target. Return the number of foreign
-        records before it."""
+        """Record that a batch was written at ``offset`` of the target. Return how many records of
+        other producers are between it and the mirror's last copy."""
         foreign = offset - self.known.target_next if self.known.runs else 0
         foreign = max(0, foreign)
         self.foreign += foreign

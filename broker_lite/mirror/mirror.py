@@ -312,8 +312,8 @@ class Mirror:
             self._tolerate(copy, error)
 
     def _tolerate(self, copy: Copy, error: LogbusError) -> None:
-        """Ignore a partition's error for REFUSED_MS. After that, log it, or raise it if the mirror
-        runs ``once``."""
+        """Ignore a partition's retriable error for REFUSED_MS. If the error lasts longer, log it,
+        or raise it if the mirror runs ``once``."""
         now_ms = monotonic_ms()
         copy.refused_since_ms = copy.refused_since_ms or now_ms
         if now_ms - copy.refused_since_ms < REFUSED_MS:

@@ -130,8 +130,8 @@ class MirrorSource:
         return view
 
     def made_of(self, cluster_id: str, view: ClusterView) -> set[str]:
-        """Return the source's topics that a running mirror copies from the cluster
-        ``cluster_id``."""
+        """Return the topics of this source that are copies: a running mirror writes them from the
+        cluster ``cluster_id``."""
         name = positions.name_for(cluster_id)
         if name not in view.topics or not self._has_members(name):
             return set()

@@ -26,10 +26,11 @@ from broker_lite.observing.verdict import Cause, State, causes, partitions, stat
 from broker_lite.server.metrics import Histogram
 
 INTERVAL_S = 5.0
-"""Seconds between two readings."""
+"""Seconds between two readings of the cluster."""
 WHOLE_S = 30.0
-"""Seconds from one whole reading to the next. Only whole readings read sizes, start offsets and
-unread records anew. These change slowly, and take a broker up to half as long as all else.
+"""Seconds from one whole reading to the next. Only whole readings request sizes, start offsets and
+unread records, because these values change slowly. A broker needs up to half as long for them as
+for all other values.
 """
 GROUPS_MS = 5_000
 """Maximum milliseconds to read the groups. Even if ZooKeeper or a broker is down, a reading must

@@ -15,10 +15,11 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import check_crc, read_header, set_max_timestamp
 
 BODY_BYTES_MIN = 1 << 20
-"""Decompressed bytes that a batch of any size may have. By default, sarama sends smaller batches.
-"""
+"""Decompressed bytes that every batch may have, whatever its compressed size. By default, sarama
+sends smaller batches."""
 BODY_RATIO = 16
-"""A larger batch may decompress to at most this many times its compressed size."""
+"""A batch that decompresses to more than BODY_BYTES_MIN may have at most this many times its
+compressed size."""
 _MAGIC_AT = 16
 _BASE_AND_MAX = struct.Struct(">qq")
 _BASE_AND_MAX_AT = 27

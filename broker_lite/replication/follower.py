@@ -98,7 +98,7 @@ class Follower:
         return Truncate(offset)
 
     def stop(self) -> list[Effect]:
-        """End the role."""
+        """End the follower role: cancel the fetch in flight, if there is one."""
         return [] if self.in_flight is None else [StopFetching()]
 
     # Methods that handle the leader's answers.

@@ -358,8 +358,8 @@ class Partition:
         follower = self.role = Follower(
             state,
             self.log,
-            # Without a role of this epoch, assume that an earlier process of this broker fetched in
-            # it.
+            # The leader may have counted a fetch in this leader epoch if this process had no role
+            # before (an earlier process may have fetched), or had a role in the same epoch.
             isinstance(role, Offline) or role.state.leader_epoch == state.leader_epoch,
         )
         return in_order([*follower.begin(), *before])

@@ -178,7 +178,7 @@ class Counter:
 
 
 class Histogram:
-    """Durations by bucket. One thread observes; any thread may read."""
+    """A histogram of durations. One thread calls ``observe``; any thread may read."""
 
     __slots__ = ("counts", "total")
 
@@ -187,7 +187,7 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Add one duration."""
+        """Add one duration to the histogram."""
         self.counts[bisect.bisect_left(SECONDS, seconds)] += 1
         self.total += seconds
 

@@ -134,7 +134,7 @@ class LeaderEpochs:
         return True
 
     def save(self, *, sync: bool = True) -> None:
-        """Replace the epoch file."""
+        """Write all entries to the epoch file, which replaces the former file atomically."""
         lines = [f"{epoch} {offset}" for epoch, offset in self._entries]
         data = encode_lines(lines)
         write_atomic(self._files, self._directory, paths.LEADER_EPOCHS, data, sync=sync)

@@ -233,7 +233,7 @@ class LogManager:
 
     @property
     def stray_count(self) -> int:
-        """The number of strays."""
+        """The number of strays: logs of partitions whose topic is not in the metadata."""
         return len(self._strays.keys)
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:

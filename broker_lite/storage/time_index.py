@@ -42,7 +42,7 @@ class TimeFacts(NamedTuple):
 
 
 class TimeIndex:
-    """The entries of one segment."""
+    """The entries of one segment's time index, in memory."""
 
     __slots__ = ("_offsets", "_timestamps", "base_offset")
 

@@ -83,7 +83,7 @@ class ProducerIdReady(NamedTuple):
 
 
 class ProducerIdFailed(NamedTuple):
-    """No producer id could be reserved."""
+    """The request for a new producer id (``effects.FetchProducerId``) failed with ``error``."""
 
     error: LogbusError
 

@@ -81,8 +81,8 @@ class _Sink:
     """Whether the log refused the head that reopens the sink."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
-    """Tokens of EndBatch requests that wait for the markers, with the latest time of their
-    answer.
+    """Tokens of EndBatch requests that wait for the markers, each with the time (ms) at which the
+    request must be answered.
     """
     timeout_ms: int = 0
     active_ms: int = 0
@@ -400,8 +400,8 @@ class SinkPartition:
         )
 
     def _check_winner(self, event: ev.EndBatch, winner: ProducerPair) -> int:
-        """Return the task of an attempt to commit. Raise an error unless the attempt is open and of
-        this batch.
+        """Return the number of the task whose attempt ``winner`` the driver commits. Raise
+        ProducerFencedError unless the attempt is open and belongs to the batch of ``event``.
         """
         if not self._is_attempt(event, winner):
             raise ProducerFencedError(

@@ -58,7 +58,8 @@ def _topics(*partition: Field) -> Field:
 
 
 def _acl(text: str) -> tuple[Field, ...]:
-    """Return the fields of an ACL, or of an ACL filter, in which texts may be null."""
+    """Return the fields of an ACL, or of an ACL filter. ``text`` is the type of their texts:
+    "string", or "string?" if a text may be null."""
     return (
         ("resource_type", "int8"), ("resource_name", text), ("principal", text), ("host", text),
         ("operation", "int8"), ("permission_type", "int8"),
@@ -179,8 +180,8 @@ CURES: dict[int, str] = {
     76: "use a consumer group with group.protocol=classic",
     88: "set group.protocol=classic",
 }
-"""For an API that is refused, the setting with which its client works. Error messages contain
-it."""
+"""For APIs that the broker refuses, the client setting with which the client works without the API.
+Error messages contain it."""
 
 NEWEST: dict[int, UnservedApi] = {
     38: _of_all(

@@ -42,7 +42,7 @@ from broker_lite.wire.fetch import (
 )
 
 POLL_WAIT_MS = 10_000
-"""Milliseconds for which a leader holds a poll if no end moves."""
+"""Milliseconds for which a leader holds a poll while no log end changes."""
 POLL_PAUSE_MS = 4
 """Milliseconds between a response with new ends and the next poll. So each broker gets at most 250
 polls a second."""

@@ -250,7 +250,8 @@ class MemberShell:
 
 
 def facts_of(view: ClusterView, topics: Sequence[str] | None) -> dict[str, TopicFacts]:
-    """Return, of these topics, those that exist in a metadata view; None: all topics."""
+    """Return the facts of the topics in a metadata view, by name; None: of all topics. Leave out
+    topics that do not exist."""
     names = view.topics if topics is None else topics
     return {
         name: TopicFacts(row.topic_id, len(row.partitions))

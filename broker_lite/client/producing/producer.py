@@ -426,7 +426,7 @@ class Producer:
     # Methods that flush, close and end the producer.
 
     def _end_linger(self, rows: Outcome) -> None:
-        """End the linger of rows that a caller waits for."""
+        """End the linger of rows, because a caller waits for their acknowledgement."""
         if isinstance(rows, OpenRows) and rows.is_open:
             with self._lock:
                 self._seal(rows)
@@ -522,7 +522,7 @@ class Producer:
 
 
 def _already_sent(_: Outcome) -> None:
-    """Do nothing when a caller waits for a chunk, because chunks do not linger."""
+    """Do nothing: a caller waits for an Arrow chunk, and chunks do not linger."""
 
 
 def _size_bytes(columns: Columns) -> int:

@@ -298,7 +298,7 @@ class Logins:
             await self._issuer.refresh()
 
     def watch(self, session: Session, connection: Connection) -> None:
-        """Add the session to those that ``sweep`` checks. ``connection`` is the session's."""
+        """Let ``sweep`` check this session. ``connection`` is the connection of the session."""
         self._sessions[id(session)] = session, connection
 
     def sweep(self) -> None:

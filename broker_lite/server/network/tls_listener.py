@@ -41,8 +41,8 @@ WARNED_BEFORE_END_MS = 30 * DAY
 once a day.
 """
 HANDSHAKE_TURN_S = 0.002
-"""Seconds after which one turn of the event loop starts no further handshake step. A step takes
-about 1 ms.
+"""Seconds for TLS handshakes in one turn of the event loop. After this time the turn starts no
+further handshake step. A step takes about 1 ms.
 """
 
 

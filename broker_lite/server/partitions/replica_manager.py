@@ -581,7 +581,7 @@ class ReplicaManager:
         self.disk.keep(lambda: forget(key, now_ms), done)
 
     def _reapply(self, key: PartitionKey) -> None:
-        """Apply the metadata of one partition again, from the present snapshot."""
+        """Apply the present metadata of one partition again, if it is assigned to this broker."""
         view = self._snapshot.topics_by_id.get(key.topic_id)
         if view is not None and self._is_mine(key):
             self._apply_partition(view, view.partitions[key.partition], self._config_of(view))

@@ -27,7 +27,7 @@ class JoinProtocol(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member of the group, as the leader receives it."""
+    """A member of the group, as JoinGroup reports it to the group leader."""
 
     member_id: str
     group_instance_id: str | None
