@@ -78,7 +78,8 @@ POSITIONAL = {
     ("broker_lite/client/transactions/producer.py", "send"): "the same call in a transaction",
     ("broker_lite/client/transactions/aio_producer.py", "send"): "the same call in a transaction",
 }
-"""Functions that may have more positional parameters: click passes those of a command by name."""
+"""Functions that may have more than five positional parameters, each with the reason. Functions of
+commands may too, because click passes their parameters by name."""
 
 
 def sources() -> list[Path]:

@@ -42,12 +42,12 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos.json"
 FAULTS_PER_TOPIC = 10
 ONE_BROKER = ("leader", "follower", "controller")
 ALL_EVERY = 5
-"""Every Nth fault hits all brokers at once."""
+"""One fault in this many hits all brokers at once."""
 ISOLATED = "isolated"
 ISOLATED_SESSION_MS = "1000"
 WITH_ZOOKEEPER = "leader and ZooKeeper"
 ZOOKEEPER_EVERY = 7
-"""Every Nth kill also kills ZooKeeper, just before the broker."""
+"""One kill in this many also kills ZooKeeper, just before the broker."""
 PAUSE_S_MAX = 8.0
 """Longest pause in seconds; it exceeds the ZooKeeper session timeout."""
 

@@ -486,7 +486,7 @@ def offset_commits_are_not_stored(patch: Patch) -> None:
 
 @plant
 def reassigned_replica_joins_the_isr(patch: Patch) -> None:
-    """Plant a fault: a leader adds a replica to the ISR although it was reassigned meanwhile."""
+    """Plant a fault: a leader adds a replica to the ISR although the replica was reassigned."""
     patch.setattr(
         state_writes,
         "_is_assigned",

@@ -282,7 +282,7 @@ class Producer:
                     raise Violation(f"{client.label}: the client reported {error!r}") from None
 
     async def _transaction(self, client: Transactional) -> bool:
-        """Run one transaction; return False if the process dies meanwhile."""
+        """Run one transaction; return False if the process dies during the transaction."""
         rng = self.rng
         self.attempted.append(await client.begin())
         for _ in range(rng.randint(0, 3)):

@@ -1,4 +1,5 @@
-"""Slow tests of the Spark source; on another cluster, ZooKeeper is down for 20 s meanwhile.
+"""Slow tests of the Spark source. While they run, a ZooKeeper outage of 20 s is tested on another
+cluster.
 
 A new Spark process finds the installed wheel. A query reads on while topics are created and
 deleted. A source is joined with itself. The behaviours are those of Spark's KafkaSourceStressSuite,

@@ -38,7 +38,7 @@ LIBRARY: Mapping[int, Any] = {
 """kafka-python's request class of each API."""
 
 TOPIC, TOPIC_ID, GROUP, TRANSACTIONAL_ID, USER = "topic", "topic_id", "group", "txn", "user"
-"""Kinds of resources that a caller names in a request."""
+"""Kinds of resources whose names the caller gives for a request's fields."""
 
 _RESOURCE_FIELDS = {
     "topics.name": TOPIC, "topic_data.name": TOPIC, "v3_and_below_topics.name": TOPIC,

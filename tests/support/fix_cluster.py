@@ -20,7 +20,8 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """The worker's cluster of three brokers and ZooKeeper. A test must restart what it kills.
+    """The worker's cluster of three brokers and ZooKeeper. A test that kills a process must restart
+    it, because other tests use the same cluster.
 
     The minimum session timeout and the initial rebalance delay are shorter than the defaults, so
     that tests of groups wait less.

@@ -170,7 +170,8 @@ class NativeVerb:
             self._admin(Create(place(GROUP)))
 
     def _claimed(self, words: Words) -> None:
-        """Make a broker claim the group in this ``generation`` before the consumer converts it."""
+        """Let a broker claim the group in ``generation`` just before the consumer converts the
+        group to a native group."""
         self.next_generation = int(words["generation"])
 
     def _claim(self) -> None:

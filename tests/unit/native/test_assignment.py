@@ -85,7 +85,8 @@ def test_pattern_subscriptions_match_topics() -> None:
 
 
 def test_consumer_id_must_be_a_valid_znode_name() -> None:
-    """ZooKeeper fails requests with characters beyond U+FFFF as if it were unreachable."""
+    """Other characters become hyphens. A path with a character beyond U+FFFF would fail as if
+    ZooKeeper were unreachable."""
     for given_id, kept in {
         "my app/1": "my-app-1-host-",
         "ümlaut漢": "ümlaut漢-host-",
