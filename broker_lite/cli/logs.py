@@ -18,7 +18,7 @@ from broker_lite.cli.up_report import LOG
 from broker_lite.errors import NoClusterError
 
 CHECK_SECONDS = 0.2
-"""Seconds between two looks for new lines."""
+"""Seconds between two checks for new lines."""
 CHUNK_BYTES = 64 << 10
 """Bytes of one read of a log file."""
 WORSE = tuple(

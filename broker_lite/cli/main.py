@@ -98,7 +98,7 @@ COMMANDS = {
 """The module and the help line of each command, so that the help loads no module."""
 
 ALIASES = {"group": "groups"}
-"""Other accepted names of commands."""
+"""Other names under which the command line accepts a command."""
 MEANT = {
     "start": "up",
     "stop": "down",

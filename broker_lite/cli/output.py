@@ -86,7 +86,7 @@ class ChangeReport:
         self._rows: list[Row] = []
 
     def add(self, row: Row, text: str) -> None:
-        """Report a change: its row and its sentence."""
+        """Report a change: print ``text``, or keep ``row`` for the output format of the command."""
         self._rows.append(row)
         if self._form is None:
             say(text)

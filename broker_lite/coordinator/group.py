@@ -569,7 +569,11 @@ class Group:
         self._answer_waiting(member, error)
 
     def _after_removals(self, count_before: int) -> None:
-        """Rebalance if members were removed."""
+        """Continue after members may have been removed; there were ``count_before`` members.
+
+        If a member was removed, rebalance. If a rebalance waits for members, check again whether
+        all have joined.
+        """
         if self.state in (State.STABLE, State.COMPLETING):
             if len(self._roster.members) < count_before:
                 self._rebalance()

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 async def _allow_creation() -> None:
-    """Accept every new znode."""
+    """Allow the creation of every znode."""
 
 
 async def replace_value(

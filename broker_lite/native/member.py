@@ -55,7 +55,7 @@ class Readers(Protocol):
     """The streams that read the member's partitions."""
 
     def assign(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
-        """Start to read a partition."""
+        """Start reading a partition at ``start``."""
 
     def revoke(self, stream: int, tp: TopicPartition) -> None:
         """Stop reading a partition, then call ``NativeShell.settled``."""
@@ -65,7 +65,7 @@ class Readers(Protocol):
         commit it."""
 
     def renewed(self) -> None:
-        """Continue, because an expired lease was renewed."""
+        """Return records again, because the expired lease was renewed."""
 
     def refuse(self, error: LogbusError) -> None:
         """Stop, because the member has ended with this error."""
@@ -247,7 +247,7 @@ class NativeShell:
             self._step(event)
 
     async def _restart(self) -> None:
-        """Close the session and open another one."""
+        """Close the ZooKeeper session and open a new session; retry until ZooKeeper answers."""
         store, self._store = self._store, None
         if store is not None:
             await store.close()

@@ -40,7 +40,7 @@ class Recorder:
         self._series: dict[str, Series] = {}
 
     def add(self, values: Iterable[tuple[str, float]]) -> None:
-        """Add one sample."""
+        """Add a sample: the newest value of each series, by name."""
         newest = dict(values)
         self._series = {name: row for name, row in self._series.items() if name in newest}
         for name, value in newest.items():

@@ -204,7 +204,7 @@ class Follower:
         return self.resume()
 
     def tick(self) -> list[Effect]:
-        """Retry a paused operation."""
+        """Retry the operation that a failure paused."""
         self.paused = False
         return self.resume()
 

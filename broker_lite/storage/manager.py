@@ -104,7 +104,7 @@ class LogManager:
         return self._data.is_full
 
     def has_space(self) -> bool:
-        """Return whether the disk has space for appends. If it was full, look again."""
+        """Return whether the disk has space for appends. If it was full, check the disk again."""
         return self._data.has_space()
 
     @property

@@ -71,7 +71,7 @@ TransactionResult = InitResult | AddResult | EndResult
 
 
 class TransactionReply(NamedTuple):
-    """Answer the request with this token."""
+    """Answer the request that has ``token`` with ``result``."""
 
     token: int
     result: TransactionResult

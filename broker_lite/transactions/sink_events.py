@@ -169,7 +169,7 @@ class SinkResult(NamedTuple):
 
 
 class SinkReply(NamedTuple):
-    """Answer the request with this token."""
+    """Answer the request that has ``token`` with ``result``."""
 
     token: int
     result: SinkResult

@@ -323,7 +323,7 @@ class Call(Protocol[ResponseT]):
     VERSION: ClassVar[int]
 
     def encode(self, writer: Writer) -> None:
-        """Write the body."""
+        """Write the body of the request."""
 
     @staticmethod
     def decode(reader: Reader) -> ResponseT:

@@ -81,7 +81,7 @@ class AssignmentQueue:
         return Release(kind is Lose, numbers, {tp: self._grants.get(tp) for tp in tps})
 
     def begin(self, starts: Starts) -> None:
-        """Start pending partitions at these offsets."""
+        """Start reading the pending partitions in ``starts``, at these offsets."""
         for tp in starts.offsets:
             self.pending.pop(tp, None)
         self._collector.begin(*starts)

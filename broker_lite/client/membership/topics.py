@@ -63,7 +63,7 @@ class SubscribedTopics:
         self._others = frozenset(wanted)
 
     def stop_leading(self) -> None:
-        """Stop to lead the group."""
+        """Forget the topics that this member assigned as group leader: it does not lead now."""
         self._led = None
 
     @property

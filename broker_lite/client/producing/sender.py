@@ -49,7 +49,7 @@ REFRESH_GROWTH = 1.125
 """Factor by which each pause grows, up to a second. The pause is an eighth of the time since the
 failure, so the producer lengthens an outage by at most an eighth."""
 GROWING_REFRESHES = 32
-"""Number of pauses that grow. A further growth would exceed a second."""
+"""Number of pauses that grow. After one more growth, the pause would exceed a second."""
 UNREPORTED_REFRESHES = 28
 """Number of metadata requests after which the producer logs a warning, about 2 s after the
 failure."""

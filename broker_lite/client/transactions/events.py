@@ -109,7 +109,8 @@ class DiscardSends(NamedTuple):
 
 
 class CommitOffsets(NamedTuple):
-    """Send the offsets of the present ``OffsetsCall``, after AddOffsetsToTxn in version 1."""
+    """Send the offsets of the present ``OffsetsCall`` with TxnOffsetCommit. With transaction
+    version 1, send AddOffsetsToTxn first."""
 
     identity: ProducerIdentity
     version: int

@@ -134,7 +134,7 @@ class ControllerShell:
     # Methods that elect, depose and resign.
 
     async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
-        """Become controller if there is none, and watch /controller in any case.
+        """Become controller if there is none. In either case set a watch on /controller.
 
         Delete a /controller znode of a previous process of this broker. ``own_epochs`` are the
         broker epochs of this process. Return the seconds until the next candidacy after a

@@ -111,7 +111,7 @@ class ClientQuota:
         return math.floor(self._buckets[CONSUMER_BYTE_RATE].left)
 
     def spend_time(self, seconds: float) -> None:
-        """Count seconds of the broker's processing time."""
+        """Charge ``seconds`` of the broker's processing time to the client's quota."""
         self._spend(REQUEST_PERCENTAGE, seconds * 100)
 
     def answered(self) -> int:

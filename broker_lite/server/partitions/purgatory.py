@@ -68,7 +68,7 @@ class Deadlines:
         return len(self._deadlines)
 
     def add(self, token: int, deadline_ms: int) -> None:
-        """Add a deadline in monotonic milliseconds."""
+        """Add a request with its deadline in monotonic milliseconds."""
         self._deadlines[token] = deadline_ms
         if self._timer is None:
             self._timer = self._loop.call_later(SWEEP_MS / 1000, self._sweep)

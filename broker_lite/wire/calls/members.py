@@ -123,8 +123,8 @@ class SyncGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest:
-    """Send the leader's ``assignments``, and receive this member's. The coordinator answers when
-    the leader has sent them.
+    """Request the member's assignment. The group leader also sends the ``assignments`` of all
+    members. The coordinator answers when the leader has sent them.
     """
 
     API_KEY: ClassVar[int] = ApiKey.SYNC_GROUP

@@ -162,7 +162,7 @@ class RecordTimesResponse(NamedTuple):
 _BYTES_ASKED, _TIME_ASKED = struct.Struct(">iqq"), struct.Struct(">iq")
 """Layouts of the fields after the topic id in a row of each request."""
 _ANSWERED = struct.Struct(">hqq")
-"""Layout of a row of either answer."""
+"""Layout of a row in the answers to OffsetsForBytes and RecordTimes."""
 _BOUNDS = struct.Struct(">qq")
 """Layout of the bounds of one log in tagged field ``TAG_BOUNDS`` of the answer."""
 

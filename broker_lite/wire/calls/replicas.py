@@ -36,7 +36,7 @@ class ElectLeadersResponse(NamedTuple):
 
 
 class TopicPartitions(NamedTuple):
-    """Some partitions of one topic."""
+    """A topic and the ids of its requested partitions."""
 
     name: str
     partitions: tuple[int, ...]
