@@ -1,7 +1,7 @@
 """Protocol rules about damage and lost records, each with a switch that removes the rule.
 
-Only some seeds can detect the removal of a rule. ``under`` gives the options of those seeds. The
-module ``plants`` explains plants.
+Only some seeds can detect the removal of a rule. ``under`` returns the options of those seeds. A
+function that removes a rule is a *plant* (see the module ``plants``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def planted(options: Mapping[str, object]) -> Any:
     return note
 
 
-# The next functions break rules of damaged bits on disk.
+# The next functions remove rules about damaged bits on disk.
 
 
 @planted(ROTS)
@@ -93,7 +93,7 @@ def truncation_in_the_first_batch_moves_the_log_start(patch: Patch) -> None:
     patch.setattr(Log, "_begin_at", there)
 
 
-# The next functions break rules of unclean elections.
+# The next functions remove rules about unclean elections.
 
 
 @planted(LOSES)

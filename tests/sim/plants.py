@@ -68,7 +68,7 @@ def plant(function: Plant) -> Plant:
     return function
 
 
-# The next functions break rules of the high watermark.
+# The next functions remove rules about the high watermark.
 
 
 @plant
@@ -156,7 +156,7 @@ def _reply(leader: Leader, event: Appended) -> list[Effect]:
     return [Reply(event.token, event)]
 
 
-# The next functions break rules of the ISR and of elections.
+# The next functions remove rules about the ISR and elections.
 
 
 @plant
@@ -292,7 +292,7 @@ def rolled_back_directory_registers(patch: Patch) -> None:
     patch.setattr(registration.Registrar, "_check_disk", check_disk)
 
 
-# The next functions break rules of followers.
+# The next functions remove rules that followers obey.
 
 
 @plant
@@ -367,7 +367,7 @@ def fetches_of_old_registrations_count(patch: Patch) -> None:
     patch.setattr(FollowerFetches, "follower", follower)
 
 
-# The next functions break rules of disks and of producer state.
+# The next functions remove rules about disks and producer state.
 
 
 @plant
@@ -429,7 +429,7 @@ def truncation_keeps_producer_state(patch: Patch) -> None:
     patch.setattr(Log, "rebuild_producers", lambda self, now_ms: None)
 
 
-# The next functions break rules of writes to ZooKeeper.
+# The next functions remove rules about writes to ZooKeeper.
 
 
 @plant
@@ -481,7 +481,7 @@ def offset_commits_are_not_stored(patch: Patch) -> None:
     patch.setattr(GroupWriter, "_write", write)
 
 
-# The next functions break rules of reassignments and of consumers' fetches.
+# The next functions remove rules about reassignments and consumers' fetches.
 
 
 @plant

@@ -41,7 +41,7 @@ _BEFORE = len(PLANTS)
 _DECIDED = OPEN_STATES - {TransactionState.ONGOING}
 
 
-# The next functions break rules of the coordinator.
+# The next functions remove rules that the transaction coordinator obeys.
 
 
 @planted(TRANSACTS)
@@ -144,7 +144,7 @@ def deposed_coordinators_decide(patch: Patch) -> None:
     patch.setattr(CoordinatorEpochs, "check", lambda self, partition, epoch: None)
 
 
-# The next functions break rules of the coordinator's state log.
+# The next functions remove rules about the coordinator's state log.
 
 
 @planted(TRANSACTS)
@@ -175,7 +175,7 @@ def state_copies_hold_old_values_of_keys_in_flight(patch: Patch) -> None:
     patch.setattr(KeyedState, "_next_slice", careless)
 
 
-# The next functions break rules of partitions that a transaction writes to.
+# The next functions remove rules about partitions that a transaction writes to.
 
 
 @planted(TRANSACTS)
@@ -198,7 +198,7 @@ def verification_counts_after_a_marker(patch: Patch) -> None:
     patch.setattr(Participant, "verify", careless)
 
 
-# The next functions break rules of logs that hold transactions.
+# The next functions remove rules about logs that hold transactions.
 
 
 @planted(TRANSACTS)
@@ -263,7 +263,7 @@ class _Nothing(OpenTransactions):
         return super().end(producer_id, marker_offset)
 
 
-# The next functions break rules of offsets in transactions.
+# The next functions remove rules about offsets in transactions.
 
 
 @planted(TRANSACTS)
@@ -297,7 +297,7 @@ def committed_offsets_are_read_before_pending_ones(patch: Patch) -> None:
     patch.setattr(GroupOffsets, "fetch_stable", fetch)
 
 
-# The next functions break rules of Spark's exactly-once sink.
+# The next functions remove rules about Spark's exactly-once sink.
 
 
 @planted(TRANSACTS)
