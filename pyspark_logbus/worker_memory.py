@@ -36,5 +36,5 @@ def keep_freed() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl, macOS and Windows lack mallopt.
         return False
-    # Set both: setting either of them stops glibc from adjusting both.
+    # Set both thresholds, because glibc adjusts neither after one of them is set.
     return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES))

@@ -116,7 +116,7 @@ def _lines(runbooks: str) -> Iterator[str]:
     yield "  rules:"
     for alert in ALERTS:
         yield f"  - alert: {alert.name}"
-        # A JSON string is a YAML string.
+        # JSON quotes the expression, because every JSON string is also a YAML string.
         yield f"    expr: {json.dumps(alert.expression)}"
         yield f"    for: {alert.minutes}m"
         yield f"    labels: {{severity: {alert.severity}}}"

@@ -48,7 +48,7 @@ def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
 
     def write(batch: pa.RecordBatch) -> None:
         for row in rows_of(batch):
-            # Pairs, because a record may have several headers of one name.
+            # Write pairs, because a record may have several headers of one name.
             headers = [(pair["key"], _text(pair["value"])) for pair in row["headers"]]
             writer.writerow(
                 (

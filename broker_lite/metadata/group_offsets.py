@@ -632,7 +632,7 @@ class GroupOffsets:
         if not expired:
             return 0
         claim = await self.claim(group)
-        # Half the usual number, because the paths may be long.
+        # Delete half the usual number in one write, because the paths may be long.
         deleted, step = 0, DELETES_PER_WRITE_MAX // 2
         for first in range(0, len(expired), step):
             part = expired[first : first + step]

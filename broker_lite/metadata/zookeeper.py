@@ -357,7 +357,7 @@ class ZooKeeperStore:
         self._client.remove_listener(self._on_state)
         self._loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        # A daemon thread, because asyncio joins the threads of its executor before the process
+        # Use a daemon thread. The process would wait for a thread of asyncio's executor before it
         # exits, and kazoo may wait two thirds of the session timeout for ZooKeeper's answer.
         threading.Thread(
             target=self._end_session, args=(ended.set,), name="zookeeper-close", daemon=True

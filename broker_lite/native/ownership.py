@@ -278,7 +278,9 @@ class Ownership:
             path = znodes.owner_path(self._group, *tp)
             self._write([Delete(path)], lambda _: self._wait(claim))
         else:
-            # The watch on the owner znode wakes the claim, else the retry timer does.
+            # Another member still owns the partition. Claim it again when the watch on the owner
+            # znode fires. If the watch has fired already or never fires, the retry timer ends the
+            # wait.
             self._wait(claim, None if claim.is_over else BACKOFF_MAX_MS)
 
     def _wait(self, claim: PartitionClaim, pause_ms: int | None = None) -> None:
