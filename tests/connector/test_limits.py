@@ -157,7 +157,9 @@ def test_available_now_fails_when_the_log_is_shorter_than_planned(planner, make_
     live = plan._live.now()
     shorter = replace(live.topics[topic], ends={0: OffsetAndEpoch(3, 9)})
     monkeypatch.setattr(plan._live, "now", lambda: replace(live, topics={topic: shorter}))
-    with pytest.raises(DataLossError, match=rf"available offset which is less.*{topic}-0 has 3"):
+    with pytest.raises(
+        DataLossError, match=rf"available offset which is less.*{topic}-0 ends at 3"
+    ):
         plan.latest_offset(first, unlimited=False)
 
 

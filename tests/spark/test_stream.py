@@ -280,7 +280,8 @@ def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, 
         run(old)
     command = [sys.executable, "-P", "-m", "broker_lite", "checkpoint", old, new]
     subprocess.run([*command, "-b", bus.bootstrap_servers], check=True, timeout=60)
-    assert f"{topic}-0: 6 -> 6" in capfd.readouterr().out
+    first_offset = json.loads(capfd.readouterr().out)["offsets"][0]
+    assert first_offset == {"source": 0, "topic": topic, "partition": 0, "kafka": 6, "logbus": 6}
     queries.fill(topic, 3)
     run(new)
     assert seen == first | {2: [(0, 5), (1, 4)]}

@@ -172,7 +172,7 @@ def test_a_newer_producer_fences_the_older_one(bus: Bus, servers: str, topic: st
     first.send(topic, "of the first").result()
     second.begin()
     second.send(topic, "of the second").result()
-    with pytest.raises(FencedError, match=f"transactional id '{name}' is over"):
+    with pytest.raises(FencedError, match=f"transactional id '{name}' cannot continue"):
         first.commit()
     second.commit()
     with pytest.raises(FencedError):
