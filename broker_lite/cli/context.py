@@ -66,6 +66,11 @@ def cluster_options(command: F) -> F:
         is_named = bool(values["bootstrap_servers"] or values["zookeeper"])
         if context_name and is_named:
             raise click.UsageError("--context names the cluster; leave -b and --zookeeper out")
+        if client_config and not (is_named or context_name):
+            from broker_lite.client.client_config import servers_of_file
+
+            values["bootstrap_servers"] = servers_of_file(Path(client_config)) or None
+            is_named = bool(values["bootstrap_servers"])
         from broker_lite.cli.contexts import choose
 
         chosen = choose(context_name, is_named)
@@ -87,7 +92,8 @@ def cluster_options(command: F) -> F:
         "-F",
         "--client-config",
         type=click.Path(exists=True, dir_okay=False),
-        help="File with security.protocol, sasl.username, … Default: LOGBUS_CLIENT_CONFIG.",
+        help="File with bootstrap.servers, security.protocol, sasl.username, … Default: "
+        "LOGBUS_CLIENT_CONFIG.",
     )(cast(F, on_cluster))
     with_context = click.option(
         "--context",
@@ -103,7 +109,7 @@ def cluster_options(command: F) -> F:
         "-b",
         "--bootstrap-servers",
         metavar="HOST:PORT,…",
-        help="Bootstrap brokers. Default: the context, LOGBUS_BOOTSTRAP_SERVERS, "
+        help="Bootstrap brokers. Default: the file of -F, the context, LOGBUS_BOOTSTRAP_SERVERS, "
         "LOGBUS_ZOOKEEPER, or the cluster that 'logbus up' last started.",
     )(with_zookeeper)
 

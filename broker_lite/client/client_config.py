@@ -117,6 +117,12 @@ def security_of_file(path: Path) -> ClientSecurity:
     return _security_in(path, _options_of_file(path))
 
 
+def servers_of_file(path: Path) -> str:
+    """Return ``bootstrap.servers`` of a file, or "" if the file does not name a cluster. Raises
+    InvalidConfigError with the file's name."""
+    return _options_of_file(path).get("bootstrap.servers", "")
+
+
 def _options_of_file(path: Path) -> dict[str, str]:
     try:
         text = path.read_text("utf-8")

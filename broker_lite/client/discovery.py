@@ -20,6 +20,7 @@ from broker_lite.client.client_config import (
     is_chosen,
     security_of_environment,
     security_of_file,
+    servers_of_file,
 )
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError, NoClusterError
@@ -46,7 +47,8 @@ def resolve(
     """Return the bootstrap brokers as ``host:port,host:port``.
 
     The first source with a value wins: ``bootstrap_servers``, ``zookeeper`` (its broker registry),
-    LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, the cluster that ``logbus up`` started last.
+    LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, ``bootstrap.servers`` in the file that
+    LOGBUS_CLIENT_CONFIG names, the cluster that ``logbus up`` started last.
 
     Raises NoClusterError if no source has a value, InvalidConfigError for a malformed address or
     for both arguments, and CoordinationUnavailableError if ZooKeeper does not answer.
@@ -65,6 +67,10 @@ def resolve(
         return join(parse_endpoints(env[ENV_BOOTSTRAP], ENV_BOOTSTRAP))
     if env.get(ENV_ZOOKEEPER):
         return join(brokers_in_zookeeper(env[ENV_ZOOKEEPER]))
+    file = env.get(VARIABLE)
+    servers = servers_of_file(Path(file)) if file else ""
+    if servers:
+        return join(parse_endpoints(servers))
     found = read_cluster(last_cluster_path(env))
     if found and found.get("bootstrap_servers"):
         return join(parse_endpoints(str(found["bootstrap_servers"])))

@@ -7,9 +7,11 @@ import shlex
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from broker_lite.cli import contexts
+from broker_lite.cli.context import cluster_options
 from broker_lite.cli.main import run
 from broker_lite.client.client_config import chosen_security, security_of_environment
 from broker_lite.client.discovery import security_for
@@ -85,6 +87,32 @@ def test_context_is_chosen_in_the_documented_order(
     assert name() == "dev"
     assert name("prod") == "prod"
     assert name(is_named=True) is None
+
+
+def test_bootstrap_servers_in_the_file_of_f_name_the_cluster(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: a command with ``-F`` wrote to the cluster of ``logbus up`` instead."""
+
+    @click.command()
+    @cluster_options
+    def cluster(bootstrap_servers: str | None, zookeeper: str | None) -> None:
+        click.echo(f"{bootstrap_servers} {zookeeper}")
+
+    def named(*given: str) -> str:
+        cluster.main(given, standalone_mode=False)
+        return capsys.readouterr().out.strip()
+
+    file = home / "client.conf"
+    file.write_text("bootstrap.servers=file:1\n")
+    assert run(["context", "use", "dev"]) == 0
+    capsys.readouterr()
+    assert named() == "None z:2181/logbus"
+    assert named("-F", str(file)) == "file:1 None"
+    assert named("-F", str(file), "-b", "given:1") == "given:1 None"
+    assert named("-F", str(file), "--context", "dev") == "None z:2181/logbus"
+    file.write_text("client.id=app\n")
+    assert named("-F", str(file)) == "None z:2181/logbus"
 
 
 def test_dry_run_of_a_deletion_keeps_the_context(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,12 @@ def test_discovery_uses_sources_in_the_documented_order(
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"bootstrap_servers": "last:1", "zookeeper": "z"}))
     assert resolve(environment=environment) == "last:1"
+    file = tmp_path / "client.conf"
+    environment["LOGBUS_CLIENT_CONFIG"] = str(file)
+    file.write_text("client.id=app\n")
+    assert resolve(environment=environment) == "last:1"
+    file.write_text("bootstrap.servers=file:1,file:2\n")
+    assert resolve(environment=environment) == "file:1,file:2"
     environment["LOGBUS_ZOOKEEPER"] = "z:2181/logbus"
     assert resolve(environment=environment) == "zk-found:1"
     environment["LOGBUS_BOOTSTRAP_SERVERS"] = "env:1"
