@@ -42,6 +42,7 @@ A change of the simulator changes what a seed tests, so each fault also has its 
 KEPT_TRANSACTIONS = {
     9401061: "a log truncated to a snapshot listed aborted transactions beyond its end",
     700159: "the next run ended a sink's slot again because the log lacked its release",
+    6000978: "the start of an old copy of a disk made the checker forget a truncation",
 }
 """Seeds with transactions and a sink that once failed, and why."""
 TWICE = range(8)
@@ -75,7 +76,7 @@ def test_seeds_of_earlier_failures_pass(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", KEPT_TRANSACTIONS)
 def test_seeds_of_earlier_failures_of_transactions_pass(seed: int) -> None:
-    options = TRANSACTIONS if seed > 9_000_000 else {"transacts": True}
+    options = TRANSACTIONS if seed > 6_000_000 else {"transacts": True}
     outcome = scenario.run(seed, **options)
     assert outcome.counts["committed transactions"] > 0
 
