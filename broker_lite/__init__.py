@@ -2,7 +2,7 @@
 
 A layer may import only the layers to its left:
 
-    model → errors → config → record | wire | security → net
+    model | lazy_names → errors → config → record | wire | security → net
           → storage | replication | coordinator | transactions → metadata → client → native
           → bus → mirror → server → local → observing → console → cli
 

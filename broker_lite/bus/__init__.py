@@ -6,8 +6,9 @@ cluster. Importing this package imports neither pyarrow, numpy, asyncio nor kazo
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from broker_lite.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from broker_lite.bus.aio import AsyncBus, aconnect
@@ -17,15 +18,4 @@ _HOMES = {"AsyncBus": "aio", "Bus": "blocking", "aconnect": "aio", "connect": "b
 
 __all__ = ["AsyncBus", "Bus", "aconnect", "connect"]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -8,8 +8,9 @@ imports pyarrow, numpy, asyncio and kazoo on the first use of a name that needs 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from broker_lite.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
@@ -66,15 +67,4 @@ __all__ = [
     "read_range",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

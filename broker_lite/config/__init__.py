@@ -8,8 +8,9 @@ package imports the module of a name on its first use, because the classes take 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from broker_lite.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from broker_lite.config.broker import BrokerConfig
@@ -73,15 +74,4 @@ __all__ = [
     "value_text",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
