@@ -6,7 +6,6 @@ kazoo's own TLS also trusts the operating system's CAs, and by default checks no
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from socket import socket
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from broker_lite.config.broker import BrokerConfig
 from broker_lite.errors import InvalidConfigError
 from broker_lite.net.contexts import load_certificate, trust
+from broker_lite.net.loopback import is_loopback
 
 ENABLE = "zookeeper.ssl.client.enable"
 TLS_ENABLE = f"{ENABLE}=true"
@@ -94,11 +94,7 @@ def _remote_host(address: str) -> str:
     """
     for part in address.partition("/")[0].split(","):
         host = part.strip().rpartition(":")[0].strip("[]")
-        try:
-            is_loopback = ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            is_loopback = host == "localhost"
-        if not is_loopback:
+        if not is_loopback(host):
             return host
     return ""
 

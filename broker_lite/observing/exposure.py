@@ -3,9 +3,9 @@ ZooKeeper servers are too old. Pure."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Collection, Mapping
 
+from broker_lite.net.loopback import is_loopback
 from broker_lite.observing.verdict import Cause
 
 ZOOKEEPER_MIN = (3, 9, 5)
@@ -29,9 +29,9 @@ def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: i
     accounts on this machine. Without such accounts, an open cluster on loopback has no cause.
     """
     if not all(map(is_loopback, hosts)):
-        who, cure = "other machines", "follow 'Secure several machines' in the documentation"
+        users, cure = "other machines", "follow 'Secure several machines' in the documentation"
     elif accounts:
-        who = f"{accounts} other account{'s' if accounts > 1 else ''} of this machine"
+        users = f"{accounts} other account{'s' if accounts > 1 else ''} of this machine"
         cure = "stop the cluster (logbus down), then start it with: logbus up --secure"
     else:
         return None
@@ -47,7 +47,7 @@ def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: i
         text if len(ids) == len(settings) else f"{text} (broker {', '.join(map(str, ids))})"
         for text, ids in found.items()
     ]
-    return Cause("warning", "access", f"open to {who}: {', '.join(rows)}", cure)
+    return Cause("warning", "access", f"open to {users}: {', '.join(rows)}", cure)
 
 
 def zookeeper_cause(host: str, version: tuple[int, ...], *, has_tls: bool) -> Cause | None:
@@ -59,11 +59,3 @@ def zookeeper_cause(host: str, version: tuple[int, ...], *, has_tls: bool) -> Ca
     lowest = ".".join(map(str, ZOOKEEPER_MIN))
     text = f"{host} runs {'.'.join(map(str, version))}, before {lowest} (CVE-2026-24281)"
     return Cause("warning", "ZooKeeper", text, f"upgrade ZooKeeper to {lowest} or later")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is ``localhost`` or an address of the loopback interface."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

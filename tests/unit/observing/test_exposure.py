@@ -15,7 +15,7 @@ OPEN = {"authorizer": "off", "listeners.insecure.allow": "false", "zookeeper.aut
 
 
 @pytest.mark.parametrize(
-    ("hosts", "accounts", "who"),
+    ("hosts", "accounts", "users"),
     [
         ({"127.0.0.1", "::1", "localhost"}, 0, None),
         ({"127.0.0.1"}, 1, "1 other account of this machine"),
@@ -25,15 +25,15 @@ OPEN = {"authorizer": "off", "listeners.insecure.allow": "false", "zookeeper.aut
     ],
 )
 def test_open_cluster_cause_names_who_can_reach_it(
-    hosts: set[str], accounts: int, who: str | None
+    hosts: set[str], accounts: int, users: str | None
 ) -> None:
     cause = exposure_cause({1: OPEN, 2: OPEN}, hosts, accounts)
-    if who is None:
+    if users is None:
         assert cause is None
         return
     assert cause is not None and cause.state == "warning"
-    assert cause.found == f"open to {who}: authorizer=off, zookeeper.auth.file=(empty)"
-    assert ("logbus up --secure" in cause.cure) is ("account" in who)
+    assert cause.found == f"open to {users}: authorizer=off, zookeeper.auth.file=(empty)"
+    assert ("logbus up --secure" in cause.cure) is ("account" in users)
 
 
 def test_exposure_cause_names_each_open_setting_with_its_brokers() -> None:
