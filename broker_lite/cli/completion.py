@@ -21,7 +21,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from broker_lite.cli import contexts
-from broker_lite.cli.contexts import VARIABLE, choose
+from broker_lite.cli.contexts import VARIABLE, choose_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +32,8 @@ ANSWER_SECONDS = 0.15
 """Maximum seconds to wait for brokers. With Python's start, a completion then takes 300 ms."""
 NAMES_MAX = 10_000
 """Maximum topics or groups that completion offers."""
+_CLUSTER_OPTIONS = ("bootstrap_servers", "zookeeper", "context_name", "client_config")
+"""The parameters of ``choose_cluster``, which are options of the typed command."""
 
 
 class ClusterName(click.ParamType[str]):
@@ -115,15 +117,12 @@ def names(kind: str, params: Mapping[str, Any]) -> list[str]:
 def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:
     from broker_lite.cli.context import open_admin, using_security
 
-    servers, zookeeper = params.get("bootstrap_servers"), params.get("zookeeper")
-    chosen = choose(params.get("context_name"), bool(servers or zookeeper))
-    if chosen is not None:
-        if chosen.password_command:
-            return []  # A password command may ask the user for input.
-        servers, zookeeper = chosen.bootstrap_servers or None, chosen.zookeeper or None
+    cluster = choose_cluster(*map(params.get, _CLUSTER_OPTIONS))
+    if cluster.context is not None and cluster.context.password_command:
+        return []  # A password command may ask the user for input.
     with (
-        using_security(params.get("client_config"), chosen),
-        open_admin(servers, zookeeper) as admin,
+        using_security(params.get("client_config"), cluster.context),
+        open_admin(cluster.bootstrap_servers, cluster.zookeeper) as admin,
     ):
         if kind == "topic":
             return sorted(admin.cluster().topics)[:NAMES_MAX]
@@ -131,13 +130,13 @@ def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:
 
 
 def _cache_file(kind: str, params: Mapping[str, Any]) -> Path:
-    from broker_lite.client import discovery
+    from broker_lite.client import client_config, discovery
 
-    options = ("bootstrap_servers", "zookeeper", "context_name", "client_config")
-    variables = (discovery.ENV_BOOTSTRAP, discovery.ENV_ZOOKEEPER, VARIABLE)
-    cluster: list[object] = [params.get(name) for name in options]
+    variables = (discovery.ENV_BOOTSTRAP, discovery.ENV_ZOOKEEPER, VARIABLE, client_config.VARIABLE)
+    cluster: list[object] = [params.get(name) for name in _CLUSTER_OPTIONS]
     cluster += [os.environ.get(name) for name in variables]
-    for path in (contexts.path(), discovery.last_cluster_path()):
+    file = Path(params.get("client_config") or os.environ.get(client_config.VARIABLE, ""))
+    for path in (contexts.path(), discovery.last_cluster_path(), file):
         with contextlib.suppress(OSError):
             cluster.append(path.stat().st_mtime_ns)
     key = hashlib.sha256(repr([kind, *cluster]).encode("utf-8", "surrogateescape")).hexdigest()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from broker_lite.cli.contexts import CONTEXT
+from broker_lite.cli.contexts import CONTEXT, choose_cluster
 from broker_lite.errors import LogbusError, ReadOnlyContextError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
@@ -66,19 +66,16 @@ def cluster_options(command: F) -> F:
         is_named = bool(values["bootstrap_servers"] or values["zookeeper"])
         if context_name and is_named:
             raise click.UsageError("--context names the cluster; leave -b and --zookeeper out")
-        if client_config and not (is_named or context_name):
-            from broker_lite.client.client_config import servers_of_file
-
-            values["bootstrap_servers"] = servers_of_file(Path(client_config)) or None
-            is_named = bool(values["bootstrap_servers"])
-        from broker_lite.cli.contexts import choose
-
-        chosen = choose(context_name, is_named)
-        if chosen is not None:
-            _require_reading(chosen)
-            values["bootstrap_servers"] = chosen.bootstrap_servers or None
-            values["zookeeper"] = chosen.zookeeper or None
-        with using_security(client_config, chosen):
+        cluster = choose_cluster(
+            values["bootstrap_servers"], values["zookeeper"], context_name, client_config
+        )
+        if cluster.context is not None:
+            _require_reading(cluster.context)
+        values |= {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "zookeeper": cluster.zookeeper,
+        }
+        with using_security(client_config, cluster.context):
             try:
                 return command(*args, **values)
             except LogbusError as error:

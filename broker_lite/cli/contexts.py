@@ -21,13 +21,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
 
 from broker_lite.client import discovery
-from broker_lite.client.client_config import JAAS, security_of
+from broker_lite.client.client_config import JAAS, security_of, servers_of_file
 from broker_lite.config.client_security import KEYS, NO_SECURITY, PASSWORD, ClientSecurity
 from broker_lite.errors import ContextNotFoundError, InvalidConfigError
 
@@ -122,6 +122,32 @@ def path(environment: Mapping[str, str] | None = None) -> Path:
     env = os.environ if environment is None else environment
     root = env.get("XDG_CONFIG_HOME")
     return (Path(root) if root else Path.home() / ".config") / "logbus" / FILE
+
+
+class ChosenCluster(NamedTuple):
+    """The addresses of a command's cluster, and the context that they come from. Without addresses
+    the environment or the last ``logbus up`` names the cluster."""
+
+    bootstrap_servers: str | None
+    zookeeper: str | None
+    context: Context | None = None
+
+
+def choose_cluster(
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    context_name: str | None,
+    client_config: str | None,
+) -> ChosenCluster:
+    """Return the cluster that the options of a command name. The first of these that is given
+    decides: -b or --zookeeper, --context, ``bootstrap.servers`` in the file of -F, the context of
+    ``choose``. Raises as ``choose`` does."""
+    if client_config and not (bootstrap_servers or zookeeper or context_name):
+        bootstrap_servers = servers_of_file(Path(client_config)) or None
+    chosen = choose(context_name, bool(bootstrap_servers or zookeeper))
+    if chosen is None:
+        return ChosenCluster(bootstrap_servers, zookeeper)
+    return ChosenCluster(chosen.bootstrap_servers or None, chosen.zookeeper or None, chosen)
 
 
 def choose(

@@ -83,6 +83,16 @@ def test_completion_does_not_wait_for_a_silent_broker(monkeypatch: pytest.Monkey
         assert completion.names("group", params) == []
 
 
+def test_completion_asks_the_cluster_that_the_file_of_f_names(tmp_path: Path) -> None:
+    """Regression: completion sent the login of the file to the cluster of ``logbus up``."""
+    file = tmp_path / "client.conf"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10.0)
+        file.write_text(f"bootstrap.servers=127.0.0.1:{server.getsockname()[1]}\n")
+        assert completion.names("topic", {"client_config": str(file)}) == []
+        server.accept()[0].close()
+
+
 def test_completion_does_not_run_the_password_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
