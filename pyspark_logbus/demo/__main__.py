@@ -55,8 +55,8 @@ def main(
         raise click.ClickException(f"{file} cannot be read: {error}") from None
     except PySparkException as error:
         # The first line is the error. The other lines are the query's plan.
-        told = str(error).partition("=== Streaming Query ===")[0].strip()
-        raise click.ClickException(told) from None
+        reason = str(error).partition("=== Streaming Query ===")[0].strip()
+        raise click.ClickException(reason) from None
     if form is not None:
         totals = {"lines": done.lines, "agrees": done.agrees, **done.totals}
         output.show_one(totals | {"kinds": dict(done.kinds), "seconds": done.seconds}, form)
