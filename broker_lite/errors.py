@@ -277,7 +277,8 @@ class SecurityDisabledError(LogbusError):
 
 
 class OperationNotAttemptedError(LogbusError):
-    """The broker did not carry out a row of a request, because another row of it failed."""
+    """The broker did not carry out this row of a request, because another row of the request
+    failed."""
 
     code, name = 55, "OPERATION_NOT_ATTEMPTED"
 
@@ -413,8 +414,8 @@ class BrokerIdNotRegisteredError(LogbusError):
 
 
 class InconsistentClusterIdError(LogbusError):
-    """A data directory, a broker or a client belongs to another cluster than the one that it uses
-    now."""
+    """Two ids of a cluster differ: the id that a data directory, broker or client has stored, and
+    the id of the cluster to which it connects."""
 
     code, name = 104, "INCONSISTENT_CLUSTER_ID"
 

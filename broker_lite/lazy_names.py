@@ -1,6 +1,6 @@
-"""Names of a package that are imported on their first use.
+"""Import the modules of a package on the first use of their names.
 
-A package whose modules take long to import offers their names without importing the modules::
+A package whose modules are slow to import offers its names without importing the modules::
 
     __getattr__, __dir__ = lazy_names(__name__, {"Bus": "blocking"})
 """

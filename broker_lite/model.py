@@ -21,7 +21,7 @@ FIRST_EPOCH = 0
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 NO_TRANSACTION = -1
-"""The transaction number in a message whose sender does not know the number."""
+"""The transaction number in a message whose sender does not know the number of its transaction."""
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
@@ -41,7 +41,7 @@ INTERNAL_PREFIX = "__"
 """Prefix of the names of internal topics. No topic pattern of a group matches them."""
 
 TRANSACTION_STATE = "__transaction_state"
-"""The topic in which transaction coordinators keep their state. Only brokers write it."""
+"""The internal topic in which transaction coordinators store their state. Only brokers write it."""
 
 NAME_LENGTH_MAX = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -105,10 +105,10 @@ class CommittedOffset(NamedTuple):
 
 
 class LogBounds(NamedTuple):
-    """The readable offsets of a log, ``start`` to ``end`` (exclusive).
+    """The start offset and the end offset (exclusive) of a log's readable records.
 
-    Spark's planner also asks how far a number of bytes reaches. ``reach_end`` is the end offset of
-    that range, a batch boundary; ``reach_bytes`` is its size in the log.
+    Spark's planner also requests the end of the range that a number of bytes covers. ``reach_end``
+    is that end offset, a batch boundary. ``reach_bytes`` is the range's size in the log.
     """
 
     start: int
@@ -195,8 +195,8 @@ class LeaderAndIsr:
 
 
 class UnreadableZnode(NamedTuple):
-    """A znode of a user, an access control list or quotas that a broker cannot read. ``cure`` is
-    the effect and the next step, as sentences."""
+    """A znode that a broker cannot read: of a user, an access control list or quotas. ``cure`` has
+    sentences with the effect and the next step."""
 
     path: str
     reason: str

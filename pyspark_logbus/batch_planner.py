@@ -39,7 +39,7 @@ def plan_batch(options: ReadOptions) -> list[Task]:
 
 
 def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> SourceOffset:
-    """Return the end offsets, each at most the log's end.
+    """Return the end offsets of the batch, limited to the end offsets of the logs.
 
     Raises DataLossError for an end beyond the log's end. With failOnDataLoss=false it logs a
     warning and uses the log's end.
@@ -73,8 +73,11 @@ def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> 
 def _check_order(
     options: ReadOptions, reader: OffsetReader, start: SourceOffset, end: SourceOffset
 ) -> None:
-    """Raise for a start that is after its end, unless the records in between were deleted: that
-    range is empty."""
+    """Raise InvalidConfigError if a partition's start is after its end.
+
+    If the records before the start were deleted, the start may lie after the end: the partition's
+    range is then empty.
+    """
     first, last = options.starting, options.ending
     if (
         isinstance(first, offsets.GlobalTime)

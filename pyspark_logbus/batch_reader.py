@@ -1,8 +1,9 @@
 """The reader of a batch query, which looks up its offsets once, at the first action.
 
-Spark calls ``partitions()`` once for each ``load()``, and all actions of the DataFrame read these
-ranges. So ``latest`` is the log's end at the first action. Spark's Kafka source, in contrast, looks
-up the offsets again at each action. Spark pickles the reader for executors, which call ``read``.
+Spark calls ``partitions()`` once for each ``load()``, and all actions of the DataFrame read the
+ranges of that call. So ``latest`` means the log's end at the first action. Spark's Kafka source, in
+contrast, looks up the offsets again at each action. Spark pickles the reader for executors, which
+call ``read``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LogbusReader(DataSourceReader):
-    """The reader of the records between a batch query's start and end offsets."""
+    """The reader of a batch query, for the records between its start and end offsets."""
 
     def __init__(self, options: ReadOptions | None, plan: ReadPlan) -> None:
         self._options = options

@@ -18,11 +18,12 @@ from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 
 BYTES_THREADS = 4
-"""Maximum number of threads. One sends the current lookup. Others may still wait for deleted topics
-until their requests time out."""
+"""Maximum number of threads that look up sizes. One thread runs the current lookup. Other threads
+may still wait for responses about deleted topics."""
 
 Reach = dict[TopicPartition, tuple[int, int]]
-"""By partition, a request (start offset, bytes to read) or its result (end offset, bytes read)."""
+"""By partition, either a request (start offset, bytes to read) or its result (end offset, bytes
+read)."""
 
 
 class BytesLimit:
@@ -37,11 +38,13 @@ class BytesLimit:
     def within(
         self, start: SourceOffset, end: SourceOffset, live: Live, *, patience_s: float | None
     ) -> SourceOffset:
-        """Return ``end``, limited to the bytes that a batch from ``start`` may read.
+        """Return the batch's end offset: ``end``, or an earlier offset if the batch would exceed
+        maxBytesPerTrigger.
 
         Returns ``start`` if the brokers have not answered after ``patience_s`` seconds. A later
         call uses their answer. With ``patience_s`` None the call waits for the brokers, and raises
-        their error. ``live`` shows which topics were deleted, for which the call never waits.
+        their error. ``live`` shows which topics were deleted. The call does not wait for deleted
+        topics.
         """
         asked = self._asked
         if (
@@ -66,7 +69,7 @@ class BytesLimit:
         return start if plan.same_place(start, capped) else capped
 
     def close(self) -> None:
-        """Stop without waiting for requests in flight."""
+        """Stop the lookup threads without waiting for requests in flight."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -29,11 +29,11 @@ this file. With None, each process finds its own settings with ``security_for``.
 
 
 DERIVED_S = 30.0
-"""Seconds for which ``for_tasks`` returns the same keys. Spark plans a sink for every micro-batch,
-and a login for each would be slow."""
+"""Seconds for which ``for_tasks`` caches the derived keys. Spark plans a sink for every
+micro-batch, and a login for each would be slow."""
 
 _warned: set[str] = set()
-"""Users for whom ``for_tasks`` has logged that tasks carry their password."""
+"""Users for whom ``for_tasks`` has already warned that tasks carry their password."""
 _derived: dict[tuple[str, ClientSecurity], tuple[float, ClientSecurity]] = {}
 
 

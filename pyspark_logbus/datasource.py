@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark_logbus.writers import LogbusStreamWriter, LogbusWriter
 
 OLDEST_SPARK = (4, 2)
-"""The oldest version of Spark with this interface of Python sources: 4.2."""
+"""The oldest version of Spark with the Python data source interface that logbus uses: 4.2."""
 RESOLVED_S = 60.0
 """Seconds for which ``resolve_once`` caches broker addresses. Spark plans a sink for every
 micro-batch, and a lookup for each would be slow."""

@@ -21,8 +21,8 @@ HIDE = "SPARK_HIDE_TRACEBACK"
 
 
 class RefusedWhilePickledError(pickle.PickleError):
-    """An error of logbus in ``__getstate__``. Spark's pickler lets only a PickleError pass, and
-    replaces any other exception by a PicklingError of its own."""
+    """A pickle error in place of a LogbusError that ``__getstate__`` raised. Spark's pickler passes
+    on a PickleError, and replaces any other exception by its own PicklingError."""
 
 
 @contextmanager

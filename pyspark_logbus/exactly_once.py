@@ -39,7 +39,7 @@ REPLAY_MISMATCHES = (SinkAheadOfCheckpointError, SinkRowsDifferError)
 
 
 class TaskIdentity(NamedTuple):
-    """The identity of a task attempt: the sink, the run of the query, and Spark's numbers of the
+    """The identity of a task attempt: the sink, the run of the query, and Spark's numbers for the
     batch, the task and the attempt."""
 
     sink: str
@@ -101,7 +101,8 @@ def stream_identity(options: WriteOptions) -> TaskIdentity:
 
 
 def write_identity(write: BatchWrite) -> TaskIdentity:
-    """Return the identity of this task of a ``df.write``."""
+    """Return the identity of this task attempt of a ``df.write``, with Spark's numbers for the task
+    and the attempt."""
     context = _context()
     return TaskIdentity(*write, context.partitionId(), context.taskAttemptId())
 
@@ -176,10 +177,11 @@ def abort(
 
 
 def abort_attempt(options: WriteOptions, identity: TaskIdentity, producer: tuple[int, int]) -> None:
-    """Abort this task's failed attempt, so that its records do not hold back readers.
+    """Abort this task's failed attempt, so that its open transaction does not hold back
+    read_committed consumers.
 
-    The driver gets no message of the attempt, so no commit includes it. If the abort fails, the
-    attempt ends with its batch.
+    Spark sends the driver no message of a failed attempt, so no commit includes the attempt. If
+    this abort fails, the attempt ends with its batch.
     """
     try:
         _end(options, identity, is_commit=False, winners=(producer,), timeout_ms=ABORT_ATTEMPT_MS)

@@ -48,8 +48,8 @@ def warn_if_silent(servers: str, seconds: float) -> Iterator[None]:
 
 
 class Silence:
-    """Warns when the brokers of a running query stop answering. Spark shows no error then, because
-    the query waits."""
+    """A detector of brokers that stop answering a running query. It logs a warning, because Spark
+    shows no error while the query waits."""
 
     def __init__(self, servers: str, monotonic: Callable[[], float]) -> None:
         self._servers = servers
@@ -61,8 +61,8 @@ class Silence:
     def check(self, problem: LogbusError | None, *, is_known: bool) -> None:
         """Warn if brokers have not answered for too long.
 
-        ``is_known`` says whether they have answered this query before. ``problem`` is the current
-        error, or None. An error that a broker returned counts as an answer.
+        ``is_known`` says whether brokers have answered this query before. ``problem`` is the
+        current error, or None. An error that a broker returned counts as an answer.
         """
         if is_known and not isinstance(problem, NoBrokersError):
             if self._has_warned:

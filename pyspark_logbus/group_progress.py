@@ -28,12 +28,12 @@ log = logging.getLogger("pyspark_logbus")
 LEASE_MS = 15_000
 RENEW_MS = 5_000
 RETRY_MS = 1_000
-"""Milliseconds until a lease expires, between its renewals, and before a failed commit is
-retried."""
+"""Times in milliseconds: the life of a lease, the pause between its renewals, and the pause before
+a failed commit is retried."""
 
 
 class Offsets(Protocol):
-    """The part of ``Admin`` that this module uses."""
+    """The methods of ``Admin`` that this module calls."""
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -76,12 +76,12 @@ class GroupProgress:
         self._holder = ""
         self._holder_until_ms = 0
         self._holder_runs = False
-        """Whether the holder renewed its lease while this query waited for the lease to expire. The
-        holder is then a running query."""
+        """Whether the lease's holder renewed it while this query waited for its expiry. The renewal
+        shows that the holder is a running query."""
         self._problem = ""
         self._replaced: dict[str, str] = {}
-        """Recreated topics for which the coordinator refused offsets, with the refused topic
-        ids."""
+        """By name, each recreated topic for which the coordinator refused offsets, with the topic
+        id in the refused offsets."""
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -127,8 +127,8 @@ class GroupProgress:
 
     @property
     def state(self) -> str:
-        """Return ``published``, ``pending``, ``held by another query``, ``not published: …`` for
-        recreated topics, or the error."""
+        """Return the state of publication: ``published``, ``pending``, ``held by another query``,
+        ``not published: …`` for recreated topics, or the text of the last error."""
         if self._holder:
             return f"held by another query ({self._holder})"
         if self._problem:
@@ -178,8 +178,8 @@ class GroupProgress:
         return self._renew_ms
 
     def _turn(self, wanted: SourceOffset | None, *, release: bool) -> None:
-        """Publish ``wanted`` once. Store an error for ``state`` and the next attempt, without
-        raising it."""
+        """Commit the offsets ``wanted`` to the group once. Store an error for ``state``, without
+        raising it. The next turn tries again."""
         if wanted is None:
             return
         try:
@@ -205,8 +205,8 @@ class GroupProgress:
     def _acquire(self, wanted: SourceOffset) -> bool:
         """Acquire the lease, and return whether this query has it.
 
-        If no other query has a lease, commit one and read it back: of two queries that commit at
-        once, the last one has the lease.
+        If no other query has a lease, this method commits a lease and reads it back. Of two queries
+        that commit at once, the last one gets the lease.
         """
         holder, until_ms = self._foreign()
         if not holder:

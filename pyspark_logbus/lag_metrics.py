@@ -49,11 +49,12 @@ SPARK_METRICS: Mapping[str, tuple[_Kind, str, tuple[str, ...]]] = {
     "spark_last_batch_timestamp_seconds": (Gauge, "When the last batch ended.", ("query",)),
     "spark_batch_duration_seconds": (Histogram, "Duration of a batch.", ("query",)),
 }
-"""Kind, help and labels of every metric, by name without ``logbus_`` and ``_total``."""
+"""Kind, help text and labels of every metric, by the metric's name without ``logbus_`` and
+``_total``."""
 
 
 class LagMetrics(LagListener):
-    """Counts the batches and the lag of every query of ``spark`` that reads logbus.
+    """A listener that counts the batches and the lag of every query of ``spark`` that reads logbus.
 
     The label ``query`` is the query's name, or its id if it has no name. ``registry`` defaults to
     that of prometheus_client. ``close`` stops the metrics. Raises ValueError if the registry
@@ -67,14 +68,14 @@ class LagMetrics(LagListener):
             name: _metric(name, self._registry) for name in SPARK_METRICS
         }
         self._lost: dict[str, int] = {}
-        """Lost records that each query's current run has reported, by query id."""
+        """By query id, the number of lost records that the query's current run has reported."""
         self._labels: dict[str, tuple[str, str]] = {}
         """Name and group of each running query, by its id."""
         self._spark = spark
         spark.streams.addListener(self)
 
     def close(self) -> None:
-        """Stop counting and remove the metrics from the registry."""
+        """Stop counting and remove these metrics from the registry."""
         self._spark.streams.removeListener(self)
         for metric in self._metrics.values():
             self._registry.unregister(metric)
@@ -86,7 +87,7 @@ class LagMetrics(LagListener):
             self._record(lags, float(progress.get("batchDuration", 0)) / 1000)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Remove the query's gauges: a query that ended has no lag to alert on."""
+        """Remove the gauges of a query that ended, so that no alert sees its last lag."""
         query_id = str(event.id)
         self._lost.pop(query_id, None)
         name, group = self._labels.pop(query_id, ("", ""))

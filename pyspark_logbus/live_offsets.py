@@ -20,7 +20,7 @@ from pyspark_logbus.offset_reader import matching, named_topics
 from pyspark_logbus.query_options import ReadOptions
 
 UNKNOWN_END = OffsetAndEpoch(-1)
-"""The end of a partition whose leader has not answered yet."""
+"""The log end of a partition whose leader has not answered yet."""
 
 
 class LiveOffsets:
@@ -63,13 +63,14 @@ class LiveOffsets:
         return self._watch.snapshot().view
 
     def wait(self, timeout_s: float) -> Live | None:
-        """Like ``now``, but wait at most ``timeout_s`` seconds for the first response."""
+        """Return the known ends. Wait at most ``timeout_s`` seconds for the first response of
+        brokers, and return None without one."""
         self._watch.wait_ready(timeout_s)
         return self.now()
 
     def now(self) -> Live | None:
-        """Return the known ends; None before the first response. While nothing changes, every call
-        returns the same object."""
+        """Return the known ends; None before the first response. Every call returns the same object
+        until an end or topic changes."""
         snapshot = self._watch.snapshot()
         if not snapshot.view.cluster_id:
             return None
@@ -99,8 +100,8 @@ class LiveOffsets:
         return LiveTopic(snapshot.topic_ids[name], ends, transactions)
 
     def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
-        """Add to ``topics`` the topics of ``before`` that brokers have not listed for less than the
-        retry time."""
+        """Add to ``topics`` the topics of ``before`` that brokers stopped listing less than the
+        retry time ago."""
         now = self._monotonic()
         for name in list(self._missing_since):
             if name in topics:

@@ -24,7 +24,8 @@ class Losses:
     def __init__(self, options: ReadOptions, monotonic: Callable[[], float]) -> None:
         self.row_count = 0
         self.grace_s = options.retries * options.retry_interval_ms / 1000
-        """Seconds for which a topic or record must be missing before it counts as lost."""
+        """Seconds for which a topic must be missing, or a log end must lie too low, before it
+        counts as lost."""
         self._ends_query = options.fail_on_data_loss
         self._monotonic = monotonic
         self._suspects: dict[tuple[str, str, int], float] = {}
@@ -37,9 +38,10 @@ class Losses:
         return bool(self._suspects)
 
     def confirmed(self, losses: list[Loss]) -> list[Loss]:
-        """Return the losses to report: ends that moved back ``grace_s`` ago, and all other kinds.
+        """Return the losses that are certain: log ends that moved back at least ``grace_s`` ago,
+        and all losses of other kinds.
 
-        An end may move back briefly while a partition's leader changes.
+        A log end may move back briefly while a partition's leader changes.
         """
         if not losses and not self._suspects:
             return losses
@@ -57,8 +59,8 @@ class Losses:
         return found
 
     def judge(self, losses: list[Loss]) -> frozenset[TopicPartition]:
-        """Log and count each new loss. Return the partitions whose end moved back, where the
-        query's position must move back too.
+        """Log and count each new loss. Return the partitions whose log end moved back. The query's
+        position must move back in them too.
 
         Raises DataLossError if there are losses and failOnDataLoss is true.
         """

@@ -19,13 +19,13 @@ from pyspark_logbus.query_options import Topics
 
 
 class OffsetRange(NamedTuple):
-    """A range of one partition, ``start`` to ``end`` (exclusive), and the leader to fetch it
-    from.
+    """A range of offsets of one partition, from ``start`` to ``end`` (exclusive), with the
+    partition's leader.
 
     ``start_epoch`` is the leader epoch when ``start`` was the log's end, or -1 if it is unknown. If
     the record before ``start`` has a later epoch, the log was truncated and written anew.
     ``end_epoch`` is the leader epoch when ``end`` was the log's end. ``stored_bytes`` estimates the
-    range's bytes in the log; -1: unknown.
+    range's bytes in the log; -1 means unknown.
     """
 
     topic: str
@@ -60,7 +60,8 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The current log ends of all topics of a source. ``version`` grows with every change."""
+    """The current log ends of all topics of a source. ``version`` increases with every change of an
+    end or topic."""
 
     cluster_id: str
     topics: Mapping[str, LiveTopic] = field(default_factory=dict)
@@ -84,8 +85,11 @@ moved back (REGRESSED), records expired unread (LATE), or the options no longer 
 
 
 class Loss(NamedTuple):
-    """Records of a partition that a query cannot read: ``first`` to ``end`` (exclusive; -1:
-    unknown). ``detail`` is the reason, for error messages."""
+    """A range of records of one partition that a query cannot read.
+
+    The range is ``first`` to ``end`` (exclusive); an ``end`` of -1 is unknown. ``detail`` is the
+    reason, for error messages.
+    """
 
     kind: str
     topic: str
@@ -96,7 +100,7 @@ class Loss(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Return the number of records known to be lost."""
+        """Return the number of lost records, 0 if the range's end is unknown."""
         return max(0, self.end - self.first) if self.end >= 0 else 0
 
     def __str__(self) -> str:
@@ -160,7 +164,8 @@ def find_losses(
 
 
 def unsubscribed(topics: Topics) -> str:
-    """Return why a query does not read a partition of its checkpoint that still exists."""
+    """Return the reason, for error messages, why a query does not read a partition of its
+    checkpoint that still exists."""
     return f"the query no longer subscribes to it, but to {topics.describe()}"
 
 
@@ -177,8 +182,11 @@ def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch)
 
 
 def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[Loss]:
-    """Extend losses at a batch's end by the batch's own ranges of the same partitions, for topics
-    that are deleted or that the options no longer name."""
+    """Extend losses to cover the ranges that the batch would have read from the same partitions.
+
+    Only losses of deleted topics, recreated topics and topics that the options no longer name are
+    extended.
+    """
     of = {(item.topic, item.partition): item for item in ranges}
     found = []
     for loss in losses:
@@ -200,8 +208,8 @@ def existing_topics(start: SourceOffset, live: Live) -> SourceOffset:
 
 
 def starts_in(start: SourceOffset, topic: str, topic_id: str, number: int) -> int | None:
-    """Return the offset that ``start`` has for partition ``number`` of a topic; None if it has
-    none, or one for another topic id."""
+    """Return the offset in ``start`` of a topic's partition ``number``. Return None if ``start``
+    lacks the partition or has another topic id."""
     at = _start_of(start, topic, topic_id, number)
     return None if at is None else at.offset
 
@@ -213,8 +221,10 @@ def _start_of(start: SourceOffset, topic: str, topic_id: str, number: int) -> Of
 
 @dataclass(frozen=True, slots=True)
 class RangeLimits:
-    """Limits of one trigger: maximum rows, and minimum rows with the longest wait for them. 0: no
-    limit. ``new_partitions`` is the option newPartitionOffsets."""
+    """The limits of one trigger: maximum rows, minimum rows, and the longest wait for the minimum.
+
+    A limit of 0 means no limit. ``new_partitions`` is the option newPartitionOffsets.
+    """
 
     rows_max: int = 0
     rows_min: int = 0
@@ -223,7 +233,8 @@ class RangeLimits:
 
 
 class Admission:
-    """Decides how far each trigger reads. Its only state is the time of the last batch."""
+    """Decides up to which offsets each trigger reads. Its only state is the time of the
+    last batch."""
 
     def __init__(self, limits: RangeLimits) -> None:
         self.limits = limits
@@ -241,7 +252,7 @@ class Admission:
         """Return the end of the next batch; ``start`` itself if there is nothing to read.
 
         ``target`` has the log ends. In the partitions ``cut_back`` the log end moved back for good,
-        so the query's position moves back to it.
+        so the query's position may move back to it.
         """
         wanted = settle(start, target, cut_back)
         if same_place(start, wanted):
@@ -266,10 +277,11 @@ def settle(
     target: SourceOffset,
     cut_back: frozenset[TopicPartition] = frozenset(),
 ) -> SourceOffset:
-    """Return ``target``, but with the leader epoch of ``start`` for an unchanged end, and with no
-    end before ``start`` except in ``cut_back``.
+    """Return ``target`` with ends that never lie before ``start``, except in the partitions
+    ``cut_back``.
 
-    So the offset's JSON changes only for new records and for new or deleted topics.
+    An unchanged end keeps the leader epoch that it has in ``start``. So the offset's JSON changes
+    only for new records and for new or deleted topics.
     """
     topics: dict[str, TopicOffsets] = {}
     for name, topic in target.topics.items():
@@ -292,7 +304,8 @@ def settle(
 
 
 def same_place(one: SourceOffset, other: SourceOffset) -> bool:
-    """Return whether two offsets have the same cluster and the same positions."""
+    """Return whether two source offsets have the same cluster id, topic ids, offsets and leader
+    epochs."""
     return one.cluster_id == other.cluster_id and one.topics == other.topics
 
 
@@ -313,10 +326,10 @@ def limit_rows(
     rows_max: int,
     new_partitions: str = "earliest",
 ) -> dict[TopicPartition, int]:
-    """Return each partition's end if a batch may have ``rows_max`` rows in all.
+    """Return each partition's end offset for a batch of at most about ``rows_max`` rows.
 
-    Each partition with rows gets a share in proportion to its number of rows (``sizes``), at least
-    one row.
+    Each partition with rows gets a share in proportion to its number of rows (``sizes``), and at
+    least one row.
     """
     total = sum(sizes.values())
     ends = {}
@@ -335,10 +348,11 @@ def limit_rows(
 def share_bytes(
     bytes_max: int, reach: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int] | None:
-    """Split ``bytes_max`` in proportion to the partitions' bytes; return None if everything fits.
+    """Split ``bytes_max`` in proportion to the partitions' bytes. Return None if the sum of their
+    bytes is within ``bytes_max``.
 
-    ``reach`` has, for each partition, the end offset and the bytes that it would read if it had the
-    whole budget.
+    ``reach`` has, for each partition, the end offset and the bytes that it would read with all of
+    ``bytes_max``.
     """
     total = sum(size for _, size in reach.values())
     if total <= bytes_max:
@@ -347,7 +361,7 @@ def share_bytes(
 
 
 def cap(end: SourceOffset, ends: Mapping[TopicPartition, int]) -> SourceOffset:
-    """Return ``end`` with each partition's offset limited to that in ``ends``."""
+    """Return ``end``, with no partition's offset beyond its offset in ``ends``."""
     capped = {tp: min(at.offset, ends.get(tp, at.offset)) for tp, at in end.partitions().items()}
     return _with_ends(end, capped)
 
@@ -414,8 +428,8 @@ def has_transactions(
 def split_ranges(
     ranges: Iterable[OffsetRange], partitions_min: int = 0, rows_max: int = 0
 ) -> list[OffsetRange]:
-    """Split ranges so that each has at most ``rows_max`` rows and that there are at least about
-    ``partitions_min`` ranges. Small ranges stay whole. 0: no limit."""
+    """Split ranges so that each has at most ``rows_max`` rows and that there are about
+    ``partitions_min`` ranges or more. Small ranges stay whole. A limit of 0 means no limit."""
     whole = [item for item in ranges if item.size > 0]
     if rows_max:
         whole = [part for item in whole for part in _divide(item, -(-item.size // rows_max))]
@@ -435,8 +449,8 @@ def split_ranges(
 
 
 def _parts(size: int, total: int, wanted: int) -> int:
-    """Return ``size / total`` of ``wanted``, rounded half up as Spark's Scala code does; at least
-    1."""
+    """Return the number of parts for one range: ``size / total`` of ``wanted``, at least 1. Halves
+    are rounded up, as in Spark's Scala code."""
     return max((2 * size * wanted + total) // (2 * total), 1)
 
 
@@ -462,13 +476,14 @@ TASK_BYTES = 4 << 20
 """Stored bytes that ``join_small_ranges`` puts into one task. Spark needs several times longer to
 read them than to start a Python task."""
 RANGE_BYTES = 24 << 10
-"""The fixed cost of a range, as the number of bytes that take as long to read."""
+"""The fixed cost of reading one range, as a number of bytes that take equally long to read."""
 
 
 def join_ranges(
     ranges: Sequence[OffsetRange], partitions_max: int
 ) -> list[tuple[OffsetRange, ...]]:
-    """Join ranges to at most ``partitions_max`` tasks of similar cost; 0: one task a range.
+    """Join ranges to at most ``partitions_max`` tasks of similar cost. With ``partitions_max`` 0,
+    each range is a task.
 
     Each range, from the most expensive on, goes to the task with the lowest cost so far. A task
     reads its ranges in the given order. The cost is in bytes, or in rows if bytes are unknown.
@@ -486,8 +501,11 @@ def join_ranges(
 
 
 def join_small_ranges(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-    """Join small ranges to tasks of about ``TASK_BYTES``. A larger range is a task of its own, and
-    so is every range if there are at most ``TASKS_MIN``."""
+    """Join ranges with less than ``TASK_BYTES`` stored bytes to tasks of about that size.
+
+    A larger range is a task of its own. With at most ``TASKS_MIN`` ranges, every range is a task of
+    its own.
+    """
     if len(ranges) <= TASKS_MIN:
         return [(item,) for item in ranges]
     small = [item for item in ranges if 0 <= item.stored_bytes < TASK_BYTES]
@@ -503,8 +521,11 @@ def _cost(item: OffsetRange) -> int:
 def with_stored_bytes(
     ranges: Iterable[OffsetRange], reach: Mapping[TopicPartition, tuple[int, int]]
 ) -> list[OffsetRange]:
-    """Return the ranges with their estimated bytes. ``reach`` has, for each partition, the end
-    offset and the size of about ``TASK_BYTES`` of records after the range's start."""
+    """Return the ranges with an estimate of their stored bytes.
+
+    ``reach`` has, for each partition, an end offset and the stored bytes up to it from the range's
+    start, about ``TASK_BYTES``.
+    """
     found = []
     for item in ranges:
         end, size = reach.get(TopicPartition(item.topic, item.partition), (item.start, 0))

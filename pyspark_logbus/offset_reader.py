@@ -51,7 +51,7 @@ def default_group(options: ReadOptions, cluster_id: str) -> str:
 
 
 def matching(topics: Topics, names: Iterable[str]) -> list[str]:
-    """Return, of the topics ``names``, those that a source reads, in order."""
+    """Return those of the topics ``names`` that a source reads, in the given order."""
     if topics.pattern:
         pattern = re.compile(topics.pattern)
         return sorted(name for name in names if pattern.fullmatch(name))
@@ -76,7 +76,7 @@ class OffsetReader:
         self.view = ClusterView()
         self.reach: dict[TopicPartition, tuple[int, int]] = {}
         """For each partition, the end offset and the size in bytes of about ``TASK_BYTES`` of
-        records after its start. Empty unless ``bounds`` read whole logs."""
+        records at its start. Only ``bounds`` fills it, for a query of whole logs."""
 
     def close(self) -> None:
         self.admin.close()
@@ -96,7 +96,7 @@ class OffsetReader:
 
     def _first_contact(self) -> AbstractContextManager[None]:
         """Return a context that warns while the first request to a cluster has no answer. For later
-        requests it does nothing."""
+        requests the context does nothing."""
         options = self.options
         if self.view.cluster_id:
             return nullcontext()
@@ -138,7 +138,8 @@ class OffsetReader:
     def listed(
         self, tps: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return each partition's offset at a timestamp (ms), at its end (-1) or start (-2)."""
+        """Return the offset of each partition for a timestamp in ms. Two special timestamps exist:
+        -1 is the log's end, and -2 is its start."""
         asked = dict.fromkeys(tps, timestamp_ms)
         if not asked:
             return {}
@@ -150,7 +151,7 @@ class OffsetReader:
         return self._start(self.partitions())
 
     def bounds(self) -> tuple[SourceOffset, SourceOffset]:
-        """Return the start and the end of a batch query, which have the same partitions."""
+        """Return the start and the end of a batch query. Both have the same partitions."""
         ids, options = self.partitions(), self.options
         is_whole = options.starting == offsets.EARLIEST_EVERYWHERE
         if ids and is_whole and options.ending == offsets.LATEST_EVERYWHERE:
@@ -162,10 +163,10 @@ class OffsetReader:
         return start, self._offset(ids, at)
 
     def _whole_logs(self, ids: Mapping[TopicPartition, str]) -> tuple[SourceOffset, SourceOffset]:
-        """Return the starts and ends of whole logs, and set ``reach``.
+        """Return the start offsets and the end offsets of whole logs, and set ``reach``.
 
-        One request asks for starts, ends and sizes, because each request for a thousand partitions
-        takes some 20 ms.
+        A single request asks for starts, ends and sizes, because each request for a thousand
+        partitions takes some 20 ms.
         """
         isolation = self.options.isolation
         found = self.retrying(lambda: self.admin.log_bounds(ids, TASK_BYTES, isolation=isolation))
@@ -200,10 +201,10 @@ class OffsetReader:
         *,
         late: str | None,
     ) -> dict[TopicPartition, int]:
-        """Return the offset of each partition for an option's value.
+        """Return the offset of each partition for the value ``spec`` of an option.
 
-        ``late`` says what to do if no record is at or after a timestamp: ``latest`` uses the log's
-        end, ``error`` fails, and None follows startingOffsetsByTimestampStrategy.
+        ``late`` is the rule for a timestamp without a record at or after it: ``latest`` uses the
+        log's end, and ``error`` raises an error. None follows startingOffsetsByTimestampStrategy.
         """
         match spec:
             case offsets.SymbolicOffset("group"):
@@ -222,9 +223,10 @@ class OffsetReader:
     def _check_origin(
         self, spec: offsets.PerPartition, option: str, ids: Mapping[TopicPartition, str]
     ) -> None:
-        """Refuse offsets of a progress report of another cluster or of a deleted topic.
+        """Reject offsets from a progress report of another cluster or of a deleted topic.
 
-        Raises InconsistentClusterIdError and DataLossError.
+        Raises InconsistentClusterIdError or DataLossError. Accepts offsets without a cluster id and
+        topic ids.
         """
         if spec.cluster_id not in ("", self.view.cluster_id):
             raise InconsistentClusterIdError(

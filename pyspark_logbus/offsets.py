@@ -18,7 +18,8 @@ from broker_lite.model import NO_EPOCH, OffsetAndEpoch, TopicPartition
 
 EARLIEST = -2
 LATEST = -1
-"""Offsets in the JSON of an option that stand for a log's start and end, as in Kafka's source."""
+"""The numbers that stand for a log's end and start in an option's JSON, as in Spark's Kafka source.
+"""
 ALL_PARTITIONS = "*"
 """The key, in the JSON of an option, for all partitions of a topic that the JSON does not name."""
 FORMAT_VERSION = 1
@@ -31,7 +32,8 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 @dataclass(frozen=True, slots=True)
 class SymbolicOffset:
-    """One word for every partition: earliest, latest or group (committed offsets of a group)."""
+    """A start or end for every partition by one word: earliest, latest or group (the group's
+    committed offsets)."""
 
     word: str
 
@@ -70,7 +72,7 @@ GROUP = SymbolicOffset("group")
 
 
 class TopicOffsets(NamedTuple):
-    """The next offset to read of each partition of one topic. ``topic_id`` distinguishes the topic
+    """The next offset to read in each partition of one topic. ``topic_id`` distinguishes the topic
     from a recreated topic of the same name."""
 
     topic_id: str

@@ -29,19 +29,19 @@ _LONG_UNITS = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "
 
 
 def text(name: str, value: str) -> str:
-    """Return the text without surrounding blanks. Refuse a blank text."""
+    """Return the text without surrounding blanks. Raises InvalidConfigError for a blank text."""
     if not value.strip():
         raise InvalidConfigError(f"{name} is empty; give a value or leave it out")
     return value.strip()
 
 
 def verbatim(name: str, value: str) -> str:
-    """Return the text unchanged, because a password may begin with a blank."""
+    """Return the text unchanged. A password may begin with a blank."""
     return value
 
 
 def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
-    """Return a parser of whole numbers within inclusive bounds."""
+    """Return a parser of whole numbers from ``at_least`` to ``at_most``, both inclusive."""
 
     def parse(name: str, value: str) -> int:
         is_number = re.fullmatch(r"[+-]?\d{1,19}", value.strip())
@@ -56,8 +56,7 @@ def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
 
 
 def at_least(least: int) -> Callable[[str, str], int]:
-    """Return a parser of positive whole numbers. It raises a number below ``least`` to
-    ``least``."""
+    """Return a parser of positive whole numbers that returns ``least`` for any smaller number."""
     number = whole(1)
     return lambda name, value: max(least, number(name, value))
 
@@ -70,7 +69,7 @@ def flag(name: str, value: str) -> bool:
 
 
 def no_pushed_filters(name: str, value: str) -> bool:
-    """Parse ``false``. Refuse ``true``, because Spark 4.3.0 would then read wrong rows."""
+    """Parse ``false``. Rejects ``true``, with which Spark 4.3.0 would read wrong rows."""
     if flag(name, value):
         raise InvalidConfigError(
             f"{name}={value!r} is refused: Spark 4.3.0 keeps the filters of one query for all "
@@ -156,14 +155,14 @@ def pattern(name: str, value: str) -> str:
 
 
 def starting(name: str, value: str) -> OffsetSpec:
-    """Parse a query's start: one word for all partitions, or JSON with an offset for each
+    """Parse the start of a query: one word for all partitions, or JSON with an offset for each
     partition."""
     return offsets.parse_offsets(name, value, words=("earliest", "latest", "group"))
 
 
 def ending(name: str, value: str) -> OffsetSpec:
-    """Parse a batch query's end: ``latest``, or JSON with an offset for each partition. Refuse
-    ``earliest``."""
+    """Parse the end of a batch query: ``latest``, or JSON with an offset for each partition.
+    Rejects ``earliest``."""
     spec = offsets.parse_offsets(name, value, words=("latest", "earliest"))
     if spec == offsets.EARLIEST_EVERYWHERE or (
         isinstance(spec, offsets.PerPartition)
@@ -176,18 +175,19 @@ def ending(name: str, value: str) -> OffsetSpec:
 
 
 def acks(name: str, value: str) -> str:
-    """Parse ``all``, ``1`` or ``0``. Kafka also writes ``all`` as ``-1``."""
+    """Parse ``all``, ``1`` or ``0``. ``-1`` means ``all``, as in Kafka."""
     word = {"-1": "all"}.get(value.strip().lower(), value.strip().lower())
     return one_of("all", "1", "0")(name, word)
 
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 NEAREST_COMPRESSION = {"gzip": "zstd", "snappy": "lz4"}
-"""Codecs of Kafka that the sink does not write, with the codec that it writes instead: zstd
-compresses about as well as gzip, and lz4 is about as fast as snappy."""
+"""Codecs that Kafka has and the sink does not write, each with the codec that the sink writes
+instead. zstd compresses about as well as gzip, and lz4 is about as fast as snappy."""
 
 
 def compression(name: str, value: str) -> str:
-    """Return the codec that the sink writes for a codec of Kafka (``NEAREST_COMPRESSION``)."""
+    """Return the codec that the sink writes for the codec of Kafka in ``value`` (see
+    ``NEAREST_COMPRESSION``)."""
     word = value.strip().lower()
     return NEAREST_COMPRESSION.get(word) or one_of(*COMPRESSIONS)(name, value)

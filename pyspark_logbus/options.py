@@ -38,8 +38,9 @@ Parser = Callable[[str, str], Any]
 class Option:
     """One option of the source or the sink.
 
-    ``spellings`` are other accepted names. ``reads`` and ``writes`` say who takes the option. The
-    values of all options with ``source`` identify a source, and so name its default group.
+    ``spellings`` are other accepted names. ``reads`` and ``writes`` say whether the source and the
+    sink have the option. Queries with equal values of all options with ``source`` share a default
+    group.
     """
 
     name: str
@@ -342,7 +343,7 @@ OPTIONS: tuple[Option, ...] = (
         "fail",
     ),
 )
-"""Every option. The documentation and the suggestions for unknown names come from this table."""
+"""All options. The documentation and the suggestions for unknown names come from this table."""
 
 _IGNORED_LINES = (
     "allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup",
@@ -397,10 +398,10 @@ _SPARK_LINES = (
     "asyncprogresstrackingcheckpointintervalms _asyncprogresstrackingoverridesinksupportcheck",
 )
 SPARK_KEYS = frozenset(line for words in _SPARK_LINES for line in words.split())
-"""Options of Spark itself, in small letters. ``parse`` ignores them without a warning."""
+"""Names, in lower case, of Spark's own options. ``parse`` ignores them without a warning."""
 
 SECRET_OPTIONS = SECRET_KEYS | {JAAS}
-"""Options with secret values, which error messages leave out."""
+"""Options whose values are secrets. Error messages leave out these values."""
 
 _BY_KEY: Mapping[str, Option] = {
     spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.spellings)

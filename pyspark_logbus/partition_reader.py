@@ -49,8 +49,8 @@ SMALL_RANGE_BYTES = 256 << 10
 fetch, or is read from the segment files of a broker on the same machine."""
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
-"""Rows, and decoded bytes, at which a group of joined batches ends. The size is of decoded rows,
-because compressed batches may be a thousand times smaller."""
+"""Decoded bytes at which a group of joined batches ends. Decoded bytes count, because compressed
+batches may be a thousand times smaller."""
 ROWS_MAX = 1 << 16
 """Maximum rows of an Arrow batch. A few bytes of the log can hold millions of rows; with the
 topic's name in each row they would exceed the 2 GiB of an Arrow column."""
@@ -65,7 +65,7 @@ PLANNED_ONCE = (
     "the records that the topic holds now"
 )
 """A hint in a batch query's error about lost records. Spark plans the partitions of a Python source
-once for each load()."""
+once for each load(), so later actions read the same offsets."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -93,8 +93,8 @@ skipped = SkippedRows()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenPlan(ReadPlan):
-    """A plan with this process's pool of connections. Each task makes one, because the lookup of
-    the pool's security settings reads files."""
+    """A plan with this process's pool of connections. Each task makes one plan, because the pool's
+    security settings come from files."""
 
     pool: Pool
 
@@ -132,8 +132,8 @@ def _build(parts: list[Part], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _size(rows: FetchedBatch) -> int:
-    """Estimate the bytes of rows in Spark's columns. ``RecordBatch.nbytes`` would take longer than
-    the read of a small batch."""
+    """Estimate the size in bytes of rows in Spark's columns. ``RecordBatch.nbytes`` would take
+    longer than the read of a small batch."""
     columns = rows.columns
     size = ROW_BYTES * rows.row_count
     if rows.header.is_columns and not rows.header.codec:
@@ -147,8 +147,11 @@ def _size(rows: FetchedBatch) -> int:
 def _with_small_ranges(
     ranges: Iterable[OffsetRange], plan: _OpenPlan
 ) -> Iterator[tuple[OffsetRange, list[FetchedBatch] | None]]:
-    """Yield the ranges in order. A small range comes with its rows from a fetch that it shares with
-    others; None: the caller fetches the range."""
+    """Yield the ranges in order, each with its rows or None.
+
+    Small ranges share a fetch, which returns their rows. With None, the caller fetches the range
+    itself.
+    """
     left = deque(ranges)
     while left:
         first = left.popleft()
@@ -201,7 +204,7 @@ def _read_small_ranges(
 
 
 def _parts(rows: FetchedBatch) -> Iterator[FetchedBatch]:
-    """Split rows into parts of at most ROWS_MAX rows, without a copy."""
+    """Split rows into parts of at most ROWS_MAX rows, without copying them."""
     if rows.row_count <= ROWS_MAX:
         yield rows
         return
@@ -275,8 +278,8 @@ def _range(
 def _clip(
     tp: TopicPartition, item: OffsetRange, plan: _OpenPlan, error: OffsetOutOfRangeError
 ) -> int:
-    """Report the records of ``item`` that were deleted. Return the offset at which to continue: the
-    log's start offset, or the range's end if none of its records exist.
+    """Log and count the deleted records of the range ``item``. Return the offset at which to
+    continue: the log's start offset, or the range's end if all its records were deleted.
 
     Raises DataLossError unless failOnDataLoss=false.
     """
@@ -304,7 +307,7 @@ def _lose(tp: TopicPartition, first: int, end: int, reason: str, plan: _OpenPlan
 
 
 Part = tuple[OffsetRange, FetchedBatch]
-"""Rows of one record batch, with the range that they belong to."""
+"""A range, and the rows of one of its record batches."""
 Counts = npt.NDArray[np.int64]
 Builder = Callable[[OffsetRange, FetchedBatch], pa.Array]
 
@@ -361,7 +364,7 @@ def _timestamp(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
 
 
 def _one_timestamp(rows: FetchedBatch) -> int | None:
-    """Return the timestamp (ms) of all rows; None if each row has its own."""
+    """Return the timestamp (ms) that all rows share; None if each row has its own."""
     header = rows.header
     if header.is_log_append_time:
         return header.max_timestamp
@@ -408,8 +411,8 @@ _BUILDERS: dict[str, Builder] = {
 
 
 def _joined(name: str, parts: list[Part]) -> pa.Array:
-    """Return one column of many small batches, because building one column per batch would take
-    most of the time."""
+    """Return one column for many small batches. A column per batch would take most of a read's
+    time."""
     joined = _JOINED.get(name)
     counts = np.array([rows.row_count for _, rows in parts])
     found = None if joined is None else joined(parts, counts)
@@ -471,16 +474,16 @@ _JOINED: dict[str, Callable[[list[Part], Counts], pa.Array | None]] = {
     "timestampType": _joined_timestamp_type,
     "headers": _joined_headers,
 }
-"""Functions that build one column for many batches. A function returns None if the batches differ
-too much, and ``_joined`` then concatenates their columns."""
+"""By column name, the functions that build one column for many batches. A function returns None if
+the batches differ too much. ``_joined`` then concatenates the columns of single batches."""
 
 _CONSTANTS_MAX = 64
 """Maximum number of cached constant columns. Each has at most ROWS_MAX rows; a column of a topic's
 name has a megabyte or two."""
 _constants: dict[tuple[object, int], pa.Array] = {}
 _slices: dict[tuple[object, int], pa.Array] = {}
-"""The last slice of each cached column. Most batches have the same number of rows, so the next
-batch can use the same slice."""
+"""By value and type, the last slice of each cached column. Most batches have the same number of
+rows, so the next batch can use the same slice."""
 
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
@@ -502,8 +505,8 @@ def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
 
 
 class _OffsetColumns:
-    """A maker of columns with consecutive offsets. It returns slices of a cached range, and makes a
-    new range for offsets outside it."""
+    """A cache of columns with consecutive offsets. It returns slices of one range of offsets, and
+    makes a new range for offsets outside it."""
 
     def __init__(self) -> None:
         # The pair is replaced as one object, so that tasks on several threads never combine parts
@@ -511,7 +514,7 @@ class _OffsetColumns:
         self._stretch = (0, fixed(np.zeros(0, np.int64), pa.int64()))
 
     def slice(self, first: int, count: int) -> pa.Array:
-        """Return ``count`` offsets from ``first``."""
+        """Return a column of ``count`` consecutive offsets from ``first`` on."""
         base, column = self._stretch
         if first < base or first + count > base + len(column):
             size = max(count, min(_STRETCH, OFFSET_MAX - first))
@@ -521,7 +524,7 @@ class _OffsetColumns:
 
 
 _STRETCH = 1 << 15
-"""Number of offsets in a cached range, which takes 256 KiB."""
+"""Number of offsets in a cached range. 32,768 offsets take 256 KiB."""
 _counting = _OffsetColumns()
 
 
@@ -538,7 +541,7 @@ def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:
 
 
 def _resize(batches: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield the batches in order, small ones in groups.
+    """Yield the batches in order, and join consecutive small ones to groups.
 
     A group ends at JOINED_ROWS rows or JOINED_BYTES decoded bytes, so it stays below twice
     JOINED_BYTES.

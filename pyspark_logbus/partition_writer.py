@@ -52,7 +52,8 @@ causes a lookup at once."""
 
 
 class Sink:
-    """A producer and cached partition counts, for one set of options in one process."""
+    """A producer with cached partition counts. Each process has one sink for each set of
+    options."""
 
     def __init__(self, options: WriteOptions, transactional_id: str = "") -> None:
         keep_for_next_rows()
@@ -98,7 +99,7 @@ _sinks: dict[tuple[WriteOptions, str], Sink] = {}
 
 
 def producer_config(options: WriteOptions, transactional_id: str = "") -> ProducerConfig:
-    """Return the producer's settings for the sink's options."""
+    """Return a producer's configuration for the options of a sink."""
     return ProducerConfig(
         transactional_id=transactional_id,
         acks=options.acks,
@@ -242,9 +243,10 @@ def _send(sink: Sink, batch: pa.RecordBatch, columns: SinkColumns) -> Iterator[t
 def by_topic(
     batch: pa.RecordBatch, topic: str, columns: SinkColumns
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of each topic in a batch, in order. ``topic`` is the option's topic, or empty.
+    """Yield each topic of a batch with its rows, in order. ``topic`` is the value of the option
+    ``topic``, or empty.
 
-    Raises NullTopicError before the first topic if a row has none.
+    Raises NullTopicError before the first topic if a row has no topic.
     """
     if not batch.num_rows:
         return
@@ -270,10 +272,11 @@ def by_topic(
 def _check(
     sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns
 ) -> tuple[Columns, npt.NDArray[np.int32] | None]:
-    """Return the rows of a topic as the producer's columns, and the partition of each row (None:
-    the producer chooses all).
+    """Check the rows of a topic. Return them as the producer's columns, with the partition of each
+    row or None.
 
-    Raises InvalidPartitionsError, InvalidRecordError and UnknownTopicOrPartitionError.
+    With None, the producer chooses the partitions. Raises InvalidPartitionsError,
+    InvalidRecordError and UnknownTopicOrPartitionError.
     """
     count = sink.partitions(topic)
     rows = to_columns(batch, columns)
@@ -292,7 +295,8 @@ def _check(
 
 
 def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:
-    """Raise InvalidPartitionsError for a partition that the topic does not have."""
+    """Raise InvalidPartitionsError if ``wanted`` has a partition number outside ``0`` to ``count -
+    1``."""
     bounds = pc.min_max(wanted).as_py()
     low, high = bounds["min"], bounds["max"]
     if low is not None and (low < 0 or high >= count):
@@ -304,8 +308,8 @@ def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:
 
 
 def to_columns(batch: pa.RecordBatch, columns: SinkColumns) -> Columns:
-    """Return a batch's columns in the types of the producer. Strings become binary values without
-    a copy."""
+    """Return a batch's columns in the types that the producer takes. Strings become binary values
+    without a copy."""
     return Columns(
         batch.num_rows,
         None if columns.key < 0 else _binary(batch.column(columns.key)),

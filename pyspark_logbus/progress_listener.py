@@ -87,8 +87,8 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
 
 
 def _document(offset: Any) -> dict[str, Any]:
-    """Return an offset of a progress report as a dict; empty if there is none. Spark may write the
-    offset as a text that holds JSON."""
+    """Return an offset of a progress report as a dict, empty for a missing offset. Spark may write
+    the offset as a JSON document or as a text that holds JSON."""
     offset = json.loads(offset) if isinstance(offset, str) else offset
     return offset if isinstance(offset, dict) else {}
 
@@ -111,7 +111,7 @@ def _after(
 
 
 def _missing(start: Mapping[str, Any], end: Mapping[str, Any], rows: int) -> int | None:
-    """Return the number of the batch's offsets without a row; None if it cannot be known."""
+    """Return how many offsets of the batch have no row; None if this cannot be known."""
     if not end:
         return None
     until = offsets.from_json(end)
@@ -131,7 +131,8 @@ def _missing(start: Mapping[str, Any], end: Mapping[str, Any], rows: int) -> int
 
 
 class LagListener(StreamingQueryListener):
-    """Calls back with the lag of every logbus source after each of its batches."""
+    """A listener that calls ``callback`` with the lag of every logbus source after each batch of
+    the source."""
 
     def __init__(self, on_lag: Callable[[QueryLag], None]) -> None:
         super().__init__()

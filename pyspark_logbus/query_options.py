@@ -39,7 +39,8 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """A source's checked settings. Picklable; times in ms, sizes in bytes, 0: no limit.
+    """The checked settings of a source. Picklable. Times are in ms and sizes in bytes; 0 means no
+    limit.
 
     ``starting_option`` and ``ending_option`` name the options that gave ``starting`` and
     ``ending``, for error messages. ``identity`` has the options that identify the source.
@@ -79,8 +80,8 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """A sink's checked settings; times in ms, sizes in bytes. Picklable, and hashable because
-    ``partition_writer`` keeps one producer for each value."""
+    """The checked settings of a sink. Picklable, and hashable because ``partition_writer`` keeps
+    one producer for each value. Times are in ms and sizes in bytes."""
 
     bootstrap_servers: str
     topic: str
@@ -101,14 +102,15 @@ class WriteOptions:
     is_exactly_once: bool = False
     transactional_id: str = ""
     transaction_version: int = -1
-    """The number of a ``df.write``; -1 if the query gives no transactionVersion."""
+    """The option transactionVersion, which numbers a ``df.write``; -1 if the query does not give
+    it."""
     transaction_timeout_ms: int = 300_000
     skips_replay_mismatch: bool = False
 
     def for_tasks(self) -> WriteOptions:
-        """Return the options with keys of this cluster in place of a password.
+        """Return the options with keys for this cluster in place of a password.
 
-        Call it on the driver: it logs in to the cluster, and raises the login's error.
+        Call it on the driver. It logs in to the cluster, and raises the login's error.
         """
         security = for_tasks(
             self.bootstrap_servers, self.security, self.client_id, self.request_timeout_ms

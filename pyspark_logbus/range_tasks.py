@@ -1,8 +1,8 @@
-"""Make the tasks of a batch query or micro-batch from offset ranges, with the leaders to fetch
-from.
+"""Make the tasks of a batch query or a micro-batch from offset ranges, and give each task the
+leaders' addresses.
 
-Spark spends some ten milliseconds on each task. So one task reads several small ranges, whose
-stored bytes the brokers report. The planners call this module on the driver.
+Spark spends some ten milliseconds on each task. So one task reads several small ranges. Brokers
+report the stored bytes of a range. The planners call this module on the driver.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def make_tasks(
 
 
 def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence[OffsetRange]:
-    """Return the ranges with their stored bytes; unchanged if the brokers do not report these."""
+    """Return the ranges with their stored bytes. Return them unchanged if the brokers do not report
+    stored bytes."""
     if reader.reach:
         return plan.with_stored_bytes(ranges, reader.reach)
     asked = {

@@ -1,4 +1,4 @@
-"""The work of a reading task, which Spark pickles for executors, in batch queries and streams.
+"""The values that Spark pickles for reading tasks, in batch queries and streams.
 
 Spark sends one ``ReadPlan`` with the read function, and a ``ReadTask`` to each task. Executors
 import this module, so it imports only modules that executors load anyway.
@@ -17,7 +17,7 @@ from pyspark_logbus.offset_ranges import OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The settings that every task of a query shares. Times in ms, sizes in bytes."""
+    """The settings that all tasks of a query share. Times are in ms and sizes in bytes."""
 
     bootstrap_servers: str
     schema: StructType
@@ -30,13 +30,13 @@ class ReadPlan:
     client_id: str
     security: QuerySecurity = None
     reads_once: bool = False
-    """Whether the query reads each record once, as streams do. Local reads then keep the segment
-    files out of the page cache."""
+    """Whether the query reads each record only once, as streams do. Local reads then keep the
+    segment files out of the page cache."""
 
     def for_tasks(self) -> ReadPlan:
-        """Return the plan with keys of this cluster in place of a password.
+        """Return the plan with keys for this cluster in place of a password.
 
-        Call it on the driver: it logs in to the cluster, and raises the login's error.
+        Call it on the driver. It logs in to the cluster, and raises the login's error.
         """
         security = for_tasks(
             self.bootstrap_servers, self.security, self.client_id, self.request_timeout_ms
@@ -45,7 +45,7 @@ class ReadPlan:
 
 
 class ReadTask(InputPartition):
-    """The ranges that one task reads, in this order."""
+    """The ranges that one task reads, in reading order."""
 
     def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
         super().__init__(None)

@@ -57,8 +57,8 @@ def source_schema(include_headers: bool) -> StructType:
 
 
 def check_user_schema(schema: StructType) -> None:
-    """Accept any of the eight columns, each once, with its exact type. Raises
-    InvalidSchemaError."""
+    """Check that the schema has only the source's eight columns, each at most once, with its exact
+    type. Raises InvalidSchemaError."""
     for field in schema.fields:
         kind = COLUMNS.get(field.name)
         if kind is None:
@@ -80,9 +80,9 @@ def check_user_schema(schema: StructType) -> None:
 
 
 def _same(given: DataType, wanted: DataType) -> bool:
-    """Return whether two types are equal, including the names of the fields of a header.
+    """Return whether two types are equal, including the names of the fields of headers.
 
-    Fields and elements of a header must be nullable.
+    The fields and elements of headers must be nullable.
     """
     if isinstance(wanted, ArrayType):
         return (

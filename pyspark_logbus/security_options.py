@@ -97,14 +97,14 @@ _HANDLER = re.compile(
 
 
 def is_kafkas_handler(name: str, value: str) -> bool:
-    """Return whether the option sets Kafka's own class for access tokens. logbus ignores the class,
-    because its client fetches access tokens itself. ``name`` is in small letters."""
+    """Return whether the option sets Kafka's own handler class for access tokens. logbus ignores
+    that class, because its client fetches access tokens itself. ``name`` is in lower case."""
     handler = "kafka.sasl.login.callback.handler.class"
     return name == handler and _HANDLER.fullmatch(value.strip()) is not None
 
 
 def refusal(name: str) -> str | None:
-    """Return why logbus refuses Kafka's option ``name``; None if it does not."""
+    """Return the reason why logbus refuses Kafka's option ``name``; None if logbus accepts it."""
     for family, reason in REFUSED_FAMILIES.items():
         if name.startswith(family):
             return reason

@@ -39,8 +39,11 @@ def spark_conf(checkpoint_location: str | None = None) -> dict[str, str]:
 
 
 def _short_folder(temporary: str) -> str | None:
-    """Return a folder whose path is short enough for a socket. Return None if ``temporary`` is
-    short enough itself, or if this process can write to no shorter folder."""
+    """Return a folder for sockets in place of ``temporary``, with a short enough path.
+
+    Return None if ``temporary`` is short enough itself, or if this process can write to no shorter
+    folder.
+    """
     if len(os.fsencode(temporary)) + SOCKET_NAME_BYTES <= SOCKET_PATH_MAX:
         return None
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):

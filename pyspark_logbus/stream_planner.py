@@ -44,9 +44,9 @@ from pyspark_logbus.range_tasks import Task, make_tasks
 from pyspark_logbus.termination import stop_on_terminate, termination_waits
 
 RUN_AGAIN = "To continue without the lost records, run the query again with failOnDataLoss=false"
-"""The remedy in an error about a run whose planned end offset the log no longer reaches."""
+"""The remedy in an error about a run whose planned end offset lies beyond the log's end."""
 PATIENCE_S = 0.02
-"""Seconds that one planning call may wait for brokers once a query runs."""
+"""Seconds that one planning call may wait for brokers, once the query has started."""
 
 Document = dict[str, Any]
 
@@ -104,7 +104,7 @@ class StreamPlanner:
         return self._initial
 
     def prepare_for_available_now(self) -> None:
-        """Prepare a run that stops at the current ends.
+        """Prepare a run that stops at the current log ends (Trigger.AvailableNow).
 
         The first ``latest_offset`` of the run fixes the target, so that Spark can first repeat a
         batch that was planned before a partition was added. Spark ends the run after the first call
@@ -119,7 +119,7 @@ class StreamPlanner:
         is nothing to read.
 
         ``unlimited`` reads everything, as Trigger.Once does. Raises DataLossError,
-        GroupLeaseHeldError, and errors that a retry cannot mend.
+        GroupLeaseHeldError, and errors that are not retriable.
         """
         self._check_start(document)
         start = self._parse(document)
@@ -150,8 +150,8 @@ class StreamPlanner:
         return end
 
     def report(self) -> Document | None:
-        """Return log ends, the lag after the planned batch, and losses; Spark reports them as
-        ``sources[].latestOffset``."""
+        """Return log ends, the lag after the planned batch, and losses. Spark shows them in its
+        progress report as ``sources[].latestOffset``."""
         live, at = self._live.now(), self._planned_end
         if live is None or at is None:
             return None
@@ -209,7 +209,8 @@ class StreamPlanner:
         return make_tasks(found, self.options, self._reader, self._live.view)
 
     def stop(self) -> None:
-        """Publish pending offsets and close everything; a second call does nothing."""
+        """Publish pending offsets, and close all connections and threads. A second call does
+        nothing."""
         with termination_waits():
             if self._progress is not None:
                 self._progress.close()
@@ -318,9 +319,9 @@ class StreamPlanner:
         return live
 
     def _available_now_target(self, start: SourceOffset, live: Live) -> Live:
-        """Return the log ends at the start of the run.
+        """Return the log ends at which an AvailableNow run stops: those at its first call.
 
-        Raises DataLossError, even with failOnDataLoss=false, if a target can no longer be reached,
+        Raises DataLossError, even with failOnDataLoss=false, if a log now ends before its target,
         because the run would never end.
         """
         if self._target is None:
@@ -347,8 +348,9 @@ class StreamPlanner:
         return self._target
 
     def _publish(self, start: SourceOffset, live: Live) -> None:
-        """Publish ``start``, the end of the last committed batch, without deleted or recreated
-        topics. The first call of a run also claims the group, before any task reads a batch."""
+        """Publish ``start``, the end of the last committed batch, as the group's offsets, without
+        deleted or recreated topics. The first call of a run also claims the group, before any task
+        reads a batch."""
         is_first = self._progress is None
         if self._progress is None:
             group = self.options.group_id or default_group(self.options, live.cluster_id)
@@ -385,7 +387,7 @@ class StreamPlanner:
     def _check_begins(
         self, start: SourceOffset, end: SourceOffset, found: list[OffsetRange], *, is_repeated: bool
     ) -> list[OffsetRange]:
-        """Return the ranges without records that were deleted before the query read them.
+        """Return the batch's ranges without records that were deleted before the query read them.
 
         Looks up the log starts of partitions that are new in this batch, or of all partitions of a
         repeated batch. Raises DataLossError unless failOnDataLoss=false. Spark requests no report
@@ -429,7 +431,7 @@ class StreamPlanner:
     def _earliest(
         self, asked: Mapping[TopicPartition, OffsetRange]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the partitions' log start offsets, without deleted topics.
+        """Return the log start offsets of the partitions ``asked``, without deleted topics.
 
         A starting broker may not list a topic yet. So this method repeats the lookup of a missing
         topic, for at most ``request.timeout.ms``, while the background long poll reports the topic.

@@ -71,8 +71,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @error_line()
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit of 2^63 - 1 rows. The planner takes Spark's limit "all available" to mean
-        Trigger.Once, so other triggers need another limit."""
+        """Return a limit of 2^63 - 1 rows, in place of Spark's limit "all available". The planner
+        takes "all available" to mean Trigger.Once, so other triggers need another limit."""
         self._planning()
         return ReadMaxRows(NO_LIMIT)
 

@@ -15,7 +15,8 @@ from types import FrameType
 
 
 def stop_on_terminate() -> None:
-    """Install the handler. Spark sends SIGTERM to the runner and does not call ``stop()``."""
+    """Install the handler of SIGTERM. Spark ends the runner by SIGTERM and does not call
+    ``stop()``."""
     if threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None)
     ):

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from broker_lite.local.cluster import LocalCluster
 
 BROKERS = "LOGBUS_TEST_BROKERS"
-"""The environment variable with the number of brokers to start."""
+"""The environment variable with the number of brokers that the plugin starts."""
 STREAM_SECONDS = 60.0
 """Seconds after which ``logbus_stream`` stops a query and fails the test."""
 
 
 class NamedCluster(NamedTuple):
-    """The cluster of ``--logbus-bootstrap``, which the tests neither start nor stop."""
+    """The cluster that ``--logbus-bootstrap`` names. The plugin neither starts nor stops it."""
 
     bootstrap_servers: str
 
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 _MARKED = pytest.StashKey[int]()
-"""The largest number of brokers in a ``logbus`` marker of the collected tests."""
+"""The key of the largest number of brokers in a ``logbus`` marker of the collected tests."""
 
 
 def _marked(item: pytest.Item) -> int:
@@ -128,7 +128,8 @@ def logbus_cluster(
 
 @pytest.fixture(scope="session")
 def logbus_bus(logbus_cluster: LocalCluster | NamedCluster) -> Iterator[Bus]:
-    """A connection to the cluster: topics, producers, consumers, administration."""
+    """A ``Bus`` that is connected to the cluster. It makes producers and consumers, and administers
+    topics."""
     from broker_lite.bus.blocking import connect
 
     with connect(logbus_cluster.bootstrap_servers) as bus:
@@ -145,8 +146,8 @@ def logbus(logbus_bus: Bus) -> Bus:
 def _logbus_used(
     logbus_bus: Bus, logbus_cluster: LocalCluster | NamedCluster
 ) -> Iterator[tuple[list[str], list[str]]]:
-    """The topics and groups of all tests. At the end, this fixture deletes them from a cluster of
-    --logbus-bootstrap."""
+    """Two lists: the topics and the groups that tests created. At the end, this fixture deletes
+    them from a cluster of --logbus-bootstrap."""
     from broker_lite.errors import GroupIdNotFoundError
 
     topics: list[str] = []
@@ -255,7 +256,8 @@ def logbus_stream(
 
 
 def refuse_active(spark: SparkSession, before: set[str]) -> None:
-    """Stop the queries whose run is not in ``before``, and fail the test if there are any."""
+    """Stop the queries that became active after ``before``, a set of run ids, and fail the test if
+    there are any."""
     left = [query for query in spark.streams.active if query.runId not in before]
     for query in left:
         query.stop()

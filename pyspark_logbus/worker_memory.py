@@ -1,4 +1,4 @@
-"""Keep freed memory in Spark's Python workers that write, for reuse by the next rows.
+"""Make malloc keep freed memory for the next rows, in Spark's Python workers that write.
 
 Spark passes a task's rows in ``bytes`` objects of some MB each, and the sink holds them until the
 brokers acknowledge them. By default, glibc returns freed memory to the kernel as soon as some MB
@@ -15,16 +15,16 @@ from pyspark_logbus.worker_process import is_forked_by_daemon
 KEPT_BYTES = 64 << 20
 """Freed bytes that a writing worker keeps: twice the default of ``buffer.memory``."""
 MAPPED_BYTES = 32 << 20
-"""Bytes from which malloc maps a block of its own, and returns it to the kernel when it is freed.
-glibc accepts no larger value."""
+"""Size in bytes from which malloc maps a block by itself, and unmaps it when it is freed. glibc
+accepts no larger value."""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-"""Numbers of the two settings in glibc's ``malloc.h``."""
+"""The numbers of the two malloc settings in glibc's ``malloc.h``."""
 
 
 def keep_for_next_rows() -> None:
     """Call ``keep_freed`` if Spark's daemon forked this process. Do nothing in a user's own
-    process, whose memory settings are the user's."""
+    process, because its memory settings belong to the user."""
     if is_forked_by_daemon():
         keep_freed()
 

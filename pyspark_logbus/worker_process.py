@@ -12,7 +12,7 @@ import gc
 import sys
 
 DAEMON = "pyspark.daemon"
-"""The module that Spark runs to fork its Python workers."""
+"""The module that Spark starts to fork its Python workers."""
 
 _modules = 0
 """The number of loaded modules at the last ``gc.freeze``."""

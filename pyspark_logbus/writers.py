@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("pyspark_logbus")
 
 CHECKED_S = 30.0
-"""Seconds for which ``_check_topic`` does not look up an existing topic again. Spark plans a sink
-for every micro-batch, and a lookup for each would be slow."""
+"""Seconds for which ``_check_topic`` caches that a topic exists. Spark plans a sink for every
+micro-batch, and a lookup for each would be slow."""
 
 _checked: dict[tuple[str, str, QuerySecurity], float] = {}
-"""Monotonic time of the last check, by brokers, topic and security."""
+"""Time (monotonic clock, seconds) of the last check, by brokers, topic and security settings."""
 
 
 class RowsWritten(WriterCommitMessage):
@@ -101,8 +101,8 @@ class LogbusWriter(_SinkTask, DataSourceArrowWriter):
 
     @error_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit an exactly-once batch. At least once needs no commit, because the brokers have
-        acknowledged the rows."""
+        """Commit an exactly-once batch. An at-least-once batch needs no commit, because the brokers
+        have acknowledged the rows."""
         modules_are_no_garbage()
         if self._options.is_exactly_once:
             exactly_once.commit(self._options, messages)
@@ -135,8 +135,8 @@ class LogbusStreamWriter(_SinkTask, DataSourceStreamArrowWriter):
 
     @error_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit an exactly-once batch. At least once needs no commit, because the brokers have
-        acknowledged the rows."""
+        """Commit an exactly-once batch. An at-least-once batch needs no commit, because the brokers
+        have acknowledged the rows."""
         modules_are_no_garbage()
         if self._options.is_exactly_once:
             exactly_once.commit(self._options, messages, batchId)
@@ -157,7 +157,7 @@ def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
 
 
 def _check_topic(options: WriteOptions) -> None:
-    """Check that a broker answers and that the topic of the option exists.
+    """Check that a broker answers and that the topic in the option ``topic`` exists.
 
     Raises NoBrokersError and UnknownTopicOrPartitionError.
     """

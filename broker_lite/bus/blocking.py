@@ -1,8 +1,8 @@
-"""``connect`` and ``Bus``: a cluster, and the producers, consumers and administration made for it.
+"""``connect`` and ``Bus``: the blocking client of one cluster.
 
-A bus is light: it holds addresses, options, pooled connections and the idle producers of its
-transactions. It may be shared between threads and used after a fork; producers and consumers may
-not.
+A bus makes producers, consumers and the cluster's ``admin``. It is light: it holds addresses,
+options, pooled connections and the idle producers of its transactions. Threads may share a bus, and
+a forked process may use it. Producers and consumers allow neither.
 """
 
 from __future__ import annotations

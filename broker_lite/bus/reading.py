@@ -1,5 +1,6 @@
-"""The arguments of ``Bus.consumer`` and ``AsyncBus.consumer``: topics, partitions and kind of
-group."""
+"""Validate the arguments of ``Bus.consumer`` and ``AsyncBus.consumer``: topics, partitions, pattern
+and group coordination.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from broker_lite.model import TopicPartition
 class Reading(NamedTuple):
     """The subscription of a consumer, alone or in a ``group``.
 
-    It is a list of topics, of chosen ``partitions``, or of all topics whose whole name matches
-    ``pattern``. A partition that is only a number belongs to the only topic of the list.
+    The subscription is a list of topics, of chosen ``partitions``, or of all topics whose whole
+    name matches ``pattern``. A partition without a topic name belongs to the only topic of the
+    list.
     """
 
     topics: list[str]
@@ -50,8 +52,8 @@ def reading(
 def membership(
     coordination: str, asked: Reading, options: Mapping[str, Any], callbacks: Callbacks
 ) -> str:
-    """Return who coordinates the consumer's group: "kafka" (a broker), "zookeeper", or "" if the
-    consumer is not a member. Raises InvalidConfigError for options that exclude each other."""
+    """Return the kind of group coordination: "kafka" (by a broker), "zookeeper", or "" for a
+    consumer that is not a member. Raises InvalidConfigError for options that exclude each other."""
     names, chosen, pattern, group = asked
     if coordination not in ("kafka", "zookeeper"):
         raise InvalidConfigError(f"coordination={coordination!r}: give kafka or zookeeper")

@@ -1,4 +1,4 @@
-"""Producers, consumers and administration of a cluster; ``broker_lite.bus`` creates them.
+"""Producers, consumers and administration of a cluster. ``broker_lite.bus`` creates them.
 
 ``operations`` and ``administration`` hold operations: generators that yield their network steps.
 ``transport`` has shells that run the steps, on threads or with asyncio. ``producing`` and

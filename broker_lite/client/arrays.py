@@ -1,4 +1,4 @@
-"""Conversions between Python lists and Arrow without ``pa.array`` and ``to_pylist``.
+"""Convert between Python lists and Arrow columns without ``pa.array`` and ``to_pylist``.
 
 ``pa.array`` imports pandas if it is installed. This would cost half a second in a process's first
 ``send``, and 40 MB of memory. To join bytes and wrap buffers is as fast. ``record.arrays`` has the
@@ -29,7 +29,7 @@ _ITEM_TYPE = HEADERS_TYPE.value_type
 
 
 def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
-    """Return bytes as a binary column, or UTF-8 bytes as a string column if ``kind`` is string.
+    """Return values as a binary column, or UTF-8 values as a string column if ``kind`` is string.
 
     Takes 50 ns a value. Raises MessageTooLargeError above 2 GiB.
     """
@@ -79,7 +79,7 @@ def _repeated(text: str, count: int) -> pa.Array:
 
 
 def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
-    """Return a few values as a column, without numpy."""
+    """Return at most ``FEW`` values as a column, without numpy."""
     data = b"".join(values)
     if len(data) > _OFFSET_MAX:
         raise _too_large(len(data))
@@ -89,8 +89,8 @@ def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
 
 
 def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
-    """Yield the values of a binary column, each built on demand, in 25 ns a value. Without a
-    column, yield None for every row."""
+    """Yield the values of a binary column, each built on demand in 25 ns. Without a column, yield
+    None ``count`` times."""
     if array is None:
         return repeat(None, count)
     _, offsets_buffer, data_buffer = array.buffers()
@@ -115,7 +115,7 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
 
 
 def headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
-    """Return the headers of each row as a column of HEADERS_TYPE. None is a row without
+    """Return a column of HEADERS_TYPE with the headers of each row. None stands for a row without
     headers."""
     sizes = np.fromiter((len(row) if row else 0 for row in rows), np.int64, len(rows))
     offsets = np.zeros(len(rows) + 1, np.int32)

@@ -1,7 +1,7 @@
-"""The callbacks of a group's consumer, for partitions that it gets, gives up or loses.
+"""The callbacks of a consumer in a group: for partitions that it receives, gives up or loses.
 
-The consumer calls ``callback(consumer, partitions)`` on the reading thread, within a call that asks
-for records, or that creates or closes the consumer.
+The consumer calls ``callback(consumer, partitions)`` on the reading thread. It does so within a
+call that asks for records, or that creates or closes the consumer.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Callback = Callable[[Any, list[TopicPartition]], Any]
 
 
 class Callbacks(NamedTuple):
-    """The callbacks of one consumer.
+    """The three callbacks of a consumer in a group.
 
     - ``on_assign``: the consumer has the partitions and knows their positions. ``seek`` works.
-    - ``on_revoke``: the partitions move to another member after the call. The consumer has made
-      its automatic commits, and ``commit`` works.
-    - ``on_lost``: the partitions have already moved, so the group would refuse a commit. Without
-      ``on_lost``, the consumer calls ``on_revoke``.
+    - ``on_revoke``: the partitions move to another member after the call. The consumer has made its
+      automatic commits, and ``commit`` works.
+    - ``on_lost``: other members may already own the partitions, so the group would refuse a commit.
+      Without ``on_lost``, the consumer calls ``on_revoke``.
     """
 
     on_assign: Callback | None = None
@@ -30,7 +30,7 @@ class Callbacks(NamedTuple):
 
     @property
     def lost(self) -> Callback | None:
-        """Return the callback for lost partitions."""
+        """Return the callback for lost partitions: ``on_lost``, else ``on_revoke``."""
         return self.on_lost or self.on_revoke
 
 

@@ -47,13 +47,14 @@ OPTIONS = frozenset({*KEYS, JAAS, FILE})
 
 
 _chosen: ClientSecurity | None = None
-"""The settings of ``chosen_security``; None outside its block."""
+"""The settings of ``chosen_security``, while its block runs; otherwise None."""
 
 
 @contextlib.contextmanager
 def chosen_security(security: ClientSecurity) -> Iterator[None]:
-    """Within the block, use ``security`` for connections without settings of their own, in place of
-    the environment's settings. The command line uses this."""
+    """Make ``security`` the default of this process within the block, in place of the environment's
+    settings. Connections with settings of their own ignore it. The command line uses this function.
+    """
     global _chosen
     before, _chosen = _chosen, security
     try:
@@ -63,7 +64,7 @@ def chosen_security(security: ClientSecurity) -> Iterator[None]:
 
 
 def is_chosen() -> bool:
-    """Return whether the program is in a block of ``chosen_security``."""
+    """Return whether a block of ``chosen_security`` runs."""
     return _chosen is not None
 
 
@@ -77,10 +78,10 @@ def security_of_environment() -> ClientSecurity:
 
 
 def security_of_options(options: Mapping[str, str]) -> ClientSecurity | None:
-    """Return the security settings among ``options``, or None if there are none.
+    """Return the security settings among ``options``, or None without any.
 
-    The options override the file that the option ``client.config`` names. Raises InvalidConfigError
-    for a wrong value.
+    The settings override those of the file that the option ``client.config`` names. Raises
+    InvalidConfigError for a wrong value.
     """
     given = {key: value for key, value in options.items() if key in OPTIONS}
     if not given:
@@ -165,7 +166,7 @@ def security_of(options: Mapping[str, str]) -> ClientSecurity:
 
 
 def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the options with the user name and password, or client id and secret, of
+    """Return the options, with the user name and password, or the client id and secret, from
     ``sasl.jaas.config``."""
     if JAAS not in options:
         return options

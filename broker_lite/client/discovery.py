@@ -81,14 +81,14 @@ def resolve(
 
 
 def data_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the user's data folder of logbus: ``logbus`` in the XDG data folder."""
+    """Return logbus's folder for user data: ``logbus`` in the XDG data folder."""
     env = os.environ if environment is None else environment
     root = env.get("XDG_DATA_HOME")
     return (Path(root) if root else Path.home() / ".local" / "share") / "logbus"
 
 
 def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the user's cache folder of logbus: ``logbus`` in the XDG cache folder. The path is
+    """Return logbus's cache folder of this user: ``logbus`` in the XDG cache folder. The path is
     relative for a user without a home directory."""
     env = os.environ if environment is None else environment
     return Path(env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "logbus"
@@ -115,12 +115,16 @@ def security_for(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> ClientSecurity:
-    """Return the security of connections to these brokers.
+    """Return the security settings for connections to these brokers.
 
-    The first of these that exists counts: ``given``, the settings of ``chosen_security``, the file
-    that LOGBUS_CLIENT_CONFIG names, the file that ``logbus up --secure`` wrote for a cluster with
-    these addresses. Credentials of the last file never go to other addresses. Raises
-    InvalidConfigError.
+    The first of these that exists counts:
+
+    - ``given``;
+    - the settings of ``chosen_security``;
+    - the file that LOGBUS_CLIENT_CONFIG names;
+    - the file that ``logbus up --secure`` wrote for a cluster with these addresses.
+
+    Credentials of the last file never go to other addresses. Raises InvalidConfigError.
     """
     env = os.environ if environment is None else environment
     if given is not None:
@@ -169,7 +173,7 @@ def parse_endpoints(
 
 
 def join(endpoints: Sequence[Endpoint]) -> str:
-    """Format endpoints as ``parse_endpoints`` reads them."""
+    """Return endpoints as text that ``parse_endpoints`` can read."""
     return ",".join(
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints
     )

@@ -1,4 +1,4 @@
-"""Build configurations from keyword options of ``connect``, ``producer`` and ``consumer``.
+"""Build configurations from the keyword options of ``connect``, ``producer`` and ``consumer``.
 
 Each option has two spellings: logbus's name (``batch_bytes``), and Kafka's name with underscores,
 as in kafka-python (``batch_size``). The error for an unknown name suggests the nearest name.
@@ -146,8 +146,8 @@ def _checked(option: str, name: str, value: Any, default: Any) -> Any:
 
 
 def _settle_idempotence(values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Turn idempotence off for acks other than all. Raises InvalidConfigError if the caller asked
-    for both."""
+    """Turn idempotence off unless acks is "all". Raises InvalidConfigError if the caller asked for
+    idempotence too."""
     if values.get("acks", "all") == "all":
         return
     if "idempotence" in given and values["idempotence"]:

@@ -57,7 +57,7 @@ class WalkResult(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """``row_count`` decoded rows of one batch, from ``first_row`` on."""
+    """A number of decoded rows (``row_count``) of one batch, beginning with ``first_row``."""
 
     header: BatchHeader
     columns: Columns
@@ -66,9 +66,9 @@ class Slice(NamedTuple):
 
 
 def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> WalkResult:
-    """Return the whole batches among the bytes of one partition. Parse only their headers.
+    """Return the whole batches in the bytes of one partition, without decoding records.
 
-    Bytes that hold no whole batch count as corrupt.
+    If ``records`` holds no whole batch, its bytes count as corrupt.
     """
     batches: list[LogBatch] = []
     position, damage = walker.position, None
@@ -93,7 +93,7 @@ class LogTruncatedError(OffsetOutOfRangeError):
 
 
 def damaged(tp: TopicPartition, offset: int, reason: str) -> CorruptMessageError:
-    """Return the error that names the partition and offset of corrupt data."""
+    """Return a CorruptMessageError that names the partition, the offset and the reason."""
     return CorruptMessageError(
         f"topic {tp.topic!r} partition {tp.partition} offset {offset}: {reason}"
     )
@@ -136,8 +136,8 @@ batch is about the cost of 1,000 records."""
 
 
 def joinable(items: Sequence[Item], at: int) -> int:
-    """Return the number of batches from index ``at`` on that ``decode_joined`` may decode
-    together. With 0 or 1, decode the batch alone."""
+    """Return how many batches, from index ``at`` on, ``decode_joined`` may decode together. For a
+    result of 0 or 1, decode the batch alone."""
     epoch = NO_EPOCH
     for count, item in enumerate(items[at:]):
         if isinstance(item, Skipped):
@@ -170,8 +170,8 @@ def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[
 
 
 class Skipped(NamedTuple):
-    """A range of offsets without readable rows. ``damage`` is the error of a corrupt batch; None if
-    even the batch's header is unreadable."""
+    """A range of offsets without readable rows. ``damage`` is the error of a corrupt batch, or None
+    if even the batch's header is unreadable."""
 
     first_offset: int
     next_offset: int

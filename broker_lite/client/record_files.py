@@ -97,5 +97,5 @@ WRITERS: Mapping[str, Callable[[IO[bytes]], tuple[Writer, Callable[[], None]]]] 
     "jsonl": _lines,
     "parquet": _parquet,
 }
-"""A function for each format. It takes a file and returns two functions: one writes the batch of a
-``poll_arrow``, the other finishes the file. Both raise OSError."""
+"""By format, a function that begins a file. It returns two functions: one writes a batch that
+``poll_arrow`` returned, the other finishes the file. Both raise OSError."""

@@ -1,4 +1,6 @@
-"""Filters of records that commands and the console share, evaluated on Arrow columns. Pure."""
+"""Filters of records that commands and the console share. They evaluate Arrow columns and do no
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import pyarrow.compute as pc
 
 
 def has_header(headers: pa.Array, wanted: str) -> pa.Array:
-    """Return which records have a header. ``wanted`` is the header's name, or NAME=VALUE."""
+    """Return for each record whether it has a header. ``wanted`` is the header's name, or
+    NAME=VALUE."""
     name, equals, value = wanted.partition("=")
     pairs = pc.list_flatten(headers)
     found = pc.equal(pc.struct_field(pairs, "key"), name)

@@ -24,10 +24,10 @@ from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
 
 class OffsetConverter:
-    """A converter of a Kafka query's offsets to offsets of a logbus cluster.
+    """Converts offsets of a Kafka query to offsets of a logbus cluster.
 
-    If ``mirror`` copied the topics, its offset map translates the offsets. With None they stay as
-    they are.
+    If ``mirror`` copied the topics, its offset map translates the offsets. With ``mirror`` None,
+    the offsets stay unchanged.
     """
 
     def __init__(self, admin: Admin, mirror: Mirror | None) -> None:
@@ -35,9 +35,9 @@ class OffsetConverter:
         self._mirror = mirror
 
     def __call__(self, offsets: KafkaOffsets) -> SourceOffset:
-        """Return the offsets as a source offset of this cluster.
+        """Return the offsets as a source offset of the logbus cluster.
 
-        Raises UnknownTopicOrPartitionError for a partition that this cluster lacks, and
+        Raises UnknownTopicOrPartitionError for a partition that the cluster lacks, and
         InvalidConfigError for an offset past the log end offset.
         """
         found = offsets if self._mirror is None else self._mirror.translated(offsets)

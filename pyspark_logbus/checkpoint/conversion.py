@@ -20,12 +20,12 @@ from pyspark_logbus.checkpoint.offset_log import KafkaOffsets, MicroBatch
 from pyspark_logbus.offsets import SourceOffset
 
 ConvertOffsets = Callable[[KafkaOffsets], SourceOffset]
-"""Converts Kafka offsets to offsets of this cluster; raises LogbusError for an unknown
-partition."""
+"""A function that converts Kafka offsets to offsets of the logbus cluster. It raises LogbusError
+for an unknown partition."""
 
 
 class ConvertedOffset(NamedTuple):
-    """One partition's offset at the end of the last batch."""
+    """One partition's converted offset at the end of the last batch."""
 
     source: int
     topic: str
@@ -36,7 +36,7 @@ class ConvertedOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The result of a conversion.
+    """The result of converting a checkpoint.
 
     ``batch`` is the number of the last planned batch. Spark repeats that batch unless
     ``is_completed``.
@@ -124,7 +124,8 @@ def _converted(
 def _with_begin(
     old: Path, source: int, end: SourceOffset, convert_offsets: ConvertOffsets
 ) -> SourceOffset:
-    """Add the start offsets to the end offset of a first batch that Spark repeats.
+    """Add the start offsets of the query's first batch to its end offset, ``end``, because Spark
+    repeats that batch.
 
     Spark's offset log has no start offsets, so the source's offset must have them.
     """
@@ -139,7 +140,8 @@ def _with_begin(
 
 
 def _numbers(folder: Path) -> list[int]:
-    """Return the batch numbers of one of Spark's logs, in ascending order."""
+    """Return the batch numbers in a folder of Spark's offset log or commit log, in
+    ascending order."""
     if not folder.is_dir():
         return []
     return sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())

@@ -26,7 +26,7 @@ KafkaOffsets = Mapping[str, Mapping[str, int]]
 class MicroBatch(NamedTuple):
     """The content of one file of the offset log.
 
-    ``ends`` has a line for each source; the line is ``-`` for a source without an offset.
+    ``ends`` has a line for each source. The line is ``-`` for a source without an offset.
     """
 
     metadata: str
@@ -37,7 +37,7 @@ class MicroBatch(NamedTuple):
 
 
 def read_batch(name: str, text: str) -> MicroBatch:
-    """Parse one file of the offset log; ``name`` appears in error messages.
+    """Parse one file of the offset log. Error messages contain ``name``.
 
     Raises InvalidConfigError for a malformed file, and UnsupportedVersionError for another version.
     """
@@ -79,7 +79,8 @@ def _is_kafkas(found: Any) -> bool:
 
 
 def initial_offsets(data: bytes) -> KafkaOffsets | None:
-    """Return the start offsets in ``sources/I/0``, a file that begins with a zero byte."""
+    """Return the start offsets in the bytes of a file ``sources/I/0``. The file begins with a zero
+    byte."""
     version, _, line = data.lstrip(b"\0").decode("utf-8", "replace").partition("\n")
     return kafka_offsets(line) if version == VERSION else None
 

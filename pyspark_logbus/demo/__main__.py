@@ -1,4 +1,4 @@
-"""The command line of ``python -m pyspark_logbus.demo``: its options and its exit code."""
+"""The command ``python -m pyspark_logbus.demo``: its options and its exit code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Spark expressions for the time and the kind of a log line.
 
-The kind is the first of these that the line has: HTTP status, severity, action, program; else
-"other". A line without a time has its record's timestamp.
+The kind is the first of these that the line has: an HTTP status, a severity, an action, a program.
+Other lines have the kind "other". A line without a time gets the timestamp of its record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _NAMED = r"^([A-Za-z][\w-]*)(?: \d{4}-\d\d-\d\d [\d:]{8})?: "
 
 
 def event_time(line: Column, arrival: Column) -> Column:
-    """Return the time that the line names, else ``arrival``, the record's timestamp."""
+    """Return an expression for the time that the log line names, else ``arrival``, the record's
+    timestamp."""
     digits = [f.regexp_extract(line, _ISO, group) for group in (1, 2, 3, 4)]
     day = f.concat_ws("-", *digits[:3])
     zone = f.regexp_extract(line, _ISO_ZONE, 1)
@@ -42,7 +43,8 @@ def event_time(line: Column, arrival: Column) -> Column:
 
 
 def kind(line: Column) -> Column:
-    """Return the line's HTTP status, severity, action or program, else "other"."""
+    """Return an expression for the line's HTTP status, severity, action or program, else
+    "other"."""
     severity = f.upper(_found(line, _SEVERITY))
     return f.coalesce(
         _found(line, _STATUS),

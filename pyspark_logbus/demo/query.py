@@ -83,8 +83,9 @@ def _start_jvm(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
 def _signals_wait() -> Iterator[None]:
     """Delay SIGINT and SIGTERM until the block ends.
 
-    If a signal handler raised inside Popen, the new process would not be in ``_jvms``. A blocked
-    signal mask would not do, because the child process would inherit it.
+    An exception that a signal handler raises inside Popen would lose the new process before it is
+    in ``_jvms``. Blocking the signals would not help, because the child process would inherit the
+    blocked mask.
     """
     arrived: list[int] = []
     before = {
@@ -103,7 +104,8 @@ def _signals_wait() -> Iterator[None]:
 def stop_session() -> None:
     """Stop Spark, if it was started, and wait until its JVM has exited.
 
-    The JVM writes to the demo's folder until it exits. ``stop_session`` kills it after 20 s.
+    The JVM writes to the demo's folder until it exits. ``stop_session`` kills a JVM that runs for
+    20 s more.
     """
     session = SparkSession.getActiveSession()
     if session is not None:

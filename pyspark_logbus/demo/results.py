@@ -21,10 +21,10 @@ class Count(NamedTuple):
 
 
 class Results:
-    """The last count of each minute and kind, read by a consumer thread.
+    """The last count of each minute and kind. A consumer thread reads the counts topic.
 
     ``rows`` is the number of records that the thread has read. ``error`` is the error that ended
-    it.
+    the thread.
     """
 
     def __init__(self, bus: Bus, topic: str) -> None:
@@ -39,11 +39,11 @@ class Results:
         self._thread = threading.Thread(target=self._run, name="demo-results", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the consumer thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and wait for it."""
+        """Stop the consumer thread and wait until it ends."""
         self._stopping.set()
         self._thread.join()
 
@@ -53,7 +53,8 @@ class Results:
             return sum(json.loads(value)["count"] for value in self._last.values())
 
     def by_kind(self) -> dict[str, int]:
-        """Return the number of lines of each kind over all minutes, the largest first."""
+        """Return the number of lines of each kind over all minutes, the most frequent kind
+        first."""
         sums: dict[str, int] = {}
         with self._lock:
             values = list(self._last.values())
@@ -63,7 +64,7 @@ class Results:
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def take_changed(self, most: int) -> list[Count]:
-        """Return at most ``most`` results that changed since the previous call, newest first."""
+        """Return at most ``most`` counts that changed since the previous call, newest first."""
         with self._lock:
             keys = list(self._changed)[-most:]
             self._changed.clear()

@@ -38,7 +38,8 @@ COUNTS_TOPIC = "demo.counts"
 GROUP = "demo"
 PARTITIONS = 4
 OWN_LINES = 500
-"""Log lines of the demo's own ZooKeeper, brokers and Spark, sent after the machine's."""
+"""Number of log lines from the demo's own ZooKeeper, brokers and Spark. The demo sends them after
+the machine's lines."""
 FINISH_SECONDS = 120.0
 """Seconds that the query may take to catch up after the last line is acknowledged."""
 _CHECK_SECONDS = 0.3
@@ -65,7 +66,7 @@ TOTALS = {
     "counted": "sum of the counts",
     "committed": f"offsets of group {GROUP} in ZooKeeper",
 }
-"""What each total counts."""
+"""By name, the meaning of each total."""
 
 
 class DemoTotals(NamedTuple):
@@ -79,7 +80,7 @@ class DemoTotals(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether all totals are the number of lines."""
+        """Whether each total equals the number of lines to send."""
         return set(self.totals.values()) == {self.lines}
 
 
@@ -93,10 +94,10 @@ class DemoParts(NamedTuple):
 
 
 def run(plan: Plan, screen: Screen) -> DemoTotals:
-    """Run the demo and return its totals; none if there are no lines to send.
+    """Run the demo and return its totals. Without lines to send, the totals are empty.
 
     Raises OSError if the file cannot be read, and MissingDependencyError if Java is missing. Both
-    come before any process starts.
+    errors come before any process starts.
     """
     started = time.monotonic()
     find_java()
@@ -281,7 +282,8 @@ def _progress(parts: DemoParts) -> Iterator[Progress]:
 def _rows_by_batch(counting: StreamingQuery) -> dict[int, int]:
     """Return the number of rows read in each completed micro-batch, by batch number.
 
-    A progress report of a trigger without data has the batch number of the trigger before it.
+    Spark reports a trigger without data under the batch number of the previous trigger, so such
+    reports are ignored.
     """
     rows: dict[int, int] = {}
     for entry in counting.recentProgress:

@@ -1,4 +1,4 @@
-"""The demo's output: progress that is redrawn on a terminal, and plain lines in a file or pipe.
+"""The demo's output: progress that it redraws on a terminal, and plain lines in a file or pipe.
 
 While the screen is open, the output of Spark's JVM and workers goes to a file. The screen writes to
 the terminal through a duplicate of the descriptor.
@@ -34,7 +34,8 @@ class Progress(NamedTuple):
 
 
 class Screen:
-    """The owner of the terminal between ``open`` and ``close``; for one thread only."""
+    """The demo's use of the terminal between ``open`` and ``close``. Only one thread may use a
+    screen."""
 
     def __init__(self, stream: TextIO) -> None:
         """``stream`` is stdout or stderr."""
@@ -68,7 +69,7 @@ class Screen:
         self._saved = None
 
     def say(self, text: str = "") -> None:
-        """Print a line that is not redrawn."""
+        """Print a line once, above the redrawn progress."""
         self._drawn = 0
         print(text, file=self._out, flush=True)
 
@@ -103,7 +104,7 @@ class Screen:
 
 
 def _figures(progress: Progress) -> str:
-    """Return the progress line; its bar shows the rows read by the query, not the lines sent."""
+    """Return the progress line. Its bar shows the share of lines that the query has read."""
     share = min(1.0, progress.rows_read / progress.total) if progress.total else 1.0
     bar = ("#" * int(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
     shipped = f"[{bar}] sent {progress.shipped:,}/{progress.total:,}"

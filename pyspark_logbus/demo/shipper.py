@@ -1,4 +1,4 @@
-"""Send lines at a set rate from a thread and count the acknowledged ones."""
+"""Send lines from a thread at a set rate, and count the lines that brokers acknowledge."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TICK_SECONDS = 0.1
 
 
 class Shipper:
-    """A thread that sends ``lines`` evenly over ``seconds``, and ``own_count`` more from ``own``.
+    """A thread that sends ``lines`` evenly over ``seconds``, then ``own_count`` lines from ``own``.
 
     ``own(n)`` returns at most n lines. ``acknowledged`` counts the records that all in-sync
     replicas have. ``error`` is the error that ended the thread early.
@@ -45,11 +45,11 @@ class Shipper:
         self._thread = threading.Thread(target=self._run, name="demo-shipper", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the sending thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, even with lines left to send."""
+        """Stop the sending thread, even with lines left to send."""
         self._stopping.set()
         self._thread.join()
 

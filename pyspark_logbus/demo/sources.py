@@ -1,7 +1,8 @@
-"""The log lines that the demo sends: those of a user's file, or of the machine and of the demo.
+"""Find the log lines that the demo sends: those of a user's file, or those of the machine and of
+the demo itself.
 
-Lines are raw bytes without line ends, and blank lines are left out. Under /var/log, files that this
-user cannot read are skipped.
+Lines are raw bytes without line ends. The demo leaves out blank lines, and files under /var/log
+that this user cannot read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``AsyncConsumer``: the fetch engine and the reader on the running event loop.
 
-It runs the tasks of ``ReaderCore`` and awaits where ``Consumer`` blocks. A call awaits nothing
-after it has taken rows, so a cancellation loses no rows. Call all methods on the loop's thread.
+It runs the tasks of ``ReaderCore``, and awaits where ``Consumer`` blocks. A call awaits nothing
+after it has taken rows, so a cancelled call loses no rows. Call all methods on the loop's thread.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AsyncConsumer(ConsumerFace):
 
     async def start(self) -> None:
         """Find partitions and starting offsets, or join the group. ``async with`` and the first
-        read call it."""
+        read call this method."""
         if self._is_started:
             return
         self._is_started = True
@@ -85,7 +85,7 @@ class AsyncConsumer(ConsumerFace):
             raise
 
     async def run(self, task: Task[T]) -> T:
-        """Run a task of the reader on the loop."""
+        """Run a task of the reader on the event loop, and return the task's result."""
         try:
             step = next(task)
             while True:
@@ -149,26 +149,27 @@ class AsyncConsumer(ConsumerFace):
     # Methods that seek, and that return offsets and lag.
 
     async def seek_to_beginning(self, *tps: TopicPartition) -> None:
-        """Seek to the oldest record of these partitions; without arguments, of all."""
+        """Seek to the oldest record of these partitions. Without arguments, seek in all
+        partitions."""
         await self.seek_to_time(EARLIEST_TIMESTAMP, *tps)
 
     async def seek_to_end(self, *tps: TopicPartition) -> None:
-        """Seek to the end of these partitions; without arguments, of all."""
+        """Seek to the end of these partitions. Without arguments, seek in all partitions."""
         await self.seek_to_time(LATEST_TIMESTAMP, *tps)
 
     async def seek_to_time(self, timestamp_ms: int, *tps: TopicPartition) -> None:
-        """Seek to the first record at or after a timestamp (ms since 1970), or to the end if there
-        is none. Without partitions, seek in all."""
+        """Seek to the first record at or after a timestamp (ms since 1970), or to the end without
+        such a record. Without partitions, seek in all partitions."""
         await self.start()
         await self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Request and return the current end offsets (exclusive)."""
+        """Request and return the current end offset (exclusive) of each partition."""
         await self.start()
         return await self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 
     async def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """Request and return the oldest available offsets."""
+        """Request and return the oldest available offset of each partition."""
         await self.start()
         return await self.run(self.core.list_offsets(EARLIEST_TIMESTAMP, self.assignment()))
 
@@ -186,7 +187,7 @@ class AsyncConsumer(ConsumerFace):
     async def commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
     ) -> None:
-        """Commit these offsets (of the next record to read), or all positions. See
+        """Commit ``offsets``, each of the next record to read, or all positions. See
         ``Consumer.commit``."""
         await self.run(self.core.commit(offsets))
 

@@ -21,15 +21,16 @@ class Release(NamedTuple):
 
     is_lost: bool
     numbers: list[int]
-    """The number of each revocation (``Revoke.number``), which the reader reports when it is
-    done."""
+    """The number of each revocation (``Revoke.number``). The reader reports these numbers after the
+    release."""
     grants: dict[TopicPartition, int | None]
-    """The partitions, each with the number that the reader received with it (``Assign``)."""
+    """The partitions to release, each with the grant number that the reader received with it
+    (``Assign``)."""
 
 
 class AssignmentQueue:
-    """The reader's queue of changes. ``pending`` has the assigned partitions that the reader has
-    not started yet."""
+    """The reader's queue of assignment changes. ``pending`` has the assigned partitions that the
+    reader has not started yet."""
 
     def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()
@@ -41,20 +42,19 @@ class AssignmentQueue:
         self._grants: dict[TopicPartition, int] = {}
 
     def __bool__(self) -> bool:
-        """Return whether a change waits for the reader."""
+        """Return whether the reader has a change to apply."""
         is_due = self.deleted_topics is not None and self.deleted_topics.is_due
         return bool(self.queue) or bool(self.pending) or is_due
 
     def grants(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the number that the reader received with each of these partitions."""
+        """Return the grant number (``Assign``) of each of these partitions."""
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:
-        """Return the next partitions to release; None if there are none. Partitions that were
-        assigned before that release become ``pending``.
+        """Apply changes up to the next release, and return that release; None without one.
 
-        Call this only when the reader asks for records, because all earlier records are then
-        processed.
+        Partitions that were assigned before the release become ``pending``. Call this only when the
+        reader asks for records, because all earlier records are then processed.
         """
         if self.deleted_topics is not None:
             self.deleted_topics.release()
@@ -81,13 +81,13 @@ class AssignmentQueue:
         return Release(kind is Lose, numbers, {tp: self._grants.get(tp) for tp in tps})
 
     def begin(self, starts: Starts) -> None:
-        """Start reading the pending partitions in ``starts``, at these offsets."""
+        """Start reading the pending partitions in ``starts`` at the offsets in ``starts``."""
         for tp in starts.offsets:
             self.pending.pop(tp, None)
         self._collector.begin(*starts)
 
     def end(self, tps: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions."""
+        """Stop reading these partitions, and forget their grant numbers."""
         for tp in tps:
             self.pending.pop(tp, None)
             self._grants.pop(tp, None)

@@ -1,4 +1,4 @@
-"""Values of a group member: its identity, and the changes of its assignment."""
+"""Values of a group member: its identity, and the changes of its partition assignment."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ NO_MEMBER = MemberIdentity("", -1, None)
 
 
 class StartBasis(NamedTuple):
-    """The facts by which a consumer chooses where it begins to read a partition for its group.
+    """The facts from which a consumer chooses the offset where it begins to read a partition for
+    its group.
 
-    ``committed`` is the group's committed offset, or None if the group has none. ``is_added``: the
-    partition was created after the group began to read the topic.
+    ``committed`` is the group's committed offset, or None if the group has none. ``is_added`` says
+    whether the partition was created after the group began to read the topic.
     """
 
     committed: CommittedOffset | None
@@ -39,8 +40,8 @@ NO_BASES: Mapping[TopicPartition, StartBasis] = MappingProxyType({})
 class Assign(NamedTuple):
     """Assign partitions to the reader.
 
-    ``grants`` has a unique number for each partition. The reader looks up the committed offset of a
-    partition that is not in ``bases``.
+    ``grants`` has a number for each partition that is unique to this assignment of the partition.
+    The reader looks up the committed offset of a partition that is not in ``bases``.
     """
 
     grants: Mapping[TopicPartition, int]
@@ -48,14 +49,14 @@ class Assign(NamedTuple):
 
 
 class Revoke(NamedTuple):
-    """Revoke partitions: the reader commits and releases them, then reports ``number``."""
+    """Revoke partitions. The reader commits and releases them, then reports ``number``."""
 
     number: int
     tps: frozenset[TopicPartition]
 
 
 class Lose(NamedTuple):
-    """Drop partitions that other members probably own: the reader commits nothing."""
+    """Drop partitions that other members probably own. The reader commits nothing for them."""
 
     tps: frozenset[TopicPartition]
 

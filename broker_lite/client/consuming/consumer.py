@@ -1,4 +1,5 @@
-"""``Consumer``: returns records one by one, in lists or as Arrow, and waits at the end.
+"""``Consumer``: the blocking consumer. It returns records one by one, in lists or as Arrow, and
+waits at the end of the log.
 
 A background thread (a reactor under ``fetch_engine``) prefetches records and sends automatic
 commits. The calling thread runs the tasks of ``ReaderCore``. One thread at a time uses a consumer.
@@ -38,8 +39,8 @@ from broker_lite.model import (
 )
 
 WAIT_SLICE_S = 3600.0
-"""Seconds after which a wait without deadline begins again, because ``Condition.wait`` cannot wait
-without limit."""
+"""Seconds after which a wait without a deadline begins again, because ``Condition.wait`` needs a
+limit."""
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ class Consumer(ConsumerFace):
             raise
 
     def run(self, task: Task[T]) -> T:
-        """Run a task of the reader on the calling thread."""
+        """Run a task of the reader on the calling thread, and return the task's result."""
         try:
             step = next(task)
             while True:
@@ -143,7 +144,7 @@ class Consumer(ConsumerFace):
         return self.core.each_record(lambda: self.run(self.core.fill(None)))
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
-        """Return the next records, in order within each partition; [] after ``timeout_s``.
+        """Return the next records, in order within each partition, or [] after ``timeout_s``.
 
         With ``timeout_s`` 0, return only records already received. Raises
 
@@ -165,10 +166,10 @@ class Consumer(ConsumerFace):
         """Return the next records as an Arrow record batch, with 0 rows after ``timeout_s``.
 
         The columns are those of Spark's Kafka source: key, value, topic, partition, offset,
-        timestamp (microseconds, UTC), timestampType, and ``headers`` if asked for. Without
-        ``max_rows``, the call takes whole stored batches, and stops at 4096 rows. Keys, values and
-        headers of a single stored batch are not copied; those of several are concatenated. Errors
-        are those of ``poll``.
+        timestamp (microseconds, UTC) and timestampType. ``headers=True`` adds the column headers.
+        Without ``max_rows``, the call takes whole stored batches, and stops at 4096 rows. Keys,
+        values and headers of a single stored batch are not copied; those of several are
+        concatenated. Errors are those of ``poll``.
         """
         core = self.core
         core.begin_poll()
@@ -179,24 +180,25 @@ class Consumer(ConsumerFace):
     # Methods that seek, and that return offsets and lag.
 
     def seek_to_beginning(self, *tps: TopicPartition) -> None:
-        """Seek to the oldest record of these partitions; without arguments, of all."""
+        """Seek to the oldest record of these partitions. Without arguments, seek in all
+        partitions."""
         self.seek_to_time(EARLIEST_TIMESTAMP, *tps)
 
     def seek_to_end(self, *tps: TopicPartition) -> None:
-        """Seek to the end of these partitions; without arguments, of all."""
+        """Seek to the end of these partitions. Without arguments, seek in all partitions."""
         self.seek_to_time(LATEST_TIMESTAMP, *tps)
 
     def seek_to_time(self, timestamp_ms: int, *tps: TopicPartition) -> None:
-        """Seek to the first record at or after a timestamp (ms since 1970), or to the end if there
-        is none. Without partitions, seek in all."""
+        """Seek to the first record at or after a timestamp (ms since 1970), or to the end without
+        such a record. Without partitions, seek in all partitions."""
         self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Request and return the current end offsets (exclusive)."""
+        """Request and return the current end offset (exclusive) of each partition."""
         return self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 
     def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """Request and return the oldest available offsets."""
+        """Request and return the oldest available offset of each partition."""
         return self.run(self.core.list_offsets(EARLIEST_TIMESTAMP, self.assignment()))
 
     def lag(self) -> dict[TopicPartition, int]:
@@ -223,10 +225,11 @@ class Consumer(ConsumerFace):
     # Methods that close or stop the consumer.
 
     def close(self) -> None:
-        """Commit if automatic commits are on, leave the group and stop the thread.
+        """Commit if automatic commits are on, leave the group and stop the background thread.
 
         All returned records count as processed. If ``close`` runs while an exception is handled, as
-        in ``finally: consumer.close()``, the last returned records do not, and are read again.
+        in ``finally: consumer.close()``, the last returned records do not count as processed. The
+        group reads them again.
         """
         self._close(is_done=sys.exc_info()[0] is None)
 
@@ -237,7 +240,7 @@ class Consumer(ConsumerFace):
             self.stop()
 
     def stop(self) -> None:
-        """Stop the thread without a last commit, and without leaving the group."""
+        """Stop the background thread without a last commit, and without leaving the group."""
         self.core.stop(ClosedError("the consumer was closed"))
         self._reactor.stop()
         self.core.engine.close()

@@ -15,8 +15,8 @@ from broker_lite.model import TopicPartition
 
 
 class DeletedTopics:
-    """The deleted-topic errors that a ``FetchCollector`` delays by ``patience_ms``. Calls
-    ``on_delayed`` for each error."""
+    """The deleted-topic errors that a ``FetchCollector`` delays by ``patience_ms`` milliseconds.
+    Calls ``on_delayed`` after it has delayed an error."""
 
     def __init__(
         self,
@@ -38,7 +38,8 @@ class DeletedTopics:
         return bool(self._delayed) and self._delayed[0][0] <= monotonic_ms()
 
     def delays_error(self, fetched: FetchedBatches) -> bool:
-        """Delay the first deleted-topic error of a partition; return False for the second one."""
+        """Delay the first deleted-topic error of a partition, and return True. Return False for a
+        second error of the partition."""
         key = fetched.tp, fetched.generation
         if key in self._reported:
             return False
@@ -48,7 +49,7 @@ class DeletedTopics:
         return True
 
     def release(self) -> None:
-        """Put the errors whose delay is over into the reader's queue. The reader ignores those of
+        """Put the errors whose delay is over into the reader's queue. The reader ignores errors of
         partitions that it no longer reads."""
         while self.is_due:
             self._engine.fetched.append(self._delayed.pop(0)[1])

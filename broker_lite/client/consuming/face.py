@@ -1,5 +1,6 @@
-"""``ConsumerFace``: the methods that ``Consumer`` and ``AsyncConsumer`` share. None of them
-blocks."""
+"""``ConsumerFace``: the methods that ``Consumer`` and ``AsyncConsumer`` share. None of these
+methods blocks.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class ConsumerFace:
 
     @property
     def is_open(self) -> bool:
-        """Return whether calls are possible. They are not after ``close``, a failure, or a fork."""
+        """Return False after ``close``, a failure or a fork, and True otherwise."""
         return self.core.end is None
 
     @property
@@ -47,7 +48,7 @@ class ConsumerFace:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether no assignment or revocation is pending, as far as the member knows."""
+        """Return whether this member knows of no pending assignment or revocation."""
         return self.core.membership.is_settled and not self.core.has_changes
 
     def group_offsets(self) -> MemberOffsets:
@@ -69,8 +70,8 @@ class ConsumerFace:
         return self.core.collector.assignment()
 
     def position(self, topic: str | TopicPartition, partition: int | None = None) -> int:
-        """Return the offset of the partition's next record. Raises UnknownTopicOrPartitionError
-        for a partition that is not read."""
+        """Return the offset of the partition's next record. Raises UnknownTopicOrPartitionError for
+        a partition that the consumer does not read."""
         tp = self._tp(topic, partition)
         found = self.core.collector.position(tp)
         assert found is not None
@@ -81,15 +82,15 @@ class ConsumerFace:
         return {tp: self.position(tp) for tp in self.assignment()}
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions that an automatic commit would store: each before the records that
-        the caller is still processing."""
+        """Return the positions that an automatic commit would store. Each is before the records
+        that the caller is still processing."""
         return self.core.collector.settled()
 
     def seek(self, topic: str | TopicPartition, partition: int, offset: int | None = None) -> None:
         """Move a position: ``seek(topic, partition, offset)`` or ``seek(TopicPartition(…),
         offset)``.
 
-        If the log does not have the offset, the next read handles it as ``start`` says.
+        If the log does not have the offset, the next read applies the option ``start``.
         """
         if isinstance(topic, TopicPartition) and offset is None:
             tp, offset = self._tp(topic, None), partition
@@ -100,11 +101,11 @@ class ConsumerFace:
         self.core.collector.begin({tp: offset})
 
     def pause(self, *tps: TopicPartition) -> None:
-        """Return no more records of these partitions; without arguments, of all."""
+        """Return no more records of these partitions. Without arguments, pause all partitions."""
         self.core.collector.pause(tps or self.assignment(), True)
 
     def resume(self, *tps: TopicPartition) -> None:
-        """Return records of these partitions again; without arguments, of all."""
+        """Return records of these partitions again. Without arguments, resume all partitions."""
         self.core.collector.pause(tps or self.assignment(), False)
         self.core.notify()
 
@@ -114,13 +115,14 @@ class ConsumerFace:
 
     @property
     def skipped(self) -> list[tuple[TopicPartition, int, int]]:
-        """Return the ranges that ``on_corrupt="skip"`` skipped: (partition, first offset, next
-        offset)."""
+        """Return the offset ranges of corrupt batches that ``on_corrupt="skip"`` skipped:
+        (partition, first offset, next offset)."""
         return self.core.collector.skipped
 
     @property
     def resets(self) -> list[Reset]:
-        """Return the positions that were not in the log, with the offsets where reading resumed."""
+        """Return the positions that were not in the log, with the offsets at which reading
+        resumed."""
         return self.core.discovery.resets
 
     def _tp(self, topic: str | TopicPartition, partition: int | None) -> TopicPartition:
@@ -138,7 +140,7 @@ class ConsumerFace:
         return tp
 
     def _behind(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the distance of each position from its partition's end."""
+        """Return the number of offsets from each position to the end of its partition."""
         return {tp: max(0, ends[tp] - self.position(tp)) for tp in ends}
 
     def _chosen(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:

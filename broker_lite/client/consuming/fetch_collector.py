@@ -1,4 +1,5 @@
-"""Decode the batches that a consumer's engine fetched, and track positions. Nothing here blocks.
+"""Decode the batches that a consumer's engine fetched, and track positions. No function here
+blocks.
 
 A position is the offset of the next record to return. It advances when a record is returned, not
 when the record arrives. Returned records are in flight until the caller asks for more (``settle``).
@@ -72,8 +73,8 @@ JOINED_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class ConcatenatedSlices:
-    """The slices that one call of ``poll_arrow`` concatenates, with their rows and decoded
-    bytes."""
+    """The slices that one call of ``poll_arrow`` concatenates, with their number of rows and
+    decoded bytes."""
 
     slices: list[tuple[TopicPartition, Slice]] = field(default_factory=list)
     row_count: int = 0
@@ -81,7 +82,7 @@ class ConcatenatedSlices:
 
 
 class FetchCollector:
-    """The positions and the open slice of one consumer."""
+    """The positions of one consumer, and its open slice: the rows of the batch that it returns."""
 
     def __init__(
         self,
@@ -91,11 +92,11 @@ class FetchCollector:
         is_held_back: Callable[[], bool] | None = None,
     ) -> None:
         self.delays_error: Callable[[FetchedBatches], bool] | None = None
-        """A function that returns True to delay the error of a deleted or recreated topic; None:
-        delay no error."""
+        """A function that returns True to delay the error of a deleted or recreated topic. With
+        None, no error is delayed."""
         self.is_held_back = is_held_back
-        """A function that returns True while the collector must return no rows; None: it always may
-        return rows."""
+        """A function that returns True while the collector must return no rows. With None, the
+        collector may always return rows."""
         self.skipped: list[tuple[TopicPartition, int, int]] = []
         """Ranges that ``on_corrupt="skip"`` skipped: partition, first offset, next offset."""
         self._engine = engine
@@ -104,18 +105,18 @@ class FetchCollector:
         self._epochs: dict[TopicPartition, int] = {}
         self._generations: dict[TopicPartition, int] = {}
         self._refetched: dict[TopicPartition, int] = {}
-        """By partition, the base offset of the corrupt batch that was last fetched again. Until
-        ``begin``, a batch is fetched again only once."""
+        """By partition, the base offset of the corrupt batch that was last fetched again. A batch
+        is fetched again only once, until ``begin`` starts the partition anew."""
         self._paused: set[TopicPartition] = set()
         self._batches: list[LogBatch] = []
         self._tp: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0
-        """Number of rows of the open slice that were returned. Iteration over a consumer increases
-        the number."""
+        """Number of rows of the open slice that the consumer has returned. Iteration over a
+        consumer increases this number."""
         self.is_single = False
-        """Whether records are returned one by one, so that only the record before ``at`` is in
-        flight."""
+        """Whether the consumer returns records one by one, so that only the record before ``at`` is
+        in flight."""
         self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
     # Methods that begin, pause and end partitions, and track their positions.
@@ -139,8 +140,8 @@ class FetchCollector:
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
     def resume_at(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
-        """Resume the reading of a truncated log at ``at``. The leader checks the epoch of the
-        record before ``at``."""
+        """Resume reading a truncated log at the offset ``at``. The leader checks the epoch of the
+        record before that offset."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
         self.begin({tp: at.offset}, epochs)
 
@@ -159,7 +160,8 @@ class FetchCollector:
         self._engine.post(partial(self._engine.end, tp))
 
     def _begin(self, tp: TopicPartition, offset: int) -> int:
-        """Start a new generation of the partition at ``offset`` and return its number."""
+        """Start a new generation of the partition at ``offset``, and return the generation's
+        number."""
         generation = self._generations[tp] = self._generations.get(tp, 0) + 1
         self._positions[tp] = offset
         self._engine.pin(tp.topic)
@@ -179,7 +181,8 @@ class FetchCollector:
         return list(self._positions)
 
     def position(self, tp: TopicPartition) -> int | None:
-        """Return the offset of the next record to return, or None if the partition is not read."""
+        """Return the offset of the next record to return, or None for a partition that the consumer
+        does not read."""
         if tp == self._tp and self._slice is not None and self.at:
             return self._open_position()
         return self._positions.get(tp)
@@ -196,7 +199,7 @@ class FetchCollector:
         return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
 
     def _slice_end(self) -> int:
-        """Return the offset after the open slice's batch, compaction gaps included."""
+        """Return the offset after the open slice's batch. Compaction may leave a gap before it."""
         assert self._slice is not None
         return self._slice.header.next_offset
 
@@ -207,8 +210,8 @@ class FetchCollector:
     def stamped(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Complete the caller's offsets: add this reader's leader epochs and topic ids where they
-        are missing."""
+        """Return the caller's offsets for a commit, with this reader's leader epochs and topic ids
+        where the caller gave none."""
         found = {}
         for tp, row in offsets.items():
             commit = CommittedOffset(row) if isinstance(row, int) else row
@@ -225,13 +228,13 @@ class FetchCollector:
         return CommittedOffset(offset, epoch, topic_id=topic_id)
 
     def settle(self) -> None:
-        """Mark all returned records as processed, because the caller asks for more."""
+        """Mark all returned records as processed. The caller does so by asking for more records."""
         self._in_flight.clear()
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions to commit, each before the records in flight. This also holds after
-        a seek past such records."""
+        """Return the positions to commit, each before the records in flight. After a seek past such
+        records, their position still counts."""
         self._note_single()
         rows = self.commitable()
         for tp, before in self._in_flight.items():
@@ -266,7 +269,7 @@ class FetchCollector:
     # Methods that open and close fetched batches.
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """Open the next slice; return False if no rows are buffered.
+        """Open the next slice. Return False if no rows are buffered.
 
         Raises the error that stopped a partition. For an offset outside the log,
         ``on_out_of_range`` may seek instead of raising.
@@ -310,7 +313,7 @@ class FetchCollector:
 
     @property
     def is_drained(self) -> bool:
-        """Return whether no rows are buffered. This check decodes nothing."""
+        """Return whether no rows are buffered. The check decodes no batch."""
         left = self._slice is not None and self.at < self._slice.row_count
         return not (left or self._batches or self._engine.fetched)
 
@@ -361,8 +364,8 @@ class FetchCollector:
         self._slice, self.at = rows, 0
 
     def _fetch_again(self, tp: TopicPartition, start: int, base_offset: int) -> bool:
-        """Fetch a corrupt batch a second time, and return True. Return False if that was done
-        before, or if no other copy of the batch can exist."""
+        """Fetch a corrupt batch a second time, and return True. Return False if the batch was
+        fetched twice already, or if no other copy of it can exist."""
         if self._refetched.get(tp) == base_offset or not self._engine.may_be_intact(tp):
             return False
         self._refetched[tp] = base_offset
@@ -378,7 +381,7 @@ class FetchCollector:
     # Methods that return the records of the open slice.
 
     def peek_records(self, count: int) -> Iterator[Record]:
-        """Yield up to ``count`` records of the open slice. The caller advances ``at`` per
+        """Yield up to ``count`` records of the open slice. The caller increases ``at`` for each
         record."""
         assert self._slice is not None and self._tp is not None
         self.is_single = True
@@ -393,7 +396,7 @@ class FetchCollector:
         return found
 
     def take_rows(self, parts: ConcatenatedSlices, count: int | None) -> bool:
-        """Add up to ``count`` rows of the open slice to ``parts``.
+        """Add up to ``count`` rows of the open slice to ``parts``, and return True.
 
         Return False, and take no rows, if the concatenation would exceed JOINED_BYTES.
         """
@@ -410,8 +413,8 @@ class FetchCollector:
         return True
 
     def rewind(self) -> None:
-        """Move the positions back to the last ``settle``, because the caller did not receive the
-        rows."""
+        """Move the positions back to those of the last ``settle``, because the caller did not
+        receive the rows."""
         self.is_single = False
         rows = {tp: before.offset for tp, before in self._in_flight.items()}
         self._in_flight.clear()
@@ -431,7 +434,7 @@ def _decoded_bytes(rows: Slice) -> int:
 
 
 def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) -> pa.RecordBatch:
-    """Return the rows as one record batch of ROW_SCHEMA, optionally with ``headers``."""
+    """Return the rows as one record batch of ROW_SCHEMA. ``headers`` adds a column of headers."""
     schema = ROW_SCHEMA_WITH_HEADERS if headers else ROW_SCHEMA
     if not parts:
         empty = [pa.nulls(0, field.type) for field in schema]

@@ -1,4 +1,4 @@
-"""``ConsumerMembership``: the port through which a group assigns partitions to a consumer and
+"""``ConsumerMembership``: the interface through which a group assigns partitions to a consumer and
 revokes them.
 
 A membership appends ``Assign``, ``Revoke`` and ``Lose`` to its reader's ``AssignmentQueue``.
@@ -27,25 +27,25 @@ class MemberOffsets(NamedTuple):
 
 
 class ConsumerMembership(Protocol):
-    """The port of a consumer to its group. The reader's thread calls all methods."""
+    """A consumer's interface to its group. The reader's thread calls all methods."""
 
     @property
     def followed_topics(self) -> Sequence[str]:
-        """Return the topics whose new partitions the reader discovers by itself."""
+        """Return the topics whose new partitions the reader must discover itself."""
 
     @property
     def is_held_back(self) -> Callable[[], bool] | None:
-        """Return a function that returns True while the reader must return no rows; None if the
-        reader always may."""
+        """Return a function that returns True while the reader must return no rows. Return None if
+        the reader may always return rows."""
 
     @property
     def reports_positions(self) -> bool:
-        """Return whether ``released`` itself commits positions. The reader then sends no commit
-        before it."""
+        """Return whether ``released`` commits positions. If so, the reader sends no commit before
+        it calls ``released``."""
 
     @property
     def is_settled(self) -> bool:
-        """Return whether no assignment or revocation is pending, as far as the member knows."""
+        """Return whether this member knows of no pending assignment or revocation."""
 
     @property
     def member_id(self) -> str:
@@ -54,8 +54,9 @@ class ConsumerMembership(Protocol):
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
         """Return the identity with which a transaction commits the offsets of partitions.
 
-        ``grants`` has the number that the reader received with each partition. Raises NotOwnerError
-        if the member has lost one of them, InvalidConfigError for a group without a coordinator.
+        ``grants`` has the number that the reader received with each partition (``Assign``). Raises
+        NotOwnerError if the member has lost a partition, and InvalidConfigError for a group without
+        a coordinator.
         """
 
     def join(self) -> Task[None]:
@@ -65,21 +66,22 @@ class ConsumerMembership(Protocol):
         """Record that the reader asks for records now."""
 
     def is_due(self) -> bool:
-        """Return whether ``check`` has something to do."""
+        """Return whether ``check`` has to raise an error or join again."""
 
     def check(self) -> None:
-        """Raise the error that ended the membership, or join again. The reader calls it before and
-        after it applies changes."""
+        """Raise the error that ended the membership, or join again. The reader calls this method
+        before and after it applies assignment changes."""
 
     def beginnings(
         self, pending: Mapping[TopicPartition, StartBasis | None], deadline_ms: float
     ) -> Operation[StartPlan]:
-        """Return the starting offsets of assigned partitions, without partitions that no broker
-        lists."""
+        """Return the starting offsets of assigned partitions. The result leaves out partitions that
+        no broker lists."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns a partition that the reader received with the number
-        ``grant``. If it does not, a revocation counts as a loss."""
+        """Return whether the member still owns the grant of a partition: ``grant`` is the number
+        that the reader received with the partition. If the member lost it, a revocation counts as a
+        loss."""
 
     def commit(
         self,
@@ -88,11 +90,14 @@ class ConsumerMembership(Protocol):
         deadline_ms: float,
     ) -> RunOperation | Request:
         """Return the request that commits ``rows``. Its result has an error, or None, for each
-        partition. ``grants`` has the number that the reader received with each partition."""
+        partition.
+
+        ``grants`` has the number that the reader received with each partition (``Assign``).
+        """
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Report that the reader stopped these partitions. ``settled`` holds positions to commit,
-        if ``reports_positions``."""
+        """Report that the reader stopped the partitions of ``release``. If ``reports_positions``,
+        ``settled`` holds the positions to commit."""
 
     def leave(self) -> Task[None]:
-        """Leave the group. The reader may run this without a join, and more than once."""
+        """Leave the group. The reader may run this task without a join, and more than once."""

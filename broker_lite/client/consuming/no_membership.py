@@ -25,7 +25,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class NoMembership:
-    """The membership of a reader that keeps the partitions with which it starts."""
+    """The membership of a reader whose partitions never change, except for new partitions of its
+    topics."""
 
     is_held_back = None
     reports_positions = False
@@ -94,5 +95,5 @@ class NoMembership:
 
 
 def standalone(topics: Sequence[str], partitions: Iterable[TopicPartition | int] | None) -> Joining:
-    """Return the membership of a consumer that reads alone."""
+    """Return a function that makes the membership of a consumer that reads alone."""
     return partial(NoMembership, topics=topics, partitions=partitions)

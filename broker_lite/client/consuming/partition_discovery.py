@@ -1,9 +1,9 @@
-"""Discovery of new partitions, and resets of positions that are no longer in the log.
+"""Discover new partitions, and reset positions that are no longer in the log.
 
-Both consumers (blocking and asyncio) use these decisions. A partition that is discovered later
+The blocking and the asyncio consumer use these decisions. A partition that is discovered later
 starts at the group's offset, else at its earliest record. ``start`` does not apply to it, because
-all its records are newer than the consumer. ``look`` runs on the shell's thread, all other methods
-on the reader's.
+all its records are newer than the consumer. ``discover`` runs on the shell's thread, all other
+methods on the reader's thread.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Reset(NamedTuple):
 
 
 class PartitionDiscovery:
-    """Finds new partitions of one consumer's topics and records its resets.
+    """Finds new partitions of one consumer's topics, and records resets of its positions.
 
-    On the shell's thread, it calls ``on_found`` with the starting offsets of new partitions.
+    It calls ``on_found`` with the starting offsets of new partitions, on the shell's thread.
     """
 
     def __init__(
@@ -72,7 +72,8 @@ class PartitionDiscovery:
         self._began: dict[TopicPartition, int] = {}
 
     def discover(self, view: ClusterView, known: Collection[TopicPartition]) -> None:
-        """Find the partitions in a new view that are not read yet."""
+        """Look up the starting offsets of partitions that are new in ``view``: neither in ``known``
+        nor discovered before."""
         new = [
             tp
             for topic in self._topics
@@ -99,22 +100,22 @@ class PartitionDiscovery:
         self._on_found(found)
 
     def reset_timestamp(self, tp: TopicPartition, position: int) -> int | None:
-        """Return the timestamp (-2 earliest, -1 latest) at which to resume a position outside
-        the log. Return None if ``start`` makes it an error."""
+        """Return the timestamp (-2 earliest, -1 latest) at which to resume a position outside the
+        log. Return None if the option ``start`` makes such a position an error."""
         if self._config.start == "earliest" or self._began.get(tp) == position:
             return EARLIEST_TIMESTAMP
         return LATEST_TIMESTAMP if self._config.start == "latest" else None
 
     def truncated_at(self, error: LogbusError) -> OffsetAndEpoch | None:
         """Return the offset and epoch at which to resume a truncated log. Return None if the log
-        was not truncated or the caller must seek."""
+        was not truncated, or if the option ``start`` is "none"."""
         if isinstance(error, LogTruncatedError) and self._config.start != "none":
             return OffsetAndEpoch(error.offset, error.epoch)
         return None
 
     def note_truncation(self, tp: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Record a reset to the point of a truncation, and log a warning, because records were
-        lost."""
+        """Record a reset to the offset where a log was truncated, and log a warning about the lost
+        records."""
         logger.warning(
             "topic %r partition %d: an unclean election lost records read from offset %d to %d; "
             "reading resumes at %d, with records written since",
@@ -127,7 +128,7 @@ class PartitionDiscovery:
         self.resets.append(Reset(tp, from_offset, to_offset))
 
     def note_reset(self, tp: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Record a reset; log a warning for the first reset of each partition."""
+        """Record a reset. Log a warning for the first reset of each partition."""
         if all(each.tp != tp for each in self.resets):
             logger.warning(
                 "topic %r partition %d: offset %d is not in the log; reading resumes at "

@@ -85,12 +85,12 @@ class ReaderCore:
         self.group = group
         self.notify = notify
         self.end: LogbusError | None = None
-        """The error that every later call raises, after a close or a failure."""
+        """The error that every later call raises, after ``close`` or a failure."""
         self.commit_due = False
         self.commit_error: LogbusError | None = None
         self.is_waiting = False
-        """Whether a call of ``fill`` waits for records. A waiting consumer counts as alive, so it
-        does not exceed ``max.poll.interval.ms``."""
+        """Whether a call of ``fill`` waits for records. A consumer that waits counts as alive, so
+        it does not exceed ``max.poll.interval.ms``."""
         self.engine = FetchEngine(
             shell,
             cluster,
@@ -106,7 +106,8 @@ class ReaderCore:
         self._is_closed = False
         self._commit_timer: Timer | None = None
         self._outside: deque[tuple[TopicPartition, int, LogbusError]] = deque()
-        """Positions that are not in the log, each with the error of its fetch."""
+        """Partitions whose position is not in the log, with the position and the error of the
+        fetch."""
         self.membership = joining(self)
         self.collector.is_held_back = self.membership.is_held_back
         self.discovery = PartitionDiscovery(
@@ -119,7 +120,7 @@ class ReaderCore:
         )
 
     def deadline_ms(self, timeout_ms: float = OPERATION_TIMEOUT_MS) -> float:
-        """Return the time after ``timeout_ms`` on the shell's clock."""
+        """Return the time that is ``timeout_ms`` from now on the shell's clock."""
         return self.shell.now_ms() + timeout_ms
 
     def start(self) -> Task[None]:
@@ -133,20 +134,20 @@ class ReaderCore:
     # Methods that wait for records and return them.
 
     def begin_poll(self) -> None:
-        """Begin a call for records. All records of earlier calls count as processed."""
+        """Begin a call for records. All records that earlier calls returned count as processed."""
         self.collector.settle()
         self.membership.record_poll()
 
     def is_ready(self) -> bool:
-        """Open the next rows. Return False if no rows have arrived or if ``fill`` must run
-        first."""
+        """Open the next rows. Return False if no rows have arrived, or if ``fill`` has something
+        else to do first."""
         if self.end is not None or self.commit_due or self._outside or self.has_changes:
             return False
         return self.collector.advance(self._note_outside)
 
     def fill(self, timeout_s: float | None) -> Task[bool]:
-        """Send a due commit, apply changes of the assignment and wait for rows. Return False after
-        ``timeout_s`` (None: no limit)."""
+        """Send a due commit, apply assignment changes, and wait for rows. Return False after
+        ``timeout_s`` seconds. With None, wait without limit."""
         deadline_ms = FOREVER_MS if timeout_s is None else self.deadline_ms(timeout_s * 1000)
         self.is_waiting = True
         try:
@@ -168,8 +169,11 @@ class ReaderCore:
             self.is_waiting = False
 
     def _is_more(self) -> bool:
-        """Open more rows for a call that already has rows; return False if there are none. Leave
-        errors, changes and commits to the next call."""
+        """Open the next rows for a call that already has rows. Return False if no rows have
+        arrived.
+
+        Leave errors, assignment changes and commits to the next call.
+        """
         if self.end is not None:
             raise self.end
         try:
@@ -187,7 +191,7 @@ class ReaderCore:
         )
 
     def take_records(self, max_records: int) -> list[Record]:
-        """Return the rows that are open or have arrived as records, at most ``max_records``."""
+        """Return at most ``max_records`` records that have arrived, without waiting."""
         collector = self.collector
         try:
             found = collector.take_records(max_records)
@@ -199,7 +203,7 @@ class ReaderCore:
             raise
 
     def take_rows(self, *, headers: bool, max_rows: int | None) -> pa.RecordBatch:
-        """Return the rows that are open or have arrived as an Arrow batch, at most ``max_rows``."""
+        """Return at most ``max_rows`` rows that have arrived as an Arrow batch, without waiting."""
         collector = self.collector
         parts = ConcatenatedSlices()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
@@ -213,7 +217,8 @@ class ReaderCore:
             raise
 
     def each_record(self, fill: Callable[[], object]) -> Iterator[Record]:
-        """Yield records. If the reader is not ready, call ``fill``, and end if it returns False."""
+        """Yield records. If the reader is not ready, call ``fill``. End when ``fill`` returns
+        False."""
         collector, queue = self.collector, self.assignment.queue
         is_held_back = collector.is_held_back
         while True:
@@ -234,7 +239,7 @@ class ReaderCore:
 
     @property
     def has_changes(self) -> bool:
-        """Return whether a change of the assignment waits for the reader."""
+        """Return whether the reader has an assignment change to apply."""
         return bool(self.assignment) or self.membership.is_due()
 
     def take_changes(self) -> Task[None]:
@@ -302,14 +307,14 @@ class ReaderCore:
     def list_offsets(
         self, timestamp_ms: int, tps: Sequence[TopicPartition]
     ) -> Task[dict[TopicPartition, int]]:
-        """Return the offset of a timestamp in each partition."""
+        """Return the offset for a timestamp in each partition."""
         operation = reset_offsets(self.cluster, tps, timestamp_ms, self.config, self.deadline_ms())
         found: dict[TopicPartition, int] = yield RunOperation(operation)
         return found
 
     def _note_outside(self, tp: TopicPartition, error: LogbusError) -> None:
-        """Handle a position that is not in the log. Resume at once if the log was truncated;
-        otherwise queue the position for ``_reset``, which ``fill`` runs."""
+        """Handle a position that is not in the log. If the log was truncated, resume reading at
+        once. Otherwise queue the position for ``_reset``, which ``fill`` runs."""
         position = self.collector.position(tp) or 0
         resume_at = self.discovery.truncated_at(error)
         if resume_at is None:
@@ -334,7 +339,7 @@ class ReaderCore:
     # Methods that commit offsets.
 
     def group_id(self) -> str:
-        """Return the group. Raises InvalidGroupIdError without one."""
+        """Return the group's name. Raises InvalidGroupIdError for a consumer without a group."""
         if self.group is None:
             raise InvalidGroupIdError("this consumer has no group; create it with group='…'")
         return self.group
@@ -349,7 +354,7 @@ class ReaderCore:
     def commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
     ) -> Task[None]:
-        """Commit these offsets, or all positions."""
+        """Commit ``offsets``, or all positions without ``offsets``."""
         self.group_id()
         rows = self.collector.commitable() if offsets is None else self.collector.stamped(offsets)
         yield from self._commit(rows, OPERATION_TIMEOUT_MS)
@@ -395,8 +400,8 @@ class ReaderCore:
         return answers[0]
 
     def _try_commit(self, rows: Rows) -> Task[None]:
-        """Commit ``rows`` and wait for the result; store an error in ``commit_error``. Ignore
-        NotOwnerError, because the new owners commit those partitions."""
+        """Commit ``rows`` and wait for the result. Store an error in ``commit_error`` instead of
+        raising it. Ignore NotOwnerError, because the new owners commit their partitions."""
         try:
             with contextlib.suppress(NotOwnerError):
                 yield from self._commit(rows, LAST_COMMIT_TIMEOUT_MS)

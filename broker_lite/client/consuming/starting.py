@@ -63,10 +63,10 @@ def resolve_partitions(
 
 
 class Starts(NamedTuple):
-    """Starting offsets, with leader epochs.
+    """Starting offsets of partitions, with leader epochs.
 
-    ``epochs`` has the leader epoch of each offset that was committed with one. The leader checks
-    the epoch, which reveals records that an unclean election lost.
+    ``epochs`` has the leader epoch of each offset whose commit included the epoch. The leader
+    checks the epoch, which reveals records that an unclean election lost.
     """
 
     offsets: dict[TopicPartition, int]
@@ -76,8 +76,8 @@ class Starts(NamedTuple):
 class StartPlan(NamedTuple):
     """Starting offsets, and the offsets that the group must commit at once.
 
-    ``commits`` has the offsets that come from the log's end (``start="latest"``). Without a commit,
-    the next owner of the partition would find a later end and skip records.
+    ``commits`` has the starting offsets that ``start="latest"`` took from the log's end. Without a
+    commit, the next owner of the partition would find a later end and skip records.
     """
 
     starts: Starts
@@ -162,9 +162,10 @@ def starting_offsets(
 
 
 def find_topics(cluster: Cluster, missing: Callable[[], set[str]]) -> Operation[None]:
-    """Refresh metadata until ``missing`` returns no topic, for at most one second.
+    """Refresh metadata until ``missing`` returns no topics, for at most one second.
 
-    Brokers and group members learn of a new topic at about the same time.
+    Brokers and group members learn of a new topic at about the same time, so a member may know it
+    first.
     """
     until_ms = cluster.now_ms() + LOOKUP_MS
     attempt = 0
@@ -188,10 +189,10 @@ def _group_offsets(
     deadline_ms: float,
     is_stable: bool,
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
-    """Return the group's committed offsets. A partition without one is absent.
+    """Return the group's committed offsets. A partition without a committed offset is absent.
 
     With ``is_stable``, wait for open transactions that commit offsets, and raise
-    UnstableOffsetCommitError after the deadline. ``former`` receives the recreated topics.
+    UnstableOffsetCommitError after the deadline. The set ``former`` receives the recreated topics.
     """
     if is_stable:
         rows, unstable = yield from group_requests.stable(
@@ -218,8 +219,8 @@ def reset_offsets(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[dict[TopicPartition, int]]:
-    """Return each partition's offset at a timestamp (ms; -2 earliest, -1 latest). If no record is
-    that recent, it is the end offset."""
+    """Return each partition's offset for a timestamp (ms; -2 earliest, -1 latest). Without a record
+    at or after the timestamp, return the end offset."""
     isolation_level = requests.isolation_code(config.isolation_level)
     listed = requests.raise_first(
         (

@@ -20,31 +20,31 @@ FOREVER_MS = float("inf")
 
 
 class RunOperation(NamedTuple):
-    """Run an operation against the brokers."""
+    """A step that runs an operation against the brokers."""
 
     operation: Operation[Any]
 
     def start(self, shell: Shell, on_done: OnDone) -> None:
-        """Run the operation in the background instead. ``on_done`` receives its result or error."""
+        """Run the operation in the background. ``on_done`` receives its result or error."""
         shell.call_soon(partial(spawn, shell, self.operation, on_done))
 
 
 class Wait(NamedTuple):
-    """Wait until ``is_over`` returns true or ``deadline_ms`` passes. ``ReaderCore.notify`` makes
-    the driver call ``is_over`` again."""
+    """A step that waits until ``is_over`` returns true or ``deadline_ms`` passes.
+    ``ReaderCore.notify`` makes the driver call ``is_over`` again."""
 
     is_over: Callable[[], object]
     deadline_ms: float = FOREVER_MS
 
 
 class Await(NamedTuple):
-    """Await ``value`` if it is awaitable. The blocking consumer ignores this step."""
+    """A step that awaits ``value`` if it is awaitable. The blocking consumer ignores this step."""
 
     value: Any
 
 
 class Request(NamedTuple):
-    """A request that reports its answer to a callback, from any thread. No driver runs it:
+    """A request that passes its answer to a callback, from any thread. No driver runs it.
     ``ReaderCore`` waits for the answer with ``Wait``."""
 
     send: Callable[[OnDone], None]

@@ -42,14 +42,14 @@ from broker_lite.wire.fetch import (
 )
 
 POLL_WAIT_MS = 10_000
-"""Milliseconds for which a leader holds a poll while no log end changes."""
+"""Milliseconds that a leader may hold a poll while no log end changes."""
 POLL_PAUSE_MS = 4
-"""Milliseconds between a response with new ends and the next poll. So each broker gets at most 250
+"""Milliseconds between a response with new ends and the next poll. This limits each broker to 250
 polls a second."""
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes, by default."""
 REQUEST_TIMEOUT_MS = 10_000
-"""Milliseconds until a response must arrive, in addition to the poll's own wait."""
+"""Milliseconds that a response may take in addition to the poll's own wait."""
 
 Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 
@@ -57,8 +57,9 @@ Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 class LogEnd(NamedTuple):
     """The end offset (exclusive) of a partition and its leader epoch.
 
-    The log has no transaction below the offset ``transactions_from``. -1: it has no transaction at
-    all. 0: this is unknown, or transactions begin at the log's start.
+    The log has no transaction below the offset ``transactions_from``. The value -1 means that the
+    log has no transaction at all. The value 0 means that transactions begin at the log's start or
+    that this is unknown.
     """
 
     offset: int
@@ -75,12 +76,12 @@ class EndsSnapshot(NamedTuple):
 
 
 class EndOffsetsWatch:
-    """The end offsets of some topics' partitions, kept current by a background thread.
+    """The end offsets of some topics' partitions, which a background thread keeps current.
 
-    ``topics`` are names, or a function that selects names from a view of all topics (a pattern).
-    ``isolation`` selects high watermarks (read_uncommitted) or last stable offsets
-    (read_committed). ``on_change`` is called on the watch's thread after each change and must not
-    block.
+    ``topics`` are names, or a function that selects names from a view of all topics (for a
+    pattern). ``isolation`` selects high watermarks (read_uncommitted) or last stable offsets
+    (read_committed). The watch's thread calls ``on_change`` after each change. ``on_change`` must
+    not block.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class EndOffsetsWatch:
         self._timer: Timer | None = None
         self._ready = threading.Event()
         self.error: LogbusError | None = None
-        """The error of the last refresh or poll, or None if the ends are current."""
+        """The error of the last refresh or poll. None means that the ends are current."""
         self._reactor = Reactor(client_id, "logbus-ends", security_for(bootstrap_servers, security))
         endpoints = parse_endpoints(bootstrap_servers)
         self._cluster = Cluster(endpoints, monotonic_ms, client_id)
@@ -123,7 +124,8 @@ class EndOffsetsWatch:
     # Methods that any thread may call.
 
     def ends(self) -> Mapping[TopicPartition, LogEnd]:
-        """Return the last known end of each partition. Empty until ``wait_ready``."""
+        """Return the last known end of each partition. The result is empty until ``wait_ready``
+        returns True."""
         return self._ends
 
     def topic_ids(self) -> Mapping[str, str]:
@@ -135,12 +137,13 @@ class EndOffsetsWatch:
         return self._cluster.view
 
     def snapshot(self) -> EndsSnapshot:
-        """Return metadata, topic ids and ends that belong together. Return the same object until
-        one of them changes."""
+        """Return metadata, topic ids and ends that belong together. Every call returns the same
+        object until one of them changes."""
         return self._snapshot
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the ends are known for the first time; return False on time-out."""
+        """Wait until all ends are known for the first time. Return False after ``timeout_s``
+        seconds."""
         return self._ready.wait(timeout_s)
 
     def update(self, topics: Iterable[str]) -> None:
@@ -151,7 +154,7 @@ class EndOffsetsWatch:
             self._reactor.call_soon(self._renew)
 
     def close(self) -> None:
-        """Stop the thread."""
+        """Stop the background thread."""
         self._reactor.stop()
 
     def __enter__(self) -> EndOffsetsWatch:

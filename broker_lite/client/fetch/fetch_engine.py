@@ -53,8 +53,8 @@ REFRESH_MS = 30_000
 BUFFERED_FETCHES = 2
 """Size of a partition's buffer and of the whole buffer, as a number of fetches of maximum size."""
 LATE_MS = 500
-"""Milliseconds by which a response may be late. The engine then asks other brokers whether the
-leader was deposed."""
+"""Milliseconds, after a fetch's own wait, at which a missing response counts as overdue. The engine
+then asks other brokers whether the leader was deposed."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 DELETED_AFTER_REFRESHES = 3
 """Number of metadata refreshes in a row that lack a topic, after which the topic counts as
@@ -62,8 +62,11 @@ deleted."""
 
 
 class FetchedBatches(NamedTuple):
-    """Batches of one partition, or the error that stopped it, or the range of offsets that
-    ``on_corrupt="skip"`` skipped. The reader ignores it if ``generation`` is old."""
+    """Batches of one partition, or an error or a skipped range in their place.
+
+    ``error`` is the error that stopped the partition. ``skipped`` is the range of offsets that
+    ``on_corrupt="skip"`` skipped. The reader ignores batches of an old ``generation``.
+    """
 
     tp: TopicPartition
     generation: int
@@ -94,7 +97,7 @@ class _FetchedSource:
         self.begin(generation)
 
     def begin(self, generation: int) -> None:
-        """Start a new generation: discard the state from before a seek."""
+        """Start a new generation of the partition. Discard the state from before a seek."""
         self.generation = generation
         self.buffered_bytes = 0
         self.is_stopped = False
@@ -103,7 +106,7 @@ class _FetchedSource:
 
 
 class FetchEngine:
-    """Fetches for one consumer.
+    """The fetch loop of one consumer, for all its partitions.
 
     The engine calls ``on_fetched`` after each append to ``fetched`` and ``on_view`` after each
     metadata refresh. ``in_place`` reads segment files of brokers on this machine, which blocks the
@@ -129,22 +132,22 @@ class FetchEngine:
         self._on_view = on_view
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)
         self.topic_ids: dict[str, str] = {}
-        """Topic id by topic name, fixed at the first read, because the offsets of a recreated topic
-        mean other records."""
+        """Topic id by topic name. A topic keeps the id of its first read, because offsets in a
+        recreated topic mean other records."""
         self._sources: dict[TopicPartition, _FetchedSource] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, int]] = {}
-        """The partitions of each fetch in flight, with their generations. A response belongs to a
-        fetch if it has the same dict object."""
+        """The partitions of each fetch in flight, with their generations. A response belongs to the
+        fetch if the fetch's dict is still the same object."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
-        """Time (ms on the shell's clock) at which each fetch in flight is late."""
+        """Time (ms on the shell's clock) at which each fetch in flight becomes overdue."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
         self._consumed: deque[tuple[TopicPartition, int, int]] = deque()
-        """The partition, generation and bytes of batches that the reader has taken, until ``pump``
-        subtracts them from the buffered bytes."""
+        """The partition, generation and bytes of each ``FetchedBatches`` that the reader has taken.
+        ``pump`` subtracts the bytes from the buffered bytes."""
         self._is_held = False
-        """Whether a full buffer holds back at least one partition."""
+        """Whether a full buffer delays the fetch of at least one partition."""
         self._is_renewing = False
         self._missing: dict[str, int] = {}
         self._timer: Timer | None = None
@@ -176,7 +179,8 @@ class FetchEngine:
         repair_until_ms: float = 0.0,
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Start to read partitions from (offset, generation).
+        """Start to read partitions. ``offsets`` has the offset and the generation of each
+        partition.
 
         ``epochs`` holds the leader epoch of the record before each offset, if known. The leader
         checks its log against that epoch.
@@ -196,7 +200,7 @@ class FetchEngine:
         self.pump()
 
     def end(self, tp: TopicPartition) -> None:
-        """Stop fetching a partition and drop its state."""
+        """Stop fetching a partition and discard its state."""
         source = self._sources.get(tp)
         if source is not None:
             self._total_bytes -= source.buffered_bytes
@@ -242,7 +246,7 @@ class FetchEngine:
                 self._total_bytes -= size_bytes
 
     def _abandon(self, tp: TopicPartition, source: _FetchedSource) -> None:
-        """Cancel the fetch in flight that has the partition's old offset."""
+        """Cancel the fetch in flight that requests the partition's old offset."""
         self._in_place.close(tp)
         for (endpoint, lane), tps in list(self._polls.items()):
             if tp in tps and source.lane == lane:
@@ -258,7 +262,7 @@ class FetchEngine:
     # Methods that send fetches and handle the responses.
 
     def pump(self) -> None:
-        """Send a fetch to every leader that has none in flight and has partitions to fetch."""
+        """Send a fetch to every leader that has partitions to fetch and no fetch in flight."""
         self._is_held = False
         self._subtract_consumed()
         now_ms = self._shell.now_ms()
@@ -400,14 +404,14 @@ class FetchEngine:
         self._on_fetched()
 
     def _stop(self, tp: TopicPartition, error: LogbusError) -> None:
-        """Report an error to the reader and stop the partition until the reader seeks."""
+        """Report an error to the reader. Fetch the partition no more until the reader seeks."""
         source = self._sources[tp]
         source.is_stopped = True
         self._in_place.close(tp)
         self._queue(FetchedBatches(tp, source.generation, [], 0, error))
 
     def _retry(self, source: _FetchedSource, attempt: int) -> None:
-        """Refresh the metadata, and fetch the partition again after a pause."""
+        """Refresh the metadata, and fetch the partition again after a backoff."""
         pause_ms = backoff_ms(attempt, self._config.retry_backoff_ms)
         source.retry_at_ms = self._shell.now_ms() + pause_ms
         if not self._is_renewing:
@@ -461,8 +465,8 @@ class FetchEngine:
         return [poll for poll in self._polls if self._due_ms[poll] <= now_ms]
 
     def _refresh_late_leaders(self) -> None:
-        """Ask other brokers for the leaders of overdue fetches, because a hung leader does not
-        answer."""
+        """Ask other brokers for the leaders of partitions in overdue fetches, because a hung leader
+        does not answer."""
         self._late_timer = None
         late = self._late()
         for endpoint in dict.fromkeys(endpoint for endpoint, _ in late):
@@ -509,7 +513,7 @@ class FetchEngine:
         self._shell.later(backoff_ms(failures, self._config.retry_backoff_ms), go_on)
 
     def _check_identity(self, topic: str, view: ClusterView) -> bool:
-        """Return False and stop the topic's partitions if the topic was deleted or recreated."""
+        """Return False, and stop the topic's partitions, if the topic was deleted or recreated."""
         known = view.topics.get(topic)
         error: LogbusError | None = None
         tps = [tp for tp in self._sources if tp.topic == topic]

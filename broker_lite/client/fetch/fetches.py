@@ -38,8 +38,9 @@ def fetch_request(
     """Return a fetch request for these partitions. Each row has a topic id and a partition.
 
     With ``is_repair``, after a corrupt batch, the leader checks CRCs before it answers. With
-    ``ends_only`` it answers without records. ``files`` has this machine's id and a number of bytes.
-    A leader on the same machine may answer with file positions for so many bytes of a partition.
+    ``ends_only`` it answers without records. ``files`` has this machine's id and a maximum number
+    of bytes. A leader on the same machine may answer with file positions for up to that many bytes
+    of a partition.
     """
     flags = FLAG_REPAIR if is_repair else FLAG_CHECKS_CRC
     if ends_only:

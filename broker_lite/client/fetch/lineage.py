@@ -19,15 +19,16 @@ from broker_lite.record.walker import LogBatch
 
 
 class Lineage:
-    """The leader epochs of one partition since its reader began."""
+    """The leader epochs of one partition's records, since its reader began."""
 
     __slots__ = ("_epochs", "_read_in")
 
     def __init__(self) -> None:
         self._epochs: list[tuple[int, int]] = []
-        """Each leader epoch with the first offset that was read in it, in ascending order."""
+        """Each leader epoch with the first offset that was read in that epoch, in ascending
+        order."""
         self._read_in = NO_EPOCH
-        """The leader epoch in which a leader served the last batch."""
+        """The leader epoch of the leader that served the last batch."""
 
     @property
     def last_epoch(self) -> int:
@@ -35,8 +36,8 @@ class Lineage:
         return self._epochs[-1][0] if self._epochs else NO_EPOCH
 
     def begin(self, offset: int, epoch: int) -> None:
-        """Start at ``offset``. ``epoch`` is the leader epoch of the record before ``offset`` (-1:
-        unknown)."""
+        """Start reading at ``offset``. ``epoch`` is the leader epoch of the record before
+        ``offset``, or -1 if unknown."""
         kept = [row for row in self._epochs if row[1] < offset]
         if epoch == NO_EPOCH or not kept or kept[-1][0] != epoch:
             # The record before ``offset`` may have an earlier epoch, because other clients commit
@@ -51,8 +52,8 @@ class Lineage:
         self._read_in = NO_EPOCH
 
     def read(self, batches: Sequence[LogBatch], offset: int, leader_epoch: int) -> None:
-        """Record the epochs of batches that a leader of ``leader_epoch`` served from ``offset``
-        on."""
+        """Record the epochs of ``batches``, which begin at ``offset``. ``leader_epoch`` is the
+        epoch in which the leader served them."""
         self._read_in = leader_epoch
         rows = self._epochs
         if (
@@ -70,8 +71,8 @@ class Lineage:
     def cut(
         self, diverging: OffsetAndEpoch, offset: int, leader_epoch: int
     ) -> OffsetAndEpoch | None:
-        """Return the offset to resume at and the epoch of the record before it, after the leader
-        reported a diverging epoch.
+        """Return the offset at which to resume after the leader reported a diverging epoch, with
+        the epoch of the record before it.
 
         Return None if the leader's log still holds everything before ``offset``.
         """

@@ -27,7 +27,7 @@ epoch."""
 
 
 class Stored(NamedTuple):
-    """The leader answered with a range of its segment file. Read the batches there, with
+    """The leader answered with a range of its segment file. Read the batches from the file with
     ``walker``."""
 
     stored: StoredRange
@@ -43,7 +43,8 @@ class Retry(NamedTuple):
 
 
 class Corrupt(NamedTuple):
-    """The batch at the offset is corrupt. ``awaits_repair`` says whether to fetch it again."""
+    """The batch at the offset is corrupt. ``awaits_repair`` says whether to fetch it again, because
+    another replica may repair it."""
 
     error: CorruptMessageError
 
@@ -61,8 +62,8 @@ class FetchPosition:
     """The next offset of one partition, with the state that its fetches need.
 
     ``policy`` has the leader epoch of the last request. ``failures`` counts errors in a row.
-    ``repair_until_ms`` is the deadline for the repair of a corrupt batch, 0 if none is corrupt;
-    until then, the leader checks CRCs before it answers.
+    ``repair_until_ms`` is the deadline for the repair of a corrupt batch, or 0 without a corrupt
+    batch. Until that time, the leader checks CRCs before it answers.
     """
 
     __slots__ = (
@@ -92,8 +93,8 @@ class FetchPosition:
         self.seek(offset, last_epoch)
 
     def seek(self, offset: int, last_epoch: int = NO_EPOCH, repair_until_ms: float = 0.0) -> None:
-        """Read from ``offset``. ``last_epoch`` is the leader epoch of the record before it, if
-        known."""
+        """Read from ``offset`` on. ``last_epoch`` is the leader epoch of the record before
+        ``offset``, if known."""
         self.offset = offset
         self.at_boundary = False
         self.lineage.begin(offset, last_epoch)
@@ -101,7 +102,7 @@ class FetchPosition:
         self.repair_until_ms = repair_until_ms
 
     def request(self, leader_epoch: int, max_bytes: int) -> tuple[str, FetchPartition]:
-        """Return the topic id and the partition's row of a fetch from the leader of
+        """Return the topic id, and the partition's row of a fetch request to the leader with
         ``leader_epoch``."""
         if leader_epoch != self.policy.leader_epoch:
             self.policy = self.policy._replace(leader_epoch=leader_epoch)
@@ -115,10 +116,11 @@ class FetchPosition:
         return self.topic_id, row
 
     def evaluate(self, answer: FetchedPartition | LogbusError) -> Evaluation:
-        """Evaluate the answer to the last request, and advance past its batches.
+        """Evaluate the answer to the last request, advance past its batches, and return the
+        caller's next action.
 
-        Returns what the caller must do. A ``WalkResult`` without batches means that the leader has
-        no records at the offset yet."""
+        A ``WalkResult`` without batches means that the leader has no records at the offset yet.
+        """
         if isinstance(answer, LogbusError):
             return self._refused(answer)
         if answer.diverging is not None:
@@ -150,8 +152,8 @@ class FetchPosition:
         self._succeed()
 
     def awaits_repair(self, now_ms: float, has_copies: bool) -> bool:
-        """Return whether to fetch a corrupt batch again. Other replicas (``has_copies``) may repair
-        it, or one of them may become the leader, within REPAIR_MS."""
+        """Return whether to fetch a corrupt batch again, within REPAIR_MS. Other replicas
+        (``has_copies``) may repair it, or another replica may become the leader."""
         # The recorded leader epoch may be stale. Clear it; the leader verifies the next fetch.
         self.lineage.forget()
         if not has_copies:
@@ -198,8 +200,8 @@ class FetchPosition:
         return Retry(error, self.failures - 1)
 
     def _diverged(self, diverging: OffsetAndEpoch) -> Evaluation:
-        """Handle a diverging log. ``diverging`` is the end of the last leader epoch that the
-        leader's log shares with the records read here."""
+        """Handle an answer that reports a diverging log. ``diverging`` is the end of the last
+        leader epoch that the leader's log shares with the records read here."""
         at = self.lineage.cut(diverging, self.offset, self.policy.leader_epoch)
         if at is None:
             self.lineage.forget()

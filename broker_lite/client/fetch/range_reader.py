@@ -65,10 +65,10 @@ DEPTH = 2
 TIMEOUT_MS = 120_000
 """Milliseconds without progress after which a read fails, by default."""
 REQUEST_TIMEOUT_MS = 30_000
-"""Milliseconds without a response after which a fetch is retried, by default."""
+"""Milliseconds without a response after which the reader retries a fetch, by default."""
 WAIT_MS = 500
-"""Milliseconds that the leader may wait for records. The range ends below the high watermark, so
-the wait occurs only while a new leader catches up."""
+"""Milliseconds that the leader may wait for records. The leader has all records of the range at
+once, unless it is new and still catches up."""
 
 FetchedBatch = Slice
 OnSkipped = Callable[[TopicPartition, int, int], None]
@@ -195,8 +195,8 @@ def _below(items: list[Item], end: int) -> list[Item]:
 
 
 class _Prefetcher:
-    """A thread that fetches while the caller decodes. Its queue holds at most ``depth``
-    responses."""
+    """A thread that fetches batches while the caller decodes earlier ones. Its queue holds at most
+    ``depth`` responses."""
 
     def __init__(self, session: _RangeSession, end: int, depth: int) -> None:
         self._session = session
@@ -237,7 +237,7 @@ class _Prefetcher:
             yield _below(entry, self._end)
 
     def stop(self) -> None:
-        """Stop the thread and release its connection, even before the end of the range."""
+        """Stop the thread and release its connection. The range need not be read to its end."""
         self._stopped.set()
         self._session.interrupt()
         self._thread.join(5.0)
@@ -271,7 +271,7 @@ class _RangeSession:
         self.tp = position.tp
         self.skips_corrupt = options.skips_corrupt
         self.reads_files = False
-        """Whether the last batches came from local files, which need no prefetch thread."""
+        """Whether the last batches came from local files. Such reads need no prefetch thread."""
         self._options = options
         self._pool = options.pool
         self._cluster = Cluster(
@@ -384,7 +384,7 @@ class _RangeSession:
             self._find_leader()
 
     def _skip(self, deadline_ms: float) -> Skipped:
-        """Skip a batch with a corrupt header. The leader's index has the offset of the next
+        """Skip a batch with a corrupt header. The leader's index gives the offset of the next
         batch."""
         position, offset = self.position, self.position.offset
         operation = requests.offsets_for_bytes(
@@ -400,7 +400,8 @@ class _RangeSession:
         return Skipped(offset, next_offset)
 
     def _with_bounds(self, error: LogbusError, deadline_ms: float) -> LogbusError:
-        """Return the error. If the offset is outside the log, add the log's start and end."""
+        """Return ``error``. If it says that the offset is outside the log, add the log's start and
+        end."""
         if not isinstance(error, OffsetOutOfRangeError) or isinstance(error, LogTruncatedError):
             return error
         ends = []
@@ -420,7 +421,7 @@ class _RangeSession:
         )
 
     def _find_leader(self) -> None:
-        """Refresh the leader and its epoch. Raise UnknownTopicIdError if the topic was
+        """Look up the leader and its epoch. Raise UnknownTopicIdError if the topic was
         recreated."""
         self._pool.run(requests.refresh_once(self._cluster, (self.tp.topic,)))
         view, topic_id = self._cluster.view, self.position.topic_id
