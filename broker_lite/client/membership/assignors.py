@@ -37,8 +37,8 @@ Shares = dict[str, list[TopicPartition]]
 
 
 class Candidate(NamedTuple):
-    """A member as its leader sees it. ``owned`` has the partitions that the member owned in
-    ``generation``, as it reports."""
+    """A group member in the input of an assignor. ``owned`` has the partitions that the member
+    owned in ``generation``, by its own report."""
 
     member_id: str
     instance_id: str | None
@@ -48,8 +48,8 @@ class Candidate(NamedTuple):
 
     @property
     def place(self) -> tuple[bool, str]:
-        """Return the sort key. Static members come first, ordered by instance id, which a restart
-        does not change."""
+        """Return the sort key. Static members come first. Their order is that of the instance ids,
+        which a restart does not change."""
         return self.instance_id is None, self.instance_id or self.member_id
 
 
@@ -95,8 +95,8 @@ def candidates(
 
 
 def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]) -> Shares:
-    """Return each member's partitions. ``counts`` has the partition count of each existing
-    topic."""
+    """Return the partitions of each member, by member id. ``counts`` has the partition count of
+    each existing topic."""
     ordered = sorted(candidates, key=lambda each: each.place)
     if name == RANGE:
         return by_range(ordered, counts)
@@ -107,8 +107,8 @@ def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]
 
 
 def by_range(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
-    """Give each subscriber a range of every topic. If a topic's partitions do not divide evenly,
-    the first ranges have one more."""
+    """Give each subscriber a range of every topic's partitions. If the partitions do not divide
+    evenly, the first ranges have one more."""
     shares: Shares = {each.member_id: [] for each in ordered}
     for topic in sorted(counts):
         subscribers = [each.member_id for each in ordered if topic in each.topics]
@@ -213,8 +213,8 @@ class _Loads:
 def hold_back(ordered: Sequence[Candidate], shares: Shares) -> None:
     """Remove from ``shares`` the partitions that another member still owns.
 
-    The owner, which finds them missing in its own share, releases them and joins again. The next
-    rebalance assigns them.
+    That owner sees that its own share lacks them, releases them and joins again. The next rebalance
+    assigns them.
     """
     owners: dict[TopicPartition, set[str]] = {}
     for each in ordered:

@@ -41,19 +41,19 @@ the partitions without such offsets start."""
 
 @dataclass(slots=True)
 class JoinSnapshot:
-    """The partition counts of the topics and the group's offsets at the time when the member
-    joined."""
+    """The partition counts of the topics, and the group's committed offsets, at the time when the
+    member joined."""
 
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
-    """The highest partition number with a committed offset, for each topic whose partitions all had
-    one."""
+    """By topic, the highest partition number with a committed offset. Only topics whose partitions
+    all had a committed offset are included."""
     ids: dict[str, str] = field(default_factory=dict)
     former: set[str] = field(default_factory=set)
-    """Topics for which the group has offsets of a deleted topic of the same name."""
+    """Topics whose committed offsets belong to a deleted topic of the same name."""
 
     def is_added(self, tp: TopicPartition, topic_id: str) -> bool:
-        """Return whether the partition was created after the group began to read."""
+        """Return whether the partition was created after the group began to read the topic."""
         if tp.topic in self.former:
             return True
         known = self.ids.get(tp.topic, NULL_TOPIC_ID)
@@ -88,7 +88,8 @@ def join_snapshot(
 
 
 def _is_same(cluster: Cluster, tp: TopicPartition, row: CommittedOffset) -> bool:
-    """Return whether a committed offset belongs to the present topic of that name."""
+    """Return whether a committed offset belongs to the topic that has the name now, and not to a
+    deleted topic."""
     return row.topic_id in (NULL_TOPIC_ID, cluster.view.topic_id(tp.topic))
 
 
@@ -136,7 +137,7 @@ def beginnings(
 
 
 class CommittingMember(Protocol):
-    """The member that commits. Its identity may change while a commit runs."""
+    """The interface to the member that commits. Its identity may change while a commit runs."""
 
     @property
     def identity(self) -> MemberIdentity | None:
@@ -158,10 +159,10 @@ def commit(
 ) -> Operation[PerPartition[None]]:
     """Commit as a member of the present generation. Return None or an error for each partition.
 
-    ``grants`` has the number that the reader received with each partition. A partition that the
-    member has lost gets NotOwnerError, and its offset stays. During a rebalance the commit waits.
-    If the rebalance outlasts the deadline, the partitions get RebalanceInProgressError: commit
-    again.
+    ``grants`` has the number that the reader received with each partition (``Assign``). A partition
+    that the member has lost gets NotOwnerError, and its committed offset stays. During a rebalance
+    the commit waits. If the rebalance outlasts the deadline, the partitions get
+    RebalanceInProgressError. The caller may then commit again.
     """
     done: PerPartition[None] = {}
     pending = dict(rows)

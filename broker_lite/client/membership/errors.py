@@ -13,7 +13,8 @@ from broker_lite.errors import (
 
 
 def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:
-    """Return the error with an explanation for the user, or the error itself."""
+    """Return the error with an explanation for the user. Return the error itself if logbus has no
+    explanation."""
     why = {
         InconsistentGroupProtocolError: (
             f"group {group!r} has members that support none of partition.assignment.strategy="

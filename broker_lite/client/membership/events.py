@@ -1,7 +1,7 @@
 """Events and effects of the state machine of a Kafka group's member.
 
-Each request has a ``tag``, and the event with its answer has the same tag. The machine ignores
-answers to requests that it has given up.
+Each request has a ``tag``, and the event with its answer has the same tag. The machine ignores the
+answer to a request that it no longer waits for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker_lite.errors import LogbusError
 
 LANE_JOIN, LANE_BEAT = "group", "group-beat"
 """The lanes of joins and of heartbeats. Each lane is a connection of its own, because a join may
-wait for minutes, and a heartbeat must not wait behind it."""
+take minutes and must not delay heartbeats."""
 
 
 class TopicFacts(NamedTuple):
@@ -27,7 +27,7 @@ class TopicFacts(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Join the group."""
+    """The consumer starts, and the member must join the group."""
 
 
 class Answered(NamedTuple):
@@ -39,7 +39,7 @@ class Answered(NamedTuple):
 
 
 class CallFailed(NamedTuple):
-    """A request failed, because the connection ended or no broker was reachable."""
+    """A request failed because the connection ended or no broker was reachable."""
 
     tag: int
     error: LogbusError
@@ -52,23 +52,23 @@ class Stopped(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """The reader polls again, after the member had left the group because it did not poll."""
+    """The reader polls again. The member had left the group because its reader did not poll."""
 
 
 class RefreshTopics(NamedTuple):
-    """Refresh the topic metadata, because it may be stale."""
+    """The topic metadata may be stale and must be refreshed."""
 
 
 class MemberTick(NamedTuple):
-    """The machine's time ``wake_ms`` has passed. ``is_alive`` says whether the reader waits for
+    """The machine's time ``wake_ms`` has come. ``is_alive`` says whether the reader waits for
     records, or asked for records since the last tick."""
 
     is_alive: bool
 
 
 class Close(NamedTuple):
-    """Leave the group for good. A static member sends no LeaveGroup, so it keeps its partitions
-    until its session ends."""
+    """The member must leave the group for good. A static member sends no LeaveGroup, so it keeps
+    its partitions until its session ends."""
 
 
 Event = Start | Answered | CallFailed | Stopped | Polled | RefreshTopics | MemberTick | Close
@@ -78,7 +78,7 @@ Event = Start | Answered | CallFailed | Stopped | Polled | RefreshTopics | Membe
 
 
 class FindCoordinator(NamedTuple):
-    """Find the coordinator, to which later ``CallCoordinator`` effects go."""
+    """Find the coordinator, the receiver of later ``CallCoordinator`` effects."""
 
     tag: int
 
@@ -93,7 +93,7 @@ class CallCoordinator(NamedTuple):
 
 
 class Describe(NamedTuple):
-    """Request the metadata of these topics; None: of all topics."""
+    """Request the metadata of these topics. None means all topics."""
 
     tag: int
     topics: tuple[str, ...] | None
@@ -113,7 +113,7 @@ class UnreadableMember(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """The member has ended with an error that a retry cannot mend."""
+    """The member has ended with an error that is not retriable."""
 
     error: LogbusError
 

@@ -122,7 +122,8 @@ class KafkaMembership:
         self._polls += 1
 
     def is_held_back(self) -> bool:
-        """Return whether the lease has expired, so that another member may own the partitions."""
+        """Return whether the member's lease has expired, so that another member may own the
+        partitions."""
         return self._lease_clock() >= self.member.lease_until_ms
 
     def _is_alive(self) -> bool:
@@ -179,14 +180,14 @@ class KafkaMembership:
             self.member.stopped(number)
 
     def leave(self) -> Task[None]:
-        """Leave the group, so that other members get the partitions at once. A static member
-        keeps them for its session."""
+        """Leave the group, so that other members get the partitions at once. A static member keeps
+        its partitions until its session ends."""
         reader, member = self._reader, self.member
         member.close()
         yield Wait(lambda: member.is_closed or reader.end, reader.deadline_ms(LEAVE_WAIT_MS))
 
 
 def in_group(topics: Iterable[str], pattern: str | None = None) -> Joining:
-    """Return the membership of a consumer that shares topics, or all topics that match a
-    pattern."""
+    """Return a function that makes the membership of a group's consumer. It shares ``topics``, or
+    all topics whose name matches ``pattern``."""
     return partial(KafkaMembership, topics=topics, pattern=pattern)

@@ -58,13 +58,14 @@ from broker_lite.wire.calls import members
 from broker_lite.wire.consumer_protocol import decode_assignment, encode_assignment
 
 MARGIN_PART = 10
-"""The lease ends this part of the session timeout, a tenth, before the session. So small a margin
-suffices, because nothing blocks between the check of the lease and the return of a record."""
+"""Part of the session timeout, one tenth, by which the lease ends before the session. This small
+margin suffices, because nothing blocks between the check of the lease and the return of a record.
+"""
 BACKOFF_MAX_MS = 1000
 """Longest pause (ms) before a failed request is retried."""
 JOIN_SLACK_MS = 5000
-"""Milliseconds, after the rebalance timeout, for which the member still waits for the response to a
-join."""
+"""Milliseconds beyond the rebalance timeout for which the member waits for the response to
+a join."""
 NO_GENERATION = members.NO_GENERATION
 
 NEW, ACTIVE, IDLE, CLOSING, ENDED = "new", "active", "idle", "closing", "ended"
@@ -78,7 +79,8 @@ RESTING, FINDING, JOINING, DESCRIBING, SYNCING = (
 
 
 class MemberMachine:
-    """The machine of one consumer, which subscribes to ``topics`` or to a ``pattern``."""
+    """The state machine of one consumer's membership. The consumer subscribes to ``topics`` or to a
+    ``pattern``."""
 
     def __init__(
         self, group: str, topics: Sequence[str], pattern: str | None, config: MemberConfig
@@ -88,10 +90,10 @@ class MemberMachine:
         self.member_id = ""
         self.generation = NO_GENERATION
         self.owned: dict[TopicPartition, int] = {}
-        """The assigned partitions. Each assignment of a partition has a new number."""
+        """The assigned partitions. Each assignment of a partition has a new grant number."""
         self.lease_until_ms = 0
         self.has_joined = False
-        """Whether the member has had an assignment, possibly an empty one."""
+        """Whether the member has ever had an assignment, possibly an empty assignment."""
         self._group = group
         self._topics = SubscribedTopics(topics, pattern)
         self._config = config
@@ -100,7 +102,7 @@ class MemberMachine:
         self._tag = 0
         self._pending: dict[int, tuple[int, Callable[[Any], None]]] = {}
         self._sent_ms = 0
-        """The time (ms) at which the request was sent whose answer is being handled."""
+        """The time (ms) at which the member sent the request whose answer it handles now."""
         self._calm_ms = 0
         self._is_found = False
         self._must_join = False
@@ -112,7 +114,7 @@ class MemberMachine:
         self._refresh_ms = 0
         self._refreshing: int | None = None
         self._unread: frozenset[str] = frozenset()
-        """Members whose subscriptions this leader could not decode."""
+        """Ids of members whose subscriptions this member, as group leader, could not decode."""
         self._protocol: str | None = None
         self._grants = 0
         self._topic_ids: dict[TopicPartition, str] = {}
@@ -135,7 +137,7 @@ class MemberMachine:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the member has its assignment and no change is pending."""
+        """Return whether the member has its assignment and knows of no pending change."""
         return self.phase == ACTIVE and not self._must_join and self.doing == RESTING
 
     @property
@@ -238,14 +240,17 @@ class MemberMachine:
         self._is_found = True
 
     def _waits_to_join(self) -> bool:
-        """Return whether the join must wait. It waits if no join is needed, while the reader
-        releases partitions, and while no topic is known that matches."""
+        """Return whether the member sends no join now.
+
+        It sends none if no join is needed, while the reader releases partitions, or while it knows
+        no topic that matches the pattern.
+        """
         is_blind = self._topics.are_unknown and self._refreshing is not None
         return not self._must_join or bool(self._revocations) or is_blind
 
     def _release_then_join(self) -> None:
-        """Release partitions before a join. An eager member releases all, a cooperative member only
-        the revoked ones."""
+        """Release partitions before a join. An eager member releases all partitions. A cooperative
+        member has already released the revoked ones."""
         if self._config.is_cooperative or not self.owned:
             self._join()
         else:
@@ -434,10 +439,11 @@ class MemberMachine:
                 self._end(error)
 
     def _confirm(self, *, is_calm: bool = True) -> None:
-        """Extend the lease, from the time at which the answered request was sent.
+        """Extend the lease. The lease begins when the request was sent that the coordinator has now
+        answered.
 
-        During a rebalance the coordinator waits for the member's join, and then for its assignment
-        request, no longer than the rebalance timeout, despite heartbeats.
+        During a rebalance the coordinator waits at most the rebalance timeout for the member's
+        join, and then for its SyncGroup, even if heartbeats arrive.
         """
         self._tries = 0
         self._calm_ms = self._sent_ms if is_calm else self._calm_ms
@@ -466,7 +472,7 @@ class MemberMachine:
             self._must_join = True
 
     def _lose_recreated(self, found: Mapping[str, TopicFacts]) -> None:
-        """Drop the partitions of a recreated topic, even if no refresh happened between its
+        """Drop the partitions of a recreated topic. A refresh may not have happened between its
         deletion and its recreation."""
         lost = set()
         for tp in self.owned:
@@ -506,7 +512,7 @@ class MemberMachine:
         self.doing = RESTING
 
     def _leave(self, reason: str, then: Callable[[Any], None]) -> bool:
-        """Send LeaveGroup if it is needed. Return whether a response will follow."""
+        """Send LeaveGroup if the coordinator needs it. Return whether a response will follow."""
         if not self.member_id or self._config.instance_id is not None or not self._is_found:
             return False
         call = members.LeaveGroupRequest(self._group, self.member_id, None, reason)
@@ -514,8 +520,8 @@ class MemberMachine:
         return True
 
     def _leave_idle(self) -> None:
-        """Leave, because the reader is stuck or has ended, so that other members get the partitions
-        (KIP-62)."""
+        """Leave the group, because the reader hangs or has ended, so that other members get the
+        partitions (KIP-62)."""
         self._forget()
         self._leave("the consumer does not poll", lambda _: None)
         self._lose_all()

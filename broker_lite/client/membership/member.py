@@ -1,6 +1,6 @@
-"""``MemberShell`` carries out a machine's effects on the shell of its consumer.
+"""``MemberShell`` carries out the effects of a member machine on the shell of its consumer.
 
-Any thread may call its methods and read its public attributes. Everything else runs on the shell's
+Any thread may call its methods and read its public attributes. All other code runs on the shell's
 thread. There it calls ``on_change`` and ``on_update``, which must not block.
 """
 
@@ -45,13 +45,13 @@ logger = logging.getLogger("logbus.groups")
 NATIVE = "Native"
 """The type of a native group in a ListGroups response."""
 WHY_MS = 1500.0
-"""Milliseconds for which an error waits for its explanation. It must be less than the 3 s for which
-a constructor waits for the first assignment."""
+"""Milliseconds that the search for an error's explanation may take. It must end within the 3 s for
+which a constructor waits for the first assignment."""
 UPDATES = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
 
 
 class MemberShell:
-    """The shell of one machine.
+    """The driver of one member machine on a shell.
 
     ``is_alive`` returns whether the reader waits for records, or asked for records since the last
     call. The shell calls ``on_change`` with each change for the reader, and ``on_update`` when the
@@ -100,7 +100,7 @@ class MemberShell:
 
     @property
     def has_joined(self) -> bool:
-        """Return whether the member ever got an assignment."""
+        """Return whether the member has ever had an assignment."""
         return self.machine.has_joined
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
@@ -109,11 +109,11 @@ class MemberShell:
         return grant is not None and self.machine.owned.get(tp) == grant
 
     def start(self) -> None:
-        """Join the group."""
+        """Begin to join the group."""
         self._post(Start())
 
     def stopped(self, number: int) -> None:
-        """Report that the reader released the revoked partitions."""
+        """Report that the reader released the partitions of the revocation ``number``."""
         self._post(Stopped(number))
 
     def polled(self) -> None:
@@ -126,7 +126,7 @@ class MemberShell:
         self._post(RefreshTopics())
 
     def close(self) -> None:
-        """Leave the group. When this is done, ``is_closed`` is true, and the shell calls
+        """Leave the group. Once it has left, ``is_closed`` is true, and the shell calls
         ``on_update``."""
         self._post(Close())
 
@@ -250,8 +250,8 @@ class MemberShell:
 
 
 def facts_of(view: ClusterView, topics: Sequence[str] | None) -> dict[str, TopicFacts]:
-    """Return the facts of the topics in a metadata view, by name; None: of all topics. Leave out
-    topics that do not exist."""
+    """Return the id and partition count of topics in a metadata view, by name. Leave out topics
+    that do not exist. None means all topics."""
     names = view.topics if topics is None else topics
     return {
         name: TopicFacts(row.topic_id, len(row.partitions))

@@ -16,7 +16,8 @@ def _setting(key: str, default: Any, doc: str, unit: str = "", at_least: int | N
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig(ConsumerConfig):
-    """The settings of a group member: those of every consumer, and those of its membership."""
+    """The settings of a group member: those of every consumer, and the settings of its
+    membership."""
 
     session_timeout_ms: int = _setting(
         "session.timeout.ms",
@@ -95,5 +96,5 @@ class MemberConfig(ConsumerConfig):
 
     @property
     def gathering_ms(self) -> int:
-        """Return the milliseconds for which a rebalance waits for this member."""
+        """Return the time in milliseconds that a rebalance waits for this member."""
         return self.rebalance_timeout_ms or self.max_poll_interval_ms

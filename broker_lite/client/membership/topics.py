@@ -1,5 +1,5 @@
-"""The subscription of a member, the topics that it knows, and the metadata of the last assignment
-that it made as the group's leader.
+"""The topics of a group member: its subscription, the topics that it knows, and those of its last
+assignment as group leader.
 
 ``MemberMachine`` has one instance. It refreshes the ``watched`` topics, and joins again when a
 refresh changes the assignment. The module does no I/O.
@@ -17,27 +17,28 @@ Found = Mapping[str, TopicFacts]
 
 
 class SubscribedTopics:
-    """The topics of a member. ``names`` has the names that the member subscribes to, or the known
-    topics that match its ``pattern``."""
+    """The topics of a member. ``names`` has the subscribed topic names, or the names of known
+    topics that match the ``pattern``."""
 
     def __init__(self, names: Sequence[str], pattern: str | None) -> None:
         self.names = tuple(sorted(set(names)))
         self._pattern = None if pattern is None else re.compile(pattern)
         self._facts: dict[str, TopicFacts] = {}
         self._led: dict[str, TopicFacts] | None = None
-        """The metadata of the last assignment, if this member leads."""
+        """The metadata from which this member made the last assignment, or None if it does not lead
+        the group."""
         self._others: frozenset[str] = frozenset()
-        """The topics of the other members when this member last led the group, also topics that do
+        """The topics of all members when this member last led the group, including topics that do
         not exist."""
 
     @property
     def are_unknown(self) -> bool:
-        """Return whether no known topic matches the pattern."""
+        """Return whether the member has a pattern that no known topic matches."""
         return self._pattern is not None and not self.names
 
     @property
     def watched(self) -> tuple[str, ...] | None:
-        """Return the topics whose metadata to refresh; None: all topics."""
+        """Return the topics whose metadata the member must refresh. None means all topics."""
         return None if self._pattern is not None else tuple(sorted({*self.names, *self._others}))
 
     def learn(self, found: Found) -> bool:
@@ -54,25 +55,30 @@ class SubscribedTopics:
         return {tp: row.topic_id for tp, row in known if row is not None}
 
     def lead(self, wanted: Sequence[str], found: Found, *, assigns: bool) -> None:
-        """Start to lead a group whose members subscribe to ``wanted``. If this member does not make
-        the assignment, it assumes that the previous leader's metadata was no newer than its own
-        last refresh."""
+        """Start to lead a group whose members subscribe to the topics ``wanted``. ``found`` has
+        their metadata.
+
+        If this member does not make the assignment, it assumes that the previous leader's metadata
+        was no newer than its own last refresh.
+        """
         led = found if assigns else {**found, **self._facts}
         self._led = {topic: led[topic] for topic in wanted if topic in found}
         self._facts.update(found)
         self._others = frozenset(wanted)
 
     def stop_leading(self) -> None:
-        """Forget the topics that this member assigned as group leader: it does not lead now."""
+        """Drop the metadata of the last assignment, because this member does not lead the group
+        now."""
         self._led = None
 
     @property
     def partition_counts(self) -> dict[str, int]:
-        """Return the partition counts on which the leader's assignment is based."""
+        """Return the partition counts from which the leader made its assignment."""
         return {topic: row.partition_count for topic, row in (self._led or {}).items()}
 
     def would_assign_otherwise(self, found: Found) -> bool:
-        """Return whether the member leads the group and ``found`` would change its assignment."""
+        """Return whether this member leads the group and would assign otherwise with the metadata
+        ``found``."""
         if self._led is None:
             return False
         now = {t: row for t, row in found.items() if t in self.names or t in self._others}

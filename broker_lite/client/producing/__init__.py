@@ -1,4 +1,4 @@
-"""The producer. A record passes these modules in this order:
+"""The producer. A record passes through these modules in this order:
 
 - ``producer`` (``send``) appends the record to open rows of the ``accumulator``.
 - ``sender``, the engine, splits the rows by key (``partitioner``) into ``batches``.

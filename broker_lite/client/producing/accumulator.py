@@ -1,10 +1,10 @@
 """Collect records that are not in batches yet: open rows of each topic, and Arrow chunks.
 
 ``OpenRows`` are Python lists that ``Producer.send`` appends to under the producer's lock, without
-hashing or encoding. Full or lingered rows are split: ``split`` builds columns and assigns rows to
-partitions, vectorised. Keyed rows use murmur2; other rows go to the sticky partition. Rows of a
-partition keep the order of sends. ``Chunk`` is the same for rows received as Arrow. ``split`` runs
-on the sender's thread.
+hashing or encoding. ``split`` turns rows that are full or have lingered into columns and assigns
+them to partitions, vectorised. Keyed rows use murmur2; other rows go to the sticky partition. Rows
+of a partition keep the order of sends. ``Chunk`` is the same for rows received as Arrow. ``split``
+runs on the sender's thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 ROW_OVERHEAD_BYTES = 20
 """Approximate bytes of a row in memory, apart from key, value and headers."""
 RECORD_OVERHEAD_BYTES = 1024
-"""Maximum bytes that a batch of one record has in addition to the record."""
+"""Maximum bytes that a batch of one record has in addition to the record's key, value and
+headers."""
 PARTITIONS_FILLED_MAX = 8
 """Maximum size of a topic's open rows with keys, as a number of batches. Such rows go to several
 partitions, so they fill several batches."""
@@ -96,8 +97,8 @@ class OpenRows(Outcome):
             self.times[index] = timestamp_ms
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
-        """Return the rows as columns, and the partition that each row requests (-1: none). The rows
-        are empty then."""
+        """Return the rows as columns, with the partition that each row requests (-1: no request).
+        Afterwards this object holds no rows."""
         count = len(self.values)
         value = binary_of(self.values)
         key = binary_of(self.keys) if self.has_keys else None
@@ -116,8 +117,8 @@ class OpenRows(Outcome):
 
 
 class Chunk(Outcome):
-    """Rows that a caller sent as Arrow. ``wanted`` is the partition of all rows, or of each row
-    (-1: the producer chooses), or None."""
+    """Rows that a caller sent as Arrow. ``wanted`` is the requested partition of all rows, or of
+    each row (-1: the producer chooses). With None, the producer chooses all partitions."""
 
     __slots__ = ("columns", "size_bytes", "timestamp_ms", "wanted")
 
@@ -148,7 +149,8 @@ Waiting = OpenRows | Chunk
 
 
 class RowPiece(NamedTuple):
-    """A part of the rows of one ``send_arrow``, of about one batch for each partition it fills."""
+    """A part of the rows of one ``send_arrow``: about one batch for each partition that the part
+    fills."""
 
     columns: Columns
     wanted: PartitionIndex | int | None
@@ -156,8 +158,8 @@ class RowPiece(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """The facts of a topic that ``split`` uses: the partition count, the partitions with a leader,
-    and the sticky partition."""
+    """The facts about a topic that ``split`` needs: the partition count, the partitions with a
+    leader, and the sticky partition."""
 
     partition_count: int
     available: Sequence[int]
@@ -206,7 +208,7 @@ def split(
 def _place(
     columns: Columns, wanted: PartitionIndex | int | None, shape: TopicShape, topic: str
 ) -> PartitionIndex | int:
-    """Return the partition of all rows as a number, or that of each row as an array."""
+    """Return one partition number for all rows, or an array with the partition of each row."""
     count = shape.partition_count
     if isinstance(wanted, int):
         _check_partition(wanted, wanted, count, topic)
@@ -262,8 +264,8 @@ def _groups(columns: Columns, placed: PartitionIndex) -> Iterator[tuple[int, Col
 
 
 def as_bytes(value: Any, what: str) -> bytes:
-    """Return text or a bytes-like object as bytes. Raises InvalidRecordError for other types;
-    ``what`` names the field."""
+    """Return text or a bytes-like object as bytes. Raises InvalidRecordError for other types. The
+    error names the field ``what``."""
     if isinstance(value, str):
         return value.encode("utf-8")
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -317,8 +319,12 @@ def tables_of(data: Any) -> Iterator[pa.RecordBatch]:
 def columns_of(
     batch: pa.RecordBatch, key: str | None, value: str | None
 ) -> tuple[Columns, PartitionIndex | None]:
-    """Return columns and partitions of a record batch, by column name. Raises
-    InvalidSchemaError."""
+    """Return the rows of a record batch as the producer's columns, with the partition of each row
+    or None.
+
+    ``key`` and ``value`` name the columns with the keys and values. Other columns have fixed names.
+    Raises InvalidSchemaError.
+    """
     names = batch.schema.names
     known = {"key", "value", "headers", "timestamp", "partition"}
     for name in (key, value):

@@ -21,7 +21,7 @@ from broker_lite.errors import BufferFullError, LogbusError, RequestTimedOutErro
 
 
 class Sent(asyncio.Future[RecordMetadata]):
-    """The future of a sent record. ``await sent`` ends the linger of the record's batch;
+    """The future of a sent record. ``await sent`` ends the linger of the record's batch, but
     ``asyncio.gather`` of several futures does not."""
 
     outcome: Outcome | None = None
@@ -35,7 +35,7 @@ class Sent(asyncio.Future[RecordMetadata]):
 
 
 def _nothing() -> None:
-    """Return None, as the result of a future that only signals completion."""
+    """Return None. A future that only signals completion has this result."""
 
 
 class AsyncProducer:
@@ -111,7 +111,7 @@ class AsyncProducer:
                 self._start(sent, arguments)
 
     def _refuse(self, sent: Sent, error: LogbusError) -> None:
-        """Fail a record that the engine did not accept."""
+        """Fail the future of a record that the engine did not accept."""
         sent.set_exception(error)
 
     async def send_arrow(
@@ -148,7 +148,8 @@ class AsyncProducer:
             await asyncio.sleep(0.001)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all earlier sends are acknowledged; raises as ``Producer.flush``."""
+        """Wait until all earlier sends are acknowledged. Raises the errors of
+        ``Producer.flush``."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._queued()

@@ -1,6 +1,6 @@
-"""A producer's batch, from the accumulator to the acknowledgement, and its produce requests.
+"""The batches of a producer, from the accumulator to the acknowledgement, and produce requests.
 
-``delivery`` owns the batch until its result is known, and ``futures`` report the result to callers.
+``delivery`` owns a batch until its result is known, and ``futures`` report the result to callers.
 The module does no I/O and reads no clock. Only the sender's thread uses it.
 """
 
@@ -71,7 +71,7 @@ class ProducerBatch:
         self.identity: ProducerIdentity | None = None
         self.sequence = -1
         self.number = -1
-        """The number of batches of this partition that were sent before this batch; -1 until it is
+        """How many batches of this partition were sent before this batch; -1 until this batch is
         sent."""
         self.order = (0, 0)
         self.attempts = 0
@@ -87,14 +87,14 @@ class ProducerBatch:
         return TopicPartition(self.topic, self.partition)
 
     def renumber(self) -> None:
-        """Clear the sequence, so that the batch gets a new one. Call it only for a batch that is
-        certainly not in the log."""
+        """Clear the sequence, so that the batch gets a new sequence. Call it only for a batch that
+        is certainly not in the log."""
         assert not self.maybe_appended
         self.identity, self.sequence, self.encoded = None, -1, None
 
     def halve(self) -> None:
-        """Split a batch of at least two rows into two ``halves``, which keep its producer id,
-        sequences and place in the order."""
+        """Split a batch of at least two rows into two ``halves``. The halves keep its producer id,
+        its sequences and its place in the order."""
         assert self.columns is not None
         middle = self.row_count // 2
         size = self.size_bytes // 2
@@ -120,7 +120,7 @@ class ProducerBatch:
 
 
 class Outgoing(NamedTuple):
-    """One produce request: at most one batch for each partition, to the leader of all of them."""
+    """One produce request to one leader, with at most one batch for each partition."""
 
     endpoint: Endpoint
     batches: tuple[ProducerBatch, ...]

@@ -54,14 +54,14 @@ REQUEST_BYTES_MAX = 16 << 20
 """Maximum bytes of a produce request with several batches, well below a broker's frame limit
 (64 MiB)."""
 INVALID_MAGIC = "Invalid magic found in record"
-"""The error text of Apache Kafka for a batch in logbus's column format, which it does not know."""
+"""The error text of Apache Kafka for a batch in logbus's column format, which Kafka cannot read."""
 REPORTED_FAILURE = 6
 """Number of failures in a row after which the producer logs a partition's error. With the default
 backoff this takes 3 s."""
 
 
 class Delivery:
-    """The queues of all partitions of a producer, and the decisions over them.
+    """The queues of all partitions of a producer, and the decisions about their batches.
 
     After each call, the caller handles ``done`` (completed batches), ``stale`` (topics that need
     new metadata) and ``wants_identity``.
@@ -81,12 +81,12 @@ class Delivery:
         self.idempotent = idempotent
         self.transactional = transactional
         self.failure: LogbusError | None = None
-        """The error of the first batch of this transaction that failed."""
+        """The error of the first failed batch in this transaction, or None."""
         self.has_sent = False
         """Whether a batch was sent under the present producer id and epoch."""
         self.added: set[TopicPartition] | None = None
-        """The partitions that the client has added to the transaction; None if brokers add them at
-        the first batch."""
+        """The partitions that the client has added to the transaction. None means that brokers add
+        each partition at its first batch."""
         self.unadded: set[TopicPartition] = set()
         """Partitions that the client must add to the transaction before it sends their first
         batch."""
@@ -94,18 +94,19 @@ class Delivery:
         """The buffers of encoded batches. The pool keeps at most ``memory_bytes`` for reuse."""
         self.identity: ProducerIdentity | None = None
         self.problem: LogbusError | None = None
-        """The last error of a metadata or InitProducerId request, or None."""
+        """The error of the last metadata or InitProducerId request, or None after a success."""
         self.done: list[ProducerBatch] = []
         self.failing: dict[TopicPartition, LogbusError] = {}
-        """Partitions with ``REPORTED_FAILURE`` failures in a row, each with its last error. The
-        caller logs and clears them."""
+        """Partitions with ``REPORTED_FAILURE`` or more failures in a row, each with its last error.
+        The caller logs them and clears this dict."""
         self.stale: set[str] = set()
         """Topics whose metadata the caller must refresh."""
         self.writes_rows = False
-        """Whether batches are encoded as rows, because a broker has refused logbus's columns."""
+        """Whether batches are encoded in Kafka's row format, because a broker has refused logbus's
+        column format."""
         self.limits_bytes: dict[str, int] = {}
-        """Batch limit (bytes) of a topic whose broker refused a batch as too large: half the size
-        of that batch."""
+        """By topic, the maximum bytes of a batch after the broker refused a batch as too large:
+        half the size of that batch."""
         self._max_in_flight = max_in_flight
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
@@ -154,13 +155,15 @@ class Delivery:
             self._busy[tp] = None
 
     def set_identity(self, identity: ProducerIdentity) -> None:
-        """Store the producer id that ``wants_identity`` requested, or that of a transaction."""
+        """Store the identity for new batches: the answer to InitProducerId, or the identity of a
+        transaction."""
         self.identity = identity
         self.failure = None
         self.has_sent = False
 
     def note_failure(self, error: LogbusError) -> None:
-        """Record the error of rows that failed in a transaction, which must then abort."""
+        """Record an error by which rows of a transaction failed. The transaction must then
+        abort."""
         if self.transactional and self.failure is None:
             self.failure = error
 
@@ -243,7 +246,7 @@ class Delivery:
         )
 
     def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
-        """Return topics with a partition whose leader failed and has no successor in ``view``."""
+        """Return the topics with a failed partition whose new leader is not in ``view`` yet."""
         return {
             tp.topic
             for tp in self._busy
@@ -252,7 +255,8 @@ class Delivery:
         }
 
     def unreported(self) -> dict[TopicPartition, LogbusError]:
-        """Return the last error of each partition that fails now and is not in ``failing`` yet."""
+        """Return the last error of each failing partition with fewer than ``REPORTED_FAILURE``
+        failures."""
         parts = [(tp, self._partitions[tp]) for tp in self._busy]
         return {
             tp: part.error
@@ -261,8 +265,8 @@ class Delivery:
         }
 
     def _number(self, part: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Assign the batch's sequence and encode it. Return False if the batch must wait for
-        batches in flight under an older producer id."""
+        """Encode the batch, and assign a sequence to a new batch. Return False if the batch must
+        wait for batches in flight under an older producer id."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
         if is_new:
@@ -295,7 +299,7 @@ class Delivery:
     # Methods that handle responses and failed requests.
 
     def answered(self, sent: Outgoing, response: ProduceResponse | None, now_ms: float) -> None:
-        """Handle the response to a request; None for acks=0, which has no response."""
+        """Handle the response to a request. ``response`` is None for acks=0."""
         rows: dict[tuple[str, int], ProducedPartition] = {}
         if response is not None:
             names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
@@ -323,7 +327,7 @@ class Delivery:
             self._settle(batch.tp, part)
 
     def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
-        """Handle a request without a response, because the connection ended or the request timed
+        """Handle a request that got no response, because the connection ended or the request timed
         out. Its batches may be in the log."""
         for batch in sent.batches:
             part = self._partitions[batch.tp]
@@ -362,7 +366,7 @@ class Delivery:
     def _later(
         self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
     ) -> None:
-        """Queue the batch for a retry after the backoff, or at once to a newer leader."""
+        """Queue the batch for a retry: after the backoff, or at once if a newer leader is known."""
         self.stale.add(batch.topic)
         if not part.held:
             # Batches that were in flight together share one backoff.
@@ -417,8 +421,8 @@ class Delivery:
     # Methods that complete, fail and expire batches.
 
     def _fail(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
-        """Fail a batch. Later batches of the partition then need new sequences. In a transaction
-        they stay queued until the abort."""
+        """Complete a batch with an error. Later batches of the partition then need new sequences.
+        In a transaction they stay queued until the abort."""
         self.note_failure(error)
         if self.transactional:
             part.held = True

@@ -31,7 +31,7 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """The offsets of a batch of ``send_arrow``: ``row_count`` offsets from ``base_offset`` on."""
+    """The offsets of one batch of ``send_arrow``: ``row_count`` offsets from ``base_offset`` on."""
 
     topic: str
     partition: int
@@ -41,8 +41,8 @@ class BatchMetadata(NamedTuple):
 
 
 class SentBatch(Protocol):
-    """The fields of a completed batch that futures read. A batch that was split has ``halves``,
-    which hold the results."""
+    """The fields of a completed batch that futures read. If a batch was split, its ``halves`` hold
+    the results."""
 
     partition: int
     row_count: int
@@ -56,7 +56,7 @@ class SentBatch(Protocol):
 
 
 class Outcome:
-    """The outcome of rows that were sent together. Their batches are acknowledged or fail
+    """The outcome of rows that were sent together. Each of their batches is acknowledged, or fails,
     separately."""
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Outcome:
         self.seen = False
         self._left = 0
         self.callback: Callable[[Any], None] | None = None
-        """The first callback that was added to a record. Most records have the same one."""
+        """The first callback that was added to a record. Most records share this callback."""
         self.callbacks: deque[int | tuple[Callable[[Any], None], Any]] | None = None
         """Pending callbacks: a record's index if it uses ``callback``, else (callback,
         argument). Integers keep the garbage collector from tracking a hundred thousand entries."""
@@ -98,8 +98,11 @@ class Outcome:
     # Methods that the sender's thread calls.
 
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
-        """Set the batches that hold the rows. Row i has index ``inverse[i]`` in the concatenation
-        of all batches; None: row i has index i."""
+        """Set the batches that hold the rows.
+
+        Row i has index ``inverse[i]`` in the concatenation of all batches. If ``inverse`` is None,
+        row i has index i.
+        """
         self.batches = list(batches)
         self.inverse = inverse
         self._left = len(batches)
@@ -113,7 +116,7 @@ class Outcome:
         self._left += 1
 
     def batch_done(self, error: LogbusError | None) -> bool:
-        """Count a completed batch; return True for the last one."""
+        """Count a completed batch. Return True if it was the last batch of these rows."""
         self._left -= 1
         if error is not None and self.error is None:
             self.error = error
@@ -123,7 +126,7 @@ class Outcome:
         return True
 
     def finish(self, error: LogbusError | None) -> None:
-        """Mark all rows as completed and wake the waiters."""
+        """Mark all rows as completed, and wake the waiting threads."""
         with self.waking:
             self.error = error
             self.done = True
@@ -148,12 +151,12 @@ class Outcome:
                 self.waking.wait(left)
 
     def add_done_callback(self, callback: Callable[[Any], None], future: Any) -> None:
-        """Call ``callback(future)`` when the rows have completed: now if they have, else later on
-        the sender's thread.
+        """Call ``callback(future)`` when the rows have completed: at once if they have, otherwise
+        later on the sender's thread.
 
-        Each record may have a callback, so this takes no lock. This method stores the callback
-        before it reads ``done``; ``finish`` sets ``done`` before it reads the callbacks. At least
-        one of them sees the callback, and ``popleft`` returns it only once.
+        Each record may have a callback, so this method takes no lock. It stores the callback before
+        it reads ``done``, and ``finish`` sets ``done`` before it reads the callbacks. At least one
+        of them sees the callback, and ``popleft`` returns it only once.
         """
         callbacks = self.callbacks
         if callbacks is None:
@@ -185,7 +188,8 @@ class Outcome:
                 logger.exception("a callback of a sent record failed")
 
     def find(self, index: int) -> tuple[SentBatch | None, int]:
-        """Return the batch that holds row ``index``, and the row's index in that batch."""
+        """Return the batch that holds row ``index``, and the row's index in that batch. The batch
+        is None if the rows failed before they were in batches."""
         at = index if self.inverse is None else int(self.inverse[index])
         which = bisect_right(self.starts, at) - 1
         if which >= len(self.batches):
@@ -198,7 +202,8 @@ class Outcome:
 
 
 class RecordFuture:
-    """The future of a sent record. All futures of one record are equal and share a hash."""
+    """The future of a sent record. Several future objects may belong to one record. They are equal
+    and share a hash."""
 
     __slots__ = ("_index", "outcome")
 

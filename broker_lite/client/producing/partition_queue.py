@@ -1,8 +1,8 @@
 """The batches of one partition of a producer, queued or in flight, and the next sequence.
 
 After a failure the partition is ``held``: it sends nothing until all batches in flight have
-returned, and then resumes with the oldest. A partition is ``spoiled`` if it gave a sequence to a
-batch that will not be in the log. ``settle`` then renumbers the following batches. Only the
+returned, and then resumes with the oldest batch. A partition is ``spoiled`` if it gave a sequence
+to a batch that will not be in the log. ``settle`` then renumbers the following batches. Only the
 sender's thread uses this module, which does no I/O and reads no clock.
 """
 
@@ -45,19 +45,19 @@ class PartitionQueue:
         self.sent_count = 0
         self.failures = 0
         self.refusals = 0
-        """Number of failures in a row in this leader epoch. The backoff grows with this number,
-        which a new leader resets, so an outage does not delay retries at the new leader."""
+        """Number of failures in a row in this leader epoch. The backoff grows with this number. A
+        new leader resets it, so an outage does not delay retries at the new leader."""
         self.error: LogbusError | None = None
         self.retry_at_ms = 0.0
         self.leader_epoch = NO_EPOCH
 
     def is_remembered(self, max_in_flight: int, *, idempotent: bool) -> bool:
-        """Return whether the broker can still recognise the oldest batch in flight as a
-        duplicate after it appends the next one.
+        """Return whether the broker can still recognise the oldest batch in flight as a duplicate
+        after it appends the next batch.
 
         A broker remembers the last five batches of a producer. So the difference of batch numbers
-        is limited, and not only the count in flight. One batch may hang at a deposed leader while
-        the new leader appends later batches.
+        is limited, and not only the count in flight. A batch may hang at a deposed leader while the
+        new leader appends later batches.
         """
         if not self.in_flight:
             return True
@@ -71,7 +71,8 @@ class PartitionQueue:
         return following - min(batch.number for batch in self.in_flight) < max_in_flight
 
     def sent(self, batch: ProducerBatch, leader_epoch: int) -> None:
-        """Move the first queued batch to the batches in flight. Its leader has ``leader_epoch``."""
+        """Move the first queued batch to the batches in flight. ``leader_epoch`` is the epoch of
+        the leader that receives it."""
         self.queue.popleft()
         if batch.number < 0:
             batch.number, self.sent_count = self.sent_count, self.sent_count + 1
@@ -81,7 +82,7 @@ class PartitionQueue:
         self.leader_epoch = leader_epoch
 
     def returned(self, batch: ProducerBatch) -> bool:
-        """Remove the batch from those in flight; return False if it was not in flight."""
+        """Remove the batch from the batches in flight. Return False if it was not in flight."""
         if batch not in self.in_flight:
             return False
         self.in_flight.remove(batch)
@@ -110,7 +111,8 @@ class PartitionQueue:
         )
 
     def settle(self) -> bool:
-        """Resume sending once nothing is in flight; return True if the queue is empty."""
+        """Once no batch is in flight, allow sending again, and return True if the queue is empty.
+        Return False while batches are in flight."""
         if self.in_flight:
             return False
         self.held = False

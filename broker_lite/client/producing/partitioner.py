@@ -70,9 +70,10 @@ def partitions_for(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int32
 
 
 class Sticky:
-    """Chooses the partition of records without a key: one partition for each batch, in turn.
+    """A chooser of the partition for records without a key. It changes the partition with every
+    batch.
 
-    It skips partitions without a leader while others have one.
+    It skips partitions without a leader while other partitions have one.
     """
 
     __slots__ = ("_turn",)
@@ -81,7 +82,8 @@ class Sticky:
         self._turn = turn
 
     def choose(self, partition_count: int, available: Sequence[int]) -> int:
-        """Return the partition of the next batch."""
+        """Return the partition of the next batch. ``available`` has the partitions with a
+        leader."""
         self._turn += 1
         if available:
             return available[self._turn % len(available)]

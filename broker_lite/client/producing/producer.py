@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 _EXPIRY_CHECK_MS = 1.0
 WAIT_SLICE_S = 1.0
-"""Seconds between two checks by a waiting caller that the producer has not ended."""
+"""Seconds after which a waiting caller checks again that the producer has not ended."""
 FAILURES_KEPT = 100
 """Maximum number of failures that the producer keeps for the next ``flush`` to raise."""
 EXIT_TIMEOUT_S = 10.0
@@ -98,7 +98,8 @@ class Producer:
         self._waiters = 0
         self._end: LogbusError | None = None
         self._shut: LogbusError | None = None
-        """The error that ``send`` raises outside of a transaction; None: ``send`` is allowed."""
+        """The error that ``send`` raises while a transactional producer has no open transaction.
+        None allows ``send``."""
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
         # ``AsyncProducer`` passes an event loop's shell and never lets a call here block.
@@ -192,7 +193,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BatchFuture:
-        """Send the rows of a Table, RecordBatch, reader, polars or pandas frame (Arrow stream).
+        """Send the rows of a Table, RecordBatch, reader, polars or pandas frame (any Arrow stream).
 
         The data has a column ``value`` (binary or string), and may have ``key``, ``headers``,
         ``timestamp`` and ``partition``. ``key=`` and ``value=`` name other columns for these two
@@ -210,7 +211,8 @@ class Producer:
     def arrow_pieces(
         self, topic: str, data: Any, key: str | None, value: str | None, partition: int | None
     ) -> Iterator[RowPiece]:
-        """Yield the rows of ``send_arrow`` in pieces of about one batch."""
+        """Yield the rows of ``send_arrow`` in pieces, each of about one batch for each partition
+        that it fills."""
         for batch in tables_of(data):
             columns, wanted = columns_of(batch, key, value)
             if batch.num_rows:
@@ -224,8 +226,11 @@ class Producer:
         *,
         timestamp_ms: int | None = None,
     ) -> BatchFuture:
-        """Send rows as columns. ``partitions`` is the partition of all rows, or that of each row
-        (-1: the producer chooses), or None."""
+        """Send rows as columns.
+
+        ``partitions`` is one partition for all rows, or an array with the partition of each row
+        (-1: the producer chooses). With None, the producer chooses all partitions.
+        """
         if not columns.row_count:
             return BatchFuture(())
         return BatchFuture(
@@ -252,7 +257,7 @@ class Producer:
             start = stop
 
     def send_piece(self, topic: str, piece: RowPiece, timestamp_ms: int | None) -> BatchFuture:
-        """Send one of ``arrow_pieces``."""
+        """Send one of the pieces that ``arrow_pieces`` yields."""
         return BatchFuture((self._send_piece(topic, piece, timestamp_ms),))
 
     def _send_piece(self, topic: str, piece: RowPiece, timestamp_ms: int | None) -> Outcome:
@@ -362,8 +367,8 @@ class Producer:
         self._sender.wake()
 
     def _limit_bytes(self, topic: str, spreads: bool) -> int:
-        """Return the bytes at which a topic's open rows are full. Rows that spread over partitions
-        may hold a batch for each partition."""
+        """Return the size in bytes at which a topic's open rows are full. Rows that spread over
+        partitions may fill a batch for each partition."""
         batch_bytes = self._sender.batch_bytes(topic)
         if not spreads:
             return batch_bytes
@@ -451,7 +456,8 @@ class Producer:
             return list(self._unfinished)
 
     def end_flush(self, waited: list[Outcome]) -> None:
-        """Raise the first error, of ``waited`` or since the last flush, that no future raised."""
+        """Raise the first error, of the outcomes ``waited`` or since the last flush, that no future
+        has raised."""
         with self._lock:
             failures, self._failures = self._failures, []
         for outcome in (*waited, *failures):
@@ -462,7 +468,7 @@ class Producer:
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, then stop the thread. Records that are not acknowledged after ``timeout_s`` fail.
 
-        Raises the errors of ``flush``, also if the producer's thread ended before.
+        Raises the errors of ``flush``, or the error with which the producer's thread ended before.
         """
         if self._end is not None:
             self.end_flush([])
@@ -522,7 +528,8 @@ class Producer:
 
 
 def _already_sent(_: Outcome) -> None:
-    """Do nothing: a caller waits for an Arrow chunk, and chunks do not linger."""
+    """Do nothing. A caller who waits for an Arrow chunk needs no end of its linger, because chunks
+    do not linger."""
 
 
 def _size_bytes(columns: Columns) -> int:

@@ -44,20 +44,21 @@ LANE = "produce"
 REFRESH_MS = 25
 """Milliseconds between the first metadata requests for a partition without a leader."""
 STEADY_REFRESHES = 8
-"""Number of metadata requests after which the pause between them grows."""
+"""Number of metadata requests in a row after which the pause between them grows."""
 REFRESH_GROWTH = 1.125
 """Factor by which each pause grows, up to a second. The pause is an eighth of the time since the
 failure, so the producer lengthens an outage by at most an eighth."""
 GROWING_REFRESHES = 32
-"""Number of pauses that grow. After one more growth, the pause would exceed a second."""
+"""Number of pauses that grow. The pause after them is about a second, the longest."""
 UNREPORTED_REFRESHES = 28
 """Number of metadata requests after which the producer logs a warning, about 2 s after the
 failure."""
 SWEEP_MS = 5_000
 """Milliseconds between two sweeps of the buffer pool. A sweep frees the buffers that no batch has
-used since the last sweep."""
+used since the previous sweep."""
 LATE_MS = 500
-"""Milliseconds without a response after which the producer asks other brokers for the leader."""
+"""Milliseconds without a response after which the producer asks other brokers for the partition's
+leader."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
@@ -89,8 +90,8 @@ class Sender:
         )
         self.produce_version = CLIENT_VERSION
         self.on_pumped: Callable[[], None] = _nothing
-        """A function that ``pump`` calls at the end of each run. A transaction then checks for a
-        failure, or whether all records are delivered."""
+        """A function that ``pump`` calls at the end of each run. In a transaction, it checks for a
+        failure and whether all records are delivered."""
         self._shell = shell
         self._cluster = cluster
         self._config = config
@@ -122,8 +123,8 @@ class Sender:
             self._shell.call_soon(self._take)
 
     def batch_bytes(self, topic: str) -> int:
-        """Return the maximum bytes of a batch of the topic. A broker that refused a batch as too
-        large lowers it."""
+        """Return the maximum bytes of a batch of the topic. The maximum falls when a broker refuses
+        a batch as too large."""
         limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
         return min(limit_bytes, self._config.batch_bytes)
 
@@ -202,7 +203,7 @@ class Sender:
         self._on_finished(rows)
 
     def pump(self) -> None:
-        """Send all requests that are due; refresh missing metadata or producer ids."""
+        """Send all requests that are due. Refresh missing metadata and producer ids."""
         delivery, shell = self.delivery, self._shell
         now_ms = shell.now_ms()
         delivery.expire(now_ms)
@@ -293,8 +294,8 @@ class Sender:
             )
 
     def _refresh_late_leaders(self) -> None:
-        """Ask other brokers for the leaders of overdue requests, because a hung leader does not
-        answer."""
+        """Ask other brokers for the leaders of partitions in overdue requests, because a hung
+        leader does not answer."""
         self._late_timer = None
         if not self._under_way:
             return
@@ -338,8 +339,8 @@ class Sender:
     def _renewed(
         self, names: tuple[str, ...], began_ms: float, found: ClusterView | LogbusError
     ) -> None:
-        """Handle the metadata of a refresh: wait, then send again. Look up missing topics once more
-        before their batches fail."""
+        """Handle the metadata of a refresh: wait, then send again. A topic that the metadata lacks
+        is looked up once more before its batches fail."""
         grown = min(max(0, self._renewals - STEADY_REFRESHES), GROWING_REFRESHES)
         pause_ms = REFRESH_MS * REFRESH_GROWTH**grown
         # Pause three times as long as the refresh took. The metadata of thousands of partitions is
@@ -476,4 +477,4 @@ class Sender:
 
 
 def _nothing() -> None:
-    """Do nothing, as ``on_pumped`` of a producer without transactions."""
+    """Do nothing. This is the ``on_pumped`` of a producer without transactions."""

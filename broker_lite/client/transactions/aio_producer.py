@@ -40,15 +40,15 @@ class AsyncTransactionalProducer(AsyncProducer):
         self._core.on_shut = self._refuse_waiting
 
     def _refuse(self, sent: Sent, error: LogbusError) -> None:
-        """Fail a record and the open transaction. The transaction must fail even if the caller does
-        not await the record."""
+        """Fail the future of a refused record, and the open transaction. The transaction must fail
+        even if the caller does not await the future."""
         super()._refuse(sent, error)
         sent.exception()  # The commit raises it; asyncio need not log it as never retrieved.
         self._core.runner.lose(error)
 
     def _refuse_waiting(self, error: LogbusError) -> None:
-        """Fail the records that wait for buffer space, so that the next transaction never sends
-        them."""
+        """Fail the records that wait for buffer space, so that they cannot enter the next
+        transaction."""
         waiting, self._waiting = self._waiting, deque()
         for sent, _, _ in waiting:
             if not sent.done():
@@ -109,7 +109,7 @@ class AsyncTransactionalProducer(AsyncProducer):
 
 
 class AsyncBusTransaction:
-    """``BusTransaction`` for asyncio: ``async with bus.transaction("id") as txn``."""
+    """``BusTransaction`` for asyncio. Example: ``async with bus.transaction("id") as txn``."""
 
     def __init__(
         self,
@@ -129,8 +129,8 @@ class AsyncBusTransaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Sent:
-        """Send a record; see ``AsyncProducer.send``. A record that is refused aborts the
-        transaction, also if its future is not awaited."""
+        """Send a record. See ``AsyncProducer.send``. A refused record aborts the transaction, even
+        if the caller does not await its future."""
         return self._live().send(topic, value, key, headers, partition, timestamp_ms)
 
     async def send_arrow(
@@ -143,7 +143,7 @@ class AsyncBusTransaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> list[BatchMetadata]:
-        """Send Arrow rows; see ``AsyncProducer.send_arrow``."""
+        """Send Arrow rows, and wait for the acknowledgements. See ``AsyncProducer.send_arrow``."""
         return await self._live().send_arrow(
             topic, data, key=key, value=value, partition=partition, timestamp_ms=timestamp_ms
         )

@@ -49,8 +49,8 @@ class AttemptProducer(Producer):
     def join(self, request: JoinBatchRequest) -> ProducerIdentity | None:
         """Begin an attempt. Return its identity, or None if the batch was committed before.
 
-        Raises ProducerFencedError if another run of the query took the sink over, and
-        SinkAheadOfCheckpointError for a batch before the committed one.
+        Raises ProducerFencedError if another run of the query took the sink over. Raises
+        SinkAheadOfCheckpointError if the sink has committed a later batch.
         """
         answer = self._ask(request, request.timeout_ms)
         if answer.producer_id == NO_PRODUCER:
@@ -72,8 +72,8 @@ class AttemptProducer(Producer):
         return identity
 
     def finish(self) -> None:
-        """Wait until every record is acknowledged. Raises the first failure. The attempt is then
-        void, and Spark repeats the task."""
+        """Wait until every record is acknowledged. Raises the first failure. After a failure the
+        attempt is void, and Spark repeats the task."""
         self.flush()
         failure = self._sender.delivery.failure
         if failure is not None:
@@ -120,8 +120,9 @@ class AttemptProducer(Producer):
         spawn(self._shell, operation, partial(self._answered, request))
 
     def _answered(self, request: KeepBatchRequest, answer: SinkResponse | LogbusError) -> None:
-        """Fail a fenced attempt at once. Ignore other errors, a refusal before the join, and a late
-        answer to a former task.
+        """Handle the coordinator's answer to a keep-alive: fail a fenced attempt at once.
+
+        Ignore other errors, a refusal before the join, and a late answer to a former task.
         """
         is_present = request is self._kept and self._shut is None
         if isinstance(answer, ProducerFencedError) and is_present:

@@ -21,12 +21,12 @@ def end_batch(
     timeout_ms: int,
     security: ClientSecurity | None = None,
 ) -> None:
-    """Send the request to the sink's coordinator until its outcome is known, for at most
+    """Send ``request`` to the sink's coordinator until its outcome is known, for at most
     ``timeout_ms``.
 
-    Raises ProducerFencedError if an attempt was aborted or another run took over,
+    Raises ProducerFencedError if an attempt was aborted or another run took the sink over. Raises
     SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after the timeout.
-    The batch may then be committed; Spark's replay of the batch detects this.
+    After a timeout the batch may be committed, which Spark's replay of the batch detects.
     """
     cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, client_id)
     operation = ask_sink(

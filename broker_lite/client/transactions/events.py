@@ -56,21 +56,20 @@ class Delivered(NamedTuple):
 
 
 class OffsetsSent(NamedTuple):
-    """TxnOffsetCommit was answered. With ``error`` None, the group's coordinator has the
-    offsets."""
+    """The coordinator answered TxnOffsetCommit. With ``error`` None, it has stored the offsets."""
 
     error: LogbusError | None = None
 
 
 class Ended(NamedTuple):
-    """EndTxn was answered. ``identity`` is the producer id and epoch of the next transaction; None
-    in version 1."""
+    """EndTxn succeeded. ``identity`` is the producer id and epoch for the next transaction; None in
+    transaction version 1."""
 
     identity: ProducerIdentity | None = None
 
 
 class EndFailed(NamedTuple):
-    """EndTxn failed. After a final error the coordinator refused it; after a retriable error it
+    """EndTxn failed. With a final error, the coordinator refused it. With a retriable error, it
     timed out, and its outcome is unknown."""
 
     error: LogbusError
@@ -86,7 +85,7 @@ class Initialize(NamedTuple):
 
 
 class OpenSends(NamedTuple):
-    """Use this identity for the sequences of batches, and accept calls of ``send``."""
+    """Number batches under this identity, and accept calls of ``send``."""
 
     identity: ProducerIdentity
     version: int
@@ -103,7 +102,7 @@ class AwaitDelivery(NamedTuple):
 
 
 class DiscardSends(NamedTuple):
-    """Fail all records that are not acknowledged."""
+    """Fail all records that brokers have not acknowledged."""
 
     error: LogbusError
 
@@ -125,7 +124,7 @@ class SendEnd(NamedTuple):
 
 
 class AnswerCall(NamedTuple):
-    """Answer the present call. With ``error`` None, the call succeeded."""
+    """Answer the user's present call. With ``error`` None, the call succeeded."""
 
     error: LogbusError | None = None
 

@@ -12,11 +12,11 @@ from typing import Generic, Protocol, TypeVar
 from broker_lite.config import ProducerConfig
 
 IDLE_MAX = 8
-"""Maximum number of idle producers of a bus. Each has a thread and connections."""
+"""Maximum number of idle producers of a bus. Each idle producer has a thread and connections."""
 
 
 class Reusable(Protocol):
-    """A producer of transactions."""
+    """A transactional producer that another transaction can reuse."""
 
     config: ProducerConfig
 
@@ -28,15 +28,15 @@ P = TypeVar("P", bound=Reusable)
 
 
 class IdleProducers(Generic[P]):
-    """Idle producers by configuration, the longest idle first."""
+    """Idle producers by configuration, the producer with the longest idle time first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[ProducerConfig, P] = {}
 
     def acquire(self, config: ProducerConfig) -> P | None:
-        """Return an idle producer with this configuration, which is then no longer idle; None if
-        there is none."""
+        """Remove and return an idle producer with this configuration; None if no producer
+        matches."""
         with self._lock:
             producer = self._idle.pop(config, None)
         return producer if producer is not None and producer.is_usable else None

@@ -37,7 +37,7 @@ from broker_lite.errors import (
 )
 
 TRANSACTIONS_BY_EPOCH = 2
-"""The transaction version in which EndTxn raises the producer's epoch (KIP-890)."""
+"""The transaction version in which every EndTxn raises the producer's epoch (KIP-890)."""
 
 _FENCED = (InvalidProducerEpochError, ProducerFencedError)
 _ENDED_ALREADY = (*_FENCED, InvalidTxnStateError)
@@ -46,12 +46,12 @@ _ENDED_WITHOUT_COMMIT = (
     InvalidProducerIdMappingError,
     TransactionAbortableError,
 )
-"""Errors of an offset commit after which the transaction is over, or can only abort."""
+"""Errors of an offset commit after which the transaction has ended, or can only abort."""
 _GROUP_MOVED_ON = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberIdError)
 
 
 class Phase(Enum):
-    """The phase of a producer, which decides the calls that it accepts."""
+    """The phase of a transactional producer, which decides the calls that it accepts."""
 
     IDLE = "no transaction is open"
     INITIALIZING = "InitProducerId is under way"
@@ -76,16 +76,17 @@ class TransactionMachine:
         """Whether no transaction has used the current identity yet."""
         self._call: ev.Call | None = None
         self._cause: LogbusError | None = None
-        """The error because of which the transaction can only abort."""
+        """The error that made the transaction fail, so that it can only abort."""
         self._is_commit = False
         """Whether the EndTxn in flight commits."""
         self._has_begun = False
         """Whether the transaction may exist at the coordinator."""
 
     def step(self, event: ev.Event, *, has_sent: bool = False) -> list[ev.Effect]:
-        """Return the effects of an event, in order.
+        """Handle one event, and return its effects in order.
 
-        ``has_sent`` says that a batch of the transaction was sent, or a partition was added to it.
+        ``has_sent`` says whether a batch of the transaction was sent or a partition was added to
+        it.
         """
         self._has_begun = self._has_begun or has_sent
         return list(self._decide(event))
@@ -284,8 +285,8 @@ class TransactionMachine:
         )
 
     def _rolled_back(self) -> Iterator[ev.Effect]:
-        """Finish the call as after an abort, because the coordinator has no transaction of this
-        producer."""
+        """Finish the user's call as after an abort, because the coordinator has no open transaction
+        of this producer."""
         self.phase = Phase.IDLE
         yield from self._finish(is_commit=False)
 

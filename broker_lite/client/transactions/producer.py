@@ -42,7 +42,7 @@ class OffsetsOwner(Protocol):
     def group_offsets(
         self,
     ) -> tuple[str, tuple[str, int, str | None], Mapping[TopicPartition, CommittedOffset]]:
-        """Return the consumer's group, its identity there, and its positions."""
+        """Return the consumer's group, its identity in the group, and its positions."""
 
 
 def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsToCommit:
@@ -71,7 +71,7 @@ def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsTo
 
 
 def ended() -> InvalidTxnStateError:
-    """Return the error for the use of a transaction after its end."""
+    """Return the error for a call on a transaction that has ended."""
     return InvalidTxnStateError(
         "this transaction has ended; begin another one with bus.transaction(…)"
     )
@@ -96,7 +96,8 @@ class TransactionalProducer(Producer):
             raise InvalidConfigError("a producer of transactions needs transactional_id='…'")
         super().__init__(bootstrap_servers, config, shell=shell)
         self.on_shut: Callable[[LogbusError], None] | None = None
-        """A function that the shell's thread calls when ``send`` begins to refuse records."""
+        """A function that the shell's thread calls with an error when ``send`` begins to refuse
+        records."""
         self._shut = InvalidTxnStateError(
             f"no transaction of id {config.transactional_id!r} is open; call begin() before send()"
         )
@@ -159,8 +160,11 @@ class TransactionalProducer(Producer):
             raise error
 
     def _set_shut(self, error: LogbusError | None) -> None:
-        """Set the error that ``send`` raises; None allows ``send``. An error ends the transaction,
-        so all records that are not in a batch yet are sealed into batches."""
+        """Set the error that ``send`` raises. None allows ``send``.
+
+        An error ends the transaction, so all records that are not in a batch yet are sealed into
+        batches.
+        """
         with self._lock:
             self._shut = error
             if error is not None:
@@ -190,10 +194,11 @@ class TransactionalProducer(Producer):
 
 
 class BusTransaction:
-    """One transaction: ``with bus.transaction("id") as txn``. Create it with ``Bus.transaction``.
+    """One transaction. Example: ``with bus.transaction("id") as txn``. Create it with
+    ``Bus.transaction``.
 
-    The end of the block commits it, and an exception aborts it. After UnknownOutcomeError, call
-    ``commit`` again, also outside of the block.
+    The end of the block commits the transaction, and an exception aborts it. After
+    UnknownOutcomeError, call ``commit`` again, also outside of the block.
     """
 
     def __init__(

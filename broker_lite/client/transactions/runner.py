@@ -1,6 +1,6 @@
 """``TransactionRunner`` carries out the effects of a transaction machine on a producer's shell.
 
-Any thread may use ``call``. Everything else runs on the shell's thread. The runner executes one
+Any thread may use ``call``. All other methods run on the shell's thread. The runner executes one
 call after another.
 """
 
@@ -31,7 +31,7 @@ from broker_lite.wire.produce import ADDS_NO_PARTITIONS, CLIENT_VERSION
 
 
 class PendingCall(NamedTuple):
-    """A call that waits for its turn or for its outcome."""
+    """A user's call that waits for its turn or for its outcome."""
 
     event: ev.Call
     on_answer: Callable[[LogbusError | None], None]
@@ -78,7 +78,8 @@ class TransactionRunner:
         timeout_ms: float | None = None,
         offsets: OffsetsToCommit | None = None,
     ) -> None:
-        """Execute a call after the earlier calls. ``on_answer`` receives None or an error."""
+        """Execute a user's call after the earlier calls. ``on_answer`` receives None after a
+        success, else the error."""
         if timeout_ms is None:
             timeout_ms = self._config.max_block_ms
         pending = PendingCall(event, on_answer, timeout_ms, offsets)
@@ -86,8 +87,8 @@ class TransactionRunner:
 
     @property
     def is_resting(self) -> bool:
-        """Return whether no call is under way and a transaction can begin. Any thread may call
-        this."""
+        """Return whether no call is running and a transaction can begin. Any thread may
+        call this."""
         is_called = self._present is not None or bool(self._calls)
         return not is_called and self.machine.phase is Phase.IDLE
 
@@ -99,7 +100,7 @@ class TransactionRunner:
             self._check_delivery()
 
     def close(self, error: LogbusError) -> None:
-        """End all calls with this error, also later calls."""
+        """End all waiting calls and all later calls with ``error``."""
         self._closed = error
         calls = [self._present, *self._calls]
         self._present = None
@@ -123,8 +124,8 @@ class TransactionRunner:
             self._step(self._present.event)
 
     def _check_delivery(self) -> None:
-        """Pass ``SendFailed`` or ``Delivered`` to the machine, if one is due after the sender's
-        turn."""
+        """After a run of the sender, report a failure (``SendFailed``) or the end of delivery
+        (``Delivered``) to the machine."""
         delivery = self._sender.delivery
         if delivery.failure is not None:
             self._step(ev.SendFailed(delivery.failure))
@@ -212,7 +213,8 @@ class TransactionRunner:
             self._step(ev.Ended(None if found is None else ProducerIdentity(*found)))
 
     def _add(self, tps: set[TopicPartition]) -> None:
-        """Add partitions to a transaction of version 1. Their batches wait until they are added."""
+        """Add partitions to a transaction of version 1. Their batches wait until the coordinator
+        has added them."""
         delivery = self._sender.delivery
         identity, delivery.unadded = delivery.identity, set()
         assert identity is not None

@@ -3,7 +3,8 @@
 In reading order:
 
 - ``steps``: the steps of an operation, and the encoding of requests
-- ``connection``: one non-blocking connection; ``connections``: those of a shell, by broker and lane
+- ``connection``: one non-blocking connection
+- ``connections``: the connections of a shell, by broker and lane
 - ``blocking``: the shells ``Reactor``, with a thread, and ``Pool``, for calling threads
 - ``loop``: the shell on an event loop, the only module that imports asyncio
 - ``login``, ``access_tokens``: the login on a connection

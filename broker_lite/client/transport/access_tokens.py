@@ -22,7 +22,7 @@ from broker_lite.errors import LogbusError, NetworkError, SaslAuthenticationErro
 from broker_lite.security.bearer import AccessToken, end_of_token
 
 ANSWER_BYTES_MAX = 64 << 10
-"""Maximum bytes of the issuer's response."""
+"""Maximum bytes of a response of the token issuer."""
 RENEWED_AFTER = 0.8
 """Part of the lifetime of a token, or of a login session, after which the client renews it."""
 RETRY_S = 10.0
@@ -34,8 +34,8 @@ logger = logging.getLogger("logbus.client")
 
 
 class _CachedToken:
-    """The present token of one client. ``renewed_ms`` is the time (ms since 1970) at which the
-    renewal is due."""
+    """The present token of one client. At the time ``renewed_ms`` (ms since 1970), the client
+    renews it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -52,15 +52,15 @@ from broker_lite.wire.frame import FrameReceiver
 T = TypeVar("T")
 
 IDLE_PER_BROKER = 4
-"""Maximum number of idle connections to one broker in a pool."""
+"""Maximum number of idle connections to one broker that a pool keeps."""
 CONNECT_TIMEOUT_S = 10.0
-"""Seconds after which the connect to one address of a broker fails."""
+"""Seconds after which an attempt to connect to one address of a broker fails."""
 CALLBACKS_PER_TURN = 1000
 """Maximum number of callbacks that run before the reactor looks at its sockets again."""
 
 
 def monotonic_ms() -> float:
-    """Return the monotonic time in milliseconds, the clock of all client objects."""
+    """Return monotonic milliseconds. All client objects use this clock."""
     return time.monotonic() * 1000.0
 
 
@@ -241,7 +241,7 @@ class Reactor:
 
     def _watch(self, connection: BrokerConnection) -> None:
         """Register the connection's descriptor and events at the selector. The descriptor changes
-        when the connection tries its next address."""
+        when the connection tries another address."""
         if connection.fileno() < 0 and not connection.closed:
             return  # The attempt to connect has not started yet.
         if connection.closed:
@@ -268,7 +268,8 @@ class Reactor:
             self._connections.forget(connection)
 
     def _register(self, descriptor: int, events: int, connection: BrokerConnection) -> None:
-        """Register a descriptor. A connection that was just closed may have had the same number."""
+        """Register a descriptor. A connection that was just closed may have had the same number, so
+        remove its registration."""
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, events, connection)
@@ -282,8 +283,8 @@ class Reactor:
             pass
 
     def forget(self) -> None:
-        """Close the descriptors in a forked child, without touching state shared with the
-        parent."""
+        """In a forked child, close the descriptors without touching state that the child shares
+        with the parent."""
         self._connections.drop()
         self._selector.close()
         self._wake_lock = threading.RLock()
@@ -298,7 +299,7 @@ def _addresses(endpoint: Endpoint) -> list[tuple[Any, ...]]:
 
 
 class PooledConnection:
-    """A blocking connection of one borrower. Send any number of requests, and receive their
+    """A blocking connection that one borrower uses. Send any number of requests, and receive their
     responses in the same order."""
 
     def __init__(
@@ -317,10 +318,10 @@ class PooledConnection:
         self._next_id = 0
         self._is_answered = False
         self.task_secret: TaskSecret | None = None
-        """The secret with which another process can log in without the password."""
+        """A secret with which another process can log in without the password."""
         self._renewed_ms = float("inf")
-        """Monotonic time (ms) from which the pool does not use this connection again, because its
-        login session ends soon (KIP-368)."""
+        """Monotonic time (ms) after which the pool does not lend this connection, because its login
+        session ends soon (KIP-368)."""
         reason: OSError | None = None
         for family, kind, protocol, _, address in _addresses(endpoint):
             sock = open_socket(family, kind, protocol)
@@ -369,8 +370,11 @@ class PooledConnection:
 
     @property
     def is_reusable(self) -> bool:
-        """Return whether the pool may lend the connection again: no response is due, the broker has
-        neither closed it nor sent other bytes, and its login session does not end soon."""
+        """Return whether the pool may lend the connection again.
+
+        It may if no response is due, the broker has neither closed the connection nor sent other
+        bytes, and the login session does not end soon.
+        """
         if self._sent or self._frames or monotonic_ms() >= self._renewed_ms:
             return False
         return self._transport.is_silent()
@@ -485,7 +489,7 @@ class Pool:
         connection.close()
 
     def ask(self, send: Send) -> Any:
-        """Send one request and return its response. Raises the error of the request."""
+        """Send one request and return its response. Raises the request's error."""
         answer = self.ask_all((send,))[0]
         if isinstance(answer, LogbusError):
             raise answer
@@ -549,8 +553,8 @@ class Pool:
             operation.close()
 
     def security_without_password(self) -> ClientSecurity:
-        """Return settings that can be pickled. In place of the password they have the SCRAM keys of
-        the last login, the token of OAUTHBEARER, or PLAIN's ``PlainPassword``.
+        """Return security settings that may be pickled. In place of the password they have the
+        SCRAM keys of the last login, the token of OAUTHBEARER, or PLAIN's ``PlainPassword``.
 
         SCRAM keys log in to this cluster only, until the password changes. Call this after a
         request has succeeded.
@@ -568,7 +572,7 @@ class Pool:
                 connection.close()
 
     def forget(self) -> None:
-        """Drop the connections in a forked child, because the parent still uses them."""
+        """In a forked child, drop the connections, because the parent still uses them."""
         self._lock = threading.Lock()
         idle, self._idle = self._idle, {}
         for connections in idle.values():
@@ -582,7 +586,7 @@ _shared: dict[tuple[str, ClientSecurity], Pool] = {}
 
 
 def shared_pool(client_id: str = "logbus", security: ClientSecurity | None = None) -> Pool:
-    """Return the process-wide pool of one client id and security, which all readers share."""
+    """Return the pool of one client id and security. All readers of this process share it."""
     chosen = security or security_of_environment()
     return _shared.setdefault((client_id, chosen), Pool(client_id, chosen))
 

@@ -1,4 +1,4 @@
-"""One non-blocking connection to a broker, whose responses come in the order of the requests.
+"""A non-blocking connection to a broker. Its responses come in the order of the requests.
 
 The owner (``blocking.Reactor`` or ``loop.LoopShell``) watches the socket and calls ``on_readable``
 and ``on_writable``. Only ``prepare`` blocks. The connection calls each request's callback exactly
@@ -40,7 +40,7 @@ of each partition. A larger length means that the stream is corrupt."""
 BUFFERS_PER_SEND = 512
 """Maximum number of buffers in one ``sendmsg``, below IOV_MAX (1024 on Linux and macOS)."""
 READS_PER_TURN = 16
-"""Maximum number of reads in one event, so that a busy connection does not starve the others."""
+"""Maximum number of reads for one event, so that a busy connection does not starve the others."""
 
 
 class _Pending(NamedTuple):
@@ -58,8 +58,8 @@ def open_socket(family: int, kind: int, protocol: int) -> socket.socket:
 
 
 class BrokerConnection:
-    """A connection to one broker. It connects (with the TLS handshake), is open, and then closed. A
-    closed connection never opens again."""
+    """A connection to one broker. Its states are: connecting (with the TLS handshake), open,
+    closed. A closed connection never opens again."""
 
     def __init__(
         self, endpoint: Endpoint, client_id: str, security: ClientSecurity = NO_SECURITY
@@ -70,10 +70,10 @@ class BrokerConnection:
         self.closed = False
         self.connecting = True
         self.was_refused = False
-        """Whether the last address that was tried refused the connection."""
+        """Whether the last address of the broker refused the connection."""
         self._addresses: deque[tuple[Any, ...]] = deque()
         self._sock: socket.socket | None = None
-        """The socket while it connects."""
+        """The socket, while the connection is being opened."""
         self._transport: Transport | None = None
         """The transport over the connected socket."""
         self._receiver = FrameReceiver(FRAME_BYTES_MAX)
@@ -81,15 +81,17 @@ class BrokerConnection:
         self._sent: deque[tuple[int, Callable[[Any], None]]] = deque()
         self._pending: deque[_Pending] = deque()
         self._is_answered = False
-        """Whether the broker has sent a frame."""
+        """Whether the broker has sent any frame on this connection."""
         self._token: object = None
         """The access token of the last login."""
         self._login: Login | None = None
-        """The first login, while it runs. Requests wait in ``_out`` until its end."""
+        """The first login of the connection, while it runs. Requests wait in ``_out`` until its
+        end."""
         self._login_exchange: Exchange[Any] | None = None
         self._login_out: deque[memoryview] = deque()
         self._renewal: Login | None = None
-        """A repeated login, while it runs. Later requests wait in ``_waiting`` until its end."""
+        """A repeated login, while it runs. Requests made meanwhile wait in ``_waiting`` until its
+        end."""
         self._waiting: deque[tuple[Exchange[Any], float, Callable[[Any], None]]] = deque()
         self._renewed_s = float("inf")
         """Monotonic time in seconds after which the client logs in again before its next request
@@ -133,8 +135,8 @@ class BrokerConnection:
 
     @property
     def is_to_this_machine(self) -> bool:
-        """Return whether both ends have the same address. Return False until the connection is
-        open."""
+        """Return whether both ends of the connection have the same address. Return False until the
+        connection is open."""
         return self._transport is not None and self._transport.is_to_this_machine
 
     def fileno(self) -> int:
@@ -145,7 +147,7 @@ class BrokerConnection:
 
     @property
     def wants_write(self) -> bool:
-        """Return whether the owner must call ``on_writable`` when the socket accepts bytes."""
+        """Return whether the owner must call ``on_writable`` once the socket accepts bytes."""
         if self._transport is None:
             return True
         if self._transport.is_handshaking:
@@ -153,7 +155,7 @@ class BrokerConnection:
         return bool(self._queue()) or self._transport.wants_write
 
     def _queue(self) -> deque[memoryview]:
-        """Return the bytes to send next."""
+        """Return the queue of bytes to send next."""
         return self._out if self._login is None else self._login_out
 
     def request(
@@ -282,8 +284,11 @@ class BrokerConnection:
         self._renewed_s = time.monotonic() + seconds if seconds else float("inf")
 
     def _begin_renewal(self, deadline_ms: float) -> None:
-        """Log in again, after the requests sent so far and before later requests. If the login
-        needs a newer token and there is none, leave this to the next request."""
+        """Log in again, after the requests sent so far and before later requests.
+
+        If the login needs a newer token that is not cached yet, the next request begins the login
+        instead.
+        """
         security = self._security
         if security.token_url:
             token = fresh_token(security) if isinstance(security.secret, Secret) else None
@@ -324,7 +329,7 @@ class BrokerConnection:
         return NetworkError(f"{self.endpoint} closed the connection")
 
     def on_readable(self) -> None:
-        """Receive bytes and pass complete answers to their callbacks."""
+        """Receive bytes, and pass complete responses to the callbacks of their requests."""
         if self.closed or self._transport is None:
             return
         if self.connecting:
@@ -376,7 +381,8 @@ class BrokerConnection:
         return min((row.deadline_ms for row in self._pending), default=float("inf"))
 
     def expire(self, now_ms: float) -> None:
-        """Close the connection if a response is overdue, because later responses come after it."""
+        """Close the connection if a response is overdue. Later responses could only come after the
+        overdue one."""
         if not self.closed and self.next_deadline_ms() <= now_ms:
             self.close(RequestTimedOutError(f"{self.endpoint} did not answer in time"))
 
@@ -400,7 +406,7 @@ class BrokerConnection:
             callback(error)
 
     def drop(self) -> None:
-        """Close the descriptor and drop all callbacks, in a forked child."""
+        """In a forked child, close the descriptor and drop all callbacks."""
         self.closed = True
         self._pending.clear()
         self._waiting.clear()

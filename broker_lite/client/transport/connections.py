@@ -1,8 +1,8 @@
 """``Connections``: the connections of one shell, one for each broker address and lane.
 
 Requests in different lanes do not wait for each other. The shell opens the connections and watches
-their sockets. A request in the lane of a closed connection makes a new one. Only the shell's thread
-uses this module.
+their sockets. The first request in a lane whose connection was closed makes a new connection. Only
+the shell's thread uses this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from broker_lite.model import Endpoint
 
 
 class Connections:
-    """Connections by address and lane. Their requests have the client id ``client_id``."""
+    """A shell's connections by address and lane. Their requests have the client id
+    ``client_id``."""
 
     def __init__(self, client_id: str, security: ClientSecurity = NO_SECURITY) -> None:
         self._client_id = client_id
@@ -26,7 +27,8 @@ class Connections:
         self._by_place: dict[tuple[Endpoint, str], BrokerConnection] = {}
 
     def __iter__(self) -> Iterator[BrokerConnection]:
-        """Iterate over a copy, because connections may be removed during the iteration."""
+        """Iterate over a copy of the connections, because connections may be removed during the
+        iteration."""
         return iter(list(self._by_place.values()))
 
     def request(
@@ -47,7 +49,8 @@ class Connections:
         return connection, is_new
 
     def get(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Return the connection, in any state; None if there is none."""
+        """Return the connection to ``endpoint`` in a lane, in any state; None without a
+        connection."""
         return self._by_place.get((endpoint, lane))
 
     def disconnect(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
@@ -83,7 +86,7 @@ class Connections:
             connection.close(ClosedError("the client was closed"))
 
     def drop(self) -> None:
-        """Close the descriptors and drop all callbacks, in a forked child."""
+        """In a forked child, close the descriptors and drop all callbacks."""
         for connection in self:
             connection.drop()
         self._by_place.clear()

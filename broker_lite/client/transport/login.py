@@ -83,7 +83,7 @@ def _keys_or_password(security: ClientSecurity) -> str | ScramKeys:
 
 
 def _only_message(security: ClientSecurity) -> tuple[TaskSecret, bytes]:
-    """Return the secret of PLAIN or OAUTHBEARER and the client's message."""
+    """Return the secret of PLAIN or OAUTHBEARER, and the only message that the client sends."""
     given = security.secret
     if security.mechanism == PLAIN:
         text = given.reveal() if isinstance(given, Secret) else PlainPassword(*given).text

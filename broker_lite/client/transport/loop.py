@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class LoopShell:
-    """Runs the requests of engines and operations on the running loop."""
+    """A shell that runs the requests of engines and operations on the running event loop."""
 
     def __init__(self, client_id: str, security: ClientSecurity | None = None) -> None:
         self.loop = asyncio.get_running_loop()

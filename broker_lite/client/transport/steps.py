@@ -30,7 +30,7 @@ class Exchange(Protocol[T_co]):
 
     @property
     def has_answer(self) -> bool:
-        """Return whether the broker sends a response. It does not for acks=0."""
+        """Return whether the broker sends a response, which is False for acks=0."""
 
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
         """Return the whole frame with its length, as buffers in order.
@@ -43,7 +43,7 @@ class Exchange(Protocol[T_co]):
 
 
 class CallExchange(Generic[T]):
-    """An exchange for a request of ``wire.calls``."""
+    """An exchange for a request class of ``wire.calls``."""
 
     __slots__ = ("call",)
     has_answer = True
@@ -126,7 +126,7 @@ class FetchExchange:
 
 
 class Send(NamedTuple):
-    """Send one request. The result of the step is the response.
+    """A step that sends one request. The result of the step is the response.
 
     A connection returns responses in the order of its requests. So long polls and urgent requests
     use connections of their own, which ``lane`` names. In a pool each borrower has a connection
@@ -140,14 +140,14 @@ class Send(NamedTuple):
 
 
 class SendAll(NamedTuple):
-    """Send requests to several brokers at once. The result has a response or an error for each, in
-    order."""
+    """A step that sends requests to several brokers at once. Its result has a response or an error
+    for each request, in order."""
 
     sends: Sequence[Send]
 
 
 class Pause(NamedTuple):
-    """Wait for this many milliseconds."""
+    """A step that waits for ``delay_ms`` milliseconds."""
 
     delay_ms: float
 
@@ -179,7 +179,7 @@ class Shell(Protocol):
 
 
 class Timer(Protocol):
-    """A pending callback."""
+    """A pending callback that can be cancelled."""
 
     def cancel(self) -> None:
         """Cancel the callback. This has no effect after the callback ran."""
@@ -193,7 +193,7 @@ def spawn(
 
 
 class _StepTask:
-    """One running operation. Each response advances it to its next step."""
+    """A running operation. Each response advances the operation to its next step."""
 
     __slots__ = ("on_done", "operation", "shell")
 
@@ -225,8 +225,8 @@ class _StepTask:
                 self.shell.later(delay_ms, lambda: self.advance(None))
 
     def _request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """Send a request. If it cannot be encoded, the operation gets the error, and the shell's
-        thread survives."""
+        """Send a request. For a request that cannot be encoded, pass the error to the operation
+        instead of raising it on the shell's thread."""
         try:
             self.shell.request(send, on_answer)
         except LogbusError as error:
