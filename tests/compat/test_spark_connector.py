@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.client_programs import Note
 
-from broker_lite.bus import Bus
+from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
@@ -63,3 +63,27 @@ def test_kafka_connector_of_spark_writes_reads_and_streams(
         ('its rows read by format("logbus"), logbus\'s columns by format("kafka")', "the same"),
     ):
         answered(versions["spark"], asked, answer)
+
+
+def test_kafka_connector_of_spark_uses_a_secured_cluster(
+    jars: list[str], tmp_path: Path, answered: Note, versions: dict[str, str]
+) -> None:
+    with LocalCluster(1, directory=tmp_path / "cluster", secure=True) as secured:
+        file = Path(str(secured.client_config))
+        with connect(secured.bootstrap_servers, client_config=file) as bus:
+            bus.create_topic("rows", partitions=2)
+        properties = str(file.with_suffix(".properties"))
+        command = [sys.executable, str(JOB.with_name("secured_job.py")), properties, "rows"]
+        done = subprocess.run(
+            [*command, str(tmp_path), *jars],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_SECONDS,
+            cwd=tmp_path,
+        )
+    assert done.returncode == 0, done.stderr[-5000:]
+    steps = {row["step"]: row["answer"] for row in map(json.loads, done.stdout.splitlines())}
+    assert steps == {"kafka": [200, 100], "logbus": [200, 100], "streamed": 400}
+    asked = 'SASL_SSL with SCRAM-SHA-256: batches and a stream, with format("logbus")\'s options'
+    answered(versions["spark"], asked, "served")
