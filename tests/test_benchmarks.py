@@ -27,8 +27,8 @@ def runner() -> ModuleType:
 
 
 RUNNER = runner()
-SEEDED = {"chaos", "soak", "soak-transactions", "soak-groups"}
-"""Names of the results that make chaos, make soak and make soak-groups write."""
+SEEDED = {"chaos", "fuzz", "soak", "soak-transactions", "soak-groups"}
+"""Names of the results that make chaos, make fuzz, make soak and make soak-groups write."""
 
 
 @functools.cache
