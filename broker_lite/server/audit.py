@@ -33,7 +33,7 @@ FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 10
 """Number of rotated files that the broker keeps besides the current one."""
 QUEUE_MAX = 10_000
-"""Maximum number of lines that wait for the disk. Further lines are dropped."""
+"""Maximum number of lines in the queue for the disk. Further lines are dropped."""
 
 
 class AuditedChange(NamedTuple):
@@ -48,7 +48,7 @@ class AuditedChange(NamedTuple):
 
 
 class _PrivateFile(RotatingFileHandler):
-    """A rotating file that only the broker's user may read."""
+    """A rotating log file that only the broker's operating system user may read."""
 
     def _open(self) -> TextIOWrapper:
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -102,7 +102,8 @@ class AuditLog:
     def changed(
         self, key: int, message: Any, response: Any, before: MetadataSnapshot, **who: Any
     ) -> None:
-        """Record the changes of an administrative request."""
+        """Record the changes that an administrative request made. ``before`` is the metadata before
+        the request."""
         for change in CHANGES[key](message, response, before):
             error = None if not change.code else error_for(change.code).name
             self.write(
@@ -225,7 +226,8 @@ def _acls_deleted(message: Any, response: Any, before: MetadataSnapshot) -> Iter
 
 
 def _users(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    """Yield the changed user names and mechanisms, without the request's credentials."""
+    """Yield the changed user names with their mechanisms, but not the credentials in the
+    request."""
     upserted: dict[str, list[int]] = {}
     for row in message.upsertions:
         upserted.setdefault(row.name, []).append(row.mechanism)
@@ -273,9 +275,8 @@ def _broker_retired(
 
 
 def _elected(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    """Yield the requested elections, with the leaders before them. The new leaders are not known
-    when the request is answered.
-    """
+    """Yield the requested elections, with the leaders before the elections. The new leaders are not
+    known yet when the request is answered."""
     kind = "unclean" if getattr(message, "election_type", 0) == ELECTION_UNCLEAN else "preferred"
     after = {"election": kind}
     if error_code := getattr(response, "error_code", 0):

@@ -221,7 +221,8 @@ class Broker:
     def _compose(
         self, listener: Listener, logs: LogManager, disk: Disk, registry: Registry
     ) -> BrokerContext:
-        """Create the partitions, groups and handlers' context; subscribe to the registry."""
+        """Create the partitions, the groups and the handlers' context, and subscribe to the
+        registry's snapshots."""
         config, clock, metrics = self._config, self._clock, self._metrics
         peers = Peers(
             self._loop,
@@ -432,7 +433,7 @@ class Broker:
         listener.close()
 
     async def _serve_metrics(self, parts: BrokerContext) -> int | None:
-        """Open the HTTP port if one is set; return the bound port."""
+        """Open the HTTP port if the configuration sets one. Return the bound port, or None."""
         config = self._config
         if config.metrics_port < 0:
             return None
@@ -476,7 +477,8 @@ class Broker:
         return HttpLogin(parts, tls)
 
     def _unready(self, parts: BrokerContext) -> list[str]:
-        """Return why clients cannot rely on this broker; empty if the broker is ready."""
+        """Return the reasons why clients cannot rely on this broker. The list is empty if the
+        broker is ready."""
         own = parts.registry.snapshot.brokers.get(self._config.broker_id)
         reasons = {
             "not registered in ZooKeeper": own is None,
@@ -488,7 +490,7 @@ class Broker:
         return [reason for reason, applies in reasons.items() if applies]
 
     def _declare_gauges(self, parts: BrokerContext) -> None:
-        """Register the gauges that read more than one part."""
+        """Register the gauges that read more than one part of the broker."""
         config, gauge, registry = self._config, self._metrics.gauge, parts.registry
         labels = (__version__, parts.cluster_id(), str(config.broker_id), config.rack)
         directory = (str(parts.logs.directory),)
@@ -587,7 +589,8 @@ def _log_recovery(logs: LogManager) -> None:
 
 
 async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
-    """Run ``work`` periodically. If it raises an error, log the error and continue."""
+    """Run ``work`` every ``interval_ms`` milliseconds. If it raises an error, log the error and
+    continue."""
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:

@@ -1,8 +1,8 @@
 """The parts of the broker that handlers use, in one frozen record.
 
-``broker`` creates it once and passes it to every handler. Handlers run on the loop thread and may
-block it for at most 5 ms; longer work goes through ``disk``. This module imports neither handlers
-nor the listener.
+``broker`` creates the record once and passes it to every handler. Handlers run on the loop thread
+and may block it for at most 5 ms. Longer work runs on the threads of ``disk``. This module imports
+neither handlers nor the listener.
 """
 
 from __future__ import annotations

@@ -174,7 +174,8 @@ TIMED = frozenset({
     ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP,
     ApiKey.HEARTBEAT, ApiKey.CREATE_TOPICS, ApiKey.INIT_PRODUCER_ID,
 })  # fmt: skip
-"""APIs with a duration metric of their own. All other APIs share the label ``OTHER_APIS``."""
+"""APIs with a duration metric of their own. All other APIs share a metric with the label
+``OTHER_APIS``."""
 OTHER_APIS = "other"
 
 UNCHECKED = "the handler did not ask whether the request is allowed, so its answer is dropped"
@@ -183,7 +184,7 @@ LOGGED_VERSIONS_MAX = 1000
 
 
 class Dispatcher:
-    """The dispatcher of one broker; connections call ``begin`` with each frame."""
+    """The dispatcher of one broker. Connections call ``begin`` with each received frame."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, parts: BrokerContext) -> None:
         self._loop = loop
@@ -384,7 +385,7 @@ class Dispatcher:
         return EnvelopeResponse(None if data is None else data[4:], code)
 
     def close(self) -> None:
-        """Cancel all waiting requests; the broker stops."""
+        """Cancel all waiting requests, because the broker stops."""
         for task in self._tasks:
             task.cancel()
 
@@ -398,7 +399,7 @@ def _name(request: RequestContext) -> str:
 
 
 def _refusal(request: RequestContext, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """Return an error response, or None if the client could parse no response format."""
+    """Return an error response. Return None if no format exists that the client could parse."""
     try:
         return refusals.refused(request.header, frame, code, reason)
     except ProtocolError:

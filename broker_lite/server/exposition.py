@@ -28,7 +28,7 @@ class Exposition:
         self._process = ProcessCollector(registry=None)
 
     def snapshot(self) -> list[Sample]:
-        """Copy the values. Loop thread."""
+        """Copy the values of all metrics. Call it on the event-loop thread."""
         return self._metrics.snapshot()
 
     def render(self, samples: Sequence[Sample], accept: str) -> tuple[bytes, str]:
@@ -38,7 +38,7 @@ class Exposition:
 
 
 def render(samples: Iterable[Sample], process: Collector, accept: str) -> tuple[bytes, str]:
-    """Return the text of samples and of the process, and its content type."""
+    """Return samples and the process's own metrics as text, with the text's content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Samples(samples))
     registry.register(process)
@@ -54,7 +54,7 @@ def text(metrics: Metrics) -> str:
 
 
 class _Samples(Collector):
-    """A collector of ``prometheus_client`` that returns one snapshot."""
+    """A collector for ``prometheus_client`` that returns the samples of one snapshot."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples = samples

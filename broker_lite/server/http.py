@@ -2,9 +2,10 @@
 
 ``/livez`` answers 200 while the event loop runs. ``/readyz`` answers 200 if the broker serves
 clients, else 503 with the reasons as JSON. With ``metrics.listener.name`` the port has TLS, and
-``/metrics`` needs a login. Without it ``/metrics`` is served on loopback only, under the names of
-loopback. Off loopback, probes answer the status code without reasons. ``h11`` parses requests. Runs
-on the event-loop thread; another thread renders the text of ``/metrics``.
+``/metrics`` needs a login. Without that setting, only a port that is bound to loopback serves
+``/metrics``, and only under a loopback host name. A port that is bound to another address answers
+probes with the status code alone, without reasons. ``h11`` parses requests. All code runs on the
+event-loop thread, except that another thread renders the text of ``/metrics``.
 """
 
 from __future__ import annotations
@@ -47,11 +48,13 @@ REFUSALS = {
 }
 
 Reasons = Callable[[], list[str]]
-"""A function that returns the reasons why the broker is not ready, or no reason if it is."""
+"""A function that returns the reasons why the broker is not ready. The list is empty if it is
+ready."""
 
 
 class HttpClient(NamedTuple):
-    """The client of a connection: its address, and its certificate (DER), empty if it has none."""
+    """The client of a connection: its address and its certificate (DER). The certificate is empty
+    if the client sent none."""
 
     host: str
     certificate: bytes = b""
@@ -72,7 +75,8 @@ class HttpServer:
         self._names: frozenset[str] = frozenset()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on ``port`` (0 selects a free one) and return the bound port. Raises OSError."""
+        """Listen on ``port``, and return the bound port. Port 0 selects a free port. Raises
+        OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=CONNECTIONS_MAX)
         listening.setblocking(False)

@@ -13,11 +13,11 @@ FIELDS = ("event", "topic", "partition", "group")
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as ``{"time", "level", "logger", "message", "broker_id"}``.
+    """A formatter of log records as ``{"time", "level", "logger", "message", "broker_id"}``.
 
-    ``time`` is UTC in ISO 8601 with milliseconds. A record of ``log_event`` adds ``event`` and its
-    subject, an exception adds ``exception`` with the stack trace. ``broker_id`` is None until the
-    broker sets it.
+    ``time`` is UTC in ISO 8601 with milliseconds. A record of ``log_event`` also has ``event`` and
+    the event's subject. A record with an exception also has ``exception``, the stack trace.
+    ``broker_id`` is None until the broker sets it.
     """
 
     broker_id: int | None = None

@@ -1,7 +1,7 @@
-"""Names of log events, which a search over JSON logs uses instead of the wording of lines.
+"""Names of log events. A search over JSON logs uses these names instead of the wording of messages.
 
-``logger.info("…", extra=log_event("isr_changed", tp=replica))`` gives a line its name and its
-subject; ``json_log`` prints them. ``EVENTS`` declares every name.
+``logger.info("…", extra=log_event("isr_changed", tp=replica))`` gives a line its event name and its
+subject, which ``json_log`` prints. ``EVENTS`` declares every name.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ EVENTS: Mapping[str, str] = {
     "unclean_leader": "An out-of-sync replica leads; acknowledged records are lost.",
     "zookeeper_unreachable": "ZooKeeper does not answer.",
 }
-"""Every event by name, with its meaning."""
+"""All log events by name, each with its meaning."""
 
 
 class HasPartition(Protocol):

@@ -19,7 +19,7 @@ LINES_MAX = 100
 """Maximum number of different lines that one log statement may write in a minute."""
 FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 3
-"""Number of rotated files besides the current one; broker.log.1 is the newest."""
+"""Number of rotated files besides the current file. broker.log.1 is the newest."""
 
 
 class RepeatLimit(logging.Filter):
@@ -58,7 +58,7 @@ class RepeatLimit(logging.Filter):
 
 
 class _Window:
-    """The lines of one log statement since ``began_s``, seconds of wall time."""
+    """The lines of one log statement since ``began_s``, a wall time in seconds."""
 
     __slots__ = ("began_s", "left_out", "said")
 
@@ -102,8 +102,8 @@ class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def keep_rotated(path: Path, full: Path) -> None:
-    """Rename ``full`` to ``path``.1, after the rotated files of ``path`` moved up by one. The
-    oldest is replaced."""
+    """Rename the file ``full`` to ``path``.1. Before that, each rotated file of ``path`` gets the
+    next number, and the oldest is replaced."""
     for number in range(FILES_KEPT - 1, 0, -1):
         newer = Path(f"{path}.{number}")
         if newer.exists():

@@ -1,12 +1,14 @@
-"""Measure how long the event loop is blocked; nothing may block it for more than 5 ms.
+"""Measure how long the event loop is blocked. No callback may block it for more than 5 ms.
 
 While requests arrive, a timer runs every 20 ms and measures its delay. With fewer than
 ``BUSY_PER_S`` requests a second the interval doubles up to half a second, because 50 wake-ups a
 second were most of an idle broker's CPU time. An idle broker still receives its followers' fetches,
-4 a second. The delay includes all work on the loop thread: callbacks of libraries, garbage
-collections and waits for the interpreter lock. It covers only the part of a block after the timer
-was due. Blocks shorter than the interval are therefore detected in proportion to their length. On a
-machine with all cores busy, waiting for a core counts as well. Loop thread.
+4 a second.
+
+The delay includes all work on the loop thread: callbacks of libraries, garbage collections and
+waits for the interpreter lock. The delay covers only the part of a block after the timer was due.
+Blocks shorter than the interval are therefore detected in proportion to their length. On a machine
+with all cores busy, waiting for a core counts as well. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -18,9 +20,8 @@ from broker_lite.server.metrics import Metrics
 
 INTERVAL_MS = 20
 INTERVAL_MAX_MS = 500
-"""Maximum milliseconds between measurements on an idle broker. The first request after idle time
-does not shorten a running interval.
-"""
+"""Maximum milliseconds between measurements on an idle broker. The first request after an idle
+period does not shorten a running interval."""
 BUSY_PER_S = 20
 """Requests a second from which on a broker counts as busy."""
 RULE_MS = 5

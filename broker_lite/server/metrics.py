@@ -2,8 +2,8 @@
 
 ``METRICS`` declares every metric once. Callers hold a ``Counter`` or ``Histogram`` and add to it,
 so no request looks up a metric by name. Gauges are functions that run when the metrics are read.
-``exposition`` turns a ``snapshot`` into text. Runs on the event-loop thread, except
-``Histogram.observe``, which the one thread that measures calls.
+``exposition`` turns a ``snapshot`` into text. All code runs on the event-loop thread, except
+``Histogram.observe``, which runs on the thread that measures.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ METRICS: Mapping[str, Metric] = {
 
 Labels = tuple[str, ...]
 Read = Callable[[], float | Mapping[Labels, float]]
-"""Returns a gauge's value, or its values by labels."""
+"""A function that returns a gauge's value, or its values by labels."""
 
 
 class Counter:
@@ -210,8 +210,10 @@ class Sample(NamedTuple):
 
 
 class Metrics:
-    """The metrics of one broker. ``topics_max`` is the number of topics that get their own series.
-    Every method raises KeyError for a name that ``METRICS`` does not declare.
+    """The metrics of one broker.
+
+    ``topics_max`` is the maximum number of topics with a series of their own. Every method raises
+    KeyError for a name that ``METRICS`` does not declare.
     """
 
     def __init__(self, topics_max: int = SERIES_MAX) -> None:
@@ -225,7 +227,8 @@ class Metrics:
                 self._counters[metric.name] = {} if metric.labels else {(): Counter()}
 
     def counter(self, name: str, *labels: str) -> Counter:
-        """Return the counter with these label values, the same for each call."""
+        """Return the counter with these label values. Calls with equal labels return the same
+        counter."""
         series = self._counters[name]
         counter = series.get(labels)
         if counter is None:
@@ -238,7 +241,8 @@ class Metrics:
         return counter
 
     def count(self, name: str, *labels: str, amount: float = 1) -> None:
-        """Add to a counter that changes too rarely for callers to hold it."""
+        """Add ``amount`` to a counter. For a counter that changes often, keep the result of
+        ``counter`` instead."""
         self.counter(name, *labels).n += amount
 
     def histogram(self, name: str, *labels: str) -> Histogram:
@@ -274,7 +278,7 @@ class Metrics:
         return sum(counter.n for counter in self._counters[name].values())
 
     def snapshot(self) -> list[Sample]:
-        """Copy all values but those of slow gauges. Loop thread."""
+        """Copy all values except those of slow gauges. Call it on the event-loop thread."""
         samples = [
             Sample(METRICS[name], {labels: counter.n for labels, counter in series.items()})
             for name, series in self._counters.items()
@@ -290,7 +294,7 @@ class Metrics:
         return samples
 
     def slow_samples(self) -> list[Sample]:
-        """Read the slow gauges. Any thread."""
+        """Read the slow gauges. Any thread may call this."""
         return [_gauge(name, read) for name, read in self._slow_gauges.items()]
 
 

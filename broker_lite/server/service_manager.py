@@ -17,7 +17,8 @@ STOPPING = "STOPPING=1"
 
 
 def notify(state: str) -> None:
-    """Send a state to the service manager. Ignore an error, because the broker runs without one."""
+    """Send a state to the service manager. Ignore errors, because the broker also runs without a
+    service manager."""
     address = os.environ.get(VARIABLE, "")
     if not address:
         return

@@ -10,9 +10,8 @@ import logging
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as ``logging.Formatter`` does, and escapes what is not printable in its
-    message. A stack trace keeps its lines.
-    """
+    """A formatter that formats records as ``logging.Formatter`` does, and escapes unprintable
+    characters in the message. A stack trace keeps its lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         message = record.message

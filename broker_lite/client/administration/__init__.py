@@ -1,6 +1,6 @@
-"""Administration of topics, settings, groups and replicas, and lag.
+"""Administration of a cluster: topics, settings, groups, their lag, and replicas.
 
-``admin`` is the blocking API, and the modules named for their subject have its operations. Some
+``admin`` is the blocking API. Each other module has the operations of the subject in its name. Some
 modules do no I/O and evaluate responses: ``group_lag``, ``query_lease`` (the Spark query that
 publishes to a group), ``health``, ``replica_plans``.
 """

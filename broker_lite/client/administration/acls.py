@@ -32,7 +32,7 @@ def describe_acls(cluster: Cluster, wanted: AclFilter, deadline_ms: float) -> Op
 
 
 def create_acls(cluster: Cluster, acls: Sequence[Acl], deadline_ms: float) -> Operation[None]:
-    """Create ACLs. Return when every live broker enforces them."""
+    """Create ACLs. Return once every live broker enforces them."""
     rows = tuple(
         AclRow(kind, name, pattern_type, *entry) for (kind, pattern_type, name), entry in acls
     )
@@ -44,8 +44,8 @@ def create_acls(cluster: Cluster, acls: Sequence[Acl], deadline_ms: float) -> Op
 def delete_acls(
     cluster: Cluster, filters: Sequence[AclFilter], deadline_ms: float
 ) -> Operation[list[Acl]]:
-    """Delete the ACLs that any of the filters selects. Return them when no live broker enforces
-    them any more."""
+    """Delete the ACLs that any of the filters selects, and return them once no live broker enforces
+    them."""
     exchange = CallExchange(DeleteAclsRequest(tuple(map(_filter, filters))))
     results = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     _check(results)
@@ -57,7 +57,8 @@ def delete_acls(
 def _await(
     cluster: Cluster, acls: Sequence[Acl], deadline_ms: float, *, present: bool
 ) -> Operation[None]:
-    """Wait until every live broker has the ACLs (``present``), or has none of them."""
+    """Wait until every live broker has the ACLs (``present`` is true), or until no live broker has
+    any of them."""
 
     def is_applied(answer: DescribedAcls) -> bool:
         known = set(_acls(answer))

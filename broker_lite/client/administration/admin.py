@@ -69,9 +69,9 @@ class ConfigEntry(NamedTuple):
 class GroupListing(NamedTuple):
     """A consumer group in the list of all groups.
 
-    ``kind`` is its type in the protocol. A broker coordinates a "Classic" group, a Kafka group. The
-    members of a "Native" group coordinate through ZooKeeper. A Classic group with an empty
-    ``protocol_type`` has only offsets, and its first member will decide its type.
+    ``kind`` is the group's type in the protocol. A broker coordinates a "Classic" group, the usual
+    Kafka group. The members of a "Native" group coordinate through ZooKeeper. A Classic group with
+    an empty ``protocol_type`` has only offsets, and its first member will decide its type.
     """
 
     group: str
@@ -90,7 +90,7 @@ class GroupDescription(NamedTuple):
 
 
 class LogDir(NamedTuple):
-    """A broker's data directory, with the bytes of each partition and of the disk (-1: unknown).
+    """A broker's data directory, with the bytes of each partition and of the disk (-1 if unknown).
     ``error`` is set if the directory has failed or the broker did not answer."""
 
     broker_id: int
@@ -102,12 +102,13 @@ class LogDir(NamedTuple):
 
 
 class BrokerReport(NamedTuple):
-    """A live broker's report on itself.
+    """A live broker's report on its own state.
 
     ``version`` and ``metadata_age_s`` are None if the broker does not answer or does not report
     them. ``metadata_age_s`` is 0 while the broker is connected to ZooKeeper, else the seconds since
-    its metadata were last known to be current. ``is_disk_full``: the broker refuses records.
-    ``unreadable``: znodes that the broker cannot read, at most ``UNREADABLE_MAX``.
+    its metadata were last known to be current. ``is_disk_full`` says whether the broker refuses
+    records for want of disk space. ``unreadable`` lists znodes that the broker cannot read, at most
+    ``UNREADABLE_MAX``.
     """
 
     broker_id: int
@@ -146,15 +147,15 @@ class Admin:
 
     def within(self, timeout_ms: float) -> Admin:
         """Return an ``Admin`` with another ``timeout_ms`` that shares this object's connections.
-        Close only this object."""
+        Close only this object, not the returned one."""
         other = copy.copy(self)
         other.timeout_ms = timeout_ms
         return other
 
     def security_without_password(self) -> ClientSecurity:
         """Return the security settings with SCRAM keys in place of the password, for processes that
-        must not have the password. Call it after a successful request, because the login of the
-        request derives the keys."""
+        must not have the password. Call it after a successful request, because the request's login
+        derives the keys."""
         return self._pool.security_without_password()
 
     def close(self) -> None:
@@ -165,7 +166,8 @@ class Admin:
         return self._pool.run(operation)
 
     def run(self, make: Callable[[Cluster, float], Operation[T]]) -> T:
-        """Run an operation of ``administration.transactions``, made with cluster and deadline."""
+        """Run the operation that ``make`` returns for a cluster and a deadline, such as those of
+        ``administration.transactions``. Return its result."""
         found: T = self._run(make(self._cluster, self._deadline()))
         return found
 
@@ -175,8 +177,8 @@ class Admin:
     # Methods that describe the cluster.
 
     def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Return brokers, controller and topics: all topics, or the named ones. A named topic that
-        is missing has an ``error``. Raises NoBrokersError if no broker answers."""
+        """Return brokers, controller, and the topics named in ``topics`` (None: all topics). A
+        named topic that is missing has an ``error``. Raises NoBrokersError if no broker answers."""
         names = None if topics is None else list(topics)
         view: ClusterView = self._run(requests.refresh(self._cluster, names, self._deadline()))
         if names is None:
@@ -185,13 +187,13 @@ class Admin:
         return replace(view, topics=wanted)
 
     def missing_topic(self, name: str) -> LogbusError:
-        """Return the error that says why a topic cannot be used. If the topic does not exist, the
-        error names similar topics."""
+        """Return the error that says why a topic cannot be used. For a topic that does not exist,
+        the error names similar topics."""
         error: LogbusError = self._run(requests.missing_topic(self._cluster, name))
         return error
 
     def describe_cluster(self) -> ClusterView:
-        """Return brokers and controller, without topics."""
+        """Return the brokers and the controller, without topics."""
         return self.cluster(())
 
     # Methods that create, change and delete topics, and delete records.
@@ -270,11 +272,11 @@ class Admin:
     # Methods that move replicas, elect leaders and retire brokers.
 
     def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-        """Start to move partitions to these brokers, the preferred leader first. None in place of
-        brokers cancels a move.
+        """Start to move each partition to these brokers, the preferred leader first. None in place
+        of brokers cancels the partition's move.
 
-        Returns once the controller has recorded the moves; see ``reassignments`` for progress.
-        Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError.
+        Returns once the controller has recorded the moves. ``reassignments`` returns their
+        progress. Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError.
         """
         if targets:
             requests.raise_first(
@@ -291,7 +293,7 @@ class Admin:
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Elect the preferred replicas that are in sync.
+        """Make the preferred replica of each partition its leader if the replica is in sync.
 
         With ``unclean``, elect a replica that is not in sync for partitions without a leader. The
         records that it lacks are lost. ``partitions`` None selects all partitions. The result then
@@ -308,8 +310,8 @@ class Admin:
         return found
 
     def retire_broker(self, broker_id: int) -> None:
-        """Unregister a broker that will not return. Raises InvalidRequestError if it runs or
-        holds replicas, BrokerIdNotRegisteredError."""
+        """Unregister a broker that will not return. Raises InvalidRequestError if the broker runs
+        or holds replicas, and BrokerIdNotRegisteredError for an unknown broker."""
         self._run(replica_requests.retire_broker(self._cluster, broker_id, self._deadline()))
 
     # Methods that read and change the settings of topics and brokers.
@@ -317,7 +319,8 @@ class Admin:
     def describe_configs(
         self, topics: Iterable[str] = (), brokers: Iterable[int] = ()
     ) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
-        """Return settings as {("topic"|"broker", name): {key: ConfigEntry}}."""
+        """Return the settings of topics and brokers as {("topic"|"broker", name): {key:
+        ConfigEntry}}."""
         resources = [configs.ConfigResource(configs.RESOURCE_TOPIC, name) for name in topics]
         resources += [configs.ConfigResource(configs.RESOURCE_BROKER, str(i)) for i in brokers]
         rows: list[configs.DescribeConfigsResult] = self._run(
@@ -373,10 +376,10 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return, for each partition, the offset of the first record at or after a timestamp (ms).
+        """Return the offset of the first record at or after a timestamp (ms), for each partition.
 
-        The timestamp -1 stands for the end, -2 for the start, -3 for the record with the newest
-        timestamp. The offset is -1 if there is no such record.
+        Three timestamps are special: -1 stands for the log's end, -2 for its start, -3 for the
+        record with the newest timestamp. The offset is -1 if there is no such record.
         """
         return requests.raise_first(
             self._run(
@@ -394,11 +397,11 @@ class Admin:
         ranges: Mapping[TopicPartition, tuple[int, int]],
         topic_ids: Mapping[str, str] = requests.ANY_TOPIC,
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the end offset of about ``max_bytes`` stored bytes after ``start``, as {tp: (end
-        offset, bytes)}.
+        """Return {tp: (end offset, bytes)} for the ranges {tp: (start, max_bytes)}: how far about
+        ``max_bytes`` stored bytes reach from ``start``.
 
-        ``ranges`` is {tp: (start, max_bytes)}. The end is a batch boundary, at least one batch
-        after ``start``. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``.
+        The end is a batch boundary, at least one batch after ``start``. Raises UnknownTopicIdError
+        if a topic's id differs from ``topic_ids``.
         """
         operation = requests.offsets_for_bytes(self._cluster, ranges, self._deadline(), topic_ids)
         return requests.raise_first(self._run(operation))
@@ -410,7 +413,8 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, LogBounds]:
-        """Return the start and the end of logs, and how far ``max_bytes`` reach from the start.
+        """Return the start and the end of logs, and the offset up to which ``max_bytes`` reach from
+        the start.
 
         ``topic_ids`` has the topic id of each partition. Raises UnknownTopicIdError if a topic has
         another id.
@@ -427,8 +431,10 @@ class Admin:
     def record_times(
         self, after: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the offset of the first record at or after each offset, and its timestamp in ms
-        (-1: it has none). The offset is -1 if no such record exists yet."""
+        """Return the offset and timestamp (ms) of the first record at or after each given offset.
+
+        The timestamp is -1 for a record without one. The offset is -1 if no such record exists yet.
+        """
         return requests.raise_first(
             self._run(requests.record_times(self._cluster, after, self._deadline()))
         )
@@ -438,7 +444,8 @@ class Admin:
     def lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
         """Return the lag of a group or Spark query in records and seconds, by partition.
 
-        The result has every partition with a committed offset or with a member that reads it.
+        The result has every partition with a committed offset, and every partition that a member
+        owns.
         """
         found = self.lag_many([group])[group]
         if found.error is not None:
@@ -454,11 +461,11 @@ class Admin:
     ) -> dict[str, GroupLag]:
         """Return state, members and lag of many groups, with a few requests to each broker.
 
-        Calls in a row cost less with ``empty``, the groups that ``list_groups`` shows as Empty,
-        and ``before``, the result of an earlier call. Lookups of ``before`` are not repeated for
-        partitions with the same committed offset, so ``seconds`` does not show that retention
-        deletes unread records. A group that cannot be read has its ``error``; the others are
-        complete. Raises NoBrokersError.
+        Calls in a row cost less with ``empty``, the groups that ``list_groups`` shows as Empty, and
+        ``before``, the result of an earlier call. A partition with the same committed offset as in
+        ``before`` keeps its first unread record, so ``seconds`` does not show that retention
+        deletes unread records. A group that cannot be read has its ``error``; the results of other
+        groups are complete. Raises NoBrokersError.
         """
         operation = lag_of_groups(
             self._cluster,
@@ -472,8 +479,8 @@ class Admin:
         return found
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
-        """Return the live members of a group with their partitions. Return nothing if there is no
-        such group."""
+        """Return the live members of a group with their partitions. The result is empty for an
+        unknown group."""
         with contextlib.suppress(GroupIdNotFoundError):
             members = self.describe_groups([group])[group].members
             return {row.member_id: owned_by(row) for row in members}
@@ -482,14 +489,15 @@ class Admin:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets, of these partitions or of all. The result omits
-        partitions without a committed offset."""
+        """Return a group's committed offsets of these partitions, or of all partitions. The result
+        omits partitions without a committed offset."""
         return requests.raise_first(
             self._run(group_requests.committed(self._cluster, group, partitions, self._deadline()))
         )
 
     def unstable_partitions(self, group: str) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction has an offset of the group."""
+        """Return the partitions with an offset of the group that an open transaction has not
+        committed yet."""
         found: set[TopicPartition] = set()
         self._run(
             group_requests.committed(self._cluster, group, None, self._deadline(), unstable=found)
@@ -499,7 +507,7 @@ class Admin:
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> None:
-        """Set a group's offsets, each of the next record to read.
+        """Set a group's offsets. Each is the offset of the next record to read.
 
         Raises UnknownTopicIdError if an offset has the topic id of a deleted topic. Raises
         GroupLeaseHeldError while a Spark query publishes its progress to the group, because its
@@ -511,9 +519,9 @@ class Admin:
     def commit_each(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Set a group's offsets and return an error or None for each partition.
+        """Set a group's offsets. Return an error or None for each partition.
 
-        Does not check whether a Spark query publishes to the group.
+        Does not check whether a Spark query publishes its progress to the group.
         """
         rows = {
             tp: CommittedOffset(value) if isinstance(value, int) else value
@@ -529,8 +537,8 @@ class Admin:
     def delete_group(self, group: str) -> None:
         """Delete a group and its committed offsets.
 
-        Raises GroupIdNotFoundError, NonEmptyGroupError if it has members, GroupLeaseHeldError if a
-        Spark query publishes to it.
+        Raises GroupIdNotFoundError, NonEmptyGroupError if the group has members, and
+        GroupLeaseHeldError if a Spark query publishes to the group.
         """
         self.refuse_query(group)
         self._run(admin_requests.delete_group(self._cluster, group, self._deadline()))
@@ -565,8 +573,8 @@ class Admin:
     def list_groups(self, *, with_types: bool = True) -> list[GroupListing]:
         """Return all groups with offsets or members, by name.
 
-        Use ``with_types=False`` for Kafka before 3.8, which reports no type: ``kind`` is then
-        empty.
+        Kafka before 3.8 reports no group types. Call it with ``with_types=False``, which leaves
+        ``kind`` empty.
         """
         rows = self._run(
             admin_requests.list_groups(self._cluster, self._deadline(), with_types=with_types)
@@ -593,8 +601,11 @@ class Admin:
         return [row for report in self.broker_reports() for row in report.log_dirs]
 
     def broker_reports(self, *, with_sizes: bool = True) -> list[BrokerReport]:
-        """Return every live broker's report on itself, by broker id. Without ``with_sizes``, the
-        data directories list no partitions, which saves a broker 4 ms for 1,000 replicas."""
+        """Return every live broker's report on itself, by broker id.
+
+        Without ``with_sizes``, the data directories list no partitions. This saves a broker 4 ms
+        for 1,000 replicas.
+        """
         operation = admin_requests.describe_log_dirs(
             self._cluster, self._deadline(), with_sizes=with_sizes
         )

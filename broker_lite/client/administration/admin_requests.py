@@ -1,8 +1,8 @@
-"""Administration operations as generators: topics, settings, groups, disks.
+"""Administration operations as generators: topics, settings, groups and data directories.
 
-Requests that change the cluster go to the controller, also after it moves to another broker. If the
-response to such a request is lost, the change may have happened. So a retry takes an error such as
-TOPIC_ALREADY_EXISTS to mean success.
+Requests that change the cluster go to the controller, and to the new controller after a change. If
+the response to such a request is lost, the change may have happened. So a retry takes an error such
+as TOPIC_ALREADY_EXISTS to mean success.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ SETTINGS_WAIT_MS = 3_000
 """Milliseconds for which ``alter_configs`` waits until all brokers have applied a change."""
 
 CHECK_MS = 20.0
-"""Milliseconds between two checks whether every broker has applied a change."""
+"""Milliseconds between two checks of whether every broker has applied a change."""
 
 LIST_ATTEMPT_MS = 5_000
-"""Milliseconds after which ``list_groups`` asks all brokers again if one does not answer."""
+"""Milliseconds without an answer of some broker after which ``list_groups`` asks all
+brokers again."""
 
 T = TypeVar("T")
 
@@ -61,7 +62,8 @@ def on_controller(
     check: Callable[[T, bool], LogbusError | None],
     deadline_ms: float,
 ) -> Operation[T]:
-    """Send a request to the controller, and retry it at a new controller. Return the response.
+    """Send a request to the controller and return the response. Retry the request at a new
+    controller.
 
     ``check`` receives a response, and whether an earlier attempt may have taken effect. It returns
     the error in the response, or None.
@@ -136,7 +138,7 @@ def create_topic(
 def _await_everywhere(
     cluster: Cluster, topic: str, is_done: Callable[[ClusterView], bool], deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Wait until ``is_done`` is true for the metadata of each live broker.
+    """Wait until ``is_done`` returns true for the metadata of each live broker.
 
     Skips brokers that do not answer, because they load all metadata again when they return. Raises
     RequestTimedOutError.
@@ -298,7 +300,8 @@ def _has_settings(
 def describe_configs(
     cluster: Cluster, resources: Sequence[configs.ConfigResource], deadline_ms: float
 ) -> Operation[list[configs.DescribeConfigsResult]]:
-    """Return settings: a topic's from any broker, a broker's from that broker."""
+    """Return the settings of topics and brokers. Any broker answers for a topic, but only the
+    broker itself answers for its own settings."""
     found: list[configs.DescribeConfigsResult] = []
 
     def check(answer: configs.DescribeConfigsResponse) -> LogbusError | None:
@@ -387,9 +390,9 @@ def await_applied(
     changed: str,
     deadline_ms: float,
 ) -> Operation[None]:
-    """Repeat a request to all live brokers, until each response shows a change.
+    """Repeat a request to all live brokers until each response shows a change.
 
-    ``changed`` names what was changed, for the RequestTimedOutError after the deadline. Raises the
+    ``changed`` names the changed object in the RequestTimedOutError after the deadline. Raises the
     error of a broker.
     """
     while True:
@@ -450,7 +453,7 @@ def _all_groups(
 def describe_groups(
     cluster: Cluster, names: Iterable[str], deadline_ms: float
 ) -> Operation[dict[str, groups.DescribedGroup]]:
-    """Return the coordinators' descriptions of groups."""
+    """Return descriptions of groups from their coordinators, by group name."""
     found: dict[str, groups.DescribedGroup] = {}
     for name in names:
         answer = yield from on_coordinator(
@@ -469,7 +472,7 @@ def describe_groups(
 
 
 def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[None]:
-    """Delete a group without members, and its offsets.
+    """Delete a group without members, and the group's committed offsets.
 
     After an attempt without a response, the error that the group is unknown counts as success,
     because that attempt may have deleted the group.
@@ -491,7 +494,7 @@ def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[
 def delete_offsets(
     cluster: Cluster, group: str, partitions: Sequence[TopicPartition], deadline_ms: float
 ) -> Operation[PerPartition[None]]:
-    """Delete a group's offsets of topics that no member subscribes to."""
+    """Delete a group's committed offsets of partitions whose topic no member subscribes to."""
     topics = tuple(
         group_removal.OffsetDeleteTopic(name, tuple(tp.partition for tp in tps))
         for name, tps in group_by_topic(partitions).items()
@@ -513,7 +516,7 @@ def delete_offsets(
 
 
 def _group_problem(group: str, code: int) -> str:
-    """Return the error for a group's error code, because these answers carry no message."""
+    """Return the message for a group's error code. The coordinator's answers carry no message."""
     return {
         GroupIdNotFoundError.code: f"there is no group {group!r}; see: logbus groups list",
         NonEmptyGroupError.code: f"group {group!r} has live members; stop them first",

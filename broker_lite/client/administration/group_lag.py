@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 class PartitionLag(NamedTuple):
     """A group's lag in one partition.
 
-    - ``committed``: None if a member reads the partition without a commit; the lag then counts
-      from the log's start.
+    - ``committed``: the committed offset. None if a member reads the partition without a commit;
+      the lag then counts from the log's start.
     - ``records``: offsets between the committed offset and the end, the last stable offset.
     - ``seconds``: age of the first unread record by its timestamp and this machine's clock. 0
-      without unread records, or if only markers and aborted records are unread. None if that
-      record has no timestamp or is unreadable.
-    - ``end``, ``records``, ``seconds``: None for a partition without a leader that answers, or of
-      a deleted topic.
+      without unread records, or if only markers and aborted records are unread. None if that record
+      has no timestamp or is unreadable.
+    - ``end``, ``records``, ``seconds``: None for a partition of a deleted topic, or without a
+      leader that answers.
     - ``owner``: the member or Spark query (its run id) that reads the partition, or None.
-    - ``unread``: the first unread record; None without unread records, or if it is unreadable.
+    - ``unread``: the first unread record. None without unread records, or if the record is
+      unreadable.
     """
 
     committed: CommittedOffset | None
@@ -79,7 +80,8 @@ def _seconds(first: ListedOffset | LogbusError | None, now_ms: float) -> float |
 
 
 def owned_by(member: DescribedGroupMember) -> tuple[TopicPartition, ...]:
-    """Return the partitions of a group member. A member that is not a consumer has none."""
+    """Return the partitions of a group member. The result is empty for a member that is not a
+    consumer."""
     try:
         return decode_assignment(member.member_assignment)
     except ProtocolError:

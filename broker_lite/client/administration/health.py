@@ -1,5 +1,4 @@
-"""Judge the health of partitions from their leaders and in-sync replicas. The module does no
-I/O."""
+"""Judge the health of partitions by their leaders and in-sync replicas. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 
 
 class PartitionHealth(NamedTuple):
-    """The health of a partition. ``why`` is the cause of a bad state.
+    """The health of a partition. ``why`` is the cause of an unhealthy state.
 
-    "too few in sync" means that the leader refuses acks=all. "no leader" means that the partition
-    can be neither written nor read.
+    The state "too few in sync" means that the leader refuses acks=all. "no leader" means that the
+    partition can be neither written nor read.
     """
 
     tp: TopicPartition
@@ -77,8 +76,8 @@ def cluster_health(
 ) -> list[PartitionHealth]:
     """Return the health of every partition of the view.
 
-    ``min_insync`` returns min.insync.replicas for a topic and its number of replicas, which leaves
-    out those that a reassignment removes.
+    ``min_insync`` returns min.insync.replicas for a topic and a number of replicas. The number
+    leaves out replicas that a reassignment removes.
     """
     found = []
     for name, topic in view.topics.items():
@@ -94,7 +93,7 @@ def cluster_health(
 
 
 def fewer_replicas(view: ClusterView, factor: int) -> list[str]:
-    """Return the topics with a partition of fewer than ``factor`` replicas, by name."""
+    """Return the names of topics with a partition that has fewer than ``factor`` replicas."""
     return sorted(
         name
         for name, topic in view.topics.items()
@@ -103,7 +102,7 @@ def fewer_replicas(view: ClusterView, factor: int) -> list[str]:
 
 
 def broker_loads(view: ClusterView) -> dict[int, BrokerLoad]:
-    """Return the load of each broker that is live or has a replica."""
+    """Return the numbers of replicas and leaders of each broker that is live or has a replica."""
     leaders: dict[int, int] = {}
     replicas: dict[int, int] = {}
     in_sync: dict[int, int] = {}

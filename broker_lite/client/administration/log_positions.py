@@ -48,8 +48,8 @@ def parse(text: str, now_ms: int | None = None) -> PositionSpec:
 
 
 class ResolvedOffset(NamedTuple):
-    """A position in one partition: the ``wanted`` offset, and ``offset`` limited to the log's
-    range."""
+    """A position in one partition. ``wanted`` is the offset that it means, and ``offset`` is that
+    offset limited to the log's range."""
 
     offset: int
     wanted: int
@@ -65,7 +65,8 @@ def resolve(
 def resolved_offsets(
     admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, ResolvedOffset]:
-    """Like ``resolve``, but also return the wanted offset, which may lie outside the log."""
+    """Return, by partition, the offset that ``resolve`` returns with the offset that the position
+    means, which may lie outside the log."""
     asked = list(partitions)
     earliest = admin.list_offsets(dict.fromkeys(asked, EARLIEST_TIMESTAMP))
     latest = admin.list_offsets(dict.fromkeys(asked, LATEST_TIMESTAMP))

@@ -2,8 +2,8 @@
 
 First it looks up all coordinators. Then it sends OffsetFetch and DescribeGroups to each
 coordinator, for up to ``GROUPS_AT_ONCE`` groups. Last it sends ListOffsets and RecordTimes to each
-leader, for all its partitions. A caller that repeats the operation passes facts of before, which
-save DescribeGroups and RecordTimes of groups at rest.
+leader, for all its partitions. A caller that repeats the operation passes an earlier result. It
+saves DescribeGroups and RecordTimes for groups that have not changed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GROUPS_AT_ONCE = 100
 TIMES_AT_ONCE = 2000
 """Maximum number of offsets in one round of RecordTimes requests."""
 FRESH_MS = 500.0
-"""Maximum age in ms of metadata of all topics that save a Metadata request."""
+"""Maximum age in ms at which cached metadata of all topics save a Metadata request."""
 TOPIC_ATTEMPTS = 3
 """Maximum number of attempts to list offsets while topics are being deleted."""
 
@@ -63,7 +63,7 @@ class GroupLag(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """A coordinator's report about one group."""
+    """A coordinator's report about one group: its state, members and committed offsets."""
 
     state: str
     protocol_type: str
@@ -128,7 +128,7 @@ def lag_of_groups(
 
 
 def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
-    """Return the Spark query or member that reads each partition."""
+    """Return the Spark query or group member that reads each partition."""
     found = running(row.committed, now_ms)
     for member in row.members:
         found |= dict.fromkeys(owned_by(member), member.member_id)
@@ -136,8 +136,8 @@ def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
 
 
 def _known_unread(before: Mapping[str, GroupLag], found: Mapping[str, _Progress]) -> FirstUnread:
-    """Return the first unread records of an earlier result, of partitions whose committed offset
-    and topic are the same."""
+    """Return the first unread records from an earlier result, for partitions with the same topic id
+    and committed offset as then."""
     known: FirstUnread = {}
     for name, row in found.items():
         if name not in before:
@@ -212,8 +212,8 @@ def _unanswered(name: str) -> CoordinatorNotAvailableError:
 def _ask(
     by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Fetch offsets of groups, and descriptions of those that are not ``empty``, from their
-    coordinators, all at once."""
+    """Fetch the offsets of groups from their coordinators, and the descriptions of groups that are
+    not ``empty``. All requests go out at once."""
     sends = []
     for home, names in by_home.items():
         rows = tuple(groups.OffsetFetchGroup(name) for name in names)
@@ -282,7 +282,8 @@ FirstUnread = dict[tuple[TopicPartition, int], ListedOffset | LogbusError]
 def _bounds(
     cluster: Cluster, tps: set[TopicPartition], new: set[TopicPartition], deadline_ms: float
 ) -> Operation[tuple[Offsets, Offsets]]:
-    """Return the ends of the partitions that have a leader, and the beginnings of ``new`` ones.
+    """Return the end offsets of the partitions that have a leader, and the start offsets of the
+    partitions ``new``.
 
     The result omits a topic that is deleted during the call.
     """

@@ -28,7 +28,7 @@ def describe_quotas(cluster: Cluster, deadline_ms: float) -> Operation[dict[Enti
 def alter_quotas(
     cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], deadline_ms: float
 ) -> Operation[None]:
-    """Set quotas of an entity. The value None deletes a quota. Return when every live broker has
+    """Set quotas of an entity. The value None deletes a quota. Return once every live broker has
     applied the change.
 
     Raises InvalidRequestError for a key or value that the entity cannot have.

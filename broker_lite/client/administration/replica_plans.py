@@ -1,5 +1,4 @@
-"""Make plans for ``Admin.reassign`` and ``Admin.elect_leaders``: which brokers shall have the
-replicas of partitions, and which leaders follow from an election.
+"""Make plans for ``Admin.reassign``, and predict the outcome of ``Admin.elect_leaders``.
 
 A plan maps partitions to broker ids, the preferred leader first, and leaves out unchanged
 partitions. New replicas go to the live brokers with the fewest replicas. The module does no I/O.
@@ -32,7 +31,8 @@ Plan = dict[TopicPartition, tuple[int, ...]]
 def to_brokers(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], brokers: tuple[int, ...]
 ) -> Plan:
-    """Plan a move to these brokers. The preferred leader rotates over the brokers."""
+    """Plan a move of each partition to these brokers. The preferred leader rotates over the
+    brokers."""
     if not brokers or len(set(brokers)) != len(brokers):
         raise InvalidReplicaAssignmentError(
             f"brokers {list(brokers)}: name at least one broker, and each only once"
@@ -48,7 +48,7 @@ def to_brokers(
 def to_factor(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], factor: int
 ) -> Plan:
-    """Plan ``factor`` replicas per partition. In-sync replicas keep the first places."""
+    """Plan ``factor`` replicas for each partition. In-sync replicas keep the first places."""
     if not 1 <= factor <= len(view.brokers):
         raise InvalidReplicationFactorError(
             f"replication factor {factor}: give 1 to {len(view.brokers)}, the number of live "
@@ -73,7 +73,7 @@ def to_factor(
 def off_broker(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], broker_id: int
 ) -> Plan:
-    """Plan to replace this broker in every partition, also as preferred leader. Raises
+    """Plan to replace this broker in every partition, including as preferred leader. Raises
     BrokerIdNotRegisteredError for an unknown broker."""
     if broker_id not in broker_loads(view):
         raise BrokerIdNotRegisteredError(
@@ -118,8 +118,8 @@ def from_text(text: str) -> Plan:
 
 
 class Election(NamedTuple):
-    """The outcome that an election of a partition would have: the present leader, the elected one,
-    and why none is elected. A missing broker is None."""
+    """The expected outcome of an election: the present leader, the elected broker, and the reason
+    if no broker is elected. A missing broker is None."""
 
     leader: int | None
     elected: int | None
@@ -129,8 +129,7 @@ class Election(NamedTuple):
 def elections(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], *, unclean: bool
 ) -> dict[TopicPartition, Election]:
-    """Return the outcome that an election would have in each partition, as far as this view of the
-    cluster tells."""
+    """Return the expected outcome of an election in each partition, by this view of the cluster."""
     found = {}
     for tp in tps:
         partition = _partition(view, tp)
@@ -143,8 +142,8 @@ def elections(
 def _elected(
     view: ClusterView, partition: PartitionMetadata, replicas: tuple[int, ...], unclean: bool
 ) -> tuple[int | None, str | None]:
-    """Return the broker that an election of the partition would make leader, or why it would make
-    none. The controller applies the same rules (``replication.controller_requests``)."""
+    """Return the broker that an election of the partition would make leader, or the reason why no
+    broker can lead. The controller applies the same rules (``replication.controller_requests``)."""
     leads = partition.leader in view.brokers
     if unclean:
         if leads:
@@ -178,7 +177,8 @@ def _check_ids(brokers: Sequence[int]) -> None:
 
 
 def target(partition: PartitionMetadata, ongoing: Reassignment | None) -> tuple[int, ...]:
-    """Return the replicas that a partition has or, during a reassignment, will have."""
+    """Return the replicas that a partition has. During a reassignment, return the replicas that it
+    will have."""
     if ongoing is None:
         return partition.replicas
     return tuple(broker for broker in ongoing.replicas if broker not in ongoing.removing)

@@ -1,7 +1,7 @@
 """Operations on replicas: elections, reassignments, and the removal of a broker.
 
-Their requests go to the controller, also after it moves to another broker. A repeated request has
-no further effect.
+Their requests go to the controller, and to the new controller after a change. A repeated request
+has no further effect.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def reassign(
     targets: Mapping[TopicPartition, Sequence[int] | None],
     deadline_ms: float,
 ) -> Operation[Outcomes]:
-    """Start to move partitions to these brokers. None in place of brokers cancels a move."""
+    """Start to move each partition to these brokers. None in place of brokers cancels the
+    partition's move."""
     repeated = False
 
     def check(
@@ -124,7 +125,7 @@ def reassignments(
 
 
 def retire_broker(cluster: Cluster, broker_id: int, deadline_ms: float) -> Operation[None]:
-    """Unregister a broker. Raises InvalidRequestError if it runs or has replicas."""
+    """Unregister a broker. Raises InvalidRequestError if the broker runs or has replicas."""
 
     def check(answer: calls.UnregisterBrokerResponse) -> LogbusError | None:
         return _error(answer.error_code, answer.error_message)

@@ -1,4 +1,6 @@
-"""Limit the rate at which a reassignment copies records, by the settings that Kafka's tools use."""
+"""Limit the rate at which a reassignment copies records, with the settings that Kafka's
+tools use.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rat
 
 
 def unthrottle(admin: Admin, topics: Iterable[str]) -> None:
-    """Remove the throttled replicas of the topics, and the rates of all live brokers."""
+    """Remove the list of throttled replicas from the topics, and the rate limits from all live
+    brokers."""
     for topic in topics:
         admin.alter_configs(topic, {f"{LEADER}.replicas": None, f"{FOLLOWER}.replicas": None})
     for broker_id in admin.cluster().brokers:

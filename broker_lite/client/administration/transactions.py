@@ -1,8 +1,9 @@
-"""Administration of transactions: list, describe, find hanging ones, abort one.
+"""Administration of transactions: list and describe them, find hanging transactions, abort a
+transaction.
 
 A transaction is hanging if it is open in a partition's log and no coordinator will end it. Either
 no coordinator has the producer id, or the producer's transaction does not include the partition.
-The partition's last stable offset then never advances past it.
+The partition's last stable offset then never advances past the transaction.
 """
 
 from __future__ import annotations
@@ -69,9 +70,11 @@ class OpenInLog(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The open transaction that holds back a partition's last stable offset. ``owner`` is None if
-    no coordinator knows the transaction. ``since_ms`` is then the time of its last batch; otherwise
-    it is the time at which the transaction began."""
+    """The open transaction that holds back a partition's last stable offset.
+
+    ``owner`` is None if no coordinator knows the transaction. ``since_ms`` is then the time of its
+    last batch, otherwise the time at which the transaction began.
+    """
 
     row: OpenInLog
     owner: TransactionDescription | None
@@ -187,7 +190,7 @@ def open_in_logs(
 def owners(
     cluster: Cluster, rows: Iterable[OpenInLog], deadline_ms: float
 ) -> Operation[dict[int, TransactionDescription]]:
-    """Return the transactions of these rows' producers, by producer id, as their coordinators
+    """Return the transactions of the producers in ``rows``, by producer id, as their coordinators
     report them."""
     wanted = {row.producer_id for row in rows}
     found: dict[int, TransactionDescription] = {}
@@ -229,8 +232,8 @@ def hanging(
 def holders(
     cluster: Cluster, tps: Iterable[TopicPartition], deadline_ms: float
 ) -> Operation[list[Holder]]:
-    """Return the transaction that holds back the last stable offset of each partition, the
-    longest open first."""
+    """Return the transactions that hold back the last stable offsets of partitions, the transaction
+    that is open longest first."""
     first: dict[TopicPartition, OpenInLog] = {}
     for row in (yield from open_in_logs(cluster, tps, deadline_ms)):
         first.setdefault(row.tp, row)

@@ -20,7 +20,7 @@ from broker_lite.model import ScramMechanism
 from broker_lite.wire.calls import users as calls
 
 ITERATIONS = 8192
-"""PBKDF2 iterations of a new password."""
+"""Number of PBKDF2 iterations for a new password."""
 SALT_BYTES = 16
 """Bytes of the random salt of a new password."""
 
@@ -72,7 +72,7 @@ def set_password(
     mechanisms: Sequence[ScramMechanism],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Create a user, or replace a user's password, with a new salt. Return when every live broker
+    """Create a user, or replace a user's password, with a new salt. Return once every live broker
     accepts the new password."""
     rows = []
     for mechanism in mechanisms:
@@ -91,7 +91,7 @@ def set_password(
 def rotate_password(
     cluster: Cluster, name: str, password: str, keep_old_ms: int, deadline_ms: float
 ) -> Operation[None]:
-    """Replace a user's password in all its mechanisms. The old password stays valid for
+    """Replace a user's password for all its SCRAM mechanisms. The old password stays valid for
     ``keep_old_ms``."""
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(
@@ -102,7 +102,7 @@ def rotate_password(
 
 
 def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[None]:
-    """Delete a user. Return when every live broker has applied the deletion and ended the user's
+    """Delete a user. Return once every live broker has applied the deletion and ended the user's
     sessions."""
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(calls.Deletion(name, calls.NUMBERS[each.mechanism]) for each in user.credentials)
@@ -132,8 +132,10 @@ def _await(
     is_known: Callable[[User | None], bool],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Wait until ``is_known`` returns true for the answer of every live broker. ``is_known``
-    receives the user that the broker knows, or None if the broker knows no user ``name``."""
+    """Wait until ``is_known`` returns true for every live broker's answer about the user ``name``.
+
+    ``is_known`` receives the user, or None if the broker knows no such user.
+    """
     exchange = CallExchange(calls.DescribeUsersRequest((name,)))
 
     def is_applied(answer: calls.DescribedUsers) -> bool:

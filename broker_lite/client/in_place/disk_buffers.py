@@ -2,8 +2,8 @@
 
 The kernel maps a direct read page by page: 512 pages of 4 KB for 2 MB, or one huge page. Huge pages
 cut the processor time of such reads to a third, and to half on a virtual machine's disk. Without
-huge pages, the pool uses small ones. A buffer returns to the pool when its last view is released;
-any thread.
+huge pages, the pool uses small pages. A buffer returns to the pool when its last view is released,
+on any thread.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 HUGE_BYTES = 2 << 20
-"""Bytes of a huge page on most processors. The disk writes to addresses that are multiples of
-this."""
+"""Bytes of a huge page on most processors. The disk writes to addresses that are multiples of this
+size."""
 KEPT_MAX = 8
 """Maximum number of buffers that the pool keeps: enough for two readers and their decoded
 batches."""
@@ -25,7 +25,8 @@ _HUGE = getattr(mmap, "MADV_HUGEPAGE", -1)
 
 
 class DiskBuffer(NamedTuple):
-    """A buffer. The disk writes from ``begin`` on. The reader may use the bytes before it."""
+    """A buffer of the pool. The disk writes from index ``begin`` on. The reader may use the bytes
+    before ``begin``."""
 
     memory: mmap.mmap
     begin: int
@@ -42,7 +43,8 @@ class DiskBuffer(NamedTuple):
 
 
 class DiskBuffers:
-    """A pool of buffers. ``take`` returns a free buffer or a new one. Any thread may call it."""
+    """A pool of aligned buffers. ``take`` returns a free buffer or a new one. Any thread may call
+    it."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
@@ -71,8 +73,8 @@ class DiskBuffers:
         return memoryview(buffer.memory), buffer.begin
 
     def _has_space(self) -> bool:
-        """Return whether the pool may keep one more buffer. If it is full, evict the least recently
-        used free buffer."""
+        """Return whether the pool may keep one more buffer. If the pool is full, evict the least
+        recently used free buffer."""
         if len(self._buffers) < self._kept_max:
             return True
         for place, buffer in enumerate(self._buffers):

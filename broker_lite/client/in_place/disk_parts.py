@@ -1,8 +1,9 @@
-"""Direct reads (O_DIRECT) of a file, in parts, with several reads in flight ahead of the reader.
+"""Direct reads (O_DIRECT) of a file in parts, with several reads in flight ahead of the reader.
 
-A part goes straight into the buffer that its batches are decoded from, without a copy and without
-page cache use. A thread pool of the process waits for the disk. Pages already in the page cache are
-not read ahead and are left to the caller. All errors are OSError. One thread uses an object.
+A part goes straight into the buffer from which its batches are decoded, without a copy and without
+use of the page cache. A thread pool of the process waits for the disk. Pages that are already in
+the page cache are not read ahead; the caller reads them. All errors are OSError. One thread uses an
+object.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from broker_lite.client.transport.received_buffers import received_buffers
 FIRST_BYTES = 2 << 20
 """Bytes of the first part. It is small, because the reader waits for it."""
 PART_BYTES = 8 << 20
-"""Bytes of each later part. A batch cut by the end of a part is copied."""
+"""Bytes of each later part. A batch that continues in the next part is copied once."""
 PARTS_AHEAD = 2
 """Number of reads in flight, so that the disk stays busy while batches are decoded."""
 THREADS = 8
 """Number of threads that wait for the disk, for all readers of a process."""
 FRONT_BYTES = 4 << 20
-"""Bytes in front of each part for a batch that began in the previous part. Unused pages take no
-memory."""
+"""Bytes in front of each part, for the begin of a batch that the previous part cut off. Unused
+pages take no memory."""
 ALIGNED_BYTES = max(4096, os.sysconf("SC_PAGE_SIZE"))
 """Alignment of positions, sizes and buffers, sufficient for any disk."""
 DIRECT = getattr(os, "O_DIRECT", 0)
 """The open flag for direct I/O; 0 if the system does not support it."""
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-"""The flag of a read that returns only cached bytes; 0 if the system does not support it."""
+"""The flag of a read that returns only cached bytes; 0 if the system does not support the flag."""
 
 
 def is_in_memory(fd: int, position: int) -> bool:
@@ -78,7 +79,7 @@ class DiskParts:
         self._fd = direct_fd
         self._end = end
         self._before = position % ALIGNED_BYTES
-        """Bytes between the aligned start of the first part and ``position``."""
+        """Number of bytes between the aligned start of the first part and ``position``."""
         self._next = position - self._before
         self._parts: deque[_Part] = deque()
         self._probed: list[int] = []
@@ -89,13 +90,15 @@ class DiskParts:
 
     @property
     def is_under_way(self) -> bool:
-        """Return whether a part is in flight. If not, the range ends or the next page is cached."""
+        """Return whether the read of a part is in flight. If not, the range ends or the next page
+        is cached."""
         return bool(self._parts)
 
     def take(self, rest: memoryview) -> memoryview:
-        """Return ``rest`` (the caller's undecoded bytes) and the next part as one buffer.
+        """Return the next part in one buffer with ``rest``, the caller's undecoded bytes before it.
 
-        The part is read even if it is cached. Return only ``rest`` at the end of the file or range.
+        The part is read even if it is cached. At the end of the file or range, return only
+        ``rest``.
         """
         if not self._parts and self._next < self._end:
             self._begin(PART_BYTES, probed=False)
@@ -138,7 +141,7 @@ class DiskParts:
         self._next += size
 
     def _drop(self) -> None:
-        """Cancel queued reads and wait for those that write into buffers."""
+        """Cancel queued reads, and wait for the reads that write into buffers."""
         begun = [part.done for part in self._parts if not part.done.cancel()]
         self._parts.clear()
         concurrent.futures.wait(begun)
@@ -159,8 +162,8 @@ _pool: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Return this process's thread pool. A forked child makes its own, because threads do not
-    survive a fork."""
+    """Return this process's thread pool. A forked child makes a pool of its own, because threads do
+    not survive a fork."""
     global _pool
     if _pool is None or _pool[0] != os.getpid():
         _pool = os.getpid(), ThreadPoolExecutor(THREADS, "logbus-disk")

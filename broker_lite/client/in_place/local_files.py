@@ -22,22 +22,23 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 FILE_BYTES = 64 << 20
-"""Maximum bytes of one range. A range takes no memory. Its limit makes the reader ask the broker
+"""Maximum bytes of one range. A range takes no memory. After a range, the reader asks the broker
 again, which knows the log's new end."""
 READ_BYTES = 1 << 20
 """Approximate bytes of one read, small enough for the processor's cache."""
 AHEAD_BYTES = 8 << 20
 """Bytes that the reader lets the kernel read ahead in a file that is not cached."""
 _AHEAD_STEP = 128 << 10
-"""Bytes of one read-ahead call. The kernel's default limit is 128 KiB."""
+"""Bytes of one read-ahead call to the kernel, whose default limit is 128 KiB."""
 PASSING_BYTES_MAX = 4 << 20
-"""Maximum bytes of a batch that direct I/O reads. Larger batches go through the page cache."""
+"""Maximum bytes of a batch that direct I/O reads. A larger batch is read through the page cache."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NOTHING = memoryview(b"")
 
 
 class LocalRange:
-    """One open range, read sequentially. Raises OSError if the file cannot be opened.
+    """A file range of a broker's segment file, which one thread reads sequentially. Raises OSError
+    if the file cannot be opened.
 
     With ``reads_once``, bytes read from the disk do not stay in the page cache. A backlog then
     reuses a few MB of memory and evicts no pages of other readers. Pages that were cached before
@@ -68,7 +69,7 @@ class LocalRange:
         self._may_pass_cache = reads_once and DIRECT != 0
         self._parts: DiskParts | None = None
         self._rest = _NOTHING
-        """Bytes at the end of the last part that are not decoded yet: the begin of a batch."""
+        """Undecoded bytes at the end of the last part: the begin of a batch."""
         self._fd = _open(stored)
         if self._may_pass_cache:
             # A probe of the page cache must not load more pages than the one that it tests.
@@ -82,7 +83,7 @@ class LocalRange:
     def read(self) -> WalkResult:
         """Return the next whole batches.
 
-        The result has no batch if ``damage`` is set or the file ends before the range.
+        The result has no batch if ``damage`` is set or the file ends before the range does.
         """
         if self._passes_cache():
             found = self._read_parts()
@@ -103,7 +104,7 @@ class LocalRange:
         return walk(data, self._walker, self._tp)
 
     def _advance(self, found: WalkResult) -> int:
-        """Advance behind the batches and return their bytes."""
+        """Advance past the batches of ``found``, and return their size in bytes."""
         taken = sum(batch.header.size_bytes for batch in found.batches)
         self._position += taken
         self._drop_cached(self._position)
@@ -179,8 +180,8 @@ class LocalRange:
         return buffer[:done]
 
     def _read_into(self, buffer: memoryview, position: int) -> int:
-        """Read bytes that are cached at once. For others, start a read-ahead and read from the
-        disk."""
+        """Read bytes into ``buffer``, and return their number. Cached bytes are read at once. For
+        other bytes, start a read-ahead and read from the disk."""
         try:
             count = os.preadv(self._fd, [buffer], position, NOWAIT)
         except OSError as error:
@@ -202,7 +203,8 @@ class LocalRange:
         self._asked = max(start, stop)
 
     def _drop_cached(self, until: int) -> None:
-        """Drop whole stretches from the page cache, from the page where the previous one ended."""
+        """Drop pages of whole stretches before ``until`` from the page cache, beginning where the
+        previous call ended."""
         while self._brought and self._brought[0][1] <= until:
             start, stop = self._brought.pop(0)
             start -= start % _PAGE_BYTES

@@ -18,18 +18,18 @@ from broker_lite.wire.fetch import StoredRange
 
 AHEAD_BYTES = 4 << 20
 """Bytes of a partition that are read ahead of the reader: about two batches, so that neither thread
-waits for the other. With few bytes, they are still in the processor's cache when the reader
-verifies them."""
+waits for the other. So few bytes are still in the processor's cache when the reader verifies them.
+"""
 OPEN_MAX = 64
 """Maximum number of open files of a consumer. It fetches further partitions over the network."""
 LOCAL_BYTES_MIN = 256 << 10
-"""Local reads are off if the maximum bytes of a partition in a fetch are fewer than this."""
+"""Minimum bytes that a fetch allows for a partition. With a smaller limit, local reads are off."""
 RANGE_BYTES_MIN = 4 << 20
 """Minimum bytes of the file range that a fetch requests for each of its partitions."""
 
 
 class InPlace:
-    """The open file ranges of a reader, by partition.
+    """The open file ranges of one reader, by partition.
 
     ``is_here(endpoint, lane)`` returns whether the connection leads to a broker on this machine.
     ``reads_once`` keeps the reads out of the page cache.
@@ -65,7 +65,7 @@ class InPlace:
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
         """Split the partitions of a fetch by connection (lane). Partitions that need records over
-        the network get a fetch of their own, so that the others can be read locally."""
+        the network get a fetch of their own, so that the other partitions can be read locally."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):
@@ -73,8 +73,7 @@ class InPlace:
         return [(lane, [tp for tp in tps if tp not in sent]), ("sent", sent)]
 
     def open(self, tp: TopicPartition, stored: StoredRange, walker: BatchWalker) -> None:
-        """Open the file range with which a leader answered. ``walker`` starts at the reader's
-        offset."""
+        """Open the file range in a leader's answer. ``walker`` starts at the reader's offset."""
         self.close(tp)
         try:
             self._open[tp] = LocalRange(stored, walker, tp, reads_once=self._reads_once)
@@ -103,7 +102,7 @@ class InPlace:
         return tp in self._was_read
 
     def refuse(self, tp: TopicPartition) -> None:
-        """Disable local reads of this partition."""
+        """Disable local reads of this partition from now on."""
         self.close(tp)
         self._refused.add(tp)
 
@@ -114,7 +113,7 @@ class InPlace:
             found.close()
 
     def end(self, tp: TopicPartition) -> None:
-        """Drop the state of a partition."""
+        """Drop the state of a partition that the reader no longer reads."""
         self.close(tp)
         self._refused.discard(tp)
         self._was_read.discard(tp)

@@ -12,7 +12,8 @@ INT32_MAX = (1 << 31) - 1
 
 
 def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -> None:
-    """Raise InvalidRequestError, which names the partition, for an offset out of bounds."""
+    """Raise InvalidRequestError for an offset below ``at_least`` or above Kafka's maximum. The
+    message names the partition."""
     for tp, offset in offsets.items():
         if not isinstance(offset, int) or not at_least <= offset <= INT64_MAX:
             raise InvalidRequestError(
@@ -22,8 +23,8 @@ def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -
 
 
 def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """Raise InvalidRequestError, which names the partition, for an offset or leader epoch out of
-    bounds."""
+    """Raise InvalidRequestError for an offset or leader epoch out of bounds. The message names the
+    partition."""
     check_offsets({tp: row.offset for tp, row in commits.items()})
     for tp, row in commits.items():
         if not isinstance(row.leader_epoch, int) or not -1 <= row.leader_epoch <= INT32_MAX:
@@ -33,7 +34,7 @@ def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
 
 
 def check_times(timestamps: Mapping[TopicPartition, int]) -> None:
-    """Raise InvalidRequestError, which names the partition, for a timestamp out of bounds."""
+    """Raise InvalidRequestError for a timestamp out of bounds. The message names the partition."""
     for tp, timestamp in timestamps.items():
         if not isinstance(timestamp, int) or not -INT64_MAX <= timestamp <= INT64_MAX:
             raise InvalidRequestError(

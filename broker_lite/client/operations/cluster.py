@@ -27,7 +27,7 @@ BACKOFF_MAX_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """One partition. ``leader`` is -1 while no in-sync replica is alive."""
+    """The metadata of one partition. ``leader`` is -1 while no in-sync replica is alive."""
 
     partition: int
     leader: int
@@ -39,7 +39,8 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """One topic. For a missing topic, ``error`` is set and ``partitions`` is empty."""
+    """The metadata of one topic. For a missing topic, ``error`` is set and ``partitions``
+    is empty."""
 
     name: str
     topic_id: str = NULL_TOPIC_ID
@@ -76,8 +77,8 @@ class ClusterView:
         return NO_EPOCH if known is None else known.leader_epoch
 
     def has_copies(self, tp: TopicPartition) -> bool:
-        """Return whether more than one replica is in sync, so that another replica may have a valid
-        copy."""
+        """Return whether more than one replica is in sync. Then another replica may have a valid
+        copy of a corrupt batch."""
         known = self.partition(tp)
         return known is not None and len(known.isr) > 1
 
@@ -87,20 +88,24 @@ class ClusterView:
         return NULL_TOPIC_ID if known is None else known.topic_id
 
     def partitions_of(self, topic: str) -> tuple[TopicPartition, ...]:
-        """Return all partitions of a topic; empty if it is unknown."""
+        """Return all partitions of a topic. The result is empty for an unknown topic."""
         known = self.topics.get(topic)
         rows = known.partitions if known else ()
         return tuple(TopicPartition(topic, row.partition) for row in rows)
 
     def merged(self, newer: ClusterView) -> ClusterView:
-        """Return this view, with the topics of a newer view of some topics."""
+        """Return this view with the topics of ``newer``, which may be a view of only some
+        topics."""
         return replace(newer, topics={**self.topics, **newer.topics})
 
 
 @dataclass(slots=True)
 class Cluster:
-    """The newest view, the bootstrap addresses and the clock. ``now_ms`` is monotonic.
-    ``whole_ms`` is the time of the newest metadata of all topics."""
+    """The newest view of the cluster, the bootstrap addresses and the clock.
+
+    ``now_ms`` returns monotonic milliseconds. ``whole_ms`` is the time of the newest metadata of
+    all topics.
+    """
 
     bootstrap: tuple[Endpoint, ...]
     now_ms: Callable[[], float]
@@ -111,9 +116,9 @@ class Cluster:
     _first: int = 0
 
     def candidates(self) -> list[Endpoint]:
-        """Return the brokers to ask, in order: live brokers, then bootstrap addresses.
+        """Return the brokers to try, in order: live brokers, then bootstrap addresses.
 
-        The list starts behind the address that failed last.
+        The list starts after the address that failed last.
         """
         known = [*self.view.brokers.values(), *self.bootstrap]
         unique = list(dict.fromkeys(known))
@@ -121,17 +126,19 @@ class Cluster:
         return unique[turn:] + unique[:turn]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """Record that an address did not answer, so that the next request goes to another."""
+        """Record that an address did not answer, so that the next request goes to another
+        address."""
         if self.candidates()[0] == endpoint:
             self._first += 1
 
     def ask_another(self) -> None:
-        """Record that a broker's answer did not help, so that the next request goes to another."""
+        """Record that a broker's answer did not help, so that the next request goes to another
+        broker."""
         self._first += 1
 
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:
-        """Store a new view and return the result. ``everything`` says that it has all topics;
-        otherwise it replaces only its own topics."""
+        """Store a new view, and return the view that results. ``everything`` says that ``view`` has
+        all topics. Otherwise only the topics in ``view`` are replaced."""
         view = _without_older_leaders(view, self.view)
         self.view = view if everything else self.view.merged(view)
         self.view_ms = self.now_ms()
@@ -140,7 +147,8 @@ class Cluster:
         return self.view
 
     def leader(self, tp: TopicPartition) -> Endpoint:
-        """Return the leader's address. If there is no leader, raise an error with the reason."""
+        """Return the address of the partition's leader. If it has no leader, raise an error with
+        the reason."""
         found = self.view.leader(tp)
         if found is not None:
             return found
@@ -170,8 +178,8 @@ class Cluster:
 
 
 def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView:
-    """Return ``view``, but with a known leader of a later epoch. A broker that is cut off from the
-    controller still reports deposed leaders."""
+    """Return ``view``, but keep the leader in ``known`` if its leader epoch is later. A broker that
+    is cut off from the controller still reports deposed leaders."""
     topics = dict(view.topics)
     for name, topic in view.topics.items():
         before = known.topics.get(name)
@@ -190,8 +198,8 @@ def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView
 
 
 def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartitionError:
-    """Return the error for a topic that does not exist. Its message suggests similar names out of
-    ``known`` topics. If there are none, it gives the command that creates the topic."""
+    """Return the error for a topic that does not exist. Its message suggests similar names among
+    ``known`` topics. Without a similar name, it gives the command that creates the topic."""
     near = difflib.get_close_matches(name, list(known), n=3)
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
@@ -241,8 +249,8 @@ def _listed(brokers: Iterable[int]) -> str:
 
 
 def backoff_ms(attempt: int, first_ms: float = BACKOFF_FIRST_MS) -> float:
-    """Return the pause (ms) before a retry. ``attempt`` is the number of failures before the last.
-    The pause doubles with each failure, up to a second."""
+    """Return the pause (ms) before a retry. ``attempt`` is the number of failures before the last
+    failure. The pause doubles with each failure, up to a second."""
     return min(float(BACKOFF_MAX_MS), first_ms * (1 << min(attempt, 16)))
 
 

@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 
 def group_kind(cluster: Cluster, group: str, deadline_ms: float) -> Operation[str]:
-    """Return a group's type as ListGroups reports it: "Classic", "Native" or "" (no group)."""
+    """Return a group's type as ListGroups reports it: "Classic" or "Native". Return "" if no broker
+    lists the group."""
     answer = yield from on_coordinator(
         cluster,
         group,
@@ -60,8 +61,8 @@ def on_coordinator(
     unanswered: list[LogbusError] | None = None,
     known: CachedCoordinator | None = None,
 ) -> Operation[T]:
-    """Send a request to the group's coordinator, also after the group moves to another. Return the
-    response.
+    """Send a request to the group's coordinator and return the response. If the group moves to
+    another coordinator, retry there.
 
     ``check`` returns the error in a response, or None. ``unanswered`` receives the errors of
     attempts that the coordinator may have executed. With ``known``, the request goes to the
@@ -96,8 +97,8 @@ def on_coordinator(
 
 
 class CachedCoordinator:
-    """The broker that coordinates a transactional id (``key``). ``endpoint`` is None while it is
-    unknown."""
+    """The cached coordinator of a transactional id (``key``). ``endpoint`` is None while the
+    coordinator is unknown."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -115,7 +116,7 @@ class CachedCoordinator:
 def find_coordinator(
     cluster: Cluster, key: str, deadline_ms: float, key_type: int = groups.KEY_TYPE_GROUP
 ) -> Operation[Endpoint]:
-    """Return the broker that coordinates a group, or a transactional id."""
+    """Return the address of the broker that coordinates the group or transactional id ``key``."""
 
     def check(answer: groups.FindCoordinatorResponse) -> LogbusError | None:
         if not answer.coordinators:
@@ -139,11 +140,11 @@ def committed(
     *,
     unstable: set[TopicPartition] | None = None,
 ) -> Operation[PerPartition[CommittedOffset]]:
-    """Return a group's committed offsets. A partition without one is absent.
+    """Return a group's committed offsets. A partition without a committed offset is absent.
 
     ``former`` receives the recreated topics for which the group has an offset of the deleted topic.
     ``unstable`` receives the partitions for which an open transaction has another offset (KIP-447).
-    These are absent from the result.
+    The result leaves out these partitions.
     """
     topics = None
     if tps is not None:
@@ -198,9 +199,9 @@ def stable(
     deadline_ms: float,
     former: set[str] | None = None,
 ) -> Operation[tuple[PerPartition[CommittedOffset], set[TopicPartition]]]:
-    """Return committed offsets as ``committed`` does, and the partitions that are unstable.
+    """Return committed offsets as ``committed`` does, with the set of unstable partitions.
 
-    Waits until ``until_ms`` for the end of the open transactions. A reader that started at an older
+    Waits until ``until_ms`` for the end of open transactions. A reader that started at an older
     offset would read records again that these transactions have processed.
     """
     unstable: set[TopicPartition] = set()
@@ -268,7 +269,7 @@ def commit_offsets(
 def topics_to_commit(
     commits: Mapping[TopicPartition, CommittedOffset],
 ) -> tuple[groups.OffsetCommitTopic, ...]:
-    """Return offsets as the topics of an OffsetCommit or TxnOffsetCommit."""
+    """Return offsets as the topic rows of an OffsetCommit or TxnOffsetCommit request."""
     topics: dict[tuple[str, str], list[groups.OffsetToCommit]] = {}
     for tp, row in commits.items():
         topics.setdefault((tp.topic, row.topic_id), []).append(
@@ -281,7 +282,7 @@ def topics_to_commit(
 
 
 def other_topic(tp: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
-    """Return the error of an offset whose topic was recreated."""
+    """Return the error for a commit to a topic that was deleted and recreated."""
     return UnknownTopicIdError(
         f"topic {tp.topic!r} was deleted and recreated: offset {commit.offset} of {tp} belongs to "
         f"the deleted topic (id {commit.topic_id}) and was not committed"

@@ -62,8 +62,8 @@ METADATA_TIMEOUT_MS = 5_000
 FIRST_CONTACT_MS = 5_000
 """Milliseconds after which an operation fails if no broker has ever answered."""
 NOT_ADMITTED = (SaslAuthenticationError, UnsupportedSaslMechanismError, IllegalSaslStateError)
-"""Login errors. Operations do not retry them, because a retry would fail too, and because brokers
-delay repeated wrong passwords."""
+"""Login errors. Operations do not retry them: a retry would fail too, and brokers delay repeated
+wrong passwords."""
 UNUSABLE_TLS = (TlsError, InvalidConfigError)
 """Errors of TLS files at the client or the broker."""
 UNKNOWN_TOPIC_GRACE_MS = 700
@@ -109,8 +109,8 @@ def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
 def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[ClusterView]:
     """Send a metadata request to brokers in turn, until one answers. Store and return the new view.
 
-    ``topics`` None requests all topics, else only these. Raises, if no broker answers, the login or
-    TLS error of an attempt, else NoBrokersError.
+    With ``topics`` None it requests all topics. If no broker answers, it raises the login or TLS
+    error of an attempt, else NoBrokersError.
     """
     names = None if topics is None else tuple(dict.fromkeys(topics))
     call = cluster_calls.MetadataRequest(names)
@@ -135,8 +135,8 @@ def refresh(
     """Repeat ``refresh_once`` until a broker answers, or until the deadline. If no broker has ever
     answered, stop after five seconds.
 
-    A refused login is not retried. A TLS error is not retried at the first contact. Later it is,
-    because a certificate may be under renewal.
+    A refused login is not retried. A TLS error is not retried at the first contact with the
+    cluster. Later it is retried, because a certificate may be under renewal.
     """
     names = None if topics is None else list(topics)
     is_first = cluster.view_ms == float("-inf")
@@ -183,7 +183,7 @@ def known_topics(
 
 def missing_topic(cluster: Cluster, name: str) -> Operation[LogbusError]:
     """Return the error for a topic that the view does not have. If the topic does not exist,
-    request all topics, so that the error can name similar ones."""
+    request all topics, so that the error can name similar topics."""
     topic = cluster.view.topics.get(name)
     error = topic.error if topic is not None else None
     if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
@@ -438,10 +438,10 @@ def record_times(
 def record_times_of_many(
     cluster: Cluster, after: Mapping[TopicPartition, Sequence[int]], deadline_ms: float
 ) -> Operation[PerPartition[tuple[ListedOffset, ...]]]:
-    """Like ``record_times``, but for several offsets of each partition. The results have the order
-    of the offsets.
+    """Return what ``record_times`` returns, for several offsets of each partition, in the order of
+    these offsets.
 
-    If one offset fails, its whole partition has the error.
+    If the lookup of one offset fails, its whole partition has the error.
     """
     for tp, offsets_asked in after.items():
         for offset in offsets_asked:
@@ -479,7 +479,7 @@ def record_times_of_many(
 
 
 def _with_missing(found: PerPartition[T], group: Iterable[TopicPartition]) -> PerPartition[T]:
-    """Add an error for each partition that the broker's response lacks."""
+    """Return ``found`` with an error for each partition that the broker's response lacks."""
     for tp in group:
         if tp not in found:
             found[tp] = error_for(-1, f"the broker's response lacks {tp}")

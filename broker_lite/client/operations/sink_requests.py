@@ -18,8 +18,8 @@ from broker_lite.wire.calls.sinks import (
 )
 
 ATTEMPT_MS = 5_000
-"""Milliseconds after which a request is sent again. Another broker replaces a hanging coordinator
-long before a batch times out."""
+"""Milliseconds without a response after which a request is sent again. Another broker replaces a
+hanging coordinator long before a batch times out."""
 
 SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 
@@ -27,7 +27,8 @@ SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 def ask_sink(
     cluster: Cluster, known: CachedCoordinator, request: SinkCall, deadline_ms: float
 ) -> Operation[SinkResponse]:
-    """Send a request of a sink. Raises the coordinator's error, with its message."""
+    """Send a request of a sink to its coordinator. Raises the coordinator's error with the
+    coordinator's message."""
     exchange = CallExchange[SinkResponse](request)
     while True:
         attempt_ms = min(deadline_ms, cluster.now_ms() + ATTEMPT_MS)

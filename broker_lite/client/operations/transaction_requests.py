@@ -1,4 +1,5 @@
-"""Operations of a transaction, at the coordinator of its transactional id and that of a group.
+"""Operations of a transaction. They go to the coordinator of its transactional id or to the
+coordinator of a group.
 
 If a coordinator moves to another broker, an operation retries there, until ``deadline_ms`` on the
 cluster's clock. ``version`` is the cluster's transaction version (1 or 2).
@@ -53,10 +54,10 @@ def initialize(
     expected: tuple[int, int] | None,
     deadline_ms: float,
 ) -> Operation[tuple[int, int, int]]:
-    """Return producer id, epoch and the cluster's transaction version.
+    """Return the producer id, its epoch, and the cluster's transaction version.
 
     The coordinator aborts the open transaction of the transactional id. ``expected`` is the
-    producer id and epoch that the caller holds. If it is None, the coordinator fences all earlier
+    producer id and epoch that the caller has now. If it is None, the coordinator fences all earlier
     producers of the transactional id. Otherwise it refuses a caller that is fenced itself.
     """
     features = yield from on_coordinator(
@@ -87,7 +88,7 @@ def add_partitions(
     tps: Iterable[TopicPartition],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Add partitions to the open transaction (version 1)."""
+    """Add partitions to the open transaction (transaction version 1)."""
     topics = tuple(
         transactions.TxnTopic(name, tuple(tp.partition for tp in rows))
         for name, rows in group_by_topic(sorted(tps)).items()
@@ -186,8 +187,8 @@ def end(
     version: int,
     committed: bool,
 ) -> Operation[tuple[int, int] | None]:
-    """Commit or abort the transaction. Return producer id and epoch of the next transaction; None
-    in version 1.
+    """Commit or abort the transaction. Return the producer id and epoch for the next transaction,
+    or None in version 1.
 
     A repeated request with the same identity returns the outcome of the first request.
     """

@@ -48,9 +48,8 @@ ANY_BROKER = -1
 """The result of ``Authorizer.broker_id`` if all brokers share one principal."""
 _BROKER_CLIENT = "logbus-broker-"
 OF_THIS_ID = "of this id"
-"""Text that replaces the topic name in an error, if the client named the topic by id. The name
-would reveal more than the client may know.
-"""
+"""Text that replaces the topic name in an error if the client named the topic by id. The client may
+not be allowed to know the topic's name."""
 
 
 def broker_client_id(broker_id: int) -> str:
@@ -179,7 +178,7 @@ ROWS: Mapping[int, AccessRow] = {
 _DATA_ROWS = (ROWS[ApiKey.PRODUCE], ROWS[ApiKey.FETCH])
 """The entries of ``ROWS`` for Produce (API key 0) and Fetch (1), the most frequent requests."""
 _UNKNOWN = AccessRow()
-"""The row of an API key that the broker does not serve; the dispatcher refuses such requests."""
+"""The row of an API key that the broker does not serve. The dispatcher refuses such requests."""
 
 if VERSIONS.keys() != ROWS.keys():
     _unpaired = sorted(VERSIONS.keys() ^ ROWS.keys())

@@ -39,7 +39,7 @@ GATHER_MAX = 64
 Python time.
 """
 UNSENT_BYTES_MAX = 1 << 20
-"""Unsent answer bytes in memory from which on the connection starts no further request."""
+"""Unsent answer bytes in memory at which the connection starts no further request."""
 
 
 class ResponseSlot:
@@ -70,7 +70,7 @@ class ResponseSlot:
         answer. None if no answer is announced.
         """
         self.closes = ""
-        """Why the connection closes after this answer; empty if it does not."""
+        """The reason why the connection closes after this answer; empty if it stays open."""
         self.parts: Sequence[Part] | None = None
         """The answer; None until ``answer`` is called."""
         self.duration: Histogram | None = None
@@ -246,7 +246,8 @@ class ClientConnection:
         """
         self._unfinished_bytes = 0
         self._closes = ""
-        """Why the connection closes when the out queue is sent; empty if it does not."""
+        """The reason why the connection closes once the out queue is sent; empty if it
+        stays open."""
         self._mute: asyncio.TimerHandle | None = None
         self._muted_until_s = 0.0
         self._reading = False

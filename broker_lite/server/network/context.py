@@ -22,7 +22,8 @@ from broker_lite.wire.api import RequestHeader, parse_header
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a connection that has not authenticated (Kafka's name for it)."""
 PLAINTEXT = "PLAINTEXT"
-"""The name of the only listener of a broker that sets ``host`` and ``port``, not ``listeners``."""
+"""The name of the only listener of a broker whose configuration sets ``host`` and ``port`` instead
+of ``listeners``."""
 NO_AUTHORIZER = Authorizer()
 """An authorizer that allows every request, for brokers with ``authorizer=off``."""
 SHOWN_LENGTH_MAX = 100
@@ -63,7 +64,7 @@ class Session:
     """The SASL mechanism of the client's last SaslHandshake request."""
     is_login_begun: bool = False
     is_challenged: bool = False
-    """Whether the broker has sent its SCRAM challenge."""
+    """Whether the broker has sent the challenge of a SCRAM login."""
     claimed: str = ""
     """The user name that the client sent in its last login with PLAIN or OAUTHBEARER."""
     certificate: bytes = b""
@@ -73,7 +74,8 @@ class Session:
     opened_ms: int = 0
     """Monotonic time in milliseconds at which the listener accepted the connection."""
     closes: str = ""
-    """Why the connection closes after the answer of a failed login; empty if it does not."""
+    """The reason why the connection closes after the answer of a failed login; empty if it stays
+    open."""
     data_access: DataAccess | None = None
     """The cached permissions for Produce and Fetch requests. Only ``Authorizer`` sets them."""
     is_forwarded: bool = False

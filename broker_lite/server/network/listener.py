@@ -90,9 +90,8 @@ class Listener:
         self._budget = Budget(config.in_flight_bytes_max)
         self._connections: set[ClientConnection] = set()
         self._early: dict[ClientConnection, None] = {}
-        """Connections that had to log in when they were opened, oldest first. Some may have logged
-        in since.
-        """
+        """Connections that had to log in when they were opened, oldest first. Some clients may have
+        logged in since."""
         self._of_address: Counter[str] = Counter()
         """Number of open connections of each address, without loopback."""
         self._admitted = 0
@@ -247,7 +246,7 @@ class Listener:
             self._loop.call_soon(self._close_refused, tls, waiting)
 
     def stop(self) -> None:
-        """Stop accepting; existing connections continue."""
+        """Stop accepting connections. Existing connections continue."""
         for port in self._ports:
             if port.socket.fileno() == -1:
                 continue

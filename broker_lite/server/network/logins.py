@@ -66,7 +66,7 @@ class Issuer(Protocol):
 
 
 class LoginAnswer(NamedTuple):
-    """The server's next SASL message. ``is_done`` is whether the client is now logged in."""
+    """The server's next SASL message. ``is_done`` says whether the client is logged in now."""
 
     message: bytes
     is_done: bool
@@ -123,9 +123,8 @@ class Logins:
         self._sessions: dict[int, tuple[Session, Connection]] = {}
 
     def why_refused(self, session: Session, api_key: int, size: int) -> str:
-        """Return why a session without a login may not send this request of ``size`` bytes. Return
-        an empty text if it may.
-        """
+        """Return the reason why a session without a login may not send this request of ``size``
+        bytes. Return an empty text if it may."""
         session.early_requests += 1
         if api_key not in BEFORE_LOGIN:
             return (
@@ -212,8 +211,7 @@ class Logins:
 
     async def check_password(self, claim: PlainClaim) -> Proof:
         """Return the proof of a correct PLAIN password. Raise SaslAuthenticationError for a wrong
-        one.
-        """
+        password."""
         mechanism, credential = self._strongest(claim.user)
         loop = asyncio.get_running_loop()
         pair = await loop.run_in_executor(self._threads, proven_pair, claim, mechanism, credential)

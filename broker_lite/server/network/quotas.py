@@ -115,7 +115,8 @@ class ClientQuota:
         self._spend(REQUEST_PERCENTAGE, seconds * 100)
 
     def answered(self) -> int:
-        """Return the throttle time in milliseconds after an answer without data."""
+        """Return the throttle time in milliseconds for an answer that counts neither as produced
+        nor as fetched bytes."""
         return self._throttled("", 0)
 
     def mutate(self, count: int, *, is_strict: bool) -> None:

@@ -147,8 +147,8 @@ class ListenerTls:
         return True
 
     def refusal(self, certificate: bytes) -> str:
-        """Return why the present TLS files forbid the client certificate (DER) of an open session.
-        Return an empty text if they allow it.
+        """Return the reason why the present TLS files forbid the client certificate (DER) of an
+        open session. Return an empty text if they allow it.
 
         After a CA was removed, this forbids each certificate that no present CA signed directly.
         Python's ``ssl`` does not show a client's intermediate CAs, so the chain cannot be checked
@@ -244,7 +244,8 @@ class Handshakes:
 
     @property
     def began_ms(self) -> list[int]:
-        """The monotonic time (ms) at which the oldest handshake began; empty if there is none."""
+        """The monotonic time (ms) at which the oldest handshake began, as a list of one number.
+        Without handshakes the list is empty."""
         return [each.began_ms for each in itertools.islice(self._open, 1)]
 
     def begin(self, sock: socket.socket, peer: str, tls: ListenerTls, opened: Opened) -> None:

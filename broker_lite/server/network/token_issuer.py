@@ -33,7 +33,7 @@ DOCUMENT_BYTES_MAX = 256 << 10
 READ_INTERVAL_MS = 60 * MINUTE
 """Milliseconds between regular reads of the keys."""
 RETRY_INTERVAL_MS = MINUTE
-"""Minimum milliseconds between two reads of the keys, after a failure or for an unknown key."""
+"""Minimum milliseconds between two reads of the keys after a failed read, or for an unknown key."""
 
 logger = logging.getLogger("logbus.logins")
 
