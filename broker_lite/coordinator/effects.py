@@ -13,9 +13,9 @@ from broker_lite.errors import LogbusError
 
 class WriteGeneration(NamedTuple):
     """Write the generation to the group's coordinator znode, after all commits that were allowed
-    before it; answer with GenerationWritten.
+    before it. Answer with GenerationWritten.
 
-    ``is_empty``: the generation has no members. ``members`` is their number and
+    ``is_empty`` says whether the generation has no members. ``members`` is their number and
     ``session_timeout_ms`` the longest of their session timeouts. From both, a coordinator that
     takes the group over knows how long members of this generation may still consume.
     """
@@ -35,7 +35,7 @@ class MemberRow(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """The answer to JoinGroup; only the leader's answer has ``members``."""
+    """The answer to JoinGroup. Only the leader's answer has ``members``."""
 
     error: LogbusError | None = None
     member_id: str = ""
@@ -69,7 +69,8 @@ class LeaveResult(NamedTuple):
 
 
 class CommitResult(NamedTuple):
-    """The answer to Commit: the error of a refused commit. None: the shell writes the offsets."""
+    """The answer to Commit: the error of a refused commit. None allows the shell to write the
+    offsets."""
 
     error: LogbusError | None = None
 

@@ -58,8 +58,8 @@ NO_FORMER = Former(0, 0)
 class Join(NamedTuple):
     """A JoinGroup request.
 
-    ``new_member_id``: an id that the shell generated for a member without an id.
-    ``must_ask_twice``: a member without an id receives only its id, and joins again (KIP-394).
+    ``new_member_id`` is an id that the shell generated for a member without an id. With
+    ``must_ask_twice``, a member without an id receives only its id, and joins again (KIP-394).
     """
 
     token: int
@@ -78,9 +78,8 @@ class Join(NamedTuple):
     leader to skip the assignment.
     """
     partition_counts: Mapping[str, int] | None = None
-    """The partition count of each of the group's topics; set if the request may be that of a
-    returning static leader. A returned leader must assign partitions that were added during its
-    absence."""
+    """The partition count of each of the group's topics, if the request may come from a returning
+    static leader. Such a leader must assign partitions that were added during its absence."""
 
     @property
     def metadata_bytes(self) -> int:
@@ -144,13 +143,12 @@ class GenerationWritten(NamedTuple):
 
 
 class GroupTick(NamedTuple):
-    """A timer event, due when ``Group.deadline_ms`` is reached."""
+    """A timer event. It is due at ``Group.deadline_ms``."""
 
 
 class Resigned(NamedTuple):
-    """This broker is no longer the group's coordinator: answer all waiting requests
-    with ``error``.
-    """
+    """This broker is no longer the group's coordinator. Answer all waiting requests with
+    ``error``."""
 
     error: LogbusError
 

@@ -60,7 +60,8 @@ class State(StrEnum):
 
 
 class GroupView(NamedTuple):
-    """The answer to DescribeGroups; ``protocol`` and subscriptions are set only while Stable."""
+    """The answer to DescribeGroups. ``protocol`` and subscriptions are set only in the state
+    Stable."""
 
     state: State
     protocol_type: str
@@ -89,7 +90,8 @@ class Group:
         self._roster = Roster(former)
         self._protocol: str | None = None
         self._written_empty: bool | None = None
-        """Whether the generation in flight to ZooKeeper is empty; None if none is in flight."""
+        """Whether the generation in flight to ZooKeeper is empty. None if no generation is in
+        flight."""
         self._join_deadline_ms = NEVER
         self._sync_deadline_ms = NEVER
         self._is_first = False
@@ -300,9 +302,8 @@ class Group:
         self._reply(event.token, result)
 
     def _wait_for_join(self, member: Member, token: int) -> None:
-        """Hold a join until the rebalance completes; answer the member's earlier join, if one
-        waits.
-        """
+        """Hold a join until the rebalance completes. If an earlier join of the member waits, answer
+        it now."""
         self._answer_waiting(
             member, RebalanceInProgressError("a later JoinGroup replaces this one")
         )
@@ -388,9 +389,8 @@ class Group:
         self._wait_until(self._now_ms + wait_ms)
 
     def _written(self, generation: int) -> None:
-        """Start the generation with the members that wait now; members may have joined or left
-        during the write.
-        """
+        """Start the generation with the members that wait now. Members may have joined or left
+        during the write."""
         was_empty, self._written_empty = self._written_empty, None
         assert was_empty is not None and generation == self.generation + 1
         self.generation = generation
@@ -569,7 +569,8 @@ class Group:
         self._answer_waiting(member, error)
 
     def _after_removals(self, count_before: int) -> None:
-        """Continue after members may have been removed; there were ``count_before`` members.
+        """Continue after members may have been removed. Before, the group had ``count_before``
+        members.
 
         If a member was removed, rebalance. If a rebalance waits for members, check again whether
         all have joined.

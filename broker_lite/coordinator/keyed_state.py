@@ -38,9 +38,8 @@ COPY_RATIO = 4
 """A copy is due once the batches since the last copy have this many times the bytes of all live
 keys and values."""
 COPY_BATCHES = 40_000
-"""Number of batches since the last copy after which a copy is due; half the number of keys if that
-is more. A new leader loads about 150,000 batches a second, whatever their size.
-"""
+"""Number of batches since the last copy after which a copy is due. Half the number of keys counts
+instead if it is larger. A new leader loads about 150,000 batches a second, whatever their size."""
 _MARK = struct.Struct(">BQI")
 """Layout of ``begin`` and ``end``: kind, number of the copy, and count of copied keys (0 in
 ``begin``).
@@ -49,7 +48,8 @@ _BEGIN, _END = 1, 2
 
 
 class AppendState(NamedTuple):
-    """Append the batch with acks=all; report ``appended`` or ``refused`` with its number."""
+    """Append the batch with acks=all. Report the outcome with the batch's number to ``appended`` or
+    ``refused``."""
 
     number: int
     batch: bytearray
@@ -80,9 +80,8 @@ class _Upsert(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """An appended batch in flight. ``next_offset`` is set once the log has the batch; ``kind`` is
-    set for the batches of a copy.
-    """
+    """An appended batch in flight. ``next_offset`` is set once the log has the batch. ``kind`` is
+    set for the batches of a copy."""
 
     number: int
     upserts: list[_Upsert] = field(default_factory=list)
@@ -96,8 +95,8 @@ class _Batch:
 class _Copy:
     """A copy of the whole state that is being appended to the log.
 
-    ``left`` holds the keys that are still to be written. It is None until the record that begins
-    the copy is committed.
+    ``left`` holds the keys that must still be written. It is None until the record that begins the
+    copy is committed.
     """
 
     number: int
@@ -138,7 +137,7 @@ class KeyedState:
         self._last_copy = last_copy
         self._copy: _Copy | None = None
         self._is_copy_refused = False
-        """Whether the log refused a batch of the copy; the next commit allows another attempt."""
+        """Whether the log refused a batch of the copy. The next commit allows another attempt."""
 
     @property
     def is_copy_due(self) -> bool:
@@ -153,7 +152,7 @@ class KeyedState:
         return copy.left is not None and not copy.is_writing
 
     def put(self, token: int, key: bytes, value: bytes | None, flags: int = 0) -> None:
-        """Add an upsert to this turn's batch; value None deletes the key.
+        """Add an upsert to this turn's batch. A value of None deletes the key.
 
         Raise MessageTooLargeError above VALUE_BYTES_MAX.
         """
@@ -315,9 +314,8 @@ class KeyedState:
 
 
 class Replay:
-    """A load of the state from a log. Pass each batch to ``batch``, in order from the log's start;
-    then call ``state``.
-    """
+    """A load of the state from a log. Pass each batch to ``batch``, in order from the log's start.
+    Then call ``state``."""
 
     def __init__(self, log_start_offset: int) -> None:
         self._start = log_start_offset
@@ -330,8 +328,7 @@ class Replay:
         self._last_copy = 0
         self.delete_before: int | None = None
         """Offset of the last complete copy, if a former leader did not delete the records before
-        it; else None.
-        """
+        that copy; otherwise None."""
 
     def batch(self, buffer: memoryview, header: BatchHeader) -> None:
         """Apply the next batch of the log. Raises CorruptMessageError."""

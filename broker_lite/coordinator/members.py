@@ -53,9 +53,8 @@ class Member:
         return metadata_bytes(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return the member's metadata for that protocol; empty if the member does not support the
-        protocol.
-        """
+        """Return the member's metadata for a protocol. The result is empty if the member does not
+        support the protocol."""
         return next((row.metadata for row in self.protocols if row.name == protocol), b"")
 
 
@@ -79,15 +78,13 @@ class Roster:
 
     def __init__(self, former: Former) -> None:
         self.former = former if former.members else None
-        """Members of the generation that this coordinator took over; None once the next generation
-        has started.
-        """
+        """Members of the generation that this coordinator took over. None once the next generation
+        has started."""
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         """The member id of each static member, by instance id."""
         self.pending: dict[str, int] = {}
-        """Time in ms until which each assigned member id may be used for its first join, by member
-        id."""
+        """By assigned member id, the time in ms until which a first join may use it."""
         self.protocol_type = ""
         self.leader: str | None = None
         self.metadata_bytes = 0
@@ -114,15 +111,15 @@ class Roster:
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
-        """Return the member that a join updates, by member id; if the member id is empty, by
-        instance id.
-        """
+        """Return the member that a join updates: by member id, or by instance id if the member id
+        is empty."""
         if not member_id and instance_id is not None:
             member_id = self.static.get(instance_id, "")
         return self.members.get(member_id)
 
     def why_not(self, member_id: str, instance_id: str | None) -> LogbusError | None:
-        """Return the error for ids that belong to no current member; None if they do."""
+        """Return the error for ids that belong to no current member. Return None for a current
+        member."""
         if instance_id is not None and instance_id in self.static:
             if self.static[instance_id] != member_id:
                 return FencedInstanceIdError(
@@ -135,9 +132,8 @@ class Roster:
         return None
 
     def fits(self, protocol_type: str, protocols: Sequence[Protocol], own: Member | None) -> bool:
-        """Return whether all other members support one of these protocols; ``own`` is the joining
-        member.
-        """
+        """Return whether all other members support one of these protocols. ``own`` is the joining
+        member itself."""
         if not protocol_type or not protocols:
             return False
         others = len(self.members) - (own is not None)
@@ -185,7 +181,7 @@ class Roster:
         member.rebalance_timeout_ms = event.rebalance_timeout_ms
 
     def assign(self, assignments: Iterable[tuple[str, bytes]]) -> None:
-        """Set the assignments by member id; members without an assignment get an empty one."""
+        """Set the assignments by member id. Members without an assignment get an empty one."""
         assigned = dict(assignments)
         self.assigned_bytes = 0
         for row in self.members.values():
@@ -193,7 +189,7 @@ class Roster:
             self.assigned_bytes += len(row.assignment)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member another id; its position in the order stays."""
+        """Give a static member another id. Its position in the order stays."""
         assert member.instance_id is not None
         old = member.member_id
         self.members = {member_id if key == old else key: row for key, row in self.members.items()}
@@ -211,7 +207,7 @@ class Roster:
         return max((row.rebalance_timeout_ms for row in self.members.values()), default=0)
 
     def subscribed(self, protocol: str | None) -> frozenset[str] | None:
-        """Return the topics that members are subscribed to; None if that is unknown."""
+        """Return the topics that members are subscribed to; None if the topics are unknown."""
         if self.former is not None or (self.members and self.protocol_type != CONSUMER):
             return None
         found: set[str] = set()
@@ -223,9 +219,8 @@ class Roster:
         return frozenset(found)
 
     def leaves_unassigned(self, protocol: str | None, counts: Mapping[str, int]) -> bool:
-        """Return whether a partition of the group's topics has no assignment; ``counts`` holds the
-        partition count of each topic.
-        """
+        """Return whether a partition of the group's topics has no assignment. ``counts`` holds the
+        partition count of each topic."""
         topics = self.subscribed(protocol) if self.protocol_type == CONSUMER else None
         if not topics:
             return False
@@ -275,7 +270,8 @@ def choose_protocol(members: Sequence[Member]) -> str:
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Return the topics of a consumer's subscription; None if it cannot be decoded."""
+    """Return the topics of a consumer's subscription. Return None if the metadata cannot be
+    decoded."""
     reader = Reader(metadata)
     try:
         reader.i16()
@@ -285,7 +281,8 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
-    """Return why a consumer's metadata cannot be decoded; None if it can, or for other types.
+    """Return the reason why a consumer's metadata cannot be decoded. Return None if it can be
+    decoded, and for other protocol types.
 
     A Java consumer that leads the group fails on such metadata. The next leader fails too, until
     the group is empty.
@@ -314,7 +311,7 @@ def must_rejoin(protocol_type: str | None, metadata: bytes, assignment: bytes) -
 def is_same_subscription(protocol_type: str | None, before: bytes, now: bytes) -> bool:
     """Return whether the leader would compute the same assignment for both subscriptions.
 
-    For consumers only the topics count: a returning member owns fewer partitions, which must not
+    For consumers only the topics count. A returning member owns fewer partitions, which must not
     cause a rebalance.
     """
     if before == now:

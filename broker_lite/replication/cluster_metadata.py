@@ -22,8 +22,8 @@ from broker_lite.model import (
 class ClusterMetadata:
     """The metadata from which the controller decides.
 
-    ``brokers`` are all registered brokers. ``suspects``: by broker id, the broker epoch of each
-    process that is probably dead. ``live`` and ``suspected`` divide ``brokers`` accordingly.
+    ``brokers`` are all registered brokers. ``suspects`` has the broker epoch of each process that
+    is probably dead, by broker id. ``live`` and ``suspected`` divide ``brokers`` accordingly.
     """
 
     controller_epoch: int
@@ -35,7 +35,7 @@ class ClusterMetadata:
     live: Mapping[int, BrokerView] = field(default_factory=dict)
     suspected: Mapping[int, BrokerView] = field(default_factory=dict)
     placed_count: int = 0
-    """Number of partitions placed so far; selects the first broker of the next topic."""
+    """Number of partitions placed so far. It selects the first broker of the next topic."""
 
     def set_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
         """Set the registered brokers, and ``suspects``, the broker epochs of probably dead
@@ -53,7 +53,7 @@ class ClusterMetadata:
         }
 
     def topic(self, name: str) -> TopicView:
-        """Return the topic; raise UnknownTopicOrPartitionError if it does not exist."""
+        """Return the topic. Raises UnknownTopicOrPartitionError if it does not exist."""
         found = self.topics.get(name)
         if found is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
@@ -74,7 +74,7 @@ class ClusterMetadata:
         raise UnknownTopicOrPartitionError(f"there is no topic {name_or_id!r}")
 
     def partition(self, key: TopicPartition) -> PartitionView:
-        """Return the partition; raise UnknownTopicOrPartitionError if it does not exist."""
+        """Return the partition. Raises UnknownTopicOrPartitionError if it does not exist."""
         topic = self.topic(key.topic)
         if not 0 <= key.partition < len(topic.partitions):
             raise UnknownTopicOrPartitionError(
@@ -96,9 +96,8 @@ class ClusterMetadata:
         ]
 
     def adopt(self, changes: Iterable[StateChange]) -> list[TopicPartition]:
-        """Apply states read from ZooKeeper; return the partitions whose state is newer
-        than before.
-        """
+        """Apply states that were read from ZooKeeper. Return the partitions whose state is newer
+        than before."""
         newer: dict[str, dict[int, LeaderAndIsr]] = {}
         for change in changes:
             topic = self.topics.get(change.topic)

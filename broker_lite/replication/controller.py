@@ -67,8 +67,9 @@ Keys = Iterable[TopicPartition]
 class _Decided(NamedTuple):
     """The decisions for some partitions.
 
-    ``states``: new states. ``moved``: by topic and partition number, partitions whose reassignment
-    is complete. ``reasons``: by the text of a warning, the partitions concerned.
+    - ``states``: the new states, by partition
+    - ``moved``: the partitions whose reassignment is complete, by topic and partition number
+    - ``reasons``: the partitions concerned, by the text of a warning
     """
 
     states: dict[TopicPartition, LeaderAndIsr]
@@ -79,8 +80,8 @@ class _Decided(NamedTuple):
 class Controller:
     """The state machine of the controller. Its first event must be Loaded.
 
-    ``rebalance_ms``: time in sync after which leadership returns to the preferred replica; -1:
-    never.
+    ``rebalance_ms`` is the time that a preferred replica must be in sync before it becomes leader
+    again. -1 means that it never does so by itself.
     """
 
     def __init__(self, rebalance_ms: int = -1) -> None:
@@ -94,7 +95,7 @@ class Controller:
 
     @property
     def due_ms(self) -> int | None:
-        """The time at which the next Tick is due; None if no Tick is due."""
+        """The time (ms) at which the next Tick is due; None without a due time."""
         if not self._unpreferred:
             return None
         return min(self._unpreferred.values()) + self._rebalance_ms

@@ -32,7 +32,7 @@ class WritePartitions(NamedTuple):
 class WriteAssignment(NamedTuple):
     """Set the topic's assignment and, in the same write, the partition states in ``states``.
 
-    ``topic`` holds all partitions of the topic, also the unchanged ones.
+    ``topic`` holds all partitions of the topic, including unchanged ones.
     """
 
     topic: TopicView
@@ -54,7 +54,8 @@ class WriteConfig(NamedTuple):
 
 
 class WriteStates(NamedTuple):
-    """Set the states of partitions. The write fails if the znode version of any has changed."""
+    """Set the states of partitions. The write fails if the znode of any partition has another
+    version."""
 
     changes: tuple[StateChange, ...]
 
@@ -74,7 +75,8 @@ class RemoveDisks(NamedTuple):
 class Answer(NamedTuple):
     """The result of a request: an error, the topic, or an outcome for each partition.
 
-    ``topic`` is the topic as written; with ``validate_only``, as it would be written.
+    ``topic`` is the topic after the write. With ``validate_only``, it is the topic that a write
+    would make.
     """
 
     token: int
@@ -84,7 +86,7 @@ class Answer(NamedTuple):
 
 
 class Warn(NamedTuple):
-    """A warning for the broker's log."""
+    """Write a warning to the broker's log."""
 
     text: str
 

@@ -1,6 +1,7 @@
 """The inputs of ``controller.Controller.step``.
 
-Each request carries a token, chosen by the shell and never reused, and gets one ``Answer``.
+Each request carries a token, which the shell chooses and never reuses. Each request gets one
+``Answer``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from broker_lite.replication.controller_effects import Write
 class Loaded(NamedTuple):
     """This broker became controller in ``controller_epoch``, or has read all metadata again.
 
-    ``known``: the ids of all brokers that ever registered and were not retired. ``suspects``: by
-    broker id, the broker epoch of each registered process that is probably dead.
+    ``known`` has the ids of all brokers that ever registered and were not retired. ``suspects`` has
+    the broker epoch of each registered process that is probably dead, by broker id.
     """
 
     controller_epoch: int
@@ -63,7 +64,7 @@ class WriteRefused(NamedTuple):
 
 
 class ControllerTick(NamedTuple):
-    """``Controller.due_ms`` has passed."""
+    """The time ``Controller.due_ms`` has passed."""
 
 
 class TopicCreationRequested(NamedTuple):
@@ -91,9 +92,8 @@ class TopicDeletionRequested(NamedTuple):
 
 
 class PartitionsRequested(NamedTuple):
-    """Add partitions. ``partition_count`` is the new total; ``assignment`` covers only the added
-    partitions.
-    """
+    """Add partitions to a topic. ``partition_count`` is the new total. ``assignment`` covers only
+    the added partitions."""
 
     token: int
     name: str
@@ -103,7 +103,7 @@ class PartitionsRequested(NamedTuple):
 
 
 class ConfigChangeRequested(NamedTuple):
-    """Change topic settings: a text sets the value, None removes the setting."""
+    """Change topic settings. A text sets the value, and None removes the setting."""
 
     token: int
     name: str
@@ -112,7 +112,7 @@ class ConfigChangeRequested(NamedTuple):
 
 
 class ReassignmentRequested(NamedTuple):
-    """Move partitions to new replicas, preferred leader first; None cancels a reassignment."""
+    """Move partitions to new replicas, the preferred leader first. None cancels a reassignment."""
 
     token: int
     targets: Mapping[TopicPartition, Sequence[int] | None]
@@ -120,7 +120,7 @@ class ReassignmentRequested(NamedTuple):
 
 
 class ElectionRequested(NamedTuple):
-    """Elect the preferred leaders of partitions; None: of all partitions.
+    """Elect the preferred leaders of these partitions. None means all partitions.
 
     With ``unclean``, elect leaders that may lack records for partitions without a leader.
     """

@@ -19,7 +19,7 @@ NAMES_PER_WARNING_MAX = 5
 def state_writes(
     metadata: ClusterMetadata, states: Mapping[TopicPartition, LeaderAndIsr]
 ) -> list[WriteStates]:
-    """Return writes of these states, ``STATES_PER_WRITE_MAX`` at most in each."""
+    """Return the writes of these states. Each write has at most ``STATES_PER_WRITE_MAX``."""
     changes = [metadata.change(key, state) for key, state in states.items()]
     return [
         WriteStates(tuple(changes[at : at + STATES_PER_WRITE_MAX]))
@@ -42,9 +42,8 @@ def assignment_write(
 
 
 def with_versions(write: WriteAssignment) -> TopicView:
-    """Return the topic as stored in ZooKeeper after the write: the version of changed states is one
-    higher.
-    """
+    """Return the topic as ZooKeeper stores it after the write. The version of each changed state is
+    one higher."""
     written = {change.partition: change.state for change in as_written(write.states)}
     partitions = tuple(
         dataclasses.replace(view, state=written.get(view.partition, view.state))

@@ -18,11 +18,11 @@ from broker_lite.replication.events import Appended
 
 
 class StopFetching(NamedTuple):
-    """Cancel the fetch of the last FetchFrom, and drop its answer."""
+    """Cancel the fetch of the last FetchFrom, and ignore its answer."""
 
 
 class Truncate(NamedTuple):
-    """Truncate the log to ``offset``, synced; answer with Truncated.
+    """Truncate the log to ``offset`` and sync it. Answer with Truncated.
 
     ``offset`` lies below the high watermark only for a damaged batch or after an unclean election.
     The shell then logs an error.
@@ -32,19 +32,20 @@ class Truncate(NamedTuple):
 
 
 class StartAt(NamedTuple):
-    """Delete every batch and restart the log at ``offset``, synced; answer with Truncated."""
+    """Delete every batch, restart the log at ``offset``, and sync it. Answer with Truncated."""
 
     offset: int
 
 
 class StartEpoch(NamedTuple):
-    """Write (leader_epoch, log end) to the epoch file, synced; answer with EpochStarted."""
+    """Write an entry (leader_epoch, log end) to the epoch file, and sync it. Answer with
+    EpochStarted."""
 
     leader_epoch: int
 
 
 class Append(NamedTuple):
-    """Append the payload in this leader epoch; answer with Appended or AppendFailed."""
+    """Append the payload in this leader epoch. Answer with Appended or AppendFailed."""
 
     token: int
     payload: Any
@@ -52,9 +53,10 @@ class Append(NamedTuple):
 
 
 class AppendFetched(NamedTuple):
-    """Append the leader's batches unchanged; answer with FetchedAppended or FetchedAppendFailed.
+    """Append the leader's batches unchanged. Answer with FetchedAppended or FetchedAppendFailed.
 
-    Leave out batches of an epoch newer than ``leader_epoch``: they come from a later leader.
+    Leave out batches of an epoch newer than ``leader_epoch``, because they come from a later
+    leader.
     """
 
     payload: Any
@@ -62,7 +64,7 @@ class AppendFetched(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """Flush the log after the appends before this effect; answer with Synced or StorageFailed.
+    """Flush the log after the appends before this effect. Answer with Synced or StorageFailed.
 
     One flush serves all queued Syncs (group commit).
     """
@@ -80,20 +82,21 @@ class ProposeIsr(NamedTuple):
 
 
 class HighWatermark(NamedTuple):
-    """The new high watermark: wake fetches that wait for committed records below ``offset``."""
+    """The high watermark is now ``offset``. Wake fetches that wait for committed records
+    below it."""
 
     offset: int
 
 
 class RaiseStart(NamedTuple):
-    """Delete the records below ``offset``, the start of the leader's log. This effect has no
-    answer."""
+    """Delete the records below ``offset``, the start of the leader's log. The shell does not answer
+    this effect."""
 
     offset: int
 
 
 class FetchFrom(NamedTuple):
-    """Fetch from the leader; answer with Fetched, FetchDiverged or FetchOutOfRange.
+    """Fetch from the leader. Answer with Fetched, FetchDiverged or FetchOutOfRange.
 
     Replaces the previous FetchFrom. The shell retries errors with a backoff until StopFetching. The
     backoff is short after UNKNOWN_LEADER_EPOCH, because the leader will soon receive its epoch.
@@ -106,7 +109,8 @@ class FetchFrom(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Answer a produce request with ``appended`` or ``error``. A request with acks=0 gets none."""
+    """Answer a produce request with ``appended`` or ``error``. A request with acks=0 gets
+    no Reply."""
 
     token: int
     appended: Appended | None = None
@@ -114,7 +118,7 @@ class Reply(NamedTuple):
 
 
 class AnswerFollower(NamedTuple):
-    """Answer a FollowerFetched with an error, or with the diverging end and no records.
+    """Answer a FollowerFetched with an error, or with ``diverging`` and no records.
 
     If both are None, answer with the records from the fetch offset to the log's end, flushed or
     not, once records exist. Every answer carries the high watermark and the log's start.

@@ -70,10 +70,10 @@ def elect(
 
     Every change of leader begins a new leader epoch.
 
-    ``suspected``: registered brokers that are probably dead. They leave the ISR too, unless it
-    would have fewer than ``min_insync`` members. In such an ISR no produce request is acknowledged,
-    so a suspected member has all acknowledged records and may lead if the suspicion is wrong. Full
-    brokers stay in such an ISR for the same reason.
+    ``suspected`` has the registered brokers that are probably dead. They leave the ISR too, unless
+    it would have fewer than ``min_insync`` members. In such an ISR no produce request is
+    acknowledged, so a suspected member has all acknowledged records and may lead if the suspicion
+    is wrong. Full brokers stay in such an ISR for the same reason.
     """
     members = tuple(r for r in state.isr if _is_live(r, live) and r.broker_id in replicas)
     lasting = tuple(r for r in members if not live[r.broker_id].draining)
@@ -98,9 +98,8 @@ def elect(
 def elect_preferred(
     state: LeaderAndIsr, preferred: int, live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state with the preferred replica as leader; None if it leads already or cannot
-    lead.
-    """
+    """Return the state with the preferred replica as leader. Return None if it leads already or
+    cannot lead."""
     broker = live.get(preferred)
     if broker is None or not broker.takes_records or not has_live_leader(state, live):
         return None
@@ -116,7 +115,7 @@ def elect_unclean(
     registered: Live,
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """Return the state with an out-of-sync replica as leader; records that this replica lacks are
+    """Return the state with an out-of-sync replica as leader. Records that this replica lacks are
     lost.
 
     Return None if a member of the ISR is ``registered``, even if suspected: a wrong suspicion may
@@ -163,12 +162,13 @@ def without_leader(
 def withdrawn(
     state: LeaderAndIsr, replicas: Sequence[int], own: ReplicaId, live: Live
 ) -> LeaderAndIsr | None:
-    """Return the state without this replica, which lacks flushed records; None if it must stay.
+    """Return the state without this replica, which lacks flushed records. Return None if it must
+    stay in the ISR.
 
     It must stay if it is the only member of the ISR, or if it leads and no other member is live. A
-    replica whose broker is not registered may leave without a live successor: the other members
-    keep all records. Always begins a new leader epoch, because in the current one the leader may
-    have counted the records that are missing.
+    replica whose broker is not registered may leave without a live successor, because the other
+    members keep all records. Always begins a new leader epoch, because in the current epoch the
+    leader may have counted the records that are missing.
     """
     others = tuple(replica for replica in state.isr if replica != own)
     if own not in state.isr or not others:
@@ -198,9 +198,8 @@ def can_leave_isr(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
 
 
 def leaderless_reason(state: LeaderAndIsr, replicas: Sequence[int], live: Live) -> str | None:
-    """Return why the partition has no leader, for a log message; None if it has a leader or an
-    election is due.
-    """
+    """Return the reason, for a log message, why the partition has no leader. Return None if it has
+    a leader or an election is due."""
     if has_live_leader(state, live):
         return None
     parts = []

@@ -1,8 +1,8 @@
 """The inputs of ``partition.Partition.step``.
 
 The shell is ``server/partitions/replica_manager.py``, or the simulator in tests. It creates the
-events on one thread, in the order in which they occur. The shell chooses the tokens and never
-reuses one. Answers of the disk arrive in the order of the disk's queue.
+events on one thread, in the order in which they occur. It chooses the tokens of requests and never
+reuses a token. Answers of the disk arrive in the order of the disk's queue.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class ReplicaLimits(NamedTuple):
 class LeaderAndIsrChanged(NamedTuple):
     """The partition state in the metadata. A repeated or older state has no effect.
 
-    ``broker_epochs``: the broker epochs of all registrations of this process. An election of an
-    earlier process of this broker does not count; the controller elects again in a higher leader
-    epoch, so that no two processes lead in one epoch. ``replicas``: the assigned brokers. Only they
-    and members of the ISR may fetch as followers.
+    ``broker_epochs`` has the broker epochs of all registrations of this process. An election of an
+    earlier process of this broker does not count. The controller then elects again in a higher
+    leader epoch, so that no two processes lead in one epoch. ``replicas`` has the assigned brokers.
+    Only these brokers and members of the ISR may fetch as followers.
     """
 
     state: LeaderAndIsr
@@ -47,8 +47,11 @@ class LimitsChanged(NamedTuple):
 
 
 class AppendRequested(NamedTuple):
-    """A client's produce request for this partition. ``payload`` is the batch for the log, opaque
-    here; ``record_count`` is its number of records."""
+    """A client's produce request for this partition.
+
+    ``payload`` is the batch for the log, which the state machine does not read. ``record_count`` is
+    its number of records.
+    """
 
     token: int
     acks: int
@@ -65,10 +68,10 @@ class EpochStarted(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Append is complete. ``errors``: for a batch of markers, the error of each marker, or None.
+    """Append is complete. For a batch of markers, ``errors`` has the error of each marker, or None.
 
     A duplicate carries the offsets of the first append. Its base offset is -1 if the producer state
-    no longer has it.
+    no longer has that append.
     """
 
     token: int
@@ -112,23 +115,24 @@ class FollowerFetched(NamedTuple):
     leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
-    """The newest epoch of the follower's log; -1 if the log is empty."""
+    """The newest leader epoch of the follower's log; -1 for an empty log."""
     epoch_end: OffsetAndEpoch | None
-    """In the leader's log, the end offset of ``last_fetched_epoch``, or of the newest earlier epoch
+    """The end offset, in the leader's log, of ``last_fetched_epoch`` or of the newest earlier epoch
     (``LeaderEpochs.end_offset_for``)."""
     log_start_offset: int
     """The leader's log start offset."""
     follower_start: int
     """The follower's log start offset, from the request."""
     may_join: bool = True
-    """False while the follower's broker is draining: it then may not join the ISR."""
+    """Whether the follower may join the ISR. It may not while its broker is draining."""
 
 
 class Fetched(NamedTuple):
-    """The leader's answer to FetchFrom; ``leader_epoch`` and ``fetch_offset`` repeat the request's.
+    """The leader's answer to FetchFrom. ``leader_epoch`` and ``fetch_offset`` repeat the fields of
+    FetchFrom.
 
     ``payload`` goes to AppendFetched unchanged, and is None without records. The other two fields
-    are the leader's offsets. Error answers are not events: the shell retries them.
+    are the leader's offsets. Error answers are not events, because the shell retries them.
     """
 
     leader_epoch: int
@@ -139,7 +143,7 @@ class Fetched(NamedTuple):
 
 
 class FetchDiverged(NamedTuple):
-    """The follower's log diverges from the leader's before ``fetch_offset``.
+    """The follower's log diverges from the leader's log before ``fetch_offset``.
 
     The first three fields repeat those of FetchFrom. They identify a repeated answer, which must
     not truncate batches fetched since.
@@ -149,16 +153,15 @@ class FetchDiverged(NamedTuple):
     fetch_offset: int
     last_fetched_epoch: int
     leader_end: OffsetAndEpoch
-    """The end offset of the follower's last epoch in the leader's log, or of the leader's newest
-    earlier epoch.
-    """
+    """The end offset, in the leader's log, of the follower's last epoch or of the leader's newest
+    earlier epoch."""
     own_end: OffsetAndEpoch | None
-    """In the follower's log, the end offset of ``leader_end.leader_epoch``, or of the newest
+    """The end offset, in the follower's log, of ``leader_end.leader_epoch`` or of the newest
     earlier epoch (``LeaderEpochs.end_offset_for``)."""
 
 
 class FetchOutOfRange(NamedTuple):
-    """The leader answered OFFSET_OUT_OF_RANGE; its log begins at ``leader_log_start``."""
+    """The leader answered OFFSET_OUT_OF_RANGE. Its log begins at ``leader_log_start``."""
 
     leader_epoch: int
     fetch_offset: int
@@ -166,7 +169,8 @@ class FetchOutOfRange(NamedTuple):
 
 
 class FetchedAppended(NamedTuple):
-    """AppendFetched is complete. ``last_epoch`` is ``log.leader_epochs.latest``."""
+    """AppendFetched is complete. ``last_epoch`` is the newest epoch of the log
+    (``log.leader_epochs.latest``)."""
 
     next_offset: int
     last_epoch: int
@@ -188,13 +192,13 @@ class Truncated(NamedTuple):
 
 
 class IsrWritten(NamedTuple):
-    """ProposeIsr is complete; ``state`` carries its new version."""
+    """ProposeIsr is complete. ``state`` carries the new znode version."""
 
     state: LeaderAndIsr
 
 
 class IsrRefused(NamedTuple):
-    """ProposeIsr failed or its result is unknown; ``state`` is the proposed state."""
+    """ProposeIsr failed, or its result is unknown. ``state`` is the proposed state."""
 
     state: LeaderAndIsr
 
@@ -202,7 +206,7 @@ class IsrRefused(NamedTuple):
 class CorruptionFound(NamedTuple):
     """The flushed batch at ``offset`` is damaged.
 
-    The replica leaves the ISR; a leader also resigns. The replica then truncates its log to
+    The replica leaves the ISR, and a leader also resigns. The replica then truncates its log to
     ``offset`` and fetches again. A replica that is alone in the ISR does nothing. The shell may
     repeat the event.
     """
@@ -218,7 +222,7 @@ class Closed(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A periodic event: check due flushes, lagging followers and retries.
+    """A periodic event, on which the replica checks due flushes, lagging followers and retries.
 
     The shell sends it to every replica about once a second, and every 100 ms if ``flush_messages``
     is above 1.

@@ -2,9 +2,9 @@
 
 A follower's fetch offset therefore equals its flushed end. When the logs diverge, the follower
 truncates by leader epoch, never to the high watermark. Within one leader epoch the leader may have
-counted every record that the follower fetched. A follower with a damaged log therefore first leaves
-the ISR in a new leader epoch, and truncates before its first fetch in that epoch. ``partition``
-calls this module on its own thread.
+counted every record that the follower fetched. So a follower with a damaged log first leaves the
+ISR in a new leader epoch, and truncates before its first fetch in that epoch. ``partition`` calls
+this module on its own thread.
 """
 
 from __future__ import annotations
@@ -49,17 +49,16 @@ class Follower:
     an earlier one.
     """
     in_flight: FetchFrom | None = None
-    """The FetchFrom effect that has no answer yet; None if there is none."""
+    """The FetchFrom effect that has no answer yet, or None."""
     leader_high_watermark: int = 0
     leader_start: int = 0
     raised_start: int = 0
     """The highest ``offset`` of all RaiseStart effects so far."""
     proposal: LeaderAndIsr | None = None
-    """The state without this replica and in a new epoch, while the write of that state is in
-    flight; else None.
-    """
+    """The state without this replica in a new epoch, while the write of that state is in flight.
+    None without such a write."""
     paused: bool = False
-    """Whether an operation failed; the next Tick retries it."""
+    """Whether an operation failed. The next Tick retries it."""
 
     def begin(self) -> list[Effect]:
         """Begin the role. Return a Sync first if disk operations of an earlier role are not
@@ -98,7 +97,7 @@ class Follower:
         return Truncate(offset)
 
     def stop(self) -> list[Effect]:
-        """End the follower role: cancel the fetch in flight, if there is one."""
+        """End the follower role. Cancel a fetch in flight."""
         return [] if self.in_flight is None else [StopFetching()]
 
     # Methods that handle the leader's answers.
@@ -149,9 +148,8 @@ class Follower:
         return [self._truncate(offset)]
 
     def out_of_range(self, event: FetchOutOfRange) -> list[Effect]:
-        """Restart the log at the leader's log start offset if that is beyond this log's end; else
-        pause.
-        """
+        """Restart the log at the leader's log start offset if that is beyond this log's end.
+        Otherwise pause until the next Tick."""
         if self._is_stale(event):
             return []
         if event.leader_log_start <= self.log.log_end_offset:
@@ -164,14 +162,14 @@ class Follower:
     # Methods that handle the disk's answers.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
-        """Handle an append of fetched batches: fetch again, or pause if it appended no batch."""
+        """Handle an append of fetched batches: fetch again, or pause if no batch was appended."""
         # Pause if no batch was appended, because fetching again at once could loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)
         return self.resume()
 
     def failed(self) -> list[Effect]:
-        """Handle a failed append of fetched batches."""
+        """Handle a failed append of fetched batches: pause until the next Tick."""
         self.paused = True
         return []
 

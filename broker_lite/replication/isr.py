@@ -54,9 +54,8 @@ IsrState = CommittedIsr | PendingExpandIsr | PendingShrinkIsr
 
 
 def is_enough(isr: IsrState, min_insync_replicas: int) -> bool:
-    """Return whether the committed ISR is large enough for acks=all; a proposed ISR
-    does not count.
-    """
+    """Return whether the committed ISR is large enough for acks=all. A proposed ISR does
+    not count."""
     return len(isr.replicas) >= min_insync_replicas
 
 

@@ -57,7 +57,7 @@ NEVER_MS = -(1 << 62)
 
 @dataclass(slots=True)
 class CaughtUp:
-    """The last time, ``at_ms``, at which a follower had every record of the leader."""
+    """The time ``at_ms`` at which a follower last had every record of the leader."""
 
     at_ms: int
     fetched_ms: int
@@ -81,7 +81,7 @@ class Leader:
     """Flushed ends of the other replicas, from their fetches in this epoch."""
     caught_up: dict[ReplicaId, CaughtUp] = field(default_factory=dict)
     proposal: LeaderAndIsr | None = None
-    """The state with the ISR change that is in flight or will be retried; else None."""
+    """The state with an ISR change that is in flight or waits for its retry; otherwise None."""
     refused_ms: int | None = None
     """Time in ms at which the last ISR change was refused."""
     is_refused: bool = False
@@ -134,9 +134,9 @@ class Leader:
     # Methods that handle appends.
 
     def requested(self, now_ms: int, event: AppendRequested) -> list[Effect]:
-        """Append a produce request; refuse acks=all while the ISR is too small.
+        """Append the batch of a produce request. Refuse acks=all while the ISR is too small.
 
-        Adds a Sync if ``flush.messages`` or ``flush.ms`` requires one at once.
+        Adds a Sync if ``flush.messages`` or ``flush.ms`` requires a flush at once.
         """
         if event.acks == ACKS_ALL and not self.is_enough:
             error = NotEnoughReplicasError(
@@ -157,8 +157,8 @@ class Leader:
         return [append, Sync()]
 
     def appended(self, event: Appended) -> list[Effect]:
-        """Handle an append. Answer a request with acks=1; hold a request with acks=all until the
-        high watermark has passed the batch."""
+        """Handle a completed append. Answer a request with acks=1. Hold a request with acks=all
+        until the high watermark has passed the batch."""
         acks = self.appending.pop(event.token, ACKS_NONE)
         if acks == ACKS_NONE:
             return []
@@ -175,7 +175,7 @@ class Leader:
         return [] if acks == ACKS_NONE else [Reply(event.token, error=event.error)]
 
     def fail_pending(self, error: LogbusError) -> list[Effect]:
-        """Answer every pending produce request with ``error``, each once."""
+        """Answer every pending produce request with ``error``, and each only once."""
         tokens = [appended.token for appended in self.waiting]
         tokens += [token for token, acks in self.appending.items() if acks != ACKS_NONE]
         self.waiting.clear()
@@ -185,7 +185,7 @@ class Leader:
     # Methods that advance the high watermark.
 
     def advance(self) -> list[Effect]:
-        """Advance the high watermark after a change of ends, ISR or limits."""
+        """Advance the high watermark after a change of flushed ends, ISR or limits."""
         if self.epoch_start_offset is None:
             return []
         if not self.is_enough:
@@ -209,9 +209,8 @@ class Leader:
         return effects
 
     def _fail_waiting(self) -> list[Effect]:
-        """Fail pending acks=all requests: the ISR is too small for the high watermark
-        to advance.
-        """
+        """Fail pending acks=all requests, because the ISR is too small for the high watermark to
+        advance."""
         error = NotEnoughReplicasAfterAppendError()
         effects: list[Effect] = [Reply(appended.token, error=error) for appended in self.waiting]
         self.waiting.clear()
@@ -220,7 +219,7 @@ class Leader:
     # Methods that handle followers' fetches.
 
     def fetched(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
-        """Handle a follower's fetch in this epoch; the last effect is its AnswerFollower."""
+        """Handle a follower's fetch in this epoch. The last effect is its AnswerFollower."""
         if (error := self._fetch_error(event)) is not None:
             return [AnswerFollower(error)]
         if (diverging := self._diverging(event)) is not None:
@@ -250,7 +249,8 @@ class Leader:
         return None
 
     def _diverging(self, event: FollowerFetched) -> OffsetAndEpoch | None:
-        """Return the end of the common part, if the logs diverge before ``fetch_offset``."""
+        """Return the end offset of the logs' common part if they diverge before ``fetch_offset``,
+        else None."""
         end = event.epoch_end
         if event.last_fetched_epoch == NO_EPOCH:
             if event.fetch_offset <= self.log.log_end_offset:
@@ -299,7 +299,8 @@ class Leader:
         return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Return effects that are due by time: a flush, a shrink of the ISR, a retried proposal."""
+        """Return the effects that are due by time: a flush, a shrink of the ISR, a retried
+        proposal."""
         effects: list[Effect] = []
         if self.unflushed_count and now_ms - self.unflushed_since_ms >= self.limits.flush_ms:
             self.unflushed_count = 0
@@ -338,9 +339,8 @@ class Leader:
         return known is not None and now_ms - known.at_ms <= self.limits.replica_lag_ms
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return the longest time since an in-sync follower was caught up; 0 if all are
-        caught up.
-        """
+        """Return the longest time (ms) since an in-sync follower was caught up; 0 if all are caught
+        up."""
         return max(
             (
                 now_ms - self.caught_up[replica].at_ms

@@ -16,7 +16,7 @@ from broker_lite.replication.events import Truncated
 class LocalLog:
     """Offsets of the local log: ``high_watermark`` <= ``flushed_end`` <= ``log_end_offset``.
 
-    All three are exclusive ends.
+    All three are exclusive end offsets.
     """
 
     key: PartitionKey
@@ -29,14 +29,14 @@ class LocalLog:
     writes_in_flight: int = 0
     """Number of Append, AppendFetched, Truncate and StartAt effects without an answer."""
     damaged_from: int | None = None
-    """First offset of a damaged batch that was flushed; None if there is none. The replica does
-    not trust its log from this offset on."""
+    """First offset of a damaged batch that was flushed, or None. The replica does not trust its log
+    from this offset on."""
     starting_at: int | None = None
-    """Offset of the StartAt effect in flight; None if there is none."""
+    """Offset of the StartAt effect in flight, or None."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether no write is in flight and everything written is on disk."""
+        """Whether no write is in flight and all written bytes are on disk."""
         return self.writes_in_flight == 0 and self.flushed_end == self.log_end_offset
 
     def written(self, next_offset: int) -> None:
@@ -46,7 +46,7 @@ class LocalLog:
             self.log_end_offset = next_offset
 
     def synced(self, flushed_end: int) -> bool:
-        """Record a flushed end; return whether it is higher than before."""
+        """Record a flushed end offset. Return whether it is higher than before."""
         if flushed_end <= self.flushed_end:
             return False
         self.flushed_end = flushed_end

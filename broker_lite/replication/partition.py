@@ -2,7 +2,7 @@
 
 Its shell, ``server/partitions/replica_manager.py`` or the simulator, calls ``step(now_ms, event)``
 on one thread and carries out the returned effects. The machine has no file, socket or clock. This
-module changes the roles; ``leader`` and ``follower`` implement them. README.md has the state
+module changes the roles, which ``leader`` and ``follower`` implement. README.md has the state
 diagram, the invariants and the order of effects.
 """
 
@@ -54,7 +54,7 @@ from broker_lite.replication.local_log import LocalLog
 
 @dataclass(slots=True)
 class Offline:
-    """The role of a replica that serves no requests and answers them with ``error``.
+    """The role of a replica that serves no requests. It answers requests with ``error``.
 
     A replica is offline before its first metadata, after a storage failure, and after Closed.
     """
@@ -157,7 +157,7 @@ class Partition:
 
     @property
     def leader_epoch(self) -> int:
-        """The highest leader epoch in the metadata so far; -1 before the first."""
+        """The highest leader epoch in the metadata so far; -1 before the first metadata."""
         return NO_EPOCH if isinstance(self.role, Offline) else self.role.state.leader_epoch
 
     @property
@@ -167,10 +167,10 @@ class Partition:
         return len(role.appending) + len(role.waiting) if isinstance(role, Leader) else 0
 
     def check_leader(self, leader_epoch: int = NO_EPOCH) -> None:
-        """Raise the error for a fetch or ListOffsets request, unless this replica can answer it.
+        """Raise an error unless this replica can answer a fetch or ListOffsets request.
 
-        ``leader_epoch`` is the client's; -1 skips its check. Raises NotLeaderError,
-        FencedLeaderEpochError, UnknownLeaderEpochError, StorageError.
+        ``leader_epoch`` is the epoch in the client's request; -1 skips its check. Raises
+        NotLeaderError, FencedLeaderEpochError, UnknownLeaderEpochError, StorageError.
         """
         role = self.role
         if isinstance(role, Offline):
@@ -266,9 +266,9 @@ class Partition:
         return self.role.resume() if isinstance(self.role, Follower) else []
 
     def _fetch_answered(self, event: Event) -> list[Effect]:
-        """Handle an answer of the leader, or of the disk to fetched batches.
+        """Handle the leader's answer to a fetch, or the disk's answer about fetched batches.
 
-        After a change of role, it updates only ``log``.
+        After a change of role, the answer only updates ``log``.
         """
         role = self.role if isinstance(self.role, Follower) else None
         match event:

@@ -30,7 +30,7 @@ def place(
 ) -> list[tuple[int, ...]]:
     """Return the broker ids of the replicas of ``count`` partitions, preferred leaders first.
 
-    ``first``: the number of partitions placed before, which selects the first leader. Raises
+    ``first`` is the number of partitions placed before. It selects the first leader. Raises
     BrokerNotAvailableError, InvalidReplicationFactorError.
     """
     brokers = [broker for broker in live.values() if not broker.draining]
@@ -56,9 +56,8 @@ def sorted_brokers(brokers: Sequence[BrokerView]) -> list[BrokerView]:
 
 
 def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
-    """Return (broker, rack) pairs that alternate between racks. Without racks, each broker counts
-    as a rack.
-    """
+    """Return (broker, rack) pairs in an order that alternates between racks. Without racks, each
+    broker counts as a rack."""
     ordered = sorted_brokers(brokers)
     if any(broker.rack is None for broker in ordered):
         return [(broker.broker_id, str(broker.broker_id)) for broker in ordered]
@@ -74,7 +73,7 @@ def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
 
 
 def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ...]:
-    """Return the replicas of the ``number``-th partition ever placed."""
+    """Return the replicas of the ``number``-th partition that was ever placed."""
     size = len(ring)
     leader, rack = ring[number % size]
     chosen, racks = [leader], {rack}

@@ -54,9 +54,8 @@ def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) ->
 
 
 def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionView | None:
-    """Return the partition with only its target replicas; None unless all of them are in sync and
-    live.
-    """
+    """Return the partition with only its target replicas. Return None unless all of them are in
+    sync and live."""
     if not view.adding and not view.removing:
         return None
     target = view.target
@@ -70,7 +69,7 @@ def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionV
 
 
 def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
-    """Return the partition with an ISR and a leader among its present replicas."""
+    """Return the partition with an ISR and a leader that belong to its present replicas."""
     state = _restricted_to(view.state, view.replicas, live, controller_epoch)
     if state is None:
         raise InvalidReplicaAssignmentError(
@@ -83,9 +82,8 @@ def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> P
 def _restricted_to(
     state: LeaderAndIsr, replicas: Sequence[int], live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state with an ISR of these brokers only, led by one of them; None if the ISR would
-    be empty.
-    """
+    """Return the state with an ISR of these brokers only, led by one of them. Return None if the
+    ISR would be empty."""
     isr = tuple(replica for replica in state.isr if replica.broker_id in replicas)
     if not isr:
         return None

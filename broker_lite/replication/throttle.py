@@ -40,7 +40,7 @@ class Throttle:
         self._at_s: float | None = None
 
     def allowance(self, settings: Mapping[str, str], now_s: float) -> int:
-        """Return the bytes that may be sent now; UNLIMITED if the broker's settings have no
+        """Return the bytes that may be sent now. Return UNLIMITED if the broker's settings have no
         rate."""
         text = settings.get(self._setting)
         if text is None:

@@ -1,6 +1,6 @@
 """Validate requests about topics, and compute the topics that result from them.
 
-Each function returns the topic after the request; ``controller_requests`` returns the write.
+Each function returns the topic after the request. ``controller_requests`` returns the write.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ transactions.
 
 
 def create(metadata: ClusterMetadata, event: TopicCreationRequested) -> TopicView:
-    """Return the topic to create; raise the error of an invalid request."""
+    """Return the topic to create. Raises the error of an invalid request."""
     if not is_valid_name(event.name):
         raise InvalidTopicError(
             f"topic name {event.name[:60]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, "
@@ -75,7 +75,7 @@ def create(metadata: ClusterMetadata, event: TopicCreationRequested) -> TopicVie
 
 
 def to_delete(metadata: ClusterMetadata, event: TopicDeletionRequested) -> TopicView:
-    """Return the topic to delete; raise the error of an invalid request."""
+    """Return the topic to delete. Raises the error of an invalid request."""
     topic = metadata.topic_named(event.name_or_id)
     if topic.is_internal:
         raise InvalidTopicError(
@@ -85,7 +85,7 @@ def to_delete(metadata: ClusterMetadata, event: TopicDeletionRequested) -> Topic
 
 
 def add_partitions(metadata: ClusterMetadata, event: PartitionsRequested) -> TopicView:
-    """Return the topic after partitions are added; raise the error of an invalid request."""
+    """Return the topic after partitions are added. Raises the error of an invalid request."""
     topic = metadata.topic_named(event.name)
     if topic.is_internal:
         raise InvalidTopicError(

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from broker_lite.errors import InvalidRequestError
 
 WILDCARD = "*"
-"""The wildcard ``*``. As the name of a literal pattern it stands for every resource of the kind, as
-a host for every address."""
+"""The wildcard ``*``. As the name of a literal pattern it stands for every resource of the kind. As
+a host it stands for every address."""
 ANYONE = "User:*"
 """The principal of an entry that applies to every user."""
 CLUSTER_NAME = "kafka-cluster"
@@ -48,7 +48,7 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
-    """An operation on a resource. ANY is for filters only; ALL is for entries."""
+    """An operation on a resource. ANY is for filters only, and ALL is for entries."""
 
     # The hash method of Enum runs Python code, which would double the cost of a decision.
     __hash__ = int.__hash__
@@ -116,8 +116,11 @@ OPERATIONS: dict[ResourceKind, tuple[Operation, ...]] = {
 
 
 class Pattern(NamedTuple):
-    """The resources of ``kind`` whose name is ``name`` (LITERAL; ``*``: all) or begins with it
-    (PREFIXED)."""
+    """The resources of ``kind`` that a pattern selects.
+
+    A LITERAL pattern selects the resource with this ``name``, or all resources for the name ``*``.
+    A PREFIXED pattern selects resources whose name begins with ``name``.
+    """
 
     kind: ResourceKind
     type: PatternType
@@ -161,7 +164,8 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> None:
-    """Raise InvalidRequestError, naming field and value, for an ACL that may not be stored."""
+    """Raise InvalidRequestError for an ACL that may not be stored. The message names the field and
+    its value."""
     (kind, pattern_type, name), (principal, host, operation, permission) = acl
     texts = {"name": name, "principal": principal, "host": host}
     for field, text in texts.items():
@@ -197,8 +201,8 @@ def check_acl(acl: Acl) -> None:
 
 
 def check_host(host: str) -> None:
-    """Raise InvalidRequestError for a host that is no IP address. Kafka compares addresses, so an
-    entry with a host name would never apply."""
+    """Raise InvalidRequestError for a host that is not an IP address. Kafka compares addresses, so
+    an entry with a host name would never apply."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -208,8 +212,8 @@ def check_host(host: str) -> None:
 
 
 def acl_of(*fields: Any) -> Acl:
-    """Return an ACL by Kafka's numbers: resource kind, pattern type, name, principal, host,
-    operation, permission. Raises InvalidRequestError for an unknown number."""
+    """Return an ACL from Kafka's numbers and texts: resource kind, pattern type, name, principal,
+    host, operation, permission. Raises InvalidRequestError for an unknown number."""
     kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return Acl(
@@ -228,7 +232,7 @@ def new_acl(*fields: Any) -> Acl:
 
 
 def acl_filter(*fields: Any) -> AclFilter:
-    """Return a filter from the arguments of ``acl_of``. A text that is None matches every value."""
+    """Return a filter from the arguments of ``acl_of``. A text of None matches every value."""
     kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return AclFilter(
@@ -247,8 +251,9 @@ def acl_filter(*fields: Any) -> AclFilter:
 def canonical_host(address: str) -> str:
     """Return an IP address in the form in which logbus stores and compares hosts.
 
-    An IPv6 address is shortened and loses its scope; IPv4 mapped into IPv6 becomes IPv4. A text
-    that is no address is returned unchanged."""
+    An IPv6 address is shortened and loses its scope. An IPv4 address that is mapped into IPv6
+    becomes IPv4. A text that is no address is returned unchanged.
+    """
     try:
         found = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
     except ValueError:
@@ -258,7 +263,8 @@ def canonical_host(address: str) -> str:
 
 
 class AclFilter(NamedTuple):
-    """A filter over ACLs, as in Kafka's DescribeAcls and DeleteAcls. None selects every value."""
+    """A filter over ACLs, as in Kafka's DescribeAcls and DeleteAcls. A field of None selects every
+    value."""
 
     kind: ResourceKind = ResourceKind.ANY
     type: PatternType = PatternType.ANY

@@ -17,8 +17,8 @@ REPEAT_MS = 10_000
 """Milliseconds for which further events of one kind are omitted after a line."""
 LINES_PER_S = 1000
 KINDS_MAX = 10_000
-"""Maximum kinds of events for which the time of the last line is kept. With more, the table is
-cleared."""
+"""Maximum kinds of events for which the limit remembers the time of the last line. If there are
+more kinds, it forgets all of them."""
 TEXT_MAX = 200
 """Maximum characters of a text that a client chose."""
 
@@ -34,10 +34,10 @@ class AuditLimit:
         """By kind of event, the time of its last line and the number of events omitted since."""
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
-        """Return whether to write an event: None to omit it, or two counts for its line.
+        """Return two counts for an event's line, or None if the event must be omitted.
 
-        The counts are the omitted events of the same kind, and the other lines that were omitted.
-        An event with ``kind`` None is never a repetition.
+        The counts are the omitted events of the same kind, and the other omitted lines. An event
+        with ``kind`` None is never a repetition.
         """
         repeated = 0
         if kind is not None:

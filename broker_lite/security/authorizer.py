@@ -38,7 +38,7 @@ a client without any permission can request a name of 32 KiB, and the index cach
 
 class Decision(NamedTuple):
     """Whether the operation is allowed, and the ACL that decided. ``acl`` is None for a super user,
-    and if no entry applied."""
+    or if no entry applied."""
 
     is_allowed: bool
     acl: Acl | None = None
@@ -50,8 +50,7 @@ _NO_ENTRIES: frozenset[Entry] = frozenset()
 class AclIndex:
     """All ACLs of a cluster, arranged for lookup by resource.
 
-    ``super_users`` are principals; ``allow_if_none`` is Kafka's
-    ``allow.everyone.if.no.acl.found``.
+    ``super_users`` are principals. ``allow_if_none`` is Kafka's ``allow.everyone.if.no.acl.found``.
     """
 
     __slots__ = (
@@ -86,7 +85,7 @@ class AclIndex:
         self._any_cache: dict[tuple[str, str, Operation, ResourceKind], bool] = {}
 
     def with_entries(self, entries: Mapping[Pattern, frozenset[Entry]]) -> AclIndex:
-        """Return a new index of these ACLs, with the options of this index."""
+        """Return a new index of these ACLs, with this index's super users and ``allow_if_none``."""
         return AclIndex(entries, super_users=self._super_users, allow_if_none=self._allow_if_none)
 
     def acls(self) -> Iterable[Acl]:

@@ -56,7 +56,7 @@ def bearer_message(token: str) -> bytes:
 
 
 def parse_bearer(message: bytes) -> BearerClaim:
-    """Return the claim of a client's message; its extensions are ignored. Raises
+    """Return the claim in a client's message. Its extensions are ignored. Raises
     SaslAuthenticationError for a broken message."""
     if len(message) > MESSAGE_BYTES_MAX:
         raise SaslAuthenticationError(
@@ -77,8 +77,9 @@ def parse_bearer(message: bytes) -> BearerClaim:
 
 
 def end_of_token(token: str) -> int:
-    """Return the expiry time of a JWT from its claim ``exp`` (wall-clock ms); 0 without this claim.
-    The signature is not checked, because a client uses the time only to fetch the next token."""
+    """Return the expiry time of a JWT from its claim ``exp`` (wall-clock ms). Return 0 without this
+    claim. The signature is not checked, because a client uses the time only to fetch the next
+    token."""
     try:
         body = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))

@@ -41,7 +41,8 @@ class JaasLogin(NamedTuple):
 
 
 def parse_jaas(text: str) -> JaasLogin:
-    """Parse ``sasl.jaas.config``. Raises InvalidConfigError, whose message contains no value."""
+    """Parse ``sasl.jaas.config``. Raises InvalidConfigError, whose message contains no option's
+    value."""
     if len(text) > TEXT_LENGTH_MAX:
         raise InvalidConfigError(f"sasl.jaas.config has {len(text)} characters; {_CURE}")
     tokens = _tokens(text)

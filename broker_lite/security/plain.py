@@ -84,8 +84,8 @@ def parse_basic(authorization: str) -> PlainClaim:
 def proven_pair(
     claim: PlainClaim, mechanism: ScramMechanism, credential: ScramCredential
 ) -> KeyPair | None:
-    """Return the pair of stored keys that matches the password; None if none matches. The function
-    takes about 2 ms."""
+    """Return the pair of stored keys that matches the password. Return None if no pair matches. The
+    function takes about 2 ms."""
     derived = derive_keys(mechanism, claim.password, credential.salt, credential.iterations).pair()
     for pair in credential.pairs:
         if hmac.compare_digest(derived.stored_key, pair.stored_key):

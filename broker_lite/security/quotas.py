@@ -32,14 +32,14 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """The quota keys of each entity type."""
 BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
-"""By quota key, the seconds of its rate that an idle client may use at once; other keys have 1
-second. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
+"""By quota key, the seconds of its rate that an idle client may use at once. Keys that are not
+listed have 1 second. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
 NAME_LENGTH_MAX = 255
 WAIT_MS_MAX = 3_600_000
 """Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). The next
 answer contains the rest of a longer wait."""
 DEFAULT = None
-"""The name that stands for the default of an entity type."""
+"""The name that stands for the default entity of a type."""
 
 
 class Entity(NamedTuple):
@@ -126,7 +126,7 @@ _ORDER = (
     (False, True, (CLIENT_ID,)),
     (False, False, (CLIENT_ID,)),
 )
-"""Kafka's order of precedence. Each row tells whether the user is named (else the default), whether
+"""Kafka's order of precedence. Each row tells whether the user is named (or the default), whether
 the client id is named, and the types of the entity."""
 
 
@@ -167,8 +167,8 @@ class QuotaTable:
         return found
 
     def connection_limit(self, address: str, network: str) -> Limit | None:
-        """Return the limit of new connections per second for an address; None if it has no quota.
-        Addresses of one network without a quota of their own share a bucket."""
+        """Return the limit of new connections per second for an address. Return None if the address
+        has no quota. Addresses of one network without a quota of their own share a bucket."""
         for name, sharer in ((address, address), (DEFAULT, network)):
             rate = self._quotas.get(Entity(((IP, name),)), {}).get(CONNECTION_CREATION_RATE)
             if rate is not None and _is_rate(rate):
@@ -197,7 +197,7 @@ class TokenBucket:
         return max(self.rate * self._burst_s, 1.0)
 
     def spend(self, amount: float, now_ms: float) -> int:
-        """Take ``amount`` tokens; return the milliseconds until the level is 0 or more, at most
+        """Take ``amount`` tokens. Return the milliseconds until the level is 0 or more, at most
         ``WAIT_MS_MAX``. A negative amount gives tokens back."""
         refilled = self.left + self.rate * max(now_ms - self._at_ms, 0) / 1000
         self._at_ms = now_ms
@@ -214,8 +214,11 @@ class TokenBucket:
 
 
 class Component(NamedTuple):
-    """One condition of a DescribeClientQuotas filter: the entity has this type, with this name or,
-    if ``is_any``, with any name. ``DEFAULT`` is the default of the type."""
+    """One condition of a DescribeClientQuotas filter: the entity must have this type.
+
+    With ``is_any``, any name of the type matches, otherwise only ``name``. ``DEFAULT`` is the name
+    of the type's default entity.
+    """
 
     entity_type: str
     name: str | None

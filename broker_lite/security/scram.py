@@ -64,8 +64,8 @@ class ScramCredential(NamedTuple):
     """A user's stored keys for one mechanism.
 
     ``pairs`` has one pair of keys for each valid password, newest first, at most two while a
-    password is rotated. Both have the same salt. ``old_until_ms``: wall time in ms at which the
-    older password expires.
+    password is rotated. Both have the same salt. ``old_until_ms`` is the wall time in ms at which
+    the older password expires.
     """
 
     salt: bytes
@@ -74,7 +74,8 @@ class ScramCredential(NamedTuple):
     old_until_ms: int = 0
 
     def at(self, now_ms: int) -> ScramCredential:
-        """Return the credential without an older password that has expired."""
+        """Return the credential as it is valid at ``now_ms``: without an older password that has
+        expired."""
         if len(self.pairs) == 1 or now_ms < self.old_until_ms:
             return self
         return self._replace(pairs=self.pairs[:1])
@@ -87,7 +88,7 @@ UserCredentials = Mapping[ScramMechanism, ScramCredential]
 def derive_keys(
     mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
 ) -> ScramKeys:
-    """Return the keys of a password; 8,192 iterations take about 2 ms."""
+    """Return the keys of a password. With 8,192 iterations this takes about 2 ms."""
     salted = hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
     return keys_of_salted(mechanism, salted, salt, iterations)
 
@@ -187,7 +188,8 @@ def _text(message: bytes) -> str:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """Return the attributes of a message by letter. Raise for a mandatory extension (``m``)."""
+    """Return the attributes of a message by letter. Raises SaslAuthenticationError for a malformed
+    message and for a mandatory extension (``m``)."""
     fields: dict[str, str] = {}
     for part in text.split(","):
         if part[1:2] != "=" or part[0] in fields or part[0] == "m":

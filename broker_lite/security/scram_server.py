@@ -36,20 +36,23 @@ _NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
 _Keys = tuple[bytes, bytes, bytes, int]
 """Salt, stored key, server key and iterations, in ``scramp``'s order."""
 CredentialOf = Callable[[str], ScramCredential | None]
-"""A function that returns a user's credential for the login's mechanism, None if there is none."""
+"""A function that returns a user's credential for the login's mechanism, or None for an unknown
+user."""
 
 
 def fake_credential(mechanism: ScramMechanism, user: str, fake_key: bytes) -> ScramCredential:
-    """Return a credential that matches no password, with a salt that is stable for the name."""
+    """Return a credential that matches no password. Its salt depends only on the mechanism, the
+    user name and ``fake_key``."""
     message = f"{mechanism}:{user}".encode()
     salt = hmac.digest(fake_key, message, hashlib.sha256)[:SALT_BYTES]
     return _NO_CREDENTIAL._replace(salt=salt)
 
 
 class ScramLogin:
-    """One login: ``challenge`` answers the client's first message, ``finish`` its proof.
+    """One login of a client. ``challenge`` answers the client's first message, and ``finish`` its
+    proof.
 
-    ``nonce``: fresh random text. ``fake_key``: a secret of the cluster, from which the salts of
+    ``nonce`` is fresh random text. ``fake_key`` is a secret of the cluster, from which the salts of
     unknown users are derived. After ``finish``, ``user`` is the name of the user, and ``pair`` the
     stored keys that the proof matched.
     """

@@ -77,7 +77,8 @@ def parse_keys(text: bytes) -> TokenKeys:
 
 
 def _key(row: Mapping[str, Any]) -> TokenKey | None:
-    """Return a key of a JWKS document, None if it may not check signatures of tokens."""
+    """Return a key of a JWKS document. Return None if the key may not check signatures of
+    tokens."""
     algorithms = {
         "RSA": _RSA,
         "EC": (_CURVES.get(str(row.get("crv")), ""),),
@@ -99,7 +100,8 @@ def _key(row: Mapping[str, Any]) -> TokenKey | None:
 
 
 def key_id_of(token: str) -> str:
-    """Return the id (``kid``) of the key that signed the token; empty if the token names none.
+    """Return the id (``kid``) of the key that signed the token. Return an empty text if the token
+    names no key.
 
     Raises SaslAuthenticationError for a broken header, and for a header that contains or names its
     own key.
@@ -168,7 +170,7 @@ def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> 
 
 
 def _time_ms(claims: Mapping[str, Any], name: str) -> int:
-    """Return a claim's time in ms; 0 without the claim."""
+    """Return a claim's time in ms. Return 0 without the claim."""
     value = claims.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SaslAuthenticationError(f"OAUTHBEARER: the token's claim {name!r} is not a time")

@@ -28,12 +28,13 @@ OPERATION_WORDS = tuple(each.name.lower() for each in Operation if each is not O
 
 
 def principal_of(user: str) -> str:
-    """Return the principal of a user; ``User:`` may be left out."""
+    """Return the principal of a user. ``user`` may begin with ``User:`` or not."""
     return user if ":" in user else f"User:{user}"
 
 
 def acl_of_words(words: Mapping[str, str]) -> Acl:
-    """Return a checked ACL. The cluster needs no name, and ``host`` is any host by default.
+    """Return a checked ACL from its words. The cluster needs no name, and ``host`` is any host by
+    default.
 
     Raises InvalidRequestError for a word that its enumeration does not have, and for an ACL that
     may not be stored (``check_acl``).

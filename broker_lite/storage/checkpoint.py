@@ -1,9 +1,9 @@
 """Checkpoints: small text files that are replaced atomically.
 
 A replacement writes a temporary file, syncs it, renames it, and syncs the directory. A checkpoint
-holds a version, an entry count, one line an entry, and the CRC-32C of all bytes before it. If
+holds a version, an entry count, one line for each entry, and the CRC-32C of all bytes before it. If
 version, count or checksum is wrong, readers reject the whole file (CorruptCheckpoint). Disk threads
-call this module; the event loop's thread does while a broker starts.
+call this module. While a broker starts, the event loop's thread calls it too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CorruptCheckpoint(Exception):
 def write_atomic(
     files: Files, directory: str, name: str, data: bytes, *, sync: bool = True
 ) -> None:
-    """Replace the file ``directory/name`` atomically by one that contains ``data``.
+    """Replace the file ``directory/name`` atomically by a file that contains ``data``.
 
     ``sync=False`` omits both syncs. Use it only for files that a start can rebuild from the log.
     """
@@ -62,9 +62,8 @@ def sync_names(files: Files, directory: str) -> None:
 
 
 def read_whole(files: Files, path: str) -> bytes | None:
-    """Return all bytes of a small file, at most ``CHECKPOINT_BYTES_MAX``; None if it does not
-    exist.
-    """
+    """Return all bytes of a small file, at most ``CHECKPOINT_BYTES_MAX``. Return None if the file
+    does not exist."""
     try:
         file = files.open(path)
     except FileNotFoundError:
@@ -101,7 +100,8 @@ def write_offsets(
 
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[PartitionKey, int]:
-    """Return the offset of each partition in a checkpoint; empty if the file does not exist.
+    """Return the offset of each partition in a checkpoint. The result is empty if the file does not
+    exist.
 
     Raises CorruptCheckpoint.
     """

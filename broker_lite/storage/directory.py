@@ -31,7 +31,7 @@ from broker_lite.storage.files import Files, Lock
 from broker_lite.storage.refused_batches import RefusedBatches
 
 SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers that mean a full disk. They end once an operator frees space."""
+"""Error numbers of a full disk. Such errors end once an operator frees space."""
 RESERVE_BYTES = 1 << 20
 """Size in bytes of the reserve file, whose space appends cannot use. On a full disk the broker
 deletes the file to write the start counter or a new leader epoch.
@@ -60,8 +60,8 @@ class DataDirectory:
         self.was_clean = False
         self.failure = ""
         self.is_full = False
-        """Whether the disk is full: from a write that found no space until ``has_space`` finds
-        ``SPACE_BYTES_MIN`` usable again."""
+        """Whether the disk is full. True from a write that found no space until ``has_space`` finds
+        ``SPACE_BYTES_MIN`` usable bytes."""
         self.recovery_points: dict[PartitionKey, int] = {}
         self.log_starts: dict[PartitionKey, int] = {}
         self.refused = RefusedBatches()
@@ -110,7 +110,8 @@ class DataDirectory:
             raise
 
     def _make(self) -> None:
-        """Create the directory and sync every new parent, so that it survives a power cut."""
+        """Create the directory, and sync the parent of every new directory, so that it survives a
+        power cut."""
         path, missing = self.path, []
         while path and not self.files.exists(path):
             missing.append(path)
@@ -128,14 +129,13 @@ class DataDirectory:
             self.files.sync_dir(self.path)
 
     def write_marker(self) -> None:
-        """Write the clean-shutdown marker. This is the last step of a clean stop, after everything
-        is synced.
-        """
+        """Write the clean-shutdown marker. This is the last step of a clean stop, after all files
+        are synced."""
         data = f"start.counter={self.start_counter}\n".encode()
         write_atomic(self.files, self.path, paths.CLEAN_MARKER, data)
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock of the directory."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()
@@ -217,7 +217,8 @@ class DataDirectory:
         return _Guard(self, doing, spare_full)
 
     def full(self, doing: str, error: OSError) -> StorageError | None:
-        """Return the StorageError to raise if ``error`` means a full disk; else None."""
+        """Return the StorageError to raise if ``error`` means a full disk. Return None for any
+        other error."""
         if error.errno not in SPACE_ERRORS:
             return None
         self.is_full = True
@@ -242,7 +243,7 @@ class DataDirectory:
             )
 
     def write_in_reserve(self, write: Callable[[], None]) -> None:
-        """Run a small write; if the disk is full, delete the reserve file and retry in its space.
+        """Run a small write. If the disk is full, delete the reserve file and retry in its space.
 
         Then write the reserve file again. Raises OSError.
         """
@@ -259,7 +260,7 @@ class DataDirectory:
                     self._fill_reserve()
 
     def make_reserve(self) -> None:
-        """Create the reserve file if it is missing or too small; ignore a full disk."""
+        """Create the reserve file if it is missing or too small. Ignore a full disk."""
         path = f"{self.path}/{paths.RESERVE}"
         with self._reserve:
             if self.files.exists(path) and (self.is_full or self.files.size(path) >= RESERVE_BYTES):
@@ -296,17 +297,17 @@ class DataDirectory:
             return {}
 
     def save_recovery_points(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
-        """Replace the recovery points; write nothing if none changed.
+        """Replace the checkpoint of recovery points. Write nothing if none has changed.
 
-        ``current`` is called under the lock, so that it cannot overwrite a recovery point that a
-        truncation has just lowered with ``lower_recovery_point``.
+        ``current`` returns the recovery points. It is called under the lock, so that it cannot
+        overwrite a recovery point that a truncation has just lowered with ``lower_recovery_point``.
         """
         with self._checkpoints:
             self._write_recovery_points(current())
 
     def lower_recovery_point(self, key: PartitionKey, offset: int) -> None:
-        """Lower a recovery point, and sync. Recovery reports a log that ends below its recovery
-        point as damaged, so truncations call this first."""
+        """Lower a recovery point, and sync the checkpoint. Recovery reports a log that ends below
+        its recovery point as damaged, so truncations call this first."""
         with self._checkpoints:
             if self.recovery_points.get(key, 0) > offset:
                 self._write_recovery_points({**self.recovery_points, key: offset})
@@ -319,18 +320,19 @@ class DataDirectory:
             self.unknown.discard(paths.RECOVERY_POINTS)
 
     def save_log_starts(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
-        """Replace the log start offsets; write nothing if none changed."""
+        """Replace the checkpoint of log start offsets. Write nothing if none has changed."""
         with self._checkpoints:
             self._write_log_starts(current())
 
     def raise_log_start(self, key: PartitionKey, offset: int) -> None:
-        """Raise a log start offset, and sync, so that a crash brings no deleted records back."""
+        """Raise a log start offset, and sync the checkpoint, so that deleted records do not return
+        after a crash."""
         with self._checkpoints:
             if self.log_starts.get(key, 0) < offset:
                 self._write_log_starts({**self.log_starts, key: offset})
 
     def set_log_start(self, key: PartitionKey, offset: int) -> None:
-        """Set a log start offset, lower or higher than before, and sync."""
+        """Set a log start offset, lower or higher than before, and sync the checkpoint."""
         with self._checkpoints:
             if self.log_starts.get(key, 0) != offset:
                 self._write_log_starts({**self.log_starts, key: offset})
@@ -357,7 +359,7 @@ class DataDirectory:
     # Methods that delete files after a delay.
 
     def discard(self, path: str, due_ms: int) -> None:
-        """Rename a file to ``.deleted``; ``empty_trash`` unlinks it once ``due_ms`` has passed.
+        """Rename a file to ``.deleted``. ``empty_trash`` unlinks it once ``due_ms`` has passed.
 
         If the disk is too full for the rename, delete the file at once. If the partition was
         deleted before and the new name exists already, add a number to the name.
@@ -377,7 +379,7 @@ class DataDirectory:
             self._trash[target] = due_ms
 
     def empty_trash(self, now_ms: int) -> int:
-        """Unlink the renamed files whose delay is over; return their number.
+        """Unlink the renamed files whose delay is over, and return their number.
 
         The next start retries failed deletions.
         """
@@ -411,7 +413,7 @@ class _Guard:
 
 
 def remove_tree(files: Files, path: str) -> bool:
-    """Unlink a file, or a directory with its files; return whether this succeeded."""
+    """Unlink a file, or a directory with its files. Return whether this succeeded."""
     try:
         try:
             names = files.list_dir(path)

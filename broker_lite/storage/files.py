@@ -30,32 +30,33 @@ IOV_MAX = 1024
 
 
 class File(Protocol):
-    """An open file. Readers may read up to ``size`` bytes, which counts completed appends only."""
+    """An open file. Readers may read up to ``size`` bytes. Only completed appends count towards
+    ``size``."""
 
     path: str
     size: int
 
     def fileno(self) -> int:
-        """Return the descriptor for ``sendfile``; raise OSError for a file in memory."""
+        """Return the descriptor for ``sendfile``. Raise OSError for a file in memory."""
 
     def append(self, buffers: Sequence[Buffer], *, keep: bool = True) -> int:
-        """Write all buffers at the end and return the position of the first byte.
+        """Write all buffers at the end of the file, and return the position of the first byte.
 
         Without ``keep`` the written pages leave the page cache once they are on disk, if the
         operating system supports that.
         """
 
     def pread(self, position: int, length: int) -> bytes:
-        """Return up to ``length`` bytes; fewer only at the end of the file."""
+        """Return ``length`` bytes from ``position`` on, or fewer at the end of the file."""
 
     def truncate(self, size: int) -> None:
-        """Set the file's size; durable after the next ``datasync``."""
+        """Set the file's size. The size is durable after the next ``datasync``."""
 
     def datasync(self) -> None:
-        """Sync the file's bytes and size. Callers must never retry after an error."""
+        """Sync the file's bytes and size. Callers must never retry a sync after an error."""
 
     def start_sync(self, position: int) -> None:
-        """Start writing the bytes from ``position`` on to disk.
+        """Start writing the bytes from ``position`` on to disk, without waiting.
 
         Guarantees nothing and never fails.
         """
@@ -73,13 +74,13 @@ class Lock(Protocol):
 
 
 class Files(Protocol):
-    """A file system. Paths are strings with ``/``; every error is an OSError."""
+    """A file system. Paths are strings with ``/``. Every error is an OSError."""
 
     def create(self, path: str) -> File:
-        """Create an empty writable file; raise FileExistsError if it exists."""
+        """Create an empty writable file. Raise FileExistsError if the path exists."""
 
     def open(self, path: str, *, writable: bool = False) -> File:
-        """Open an existing regular file; never follows a symbolic link."""
+        """Open an existing regular file. Never follow a symbolic link."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -89,23 +90,25 @@ class Files(Protocol):
     def size(self, path: str) -> int: ...
 
     def modified_ms(self, path: str) -> int:
-        """Return the file's modification time: wall clock, milliseconds."""
+        """Return the file's modification time in milliseconds since 1970."""
 
     def make_dir(self, path: str) -> None:
-        """Create a directory and its missing parents; do nothing if it exists."""
+        """Create a directory and its missing parents. Do nothing if the directory exists."""
 
     def rename(self, source: str, target: str) -> None:
-        """Rename atomically within one directory; replaces a file at ``target``."""
+        """Rename a file or directory atomically within one directory. A file at ``target`` is
+        replaced."""
 
     def remove(self, path: str) -> None: ...
 
     def remove_dir(self, path: str) -> None: ...
 
     def sync_dir(self, path: str) -> None:
-        """Sync the names in a directory."""
+        """Sync the file names in a directory."""
 
     def lock(self, path: str) -> Lock:
-        """Lock a lock file without waiting; raise BlockingIOError if another process holds it."""
+        """Lock a lock file without waiting. Raise BlockingIOError if another process holds the
+        lock."""
 
     def space(self, path: str) -> tuple[int, int]:
         """Return the total and the usable bytes of the file system that holds ``path``."""
@@ -198,7 +201,8 @@ class OsFile:
 
 _DATASYNC = getattr(os, "fdatasync", os.fsync)
 _DONTCACHE = 0x80 if hasattr(os, "RWF_DSYNC") and sys.platform == "linux" else 0
-"""RWF_DONTCACHE of pwritev2 (Linux 6.14 and later); the ``os`` module lacks the constant."""
+"""The flag RWF_DONTCACHE of pwritev2 (Linux 6.14 and later). The ``os`` module lacks the
+constant."""
 _SYNC_FILE_RANGE_WRITE = 2
 """Flag of Linux's sync_file_range: start writeback without waiting. The next ``datasync`` reports
 its errors."""

@@ -1,4 +1,4 @@
-"""Verification of a data directory without its lock and without writing a byte.
+"""Verification of a data directory, without taking its lock and without writing.
 
 ``logbus storage verify`` runs the check in its own process. The check uses the code with which a
 broker reads its files at a start, but moves and rebuilds nothing. While a broker runs on the
@@ -35,7 +35,7 @@ UNKNOWN = -1
 
 
 class FileCheck(NamedTuple):
-    """The summary of one file, and its problems.
+    """The summary of one checked file, with its problems.
 
     ``batches``, ``records``, ``size_bytes`` and ``end_offset`` cover the sound batches.
     ``is_made_again`` marks a file that the next start rebuilds from the log without losing data.
@@ -77,8 +77,7 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
 def check_partition(
     files: Files, directory: str, *, log_start: int = UNKNOWN, recovery_point: int = UNKNOWN
 ) -> Iterator[FileCheck]:
-    """Check all segments of a partition's directory; yield its other files only if they are
-    damaged.
+    """Check all segments of a partition's directory. Yield other files only if they are damaged.
 
     The segments must be contiguous from ``log_start`` to at least ``recovery_point``.
     """
@@ -113,7 +112,7 @@ def check_partition(
 def _damaged_small_files(
     files: Files, directory: str, names: list[str], *, has_epochs: bool
 ) -> Iterator[FileCheck]:
-    """Yield the damaged files among those that a start rebuilds from the log."""
+    """Yield the damaged files among the files that a start rebuilds from the log."""
     if paths.LEADER_EPOCHS in names and not has_epochs:
         path = f"{directory}/{paths.LEADER_EPOCHS}"
         yield FileCheck(

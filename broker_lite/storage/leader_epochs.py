@@ -1,7 +1,7 @@
 """The leader epochs of one log: the epoch of the leader that wrote each range of offsets.
 
 Truncation and readers use this list, which the file ``leader-epoch-checkpoint`` holds as in Kafka.
-Entries rise in epoch and in first offset; a new entry removes every entry that it contradicts.
+Entries rise in epoch and in first offset. A new entry removes every entry that it contradicts.
 ``assign`` and ``cut`` sync the file before they return. Other truncations do not sync, because the
 next start repeats them. One thread writes. Any thread may read, because the writer replaces the
 tuple of entries and never changes it.
@@ -28,7 +28,7 @@ Entries = tuple[tuple[int, int], ...]
 
 
 class LeaderEpochs:
-    """The epochs of one log, saved in its directory."""
+    """The leader epochs of one log, with a file in the log's directory."""
 
     __slots__ = ("_directory", "_entries", "_files")
 
@@ -43,12 +43,12 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The newest epoch, or -1 if the log has none."""
+        """The newest epoch; -1 for a log without epochs."""
         entries = self._entries
         return entries[-1][0] if entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Begin ``epoch`` at ``start_offset``, and sync.
+        """Begin ``epoch`` at ``start_offset``, and sync the epoch file.
 
         An OSError leaves the entries unchanged.
         """
@@ -62,7 +62,7 @@ class LeaderEpochs:
         return bool(entries) and entries[-1][1] >= end_offset
 
     def cut(self, end_offset: int) -> None:
-        """Remove epochs that begin at or beyond ``end_offset``, and sync.
+        """Remove epochs that begin at or beyond ``end_offset``, and sync the epoch file.
 
         An OSError leaves the entries unchanged.
         """
@@ -78,7 +78,7 @@ class LeaderEpochs:
             raise
 
     def note(self, epoch: int, start_offset: int) -> bool:
-        """Begin ``epoch`` at ``start_offset`` in memory only; return whether an entry changed.
+        """Begin ``epoch`` at ``start_offset`` in memory only. Return whether an entry changed.
 
         Recovery calls this for every batch and saves the file once, at its end.
         """
@@ -112,17 +112,16 @@ class LeaderEpochs:
         return OffsetAndEpoch(entries[i][1], entries[i - 1][0])
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Remove epochs that begin at or beyond ``end_offset``, in memory; return
-        whether any did.
-        """
+        """Remove epochs that begin at or beyond ``end_offset``, in memory only. Return whether any
+        did."""
         kept = tuple(e for e in self._entries if e[1] < end_offset)
         changed = kept != self._entries
         self._entries = kept
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Remove epochs that end at or before ``start_offset``, in memory; return whether any
-        changed.
+        """Remove epochs that end at or before ``start_offset``, in memory only. Return whether any
+        entry changed.
 
         The epoch in force at ``start_offset`` then begins there.
         """
@@ -141,9 +140,8 @@ class LeaderEpochs:
 
 
 def load(files: Files, directory: str) -> LeaderEpochs | None:
-    """Return the saved epochs, or None if the file is missing or damaged; the caller then rebuilds
-    them with a scan.
-    """
+    """Return the saved epochs. Return None if the file is missing or damaged; the caller then
+    rebuilds the epochs by scanning the log."""
     data = read_whole(files, f"{directory}/{paths.LEADER_EPOCHS}")
     if data is None:
         return None

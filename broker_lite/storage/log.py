@@ -50,10 +50,10 @@ after a crash therefore scans at most about this many bytes."""
 
 
 class LogAppendInfo(NamedTuple):
-    """The offsets of an appended batch; ``next_offset`` is exclusive.
+    """The offsets of an appended batch. ``next_offset`` is exclusive.
 
-    ``log_append_time_ms`` is the time with which the broker stamped the batch, -1 if it did not.
-    ``duplicate``: the log already had the batch, and nothing was written.
+    ``log_append_time_ms`` is the time with which the broker stamped the batch, or -1 if it did not
+    stamp the batch. ``duplicate`` says that the log already had the batch, so nothing was written.
     """
 
     base_offset: int
@@ -116,7 +116,7 @@ class Log:
 
     @property
     def failed(self) -> bool:
-        """Whether the data directory has failed; it then accepts no more writes."""
+        """Whether the data directory has failed. The log then accepts no more writes."""
         return self._data.failed
 
     def _check_usable(self) -> None:
@@ -203,9 +203,8 @@ class Log:
         return MarkersInfo(base, self.reader.tail[0], tuple(errors))
 
     def _lead(self, leader_epoch: int) -> None:
-        """Record ``leader_epoch`` if it is new; raise FencedLeaderEpochError if it is older than
-        the latest.
-        """
+        """Record ``leader_epoch`` if it is new. Raise FencedLeaderEpochError if it is older than
+        the latest epoch."""
         latest = self.leader_epochs.latest
         if leader_epoch < latest:
             raise FencedLeaderEpochError(
@@ -215,18 +214,18 @@ class Log:
         self.start_epoch(leader_epoch)
 
     def note_refused(self, header: BatchHeader, error: LogbusError) -> None:
-        """Record a refused batch. The later batches that its producer has in flight are then
-        refused with ``error`` too.
-        """
+        """Record a refused batch. The log then refuses the later batches that the producer has in
+        flight, with ``error`` too."""
         self._data.refused.note(self.key, header, error)
 
     def append_as_follower(
         self, buffer: memoryview, leader_epoch: int, now_ms: int, *, keep: bool = True
     ) -> int:
-        """Append a leader's batches unchanged and return the next offset.
+        """Append a leader's batches unchanged, and return the next offset.
 
-        The batches must continue the log and have correct checksums; otherwise raises
+        The batches must continue the log and have correct checksums. Otherwise raises
         CorruptMessageError before any write. Sequences are not checked. Does not append:
+
         - batches of an epoch newer than ``leader_epoch``, because their leader is deposed;
         - a batch that is cut off at the end of ``buffer``;
         - batches that find no space on the disk. Raises StorageError if no batch found space.
@@ -337,7 +336,8 @@ class Log:
         return self._refusal(f"writing to {self.key}", error)
 
     def _refusal(self, doing: str, error: OSError) -> LogbusError:
-        """Return the error of a failed write. Any error except a full disk fails the directory."""
+        """Return the error for a failed write. Unless the disk is full, the write fails the whole
+        directory."""
         if self._retired:
             return UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
         return self._data.full(doing, error) or self._data.fail(f"{doing}: {error}")
@@ -364,7 +364,7 @@ class Log:
         """Save the indexes and the producer state, which shortens the next start. Errors are
         ignored.
 
-        Also runs after the first batch of a segment, to save the segment's first append time.
+        Also called after the first batch of a segment, to save the segment's first append time.
         """
         active.saved_bytes = active.size_bytes
         with contextlib.suppress(OSError):
@@ -373,11 +373,11 @@ class Log:
                 self.save_snapshot()
 
     def save_snapshot(self, *, sync: bool = False) -> None:
-        """Save the producer state as of the log's end. Raises OSError."""
+        """Save the producer state at the log's end. Raises OSError."""
         self._snapshots.save(self.producers, sync=sync)
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """Begin ``leader_epoch`` at the log's end, and sync.
+        """Begin ``leader_epoch`` at the log's end, and sync the epoch file.
 
         Do nothing if the epoch has already begun.
         """
@@ -402,9 +402,9 @@ class Log:
         self.reader.tail[1].start_sync()
 
     def flush(self) -> int:
-        """Sync everything appended before the call, and return ``flushed_end``.
+        """Sync all bytes that were appended before the call, and return ``flushed_end``.
 
-        Raises StorageError; the whole directory has then failed.
+        Raises StorageError. The whole directory has then failed.
         """
         with self._flush_lock:
             self._check_usable()
@@ -434,10 +434,9 @@ class Log:
     def apply_retention(self, now_ms: int, last_stable_offset: int) -> list[str]:
         """Delete expired segments, and return the reason of each deletion (``retention.expired``).
 
-        First rolls the active segment if it is older than segment.ms.
-
-        Never deletes the active segment, or a segment that ends above ``last_stable_offset``.
-        Expires idle producers too. Runs on the writer's thread.
+        First rolls the active segment if it is older than segment.ms. Never deletes the active
+        segment, or a segment that ends above ``last_stable_offset``. Expires idle producers too.
+        Runs on the writer's thread.
         """
         with self._flush_lock:
             return self._apply_retention(now_ms, last_stable_offset)
@@ -491,7 +490,7 @@ class Log:
             self._start_now(offset)
 
     def _drop_leftovers(self) -> None:
-        """Delete snapshots and torn files of offsets below the log's start."""
+        """Delete producer snapshots and torn files of offsets below the log's start."""
         start = self.log_start_offset
         self._snapshots.drop_below(self.reader.chain[0][0])
         for name in self._files.list_dir(self.directory):
@@ -505,8 +504,8 @@ class Log:
         """Remove every batch with an offset at or above ``offset``, and sync, for a follower.
 
         If ``offset`` is below the log's start, restart the log at ``offset`` (``start_at``). If the
-        first batch itself is removed, the log is empty and keeps its start. The follower then
-        fetches the removed offsets from its leader again. An unreadable range at ``offset`` is
+        first batch itself is removed, the log is empty and keeps its start offset. The follower
+        then fetches the removed offsets from its leader again. An unreadable range at ``offset`` is
         removed too.
         """
         with self._flush_lock:
@@ -575,7 +574,7 @@ class Log:
             segment.name_synced = True
 
     def _truncate_epochs(self, offset: int) -> None:
-        """Remove epochs that begin at or beyond ``offset``, and sync.
+        """Remove epochs that begin at or beyond ``offset``, and sync the epoch file.
 
         Runs before the batches are cut, so that every batch in the log has a saved epoch.
         """
@@ -591,7 +590,7 @@ class Log:
         self._note_transactions()
 
     def _note_transactions(self) -> None:
-        """Find the log's first transaction, and publish the open transactions."""
+        """Find the log's first transaction, and publish the open transactions to readers."""
         self._publish_transactions()
         starts = [s.base_offset for s in self.reader.chain[1] if s.has_transactions]
         if self.reader.unstable is not None:
@@ -658,7 +657,7 @@ class Log:
     # Methods that raise the log start offset.
 
     def delete_records_before(self, offset: int) -> int:
-        """Raise the log start offset to ``offset``, sync, and return it; -1 means the log's end.
+        """Raise the log start offset to ``offset``, sync it, and return it. -1 means the log's end.
 
         The next ``apply_retention`` deletes the segments that lie wholly before the start. Raises
         OffsetOutOfRangeError if ``offset`` is beyond the end.
@@ -705,7 +704,8 @@ class Log:
             self._retired = True
 
     def close(self) -> None:
-        """Flush and save everything, so that the next start scans nothing. Raises StorageError.
+        """Flush the log and save its state, so that the next start scans nothing. Raises
+        StorageError.
 
         Readers that hold slices can still read them.
         """

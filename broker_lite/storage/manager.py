@@ -78,14 +78,13 @@ class LogManager:
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster; empty until ``adopt_cluster``."""
+        """The id of the cluster; empty until ``adopt_cluster`` sets it."""
         return self._data.cluster_id
 
     @property
     def start_counter(self) -> int:
-        """The number of starts of the directory, 1 at the first start; ``lock`` increases it on
-        disk.
-        """
+        """The number of starts of the directory, 1 at the first start. ``lock`` increases the
+        number on disk."""
         return self._data.start_counter
 
     @property
@@ -95,7 +94,7 @@ class LogManager:
 
     @property
     def failed(self) -> bool:
-        """Whether the directory has failed permanently; ``failure`` has the reason."""
+        """Whether the directory has failed permanently. ``failure`` has the reason."""
         return self._data.failed
 
     @property
@@ -121,7 +120,8 @@ class LogManager:
         """The logs that may be wrong after a start: flushed records may be missing, or deleted
         records may be back.
 
-        These are the damaged logs, or all logs if a checkpoint of the directory is damaged.
+        These are the damaged logs. If a checkpoint of the directory is damaged, all logs are
+        suspect.
         """
         return self._suspect_logs
 
@@ -158,7 +158,7 @@ class LogManager:
     ) -> dict[PartitionKey, Log]:
         """Open every partition in the directory. ``configs`` has topic configs by topic id.
 
-        Raises StorageError if the disk fails. Damage raises no error; each log lists its damaged
+        Raises StorageError if the disk fails. Damage raises no error. Each log lists its damaged
         ranges in ``corruption``.
         """
         with self._data.guard("listing the data directory"):
@@ -188,7 +188,8 @@ class LogManager:
         return dict(self._logs)
 
     def create(self, key: PartitionKey, config: TopicConfig | None = None, now_ms: int = 0) -> Log:
-        """Return the log of a partition. If it does not exist, create it and sync its name.
+        """Return the log of a partition. If it does not exist, create it and sync its directory's
+        name.
 
         Raises StorageError.
         """
@@ -240,7 +241,7 @@ class LogManager:
         """Close a partition's log and make it a stray: rename its directory.
 
         A stray is a partition whose topic is not in the metadata. Ignores an unknown partition.
-        ``create`` makes the stray a partition again; ``tick`` deletes it after its retention time.
+        ``create`` makes the stray a partition again. ``tick`` deletes it after its retention time.
         """
         log = self._logs.pop(key, None)
         if log is None:
@@ -265,10 +266,10 @@ class LogManager:
     # Methods that the broker calls periodically.
 
     def checkpoint(self, now_ms: int = 0) -> None:
-        """Write recovery points and log start offsets if any changed.
+        """Write recovery points and log start offsets, if any of them changed.
 
-        Ignores a full disk: an older recovery point only makes the next start longer. Any other
-        error stops the directory (StorageError).
+        Ignores a full disk, because an older recovery point only makes the next start longer. Any
+        other error stops the directory (StorageError).
         """
         assert self._opened, "call open_all first: a checkpoint now would lose recovery points"
         self._data.check()
@@ -288,7 +289,7 @@ class LogManager:
         }
 
     def tick(self, now_ms: int) -> int:
-        """Unlink the deleted files and strays whose delay is over; return their number.
+        """Unlink the deleted files and strays whose delay is over, and return their number.
 
         Also restores the reserve file.
         """
@@ -303,9 +304,9 @@ class LogManager:
     # Methods that close the data directory.
 
     def close_clean(self, now_ms: int = 0) -> None:
-        """Flush and save everything, write the clean-shutdown marker, and release the lock.
+        """Flush and save all logs, write the clean-shutdown marker, and release the lock.
 
-        Raises StorageError, without writing the marker, if anything could not be saved.
+        Raises StorageError, without writing the marker, if a log or file could not be saved.
         """
         try:
             self._data.check()
@@ -318,5 +319,5 @@ class LogManager:
             self.close()
 
     def close(self) -> None:
-        """Release the lock without saving; the next start runs recovery."""
+        """Release the lock without saving. The next start runs recovery."""
         self._data.release()

@@ -23,16 +23,16 @@ _MAGIC, _VERSION = b"LBOI", 1
 _FLAG_DAMAGED, _FLAG_TRANSACTIONS = 1, 2
 
 ENTRIES_MAX = (10 << 20) // 8
-"""Maximum entries of an index, as many as in Kafka's index of 10 MiB. A segment rolls when its
-index is full."""
+"""Maximum entries of an index: as many as fit into Kafka's index of 10 MiB. A segment rolls when
+its index is full."""
 
 
 class CorruptIndex(Exception):
-    """An index file contradicts itself or its log file. Callers rebuild the index."""
+    """An index file contradicts itself or its log file. Callers rebuild such an index."""
 
 
 class IndexEntry(NamedTuple):
-    """The base offset of a batch and the position of its first byte."""
+    """The base offset of a batch, and the position of its first byte in the log file."""
 
     offset: int
     position: int
@@ -51,7 +51,7 @@ class IndexFacts(NamedTuple):
 
 
 class OffsetIndex:
-    """The index entries of one segment."""
+    """The entries of one segment's offset index."""
 
     __slots__ = ("_offsets", "_positions", "base_offset")
 
@@ -74,19 +74,17 @@ class OffsetIndex:
         self._offsets.append(offset - self.base_offset)
 
     def last(self) -> IndexEntry:
-        """Return the newest entry, or the segment's start if there is no entry."""
+        """Return the newest entry, or the segment's start if the index is empty."""
         return self._entry(len(self._offsets) - 1)
 
     def floor(self, offset: int) -> IndexEntry:
-        """Return the last entry at or before ``offset``, or the segment's start if there
-        is none.
-        """
+        """Return the last entry at or before ``offset``, or the segment's start without such an
+        entry."""
         return self._entry(bisect_right(self._offsets, offset - self.base_offset) - 1)
 
     def floor_position(self, position: int) -> IndexEntry:
-        """Return the last entry at or before ``position``, or the segment's start if there
-        is none.
-        """
+        """Return the last entry at or before ``position``, or the segment's start without such an
+        entry."""
         count = len(self._offsets)
         return self._entry(bisect_right(self._positions, position, 0, count) - 1)
 
@@ -96,9 +94,8 @@ class OffsetIndex:
         return IndexEntry(self.base_offset + self._offsets[i], self._positions[i])
 
     def cut(self, position: int) -> OffsetIndex:
-        """Return a copy without entries at or beyond ``position``; readers keep using the old
-        index.
-        """
+        """Return a copy without entries at or beyond ``position``. Readers continue to use the old
+        index."""
         kept = OffsetIndex(self.base_offset)
         count = bisect_left(self._positions, position)
         kept._offsets, kept._positions = self._offsets[:count], self._positions[:count]
@@ -126,7 +123,7 @@ class OffsetIndex:
 
 
 def decode_facts(data: bytes) -> IndexFacts:
-    """Decode the header alone. Raises CorruptIndex."""
+    """Decode only the header of an index file. Raises CorruptIndex."""
     header = checked_header(data, _HEADER)
     magic, version, flags, base, log_bytes, next_offset, count, crc = _HEADER.unpack(header)
     if magic != _MAGIC or version != _VERSION or count > ENTRIES_MAX + 1:
@@ -136,7 +133,7 @@ def decode_facts(data: bytes) -> IndexFacts:
 
 
 def decode(data: bytes) -> tuple[IndexFacts, OffsetIndex]:
-    """Decode a whole index file; raise CorruptIndex if any check fails."""
+    """Decode a whole index file. Raises CorruptIndex if any check fails."""
     facts = decode_facts(data)
     body = data[HEADER_BYTES:]
     if len(body) != 8 * facts.entry_count or crc32c(body) != facts.body_crc:
@@ -150,7 +147,7 @@ def decode(data: bytes) -> tuple[IndexFacts, OffsetIndex]:
 
 
 def checked_header(data: bytes, layout: struct.Struct) -> bytes:
-    """Return the header's bytes after comparing their checksum. Raises CorruptIndex."""
+    """Return the header's bytes after checking their checksum. Raises CorruptIndex."""
     end = layout.size
     if len(data) < end + 4 or _HEADER_CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
         raise CorruptIndex("the header is cut or its checksum is wrong")

@@ -2,7 +2,8 @@
 
 A transaction holds the last stable offset back from its first batch until its marker is below the
 high watermark. The log's writer records where transactions begin and end. ``published`` gives the
-event loop an immutable snapshot to combine with the high watermark. Followers record the same.
+event loop an immutable snapshot to combine with the high watermark. Followers record their
+transactions in the same way.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class OpenTransactions:
         self._starts[producer_id] = offset
 
     def end(self, producer_id: int, marker_offset: int) -> int:
-        """Record the marker of an open transaction; return the first offset of the oldest
-        transaction that is still open, else the offset after the marker.
-        """
+        """Record the marker of an open transaction. Return the first offset of the oldest
+        transaction that is still open. If no transaction is open, return the offset after the
+        marker."""
         first = self._starts.pop(producer_id)
         self.add_ended(first, marker_offset)
         return self.first_open(marker_offset + 1)
@@ -74,9 +75,7 @@ class OpenTransactions:
         self._ended.append(EndedTransaction(first_offset, marker_offset))
 
     def first_open(self, default: int) -> int:
-        """Return the first offset of the oldest open transaction, or ``default`` if none
-        is open.
-        """
+        """Return the first offset of the oldest open transaction, or ``default`` without one."""
         return next(iter(self._starts.values()), default)
 
     def committed(self, high_watermark: int) -> None:
@@ -85,9 +84,8 @@ class OpenTransactions:
             self._ended = [one for one in self._ended if one.marker_offset >= high_watermark]
 
     def raise_to(self, log_start: int) -> None:
-        """Set every first offset below ``log_start`` to ``log_start``, because the records below
-        are deleted.
-        """
+        """Set every first offset below ``log_start`` to ``log_start``, because the earlier records
+        are deleted."""
         for producer_id, first in self._starts.items():
             if first >= log_start:
                 break
@@ -99,7 +97,7 @@ class OpenTransactions:
         ]
 
     def published(self) -> UnstableTransactions | None:
-        """Return a snapshot of the transactions, or None if there are none."""
+        """Return a snapshot of the transactions, or None without any."""
         if not self._starts and not self._ended:
             return None
         return UnstableTransactions(self.first_open(_NONE_OPEN), tuple(self._ended))

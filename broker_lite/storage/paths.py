@@ -1,6 +1,6 @@
 """Build and parse the names of all files and directories of storage.
 
-A data directory holds one directory a partition, ``<topic id>-<partition>``. The names of a
+A data directory holds one directory for each partition, ``<topic id>-<partition>``. The names of a
 segment's files begin with its base offset in twenty digits. Any thread may call these functions.
 """
 
@@ -12,20 +12,17 @@ from broker_lite.model import PartitionKey
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
 TXN_INDEX = ".txnindex"
-"""Suffix of the file that lists the aborted transactions of a segment; it exists only for segments
-with transactional batches.
-"""
+"""Suffix of the file that lists a segment's aborted transactions. Only segments with transactional
+batches have the file."""
 DELETED = ".deleted"
 """Suffix of deleted files, which are unlinked after ``file.delete.delay.ms``."""
 TORN = ".torn"
-"""Suffix of files with damaged or half-written bytes that recovery removed from a log; a broker
-never reads them again.
-"""
+"""Suffix of files with damaged or half-written bytes that recovery removed from a log. A broker
+never reads such files again."""
 TEMPORARY = ".tmp"
 STRAY = ".stray"
-"""Suffix of the directory of a stray: a log that the metadata do not assign to this broker. It is
-kept for ``stray.retention.ms``.
-"""
+"""Suffix of the directory of a stray: a log that the metadata do not assign to this broker. The
+broker deletes it after ``stray.retention.ms``."""
 
 LOCK = "lock"
 META = "meta.properties"
@@ -58,9 +55,8 @@ def stray_dir(data_dir: str, key: PartitionKey, since_ms: int) -> str:
 
 
 def parse_stray_dir(name: str) -> tuple[PartitionKey, int] | None:
-    """Return a stray's partition and the wall time in ms at which it was renamed; None for other
-    names.
-    """
+    """Return a stray's partition, and the wall time in ms at which its directory was renamed.
+    Return None for other names."""
     found = _STRAY.fullmatch(name)
     return (PartitionKey(found[1], int(found[2])), int(found[3])) if found else None
 
@@ -76,7 +72,7 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
 
 
 def torn_file(partition: str, offset: int, number: int) -> str:
-    """Return the path of a torn file that begins at ``offset``; ``number`` starts at 1."""
+    """Return the path of a torn file that begins at ``offset``. ``number`` starts at 1."""
     return f"{partition}/{offset:020d}-{number}{TORN}"
 
 

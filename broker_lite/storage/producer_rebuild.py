@@ -1,7 +1,7 @@
 """Rebuild the producer state of a log and its transaction indexes from a snapshot and a replay.
 
 A start and a truncation rebuild the state. After a truncation the state must not contain the
-removed batches: a producer may send them again, and they are then not duplicates.
+removed batches. A producer may send them again, and the broker must not take them for duplicates.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def _transaction_indexes(
 ) -> tuple[Indexes, int]:
     """Return the transaction indexes, and the offset up to which they are complete.
 
-    Delete a file that reaches beyond the log's end, and sync: later batches may take those offsets.
+    Delete a file that reaches beyond the log's end, and sync, because later batches may take those
+    offsets.
     """
     indexes: Indexes = {}
     complete_end = end
@@ -89,7 +90,7 @@ def _transaction_indexes(
 
 
 def _take_indexes(indexes: Indexes, active: Segment) -> None:
-    """Give each segment its transaction index, and save the indexes whose files are incomplete."""
+    """Give each segment its transaction index. Save the indexes whose files are incomplete."""
     for segment, index in indexes.items():
         segment.transactions = index
         if segment.has_transactions and segment is not active:

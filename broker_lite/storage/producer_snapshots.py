@@ -1,9 +1,9 @@
-"""The producer snapshots in a partition's directory, each named by its end offset.
+"""The producer snapshots in a partition's directory. The name of each has its end offset.
 
-Snapshots shorten a start and are never required: if a snapshot is damaged or missing, recovery uses
-an older one and replays more batches. A snapshot beyond the log's end is dangerous, because other
-batches may later take those offsets. Code that truncates the log therefore deletes such snapshots
-first. The log's writer thread and recovery call this module.
+Snapshots shorten a start and are never required. If a snapshot is damaged or missing, recovery uses
+an older snapshot and replays more batches. A snapshot beyond the log's end is dangerous, because
+other batches may later take those offsets. Code that truncates the log therefore deletes such
+snapshots first. The log's writer thread and recovery call this module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from broker_lite.storage.files import Files
 from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState
 
 SNAPSHOTS_KEPT = 2
-"""Number of snapshots kept per log. One is not enough: the newest may be damaged, or lie beyond
-the end of a truncated log."""
+"""Number of snapshots that each log keeps. A single snapshot is not enough: it may be damaged, or
+lie beyond the end of a truncated log."""
 
 
 class ProducerSnapshots:
@@ -30,14 +30,14 @@ class ProducerSnapshots:
         self._directory = directory
 
     def save(self, state: ProducerState, *, sync: bool = False) -> None:
-        """Write ``state`` as of its end offset; keep only the newest ``SNAPSHOTS_KEPT``."""
+        """Write ``state`` at its end offset. Keep only the newest ``SNAPSHOTS_KEPT`` snapshots."""
         name = f"{state.next_offset:020d}{paths.SNAPSHOT}"
         write_atomic(self._files, self._directory, name, state.encode(), sync=sync)
         for _, old in self._listed()[:-SNAPSHOTS_KEPT]:
             self._remove(old)
 
     def newest(self, first: int, last: int) -> ProducerState | None:
-        """Return the newest valid snapshot with an offset in [first, last], or None."""
+        """Return the newest valid snapshot with an end offset in [first, last], or None."""
         for at, name in reversed(self._listed()):
             if first <= at <= last:
                 data = read_whole(self._files, f"{self._directory}/{name}")
@@ -54,7 +54,8 @@ class ProducerSnapshots:
                 self._remove(name)
 
     def drop_beyond(self, offset: int) -> bool:
-        """Delete snapshots of offsets beyond ``offset``, unsynced; return whether any existed."""
+        """Delete the snapshots of offsets beyond ``offset``, without a sync. Return whether any
+        existed."""
         stale = [name for at, name in self._listed() if at > offset]
         for name in stale:
             self._remove(name)
@@ -64,6 +65,6 @@ class ProducerSnapshots:
         self._files.remove(f"{self._directory}/{name}")
 
     def _listed(self) -> list[tuple[int, str]]:
-        """Return the offset and the file name of each snapshot, oldest first."""
+        """Return the end offset and the file name of each snapshot, oldest first."""
         names = [(paths.parse_segment_file(n), n) for n in self._files.list_dir(self._directory)]
         return [(found[0], n) for found, n in names if found and found[1] == paths.SNAPSHOT]

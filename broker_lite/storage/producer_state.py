@@ -1,11 +1,13 @@
 """The recent batches and the open transaction of each producer of one log.
 
 A leader uses the state to detect duplicates, gaps and old epochs. Every replica uses it to compute
-the last stable offset. The state holds the last five batches per producer, because clients keep at
-most five in flight. Only a leader checks a batch (``check``). Every replica records a batch after
-its append (``update``). Each replica expires idle producers by itself; a follower never refuses a
-batch for that. A snapshot file holds the state at one offset; a start replays the batches after it.
-Only the log's writer thread uses the state.
+the last stable offset. The state holds the last five batches of each producer, because clients have
+at most five in flight. Only a leader checks a batch (``check``). Every replica records a batch
+after its append (``update``).
+
+Each replica expires idle producers by itself. An expired producer never makes a follower refuse a
+batch. A snapshot file holds the state at one offset, and a start replays the batches after it. Only
+the log's writer thread uses the state.
 """
 
 from __future__ import annotations
@@ -34,8 +36,7 @@ SEQUENCE_MASK = 0x7FFFFFFF
 
 _SNAPSHOT = struct.Struct(">4sHHqI")
 """Layout of a snapshot's header: magic, version, flags, end offset, producer count. The producers
-follow, then a CRC-32C of everything before.
-"""
+follow the header. Last comes a CRC-32C of all bytes before it."""
 _PRODUCER = struct.Struct(">qhiqqB")
 """Layout of one producer: producer id, epoch, coordinator epoch, last append ms, first offset of
 the open transaction, batch count.
@@ -44,15 +45,14 @@ _BATCH = struct.Struct(">iiqi")
 """Layout of one batch: first sequence, last sequence, base offset, last offset delta."""
 _ENDED = struct.Struct(">qq")
 """Layout of an ended transaction whose marker may be uncommitted: first offset and marker offset.
-Version 2 only, after the producers and a count.
-"""
+Only version 2 has these rows, after the producers, with a count before them."""
 _COUNT = struct.Struct(">I")
 _MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot failed a check. Use an older snapshot and a longer replay."""
+    """A snapshot failed a check. The caller uses an older snapshot and a longer replay."""
 
 
 class ProducedBatch(NamedTuple):
@@ -196,10 +196,10 @@ class ProducerState:
         return None
 
     def judge(self, marker: Marker) -> bool:
-        """Return whether to append a marker; False if the log has this marker, or a marker of a
-        later epoch.
+        """Return whether to append a marker. Return False if the log already has this marker, or a
+        marker of a later epoch.
 
-        A marker without an open transaction is appended as well: only the replicated append proves
+        A marker without an open transaction is appended as well. Only the replicated append proves
         that this replica still leads, and ensures that every later leader refuses a late batch of
         the transaction. Raises TransactionCoordinatorFencedError or InvalidProducerEpochError.
         """
@@ -240,9 +240,10 @@ class ProducerState:
         now_ms: int,
         marker: EndOfTransaction | None = None,
     ) -> AbortedEntry | None:
-        """Record an appended batch; a batch without a producer id only moves ``next_offset``.
+        """Record an appended batch. A batch without a producer id only moves ``next_offset``.
 
-        ``marker`` is the content of a control batch. Return the transaction that it aborts, if any.
+        ``marker`` is the content of a control batch. Return the transaction that it aborts, or
+        None.
         """
         self.next_offset = base_offset + header.last_offset_delta + 1
         if header.producer_id == NO_PRODUCER:
@@ -294,9 +295,8 @@ class ProducerState:
                 producer.transaction_start = log_start
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove producers idle for ``expiration_ms`` without an open transaction; return their
-        number.
-        """
+        """Remove producers that were idle for ``expiration_ms`` and have no open transaction.
+        Return their number."""
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -316,7 +316,8 @@ class ProducerState:
         self.next_offset = next_offset
 
     def encode(self) -> bytes:
-        """Return a snapshot as of ``next_offset``; version 1 if no producer used transactions."""
+        """Return a snapshot of the state at ``next_offset``, in version 1 of the format if no
+        producer used transactions."""
         flags = _FLAG_FORGOT if self.forgot else 0
         ended = self.transactions.ended
         is_transactional = bool(ended or self.transactions) or any(

@@ -52,9 +52,8 @@ R = TypeVar("R")
 
 
 def _translated(function: Callable[P, R]) -> Callable[P, R]:
-    """Convert the OSErrors of a lookup: a deleted file to OffsetOutOfRangeError, others to
-    StorageError.
-    """
+    """Convert the OSErrors of a lookup. A deleted file becomes OffsetOutOfRangeError, any other
+    error StorageError."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -90,13 +89,14 @@ class Tail(NamedTuple):
 
 
 Hints = list[tuple[int, Segment, int] | None]
-"""Cached batch boundaries as (offset, segment, position); a hash of the offset selects the slot."""
+"""Cached batch boundaries as (offset, segment, position). The list index of an entry is a hash of
+its offset."""
 Chain = tuple[tuple[int, ...], tuple[Segment, ...]]
 """The base offsets of all segments, and the segments in the same order. A log has at least one."""
 
 
 class LogReader:
-    """The state of a log that readers see. Only the log's writer changes it."""
+    """A log as readers see it. Only the log's writer changes this state."""
 
     def __init__(
         self, key: PartitionKey, segments: tuple[Segment, ...], leader_epochs: LeaderEpochs
@@ -106,15 +106,16 @@ class LogReader:
         self.log_start_offset = segments[0].base_offset
         self.corruption: tuple[CorruptRange, ...] = ()
         self.unstable: UnstableTransactions | None = None
-        """The transactions that bound the last stable offset; None if there are none."""
+        """The transactions that bound the last stable offset; None without such transactions."""
         self.transactions_from = NO_OFFSET
-        """Offset below which the log has no transaction and no marker; -1 if it has none at all."""
+        """Offset below which the log has no transaction and no marker; -1 if the whole log has
+        none."""
         self.hints: Hints = [None] * HINTS
         self.loaded: deque[Segment] = deque()
         self.publish(segments)
 
     def publish(self, segments: tuple[Segment, ...]) -> None:
-        """Make these segments the log that readers see, up to the end of the last segment."""
+        """Show readers these segments, up to the end of the last segment."""
         active = segments[-1]
         self.chain: Chain = (tuple(s.base_offset for s in segments), segments)
         self.tail = Tail(active.next_offset, active, active.size_bytes)
@@ -176,13 +177,12 @@ class LogReader:
         return len(self.chain[1])
 
     def epoch_at(self, offset: int) -> int:
-        """Return the leader epoch that wrote ``offset``, or -1."""
+        """Return the leader epoch that wrote ``offset``; -1 if it is unknown."""
         return self.leader_epochs.epoch_at(offset)
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch | None:
-        """Return the largest epoch not above ``epoch`` and its end; None if the end is
-        undefined.
-        """
+        """Return the largest epoch not above ``epoch`` and its end offset. Return None if the end
+        offset is undefined (``LeaderEpochs.end_offset_for``)."""
         return self.leader_epochs.end_offset_for(epoch, self.tail[0])
 
     # Methods that read slices of whole batches.
@@ -192,8 +192,8 @@ class LogReader:
         """Return a slice of whole batches below ``end_offset``, from the batch that holds
         ``offset``.
 
-        The slice has at most ``max_bytes``, but at least one batch with ``min_one``; it is empty at
-        the end of the log. Raises OffsetOutOfRangeError outside [log start, log end] and
+        The slice has at most ``max_bytes`` bytes, but at least one batch if ``min_one``. It is
+        empty at the end of the log. Raises OffsetOutOfRangeError outside [log start, log end] and
         CorruptMessageError in a damaged range.
         """
         hints = self.hints
@@ -251,9 +251,8 @@ class LogReader:
             return self._find_past(segment, offset, bad)
 
     def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> LogBatch:
-        """Return the batch that holds ``offset``, skipping damaged bytes after which the index has
-        no entry.
-        """
+        """Return the batch that holds ``offset``, behind damaged bytes after which the index has no
+        entry."""
         while True:
             damage = self._note_damage(segment, bad)
             if offset < damage.next_offset:
@@ -282,7 +281,7 @@ class LogReader:
                 oldest.release()
 
     def _stop(self, segment: Segment, end: int, hints: Hints) -> IndexEntry:
-        """Return the boundary in ``segment`` at which a read that ends at ``end`` must stop."""
+        """Return the boundary in ``segment`` at which a read up to offset ``end`` must stop."""
         bases, _ = self.chain
         i = bisect_right(bases, segment.base_offset)
         if i < len(bases) and end >= bases[i]:
@@ -377,7 +376,7 @@ class LogReader:
         return damage
 
     def add_damage(self, found: tuple[CorruptRange, ...]) -> None:
-        """Record bad ranges. Later reads of unreadable ranges raise CorruptMessageError."""
+        """Record damaged ranges. Later reads of unreadable ranges raise CorruptMessageError."""
         self.corruption = tuple(sorted({*self.corruption, *found}, key=lambda d: d.first_offset))
 
     @_translated
@@ -452,7 +451,8 @@ class LogReader:
     def offset_for_timestamp(
         self, timestamp: int, end: int, damage: list[CorruptRange] | None = None
     ) -> ListedOffset | None:
-        """Return the first record at or after ``timestamp`` and below ``end``; None if none exists.
+        """Return the first record at or after ``timestamp`` and below ``end``. Return None without
+        such a record.
 
         Skips damaged ranges, and appends them to ``damage``. Reads and decodes batches, so do not
         call it on the event loop's thread.
@@ -478,8 +478,8 @@ class LogReader:
     def max_timestamp(
         self, end: int, damage: list[CorruptRange] | None = None
     ) -> ListedOffset | None:
-        """Return the record below ``end`` with the maximum timestamp, the first of several; None if
-        the log is empty.
+        """Return the record below ``end`` with the maximum timestamp, the first of several. Return
+        None for an empty log.
 
         Skips damaged ranges, and appends them to ``damage``.
         """
@@ -499,7 +499,8 @@ class LogReader:
         return self.offset_for_timestamp(newest, end, damage)
 
     def _newest_time(self, segment: Segment, start: int, end: int) -> int:
-        """Return the newest timestamp of a segment's records in [start, end); -1 if it has none."""
+        """Return the newest timestamp of a segment's records in [start, end). Return -1 if no
+        record has a timestamp."""
         newest = NO_TIMESTAMP
         for found in self.headers(segment, max(start, segment.base_offset), end):
             time_ms, header = found.header.max_timestamp, found.header
@@ -634,12 +635,12 @@ class LogReader:
 
     @_translated
     def offset_for_bytes(self, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-        """Return the end offset of about ``max_bytes`` of stored batches from ``start`` on, and
-        their size in bytes.
+        """Return the end offset of about ``max_bytes`` stored bytes from ``start`` on, and their
+        exact size in bytes.
 
-        The end offset is a batch boundary at most at ``end``; the range has at least one batch. It
-        comes from the sparse index, so the size is usually some KB below ``max_bytes``. Skips
-        damage. Returns (start, 0) at the end of the log.
+        The end offset is a batch boundary, at most ``end``. The range has at least one batch. The
+        offset comes from the sparse index, so the size is usually some KB below ``max_bytes``.
+        Skips damage. Returns (start, 0) at the end of the log.
         """
         hints = self.hints
         end = min(end, self.tail[0])

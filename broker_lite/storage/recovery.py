@@ -7,7 +7,7 @@
 - Below the recovery point recovery cuts nothing. It reports a bad range as damage, and the log
   continues behind the range. New records never get offsets below the recovery point.
 
-When ``open_log`` returns, everything in the log is synced.
+When ``open_log`` returns, all files of the log are synced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broker_lite.storage.scan import CorruptRange, is_whole
 from broker_lite.storage.segment import UNBOUNDED, BadRange, Segment
 
 TORN_FILES_MAX = 16
-"""Maximum torn files per partition; the oldest are deleted first."""
+"""Maximum torn files of a partition. The oldest are deleted first."""
 COPY_BYTES = 4 << 20
 
 
@@ -91,9 +91,8 @@ def open_log(
     config: TopicConfig,
     producer_expiration_ms: int,
 ) -> tuple[Log, RecoveryReport]:
-    """Open the log in ``data``. Raises StorageError if the disk fails; damage is reported, not
-    raised.
-    """
+    """Open the log in ``data``. Raises StorageError if the disk fails. Damage is reported in the
+    result, not raised."""
     opening = _Opening(key, data, clean, data.recovery_points.get(key, 0))
     with data.guard(f"opening {key}"):
         segments = opening.run(data.log_starts.get(key, 0))
@@ -120,7 +119,7 @@ def open_log(
 
 
 class _Opening:
-    """The intermediate state while ``open_log`` opens one log."""
+    """The intermediate state of ``open_log`` while it opens one log."""
 
     def __init__(self, key: PartitionKey, data: DataDirectory, clean: bool, point: int) -> None:
         self.key = key
@@ -141,7 +140,8 @@ class _Opening:
         return RecoveryReport(self._scanned, self._torn_bytes, self._torn_offset, self._torn_whole)
 
     def run(self, log_start: int) -> tuple[Segment, ...]:
-        """Recover the log, and return its segments, all synced. The last segment is writable."""
+        """Recover the log, and return its segments. All segments are synced, and the last segment
+        is writable."""
         bases = self._clear_leftovers()
         if bases and paths.LOG_STARTS in self.data.unknown:
             # The log start checkpoint is damaged: use the start of the first segment.
@@ -183,9 +183,8 @@ class _Opening:
     # Methods that delete leftover files.
 
     def _clear_leftovers(self) -> list[int]:
-        """Delete temporary and orphaned files; return the base offsets of the segments in ascending
-        order.
-        """
+        """Delete temporary and orphaned files. Return the base offsets of the segments in ascending
+        order."""
         bases, others = [], []
         for name in self.files.list_dir(self.directory):
             found = paths.parse_segment_file(name)
@@ -204,7 +203,7 @@ class _Opening:
         return bases
 
     def _drop_deleted(self, bases: list[int], log_start: int) -> list[int]:
-        """Delete the segments that end before the log's start; return the other base offsets."""
+        """Delete the segments that end before the log's start. Return the other base offsets."""
         kept = [b for b, after in zip(bases, [*bases[1:], UNBOUNDED]) if after > log_start]
         for base in bases[: len(bases) - len(kept)]:
             self._remove(base)
@@ -232,9 +231,8 @@ class _Opening:
         return True
 
     def _scan(self, segment: Segment, following: int) -> BadBatch | None:
-        """Rebuild a segment's indexes and check its checksums; return the first bad batch of its
-        torn tail, or None.
-        """
+        """Rebuild a segment's indexes and check its checksums. Return the first bad batch of its
+        torn tail, or None."""
         point = UNBOUNDED if following <= self.recovery_point else self.recovery_point
         segment.open_writable()
         start = segment.load_prefix(self.recovery_point if self._epochs_known else 0)
@@ -270,9 +268,8 @@ class _Opening:
         return -1
 
     def _continues(self, segment: Segment, base: int) -> bool:
-        """Return whether ``segment`` may be followed by the segment at ``base``. A gap below the
-        recovery point is recorded as damage.
-        """
+        """Return whether the segment at ``base`` may follow ``segment``. A gap below the recovery
+        point is recorded as damage."""
         if segment.next_offset == base:
             return True
         if base > self.recovery_point:
@@ -321,9 +318,8 @@ class _Opening:
         )
 
     def _set_aside(self, bases: list[int]) -> None:
-        """Rename the log files of the segments after a torn tail to torn files; delete their
-        indexes.
-        """
+        """Rename the log files of the segments after a torn tail to torn files, and delete their
+        indexes."""
         for base in reversed(bases):
             source = paths.segment_file(self.directory, base, paths.LOG)
             self._torn_bytes += self.files.size(source)
@@ -332,7 +328,7 @@ class _Opening:
             self._remove(base)
 
     def _torn_path(self, offset: int) -> str:
-        """Return an unused path for a torn file, deleting the oldest torn files above the limit."""
+        """Return an unused path for a torn file. Delete the oldest torn files above the limit."""
         torn = [
             (found, name)
             for name in self.files.list_dir(self.directory)
@@ -346,7 +342,7 @@ class _Opening:
     # Methods that complete the opening of the log.
 
     def _end_at(self, segments: list[Segment], log_start: int) -> None:
-        """Make the last segment writable, or begin a new one.
+        """Make the last segment writable, or begin a new segment.
 
         A new segment is needed if the log ends before its start or before the recovery point, or if
         its last segment is damaged.
@@ -372,7 +368,7 @@ class _Opening:
         segments.append(fresh)
 
     def settle_epochs(self, log: Log) -> None:
-        """Remove epochs outside the log, and save the epochs if recovery changed anything."""
+        """Remove epochs outside the log. Save the epochs if recovery changed any."""
         before = self.epochs.entries
         self.epochs.truncate_from_end(log.log_end_offset)
         self.epochs.truncate_from_start(log.log_start_offset)

@@ -20,11 +20,10 @@ from broker_lite.model import NO_PRODUCER, PartitionKey
 from broker_lite.record.batch import BatchHeader
 
 PRODUCERS_MAX = 4096
-"""Maximum refused batches that are kept over all partitions. The oldest is evicted first."""
+"""Maximum number of refused batches over all partitions. The oldest is evicted first."""
 _AHEAD_MAX = 1 << 30
-"""Largest forward distance between two sequences; a larger distance means that the sequence wrapped
-and lies behind.
-"""
+"""Largest forward distance between two sequences. A larger distance means that the second sequence
+lies behind the first, after the sequences have wrapped."""
 
 
 class RefusedBatch(NamedTuple):
@@ -43,7 +42,7 @@ class RefusedBatch(NamedTuple):
     def makes_gap(self, expected: int | None, first: int) -> bool:
         """Return whether the refused batch lies in the gap between two sequences.
 
-        ``expected`` is the sequence that the log expects next, None if unknown. ``first`` is the
+        ``expected`` is the sequence that the log expects next, or None if unknown. ``first`` is the
         first sequence of the arriving batch.
         """
         follows = 0 < _distance(self.base_sequence, first) < _AHEAD_MAX
@@ -58,7 +57,7 @@ def _distance(start: int, end: int) -> int:
 
 
 class RefusedBatches:
-    """The refused batches by partition and producer id. An empty object is false."""
+    """The refused batches by partition and producer id. An object without batches is false."""
 
     __slots__ = ("_batches", "_lock")
 

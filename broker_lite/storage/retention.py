@@ -2,9 +2,10 @@
 
 Brokers delete only whole closed segments, oldest first, for one of three reasons: the segment is
 before the log's start, the log is larger than retention.bytes, or the segment is older than
-retention.ms. A segment is as old as its newest timestamp. If that timestamp is -1 or far ahead of
-the broker's clock at the append, the segment is as old as its last append. Old timestamps count
-unchanged, however late the record was appended. The module does no I/O and reads no clock.
+retention.ms. The age of a segment is that of its newest timestamp. If that timestamp is -1 or far
+ahead of the broker's clock at the append, the time of the last append counts instead. Old
+timestamps count unchanged, however late the record was appended. The module does no I/O and reads
+no clock.
 """
 
 from __future__ import annotations
@@ -38,9 +39,8 @@ class SegmentFacts(NamedTuple):
 
     @property
     def newest_ms(self) -> int:
-        """The time of the newest record in ms; the time of the last append if the record's
-        timestamp is ignored.
-        """
+        """The time in ms of the newest record, or of the last append if the record's timestamp does
+        not count."""
         if 0 <= self.max_timestamp <= self.last_append_ms + FUTURE_MAX_MS:
             return self.max_timestamp
         return self.last_append_ms
@@ -54,8 +54,8 @@ def expired(
     log_start_offset: int,
     last_stable_offset: int,
 ) -> list[str]:
-    """Return why each of the oldest segments is to be deleted: "log_start", "size" or "time". The
-    last segment is active and always stays."""
+    """Return the reason for deleting each of the oldest segments: "log_start", "size" or "time".
+    The list covers only segments to delete. The last segment is active and always stays."""
     total = sum(segment.size_bytes for segment in segments)
     reasons: list[str] = []
     for segment, following in pairwise(segments):

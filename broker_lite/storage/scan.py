@@ -21,7 +21,7 @@ from broker_lite.storage.files import File, Files
 
 HEADERS_CHUNK_BYTES = 256 << 10
 FAR_CHUNK_BYTES = 4 << 10
-"""Bytes that ``walk_headers`` reads per header while batches are larger than a chunk."""
+"""Bytes that ``walk_headers`` reads for each header while batches are larger than a chunk."""
 BATCHES_CHUNK_BYTES = 4 << 20
 SECTOR = 512
 _OWN_LOG = WalkPolicy()
@@ -31,10 +31,10 @@ _CANDIDATE = re.compile(rb"(?=\x00\x00.{14}[\x02\x41])", re.DOTALL)
 
 
 class CorruptRange(NamedTuple):
-    """A damaged range: offsets whose bytes failed a check, and the position of these bytes.
+    """A damaged range: the offsets whose bytes failed a check, and the position of these bytes.
 
-    ``unreadable``: the batch header is broken or missing, so that no reader can step over the
-    range. Otherwise only the checksum or the leader epoch is wrong.
+    With ``unreadable``, the batch header is broken or missing, so that no reader can skip to the
+    next batch. Otherwise only the checksum or the leader epoch is wrong.
     """
 
     key: PartitionKey
@@ -55,9 +55,8 @@ class CorruptRange(NamedTuple):
 
 
 class InspectedBatch(NamedTuple):
-    """A stored batch as ``logbus storage inspect`` shows it; ``problem`` is empty for a valid
-    batch.
-    """
+    """A stored batch as ``logbus storage inspect`` shows it. ``problem`` is empty for a valid
+    batch."""
 
     segment_base: int
     position: int
@@ -97,7 +96,7 @@ def walk_headers(
 def walk_batches(
     file: File, position: int, end: int, expected: int, epoch: int = NO_EPOCH
 ) -> Iterator[LogBatch]:
-    """Yield the same batches as ``walk_headers``, computing every checksum."""
+    """Yield the batches that ``walk_headers`` yields, but compute every checksum."""
     policy = _OWN_LOG._replace(checks_crc=True)
     walker = BatchWalker(
         policy, expected, epoch=epoch, at_boundary=True, position=position, end=end
@@ -108,7 +107,8 @@ def walk_batches(
 def walk_range(
     file: File, walker: BatchWalker, chunk_bytes: int = BATCHES_CHUNK_BYTES
 ) -> Iterator[LogBatch]:
-    """Yield the batches from a walker's position to its end, with their bytes, read in chunks."""
+    """Yield the batches from a walker's position to its end, with their bytes. Read the file in
+    chunks."""
     while walker.position < walker.end:
         position = walker.position
         size = min(max(chunk_bytes, walker.needed_bytes), walker.end - position)
@@ -118,9 +118,8 @@ def walk_range(
 
 
 def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes] | None:
-    """Return the batch at ``position`` if its checksum is right, regardless of its offset; else
-    None.
-    """
+    """Return the batch at ``position`` if its checksum is correct, whatever its offset. Otherwise
+    return None."""
     head = file.pread(position, min(fmt.HEADER_BYTES, end - position))
     try:
         header = read_header(head)
@@ -165,8 +164,8 @@ def _continues(file: File, position: int, end: int, expected: int) -> bool:
 def is_whole(file: File, bad: BadBatch, end: int) -> bool:
     """Return whether a bad batch was written completely and damaged later.
 
-    True if all its bytes are present or valid batches follow it, and none of its sectors is all
-    zeros. A sector of zeros means that a power cut interrupted the write. A checksum cannot
+    This is so if all its bytes are present or valid batches follow it, and none of its sectors is
+    all zeros. A sector of zeros means that a power cut interrupted the write. A checksum cannot
     distinguish an interrupted write from later damage.
     """
     if bad.header is not None:

@@ -1,7 +1,7 @@
 """One segment: a log file of whole batches with its two sparse indexes.
 
-The log's writer thread appends to the active segment. Closed segments never change; they load their
-file and indexes when first read, and ``release`` drops them again. Readers on any thread need no
+The log's writer thread appends to the active segment. Closed segments never change. They load their
+file and indexes when first read, and ``release`` drops these again. Readers on any thread need no
 lock, because each read is bounded by a position that is published after its bytes and index
 entries. Index files are hints: a wrong file is rebuilt from the log file.
 """
@@ -35,9 +35,8 @@ RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
 """Bytes that a search reads at once: one index interval, so that most searches need one read."""
 _ANY_EPOCHS = WalkPolicy(orders_epochs=False)
-"""Policy of searches. A search does not check leader epochs: a batch with a wrong, higher epoch
-would make the valid batch after it look bad.
-"""
+"""Policy of searches. A search does not check leader epochs, because a batch with a wrong, higher
+epoch would make the valid batch after it look bad."""
 
 
 class BadRange(NamedTuple):
@@ -61,7 +60,8 @@ class BadRange(NamedTuple):
 
 
 class Rescan(NamedTuple):
-    """The result of a scan: the damage that it skipped, and the torn tail that ended it, if any."""
+    """The result of a scan: the damage that it skipped, and the torn tail that ended it, or
+    None."""
 
     damage: tuple[BadRange, ...]
     torn: BadBatch | None
@@ -110,7 +110,7 @@ class Segment:
         """Size in bytes at the last save of indexes and producer state."""
         self.name_synced = False
         self.has_transactions = False
-        """Whether any batch is transactional or a control batch; only then does the segment have a
+        """Whether any batch is transactional or a control batch. Only such a segment has a
         transaction index."""
         self.damaged = False
         self.first_append_ms = NO_TIMESTAMP
@@ -131,7 +131,8 @@ class Segment:
 
     @classmethod
     def found(cls, files: Files, directory: str, base_offset: int) -> Segment:
-        """Return an existing segment, with size and times from the file system. Checks nothing."""
+        """Return an existing segment, with size and times from the file system. Does not check its
+        content."""
         segment = cls(files, directory, base_offset)
         path = segment.path(paths.LOG)
         segment.size_bytes = segment.synced_bytes = files.size(path)
@@ -143,9 +144,8 @@ class Segment:
         return paths.segment_file(self.directory, self.base_offset, suffix)
 
     def load_facts(self) -> bool:
-        """Load the headers of both index files; return whether both describe exactly
-        this log file.
-        """
+        """Load the headers of both index files. Return whether both describe exactly this
+        log file."""
         try:
             offsets = offset_index.decode_facts(self._head(paths.INDEX, offset_index.HEADER_BYTES))
             times = time_index.decode_facts(self._head(paths.TIME_INDEX, time_index.HEADER_BYTES))
@@ -165,7 +165,7 @@ class Segment:
         return True
 
     def load_prefix(self, recovery_point: int) -> IndexEntry:
-        """Load index files that describe a prefix of this log file; return the entry at which the
+        """Load index files that describe a prefix of this log file. Return the entry at which the
         scan must begin.
 
         An entry is used only if its batch is at its position.
@@ -250,7 +250,7 @@ class Segment:
 
     @property
     def index(self) -> OffsetIndex:
-        """The offset index; rebuilt if its file is missing or wrong."""
+        """The offset index. It is rebuilt if its file is missing or wrong."""
         index = self._index
         return self._load_indexes()[0] if index is None else index
 
@@ -290,9 +290,8 @@ class Segment:
         self._times, self._index = times, index
 
     def release(self) -> None:
-        """Drop the file and the indexes, which can be loaded again; readers in progress keep
-        theirs.
-        """
+        """Drop the file and the indexes from memory; they can be loaded again. Reads in progress
+        continue with the objects that they have."""
         self._index = self._times = self._file = None
         # Keep an empty index: a lookup passes many segments without aborted transactions.
         if self._transactions and self._transactions.is_saved:
@@ -345,7 +344,8 @@ class Segment:
         file.truncate(self.size_bytes)
 
     def note(self, header: BatchHeader, position: int, interval_bytes: int) -> None:
-        """Extend the indexes and the segment's end by an appended or scanned batch."""
+        """Extend the indexes and the segment's end by an appended or scanned batch at
+        ``position``."""
         base = header.base_offset
         size = header.length + fmt.LENGTH_PREFIX_BYTES
         if header.attributes & fmt.ATTRIBUTES_OF_TRANSACTIONS:
@@ -389,7 +389,7 @@ class Segment:
             self.file.start_sync(self.synced_bytes)
 
     def datasync(self) -> None:
-        """Sync everything appended before the call. Raises OSError."""
+        """Sync all bytes that were appended before the call. Raises OSError."""
         size = self.size_bytes
         self.file.datasync()
         self.synced_bytes = max(self.synced_bytes, size)
@@ -399,7 +399,8 @@ class Segment:
         return self.name_synced and self.synced_bytes >= self.size_bytes
 
     def save_indexes(self, *, sync: bool = False) -> None:
-        """Write both index files. ``sync`` is off by default, because a load checks the files."""
+        """Write both index files. ``sync`` is off by default, because each load checks the
+        files."""
         append_ms = (self.first_append_ms, self.last_append_ms)
         times = self.times.encode(self.size_bytes, append_ms, self.max_timestamp)
         offsets = self.index.encode(
@@ -502,8 +503,7 @@ class Segment:
 
     def damage_at(self, bad: BadBatch, end: int, limit: int) -> BadRange:
         """Return the damaged range that starts at ``bad``. It ends at the next valid batch, or at
-        ``limit`` if there is none.
-        """
+        ``limit`` without one."""
         header = bad.header
         if header is not None and self._steps_over(bad.position, header, end, limit):
             return BadRange(

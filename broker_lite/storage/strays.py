@@ -18,23 +18,22 @@ from broker_lite.storage.directory import SPACE_ERRORS, DataDirectory, remove_tr
 
 
 class Strays:
-    """The strays of one data directory. ``retention_ms`` -1 keeps them for ever."""
+    """The strays of one data directory. With ``retention_ms`` -1, they are never deleted."""
 
     def __init__(self, data: DataDirectory, retention_ms: int) -> None:
         self._data = data
         self._retention_ms = retention_ms
         self._since: dict[PartitionKey, int] = {}
         self._left: set[PartitionKey] = set()
-        """Strays that could not be renamed on a full disk; their directories keep their
-        old names.
-        """
+        """Strays that could not be renamed on a full disk. Their directories still have the
+        partitions' names."""
 
     @property
     def keys(self) -> Collection[PartitionKey]:
         return self._since.keys()
 
     def found(self, name: str) -> bool:
-        """Return whether the name is that of a stray's directory. If so, record the stray."""
+        """Return whether ``name`` is the name of a stray's directory. If so, record the stray."""
         stray = paths.parse_stray_dir(name)
         if stray is not None:
             self._since[stray[0]] = stray[1]
@@ -42,8 +41,7 @@ class Strays:
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
         """Return the offsets of a checkpoint that belong to strays. Checkpoints keep these rows as
-        long as the strays exist.
-        """
+        long as the strays exist."""
         return {key: offsets[key] for key in (*self._since, *self._left) if key in offsets}
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
@@ -64,7 +62,8 @@ class Strays:
             data.files.sync_dir(data.path)
 
     def take_back(self, key: PartitionKey) -> bool:
-        """Rename a stray back to its partition; return whether one existed. Raises StorageError."""
+        """Rename a stray back to its partition. Return whether such a stray existed. Raises
+        StorageError."""
         if key in self._left:
             self._left.discard(key)
             return True
@@ -85,9 +84,9 @@ class Strays:
         return True
 
     def delete_due(self, now_ms: int) -> int:
-        """Delete the strays past their retention; return their number.
+        """Delete the strays past their retention time, and return their number.
 
-        A later call retries failures.
+        A later call retries failed deletions.
         """
         if self._retention_ms < 0:
             return 0

@@ -75,13 +75,12 @@ class TimeIndex:
         return kept
 
     def last_timestamp(self) -> int:
-        """Return the newest entry's timestamp, or -1."""
+        """Return the timestamp of the newest entry; -1 for an empty index."""
         return self._timestamps[-1] if self._timestamps else NO_TIMESTAMP
 
     def encode(self, log_bytes: int, append_ms: tuple[int, int], max_timestamp: int) -> bytes:
-        """Return the bytes of the index file; ``append_ms`` holds the append times of the first and
-        the last batch.
-        """
+        """Return the bytes of the index file. ``append_ms`` holds the append times of the first and
+        the last batch."""
         body = big_endian(self._timestamps) + big_endian(self._offsets)
         header = _HEADER.pack(
             _MAGIC,
@@ -98,7 +97,7 @@ class TimeIndex:
 
 
 def decode_facts(data: bytes) -> TimeFacts:
-    """Decode the header alone. Raises CorruptIndex."""
+    """Decode only the header of a time index file. Raises CorruptIndex."""
     magic, version, _, *facts = _HEADER.unpack(checked_header(data, _HEADER))
     if magic != _MAGIC or version != _VERSION:
         raise CorruptIndex("not a time index of this version")

@@ -21,9 +21,7 @@ _ENTRY = struct.Struct(">hqqqq")
 """Layout of an entry: version, producer id, first offset, last offset, last stable offset."""
 _VERSION = 0
 _END = struct.Struct(">qI")
-"""Layout of the file's end: covered end offset, and CRC-32C of everything before, including that
-offset.
-"""
+"""Layout of the file's end: the covered end offset, and the CRC-32C of all bytes before it."""
 _LAST_OFFSET = attrgetter("last_offset")
 
 
@@ -35,8 +33,8 @@ class AbortedEntry(NamedTuple):
     last_offset: int
     last_stable_offset: int
     """The last stable offset once the marker is committed: the first offset of the oldest open
-    transaction, else the offset after the marker. Transactions of later entries begin no earlier.
-    """
+    transaction. Without an open transaction, it is the offset after the marker. Transactions of
+    later entries begin no earlier."""
 
 
 class TransactionIndex:
@@ -67,7 +65,7 @@ class TransactionIndex:
     def collect(self, start: int, end: int, found: list[AbortedEntry]) -> bool:
         """Append the transactions with records in [start, end) to ``found``.
 
-        Return whether no later segment can hold another one.
+        Return True if no later segment can hold another such transaction.
         """
         entries = self._entries
         for i in range(bisect_left(entries, start, key=_LAST_OFFSET), len(entries)):

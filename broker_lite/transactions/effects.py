@@ -10,8 +10,8 @@ from broker_lite.transactions.records import NO_PRODUCER_EPOCH, TransactionRecor
 
 
 class Persist(NamedTuple):
-    """Append the record of the transactional id to the state topic; None deletes the id. Answer
-    with Persisted or RecordRefused once the outcome is known."""
+    """Append the record of the transactional id to the state topic. A record of None deletes the
+    id. Answer with Persisted or RecordRefused once the outcome is known."""
 
     number: int
     record: TransactionRecord | None
@@ -50,8 +50,8 @@ class InitResult(NamedTuple):
 class AddResult(NamedTuple):
     """The answer to Add.
 
-    ``transaction`` is the number of the transaction. ``missing``: after a failed verification, the
-    partitions that the transaction does not contain; the other partitions are verified.
+    ``transaction`` is the number of the transaction. After a failed verification, ``missing`` has
+    the partitions that the transaction does not contain; the other partitions are verified.
     """
 
     error: LogbusError | None = None

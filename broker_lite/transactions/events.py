@@ -18,13 +18,12 @@ it commits offsets."""
 
 
 class Resumed(NamedTuple):
-    """The coordinator has loaded the record of the transactional id; timeouts restart."""
+    """The coordinator has loaded the record of the transactional id. Timeouts restart."""
 
 
 class Init(NamedTuple):
     """An InitProducerId request. ``expected`` is the producer id and epoch that a producer names
-    when it recovers from an error (KIP-360), None for a new producer.
-    """
+    when it recovers from an error (KIP-360). It is None for a new producer."""
 
     token: int
     timeout_ms: int
@@ -34,9 +33,9 @@ class Init(NamedTuple):
 class Add(NamedTuple):
     """An AddPartitionsToTxn or AddOffsetsToTxn request.
 
-    ``version`` is the transaction version. ``verify_only``: only check whether the transaction
-    contains the participants (KIP-890). ``connection`` is the number of the client's connection. A
-    request of a broker has None, and is never parked.
+    ``version`` is the transaction version. With ``verify_only``, the coordinator only checks
+    whether the transaction contains the participants (KIP-890). ``connection`` is the number of the
+    client's connection. A broker's request has None, and is never parked.
     """
 
     token: int
@@ -50,8 +49,8 @@ class Add(NamedTuple):
 
 
 class End(NamedTuple):
-    """An EndTxn request. ``version`` is the transaction version: with 1 (requests before EndTxn 5)
-    the producer keeps its epoch, with 2 it gets a higher epoch."""
+    """An EndTxn request. ``version`` is the transaction version. With version 1 (requests before
+    EndTxn 5) the producer keeps its epoch. With version 2 it gets a higher epoch."""
 
     token: int
     producer_id: int
@@ -68,9 +67,8 @@ class Persisted(NamedTuple):
 
 
 class RecordRefused(NamedTuple):
-    """The log refused the record of the ``effects.Persist`` with this number; it is certainly not
-    in the log.
-    """
+    """The log refused the record of the ``effects.Persist`` with this number. The record is
+    certainly not in the log."""
 
     number: int
     error: LogbusError
@@ -103,7 +101,7 @@ class Abandon(NamedTuple):
 
 
 class TransactionTick(NamedTuple):
-    """A timer event, due when ``Transaction.deadline_ms`` is reached."""
+    """A timer event. It is due at ``Transaction.deadline_ms``."""
 
 
 class Expire(NamedTuple):
@@ -115,7 +113,8 @@ class Expire(NamedTuple):
 
 
 class Deposed(NamedTuple):
-    """This broker no longer coordinates the id: answer all requests with ``error``."""
+    """This broker no longer coordinates the transactional id. Answer all requests with
+    ``error``."""
 
     error: LogbusError
 

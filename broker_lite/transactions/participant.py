@@ -25,8 +25,8 @@ from broker_lite.model import NO_TRANSACTION
 
 
 class Verification(NamedTuple):
-    """A question to the coordinator whether a producer may write. ``is_new`` is False if an earlier
-    write has already sent this question."""
+    """A question to the coordinator: may this producer write? ``is_new`` is False if an earlier
+    write has already sent the question."""
 
     producer_id: int
     epoch: int
@@ -98,7 +98,7 @@ class Participant:
         return known is not None and known.number is not None
 
     def number(self, producer_id: int) -> int:
-        """Return the number of a verified producer's transaction, -1 if the producer is not
+        """Return the number of a verified producer's transaction; -1 for a producer that is not
         verified."""
         known = self._producers.get(producer_id)
         return NO_TRANSACTION if known is None or known.number is None else known.number

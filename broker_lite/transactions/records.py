@@ -74,7 +74,8 @@ class TransactionRecord:
     next_id: int = NO_PRODUCER
     number: int = 0
     version: int = 2
-    """Transaction version: with 2, the end of a transaction raises the epoch (KIP-890)."""
+    """The transaction version. With version 2, the end of a transaction raises the epoch
+    (KIP-890)."""
     partitions: frozenset[PartitionKey] = frozenset()
     groups: frozenset[str] = frozenset()
     start_ms: int = NO_TIMESTAMP
@@ -101,7 +102,7 @@ def transaction_key(transactional_id: str) -> bytes:
 
 
 def transactional_id_of(key: bytes) -> str | None:
-    """Return the transactional id of a key; None for a key of another kind."""
+    """Return the transactional id in a key. Return None for a key of another kind."""
     return str(key[1:], "utf-8") if key and key[0] == _TRANSACTION else None
 
 

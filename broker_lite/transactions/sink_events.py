@@ -1,6 +1,6 @@
 """The inputs and outputs of ``sinks.SinkPartition.step``, the state machine of Spark's sinks.
 
-A Spark task is tried in one or more *attempts*. Each attempt writes with a *slot*, a producer id.
+Spark runs a task in one or more *attempts*. Each attempt writes with a *slot*, a producer id.
 
 A token identifies one request and is never reused. Each request gets exactly one ``SinkReply``, at
 once or later, unless ``AbandonSinkRequest`` withdraws it.
@@ -25,8 +25,8 @@ from broker_lite.transactions.sink_records import ProducerPair, SinkHead, SinkSl
 
 class JoinBatch(NamedTuple):
     """A task attempt of micro-batch ``batch`` starts to write. ``task`` and ``attempt`` are Spark's
-    numbers. ``partitions`` are the partitions to which the attempt may write, if they are few.
-    """
+    numbers. ``partitions`` are the partitions to which the attempt may write, unless they are too
+    many to list."""
 
     token: int
     sink: str
@@ -51,8 +51,8 @@ class EndBatch(NamedTuple):
     """Spark's driver commits or aborts a batch, or a failed task aborts its attempt.
 
     In a commit, ``winners`` are the attempts to commit, and ``rows`` is their total number of rows.
-    An abort without ``winners`` ends all attempts up to ``batch``; with ``winners`` it ends only
-    these attempts.
+    An abort without ``winners`` ends all attempts of batches up to ``batch``. With ``winners`` it
+    ends only these attempts.
     """
 
     token: int
@@ -92,8 +92,8 @@ class AbandonSinkRequest(NamedTuple):
 class ExpireSinks(NamedTuple):
     """Delete the heads of unused sinks.
 
-    Heads last used before ``before_day`` (days since 1970, wall clock) are deleted. Heads of batch
-    writes, which never continue, are deleted if last used before ``before_ms`` (monotonic clock).
+    Heads last used before ``before_day`` (days since 1970, wall clock) are deleted. Batch writes
+    never continue, so their heads are deleted if last used before ``before_ms`` (monotonic clock).
     """
 
     before_day: int
@@ -101,7 +101,7 @@ class ExpireSinks(NamedTuple):
 
 
 class SinksLoaded(NamedTuple):
-    """The coordinator has loaded the records of the partition; timeouts restart."""
+    """The coordinator has loaded the records of the partition. Timeouts restart."""
 
 
 SinkRequest = JoinBatch | KeepBatch | EndBatch | AddToSlot
@@ -121,7 +121,8 @@ SinkEvent = (
 
 
 class PersistHead(NamedTuple):
-    """Append a sink's head; None deletes it. Answer with Persisted or RecordRefused."""
+    """Append a sink's head to the state topic; None deletes it. Answer with Persisted or
+    RecordRefused."""
 
     number: int
     sink: str
@@ -129,7 +130,7 @@ class PersistHead(NamedTuple):
 
 
 class PersistSlot(NamedTuple):
-    """Append a slot; None deletes it. Answer with Persisted or RecordRefused."""
+    """Append a slot to the state topic; None deletes it. Answer with Persisted or RecordRefused."""
 
     number: int
     producer_id: int
@@ -159,9 +160,8 @@ class FetchSlotId(NamedTuple):
 
 
 class SinkResult(NamedTuple):
-    """The answer to a request. To a JoinBatch, it contains the attempt's producer id and epoch, or
-    NO_PRODUCER if the batch is already committed.
-    """
+    """The answer to a request. For a JoinBatch, it contains the attempt's producer id and epoch, or
+    NO_PRODUCER if the batch is already committed."""
 
     error: LogbusError | None = None
     producer_id: int = NO_PRODUCER

@@ -34,8 +34,8 @@ _SLOT_ID = struct.Struct(">q")
 
 
 class SinkState(IntEnum):
-    """The state of a sink: OPEN for writes, or a commit or abort is decided and its markers are not
-    all written."""
+    """The state of a sink. OPEN means open for writes. The other states mean that a commit or abort
+    is decided and its markers are not all written."""
 
     OPEN = 0
     PREPARE_COMMIT = 1
@@ -71,7 +71,7 @@ class SinkHead:
 
 @dataclass(frozen=True, slots=True)
 class SinkSlot:
-    """A producer id of the pool: free, or in use by one attempt of a task."""
+    """A producer id of the pool, free or in use by one attempt of a task."""
 
     epoch: int
     sink: str = ""
@@ -103,12 +103,12 @@ def slot_key(producer_id: int) -> bytes:
 
 
 def sink_of(key: bytes) -> str | None:
-    """Return the sink of a head's key; None for a key of another kind."""
+    """Return the sink in a head's key. Return None for a key of another kind."""
     return str(key[1:], "utf-8") if key and key[0] == _HEAD_KEY else None
 
 
 def slot_of(key: bytes) -> int | None:
-    """Return the producer id of a slot's key; None for a key of another kind."""
+    """Return the producer id in a slot's key. Return None for a key of another kind."""
     return int(_SLOT_ID.unpack(key[1:])[0]) if key and key[0] == _SLOT_KEY else None
 
 

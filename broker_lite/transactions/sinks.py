@@ -59,8 +59,10 @@ _DAY_MS = 86_400_000
 
 @dataclass(slots=True)
 class _Sink:
-    """The state of one sink. ``head`` is the committed head, None for a new sink. ``writing`` is
-    the number of the head record in flight, None if none is in flight.
+    """The state of one sink.
+
+    ``head`` is the committed head, or None for a new sink. ``writing`` is the number of the head
+    record in flight, or None.
     """
 
     head: SinkHead | None = None
@@ -72,9 +74,8 @@ class _Sink:
     """Producer ids of the slots whose markers are being sent."""
     freeing: set[int] = field(default_factory=set)
     """Slots whose markers are written, but whose free state is not in the log yet. The reopened
-    head must follow these records in the log: until then, another coordinator that takes over must
-    end these attempts as decided.
-    """
+    head must follow these records in the log. Otherwise another coordinator that takes over would
+    not end these attempts as decided."""
     refused: set[int] = field(default_factory=set)
     """The slots of ``freeing`` whose record the log refused."""
     is_open_refused: bool = False
@@ -107,12 +108,13 @@ class SinkPartition:
         """The partitions in each slot's committed record, by producer id. The attempt may write
         only to these."""
         self._opened: dict[int, Now] = {}
-        """By producer id of an open slot, the time at which its attempt joined, or at which this
-        coordinator loaded the slot."""
+        """By producer id of an open slot, the time at which its attempt joined or this coordinator
+        loaded the slot."""
         self._opening: dict[int, list[int]] = {}
         """Tokens of the JoinBatch requests that wait for the record of a slot, by producer id."""
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
-        """By number of a record in flight, the callback for its outcome: an error, or None."""
+        """By number of a record in flight, the callback that receives its outcome: an error, or
+        None."""
         self._without_slot: list[ev.JoinBatch] = []
         self._ids_fetched = 0
         self._numbers = 0
@@ -163,9 +165,8 @@ class SinkPartition:
 
     @property
     def deadline_ms(self) -> int:
-        """Monotonic time of the next timeout, or of the next answer that stops waiting for
-        markers.
-        """
+        """The monotonic time (ms) of the next timeout, or of the next answer that stops waiting for
+        markers."""
         times = [NEVER]
         for sink in self._sinks.values():
             times += [at for _, at in sink.waiting]
@@ -176,7 +177,7 @@ class SinkPartition:
         return min(times)
 
     def __contains__(self, sink: str) -> bool:
-        """Return whether a sink exists, or its first head is in flight."""
+        """Return whether a sink exists, or the record of its first head is in flight."""
         return sink in self._sinks
 
     def head(self, sink: str) -> SinkHead | None:
@@ -266,7 +267,7 @@ class SinkPartition:
         self._open_slot(sink, event)
 
     def _open_slot(self, sink: _Sink, event: ev.JoinBatch) -> None:
-        """Assign a free slot to the attempt; if none is free, reserve a producer id first."""
+        """Assign a free slot to the attempt. If no slot is free, reserve a producer id first."""
         if not self._free:
             self._without_slot.append(event)
             if self._ids_fetched < len(self._without_slot):
@@ -527,7 +528,7 @@ class SinkPartition:
     # Methods that send markers and complete decisions.
 
     def _send_markers(self, name: str, sink: _Sink, head: SinkHead) -> None:
-        """Send the markers of a committed decision; attempts that wrote nothing need no markers."""
+        """Send the markers of a committed decision. Attempts that wrote nothing need no markers."""
         rows = []
         for producer_id in sorted(sink.attempts):
             slot = self._slots[producer_id]

@@ -71,9 +71,8 @@ class Now(NamedTuple):
 
 @dataclass(slots=True)
 class _RecordInFlight:
-    """A record in flight, and the request that waits for it. ``is_fence``: an Init caused this
-    record, which aborts the transaction of the id's former producer.
-    """
+    """A record in flight, and the request that waits for it. With ``is_fence``, an Init caused the
+    record, which aborts the transaction of the id's former producer."""
 
     number: int
     record: TransactionRecord | None
@@ -82,9 +81,8 @@ class _RecordInFlight:
 
 
 class Transaction:
-    """The state machine of one transactional id. ``record`` is the last committed record, None for
-    an unknown id.
-    """
+    """The state machine of one transactional id. ``record`` is the last committed record, or None
+    for an unknown id."""
 
     def __init__(
         self, name: str, record: TransactionRecord | None = None, *, timeout_max_ms: int = 900_000
@@ -103,12 +101,11 @@ class Transaction:
         """Monotonic time in ms at which the transaction began, or was loaded."""
         self._retry_ms = 0
         self._end_number = 0
-        """Number of the Persist effect whose record completes the last transaction; 0 once the log
-        has this record or a later one.
-        """
+        """Number of the Persist effect whose record completes the last transaction. It is 0 once
+        the log has that record or a later record."""
         self._is_end_refused = False
         self._connection: int | None = None
-        """Number of the connection on which the transaction began; None if it began under another
+        """Number of the connection on which the transaction began. None if it began under another
         coordinator."""
         self._spare_id: int | None = None
         self._is_fetching_id = False
@@ -170,8 +167,8 @@ class Transaction:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the committed record is the whole state, so that the shell can drop this
-        machine."""
+        """Whether the committed record is the whole state, so that the shell can drop this machine
+        from memory."""
         is_open = self.record is not None and self.record.is_open
         return not (self._is_busy or self._parked or is_open or self._is_end_refused)
 
@@ -432,11 +429,11 @@ class Transaction:
         bump: bool = True,
         continues: bool = True,
     ) -> bool:
-        """Persist the decision. Return False if it must wait for a producer id.
+        """Persist the decision to commit or abort. Return False if it must wait for a producer id.
 
-        ``continues``: the producer of the present epoch may continue. Timeouts and Inits raise the
-        epoch in both transaction versions, so the record of their abort has version 2. An Init is
-        not answered after the decision; it waits until the transaction is complete.
+        ``continues`` says whether the producer of the present epoch may continue. Timeouts and
+        Inits raise the epoch in both transaction versions, so the record of their abort has version
+        2. An Init is not answered after the decision; it waits until the transaction is complete.
         """
         record = self.record
         assert record is not None
@@ -487,7 +484,7 @@ class Transaction:
         self._parked.append(event)
 
     def _retry_parked(self) -> None:
-        """Handle the parked requests in order; those that are still blocked are parked again."""
+        """Handle the parked requests in order. Requests that are still blocked are parked again."""
         parked, self._parked = self._parked, []
         for event in parked:
             self._handle(event)

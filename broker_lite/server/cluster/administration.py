@@ -66,7 +66,7 @@ class TopicResult:
 
 
 class ChangeWaits(Protocol):
-    """The part of ``Registry`` that administration uses."""
+    """The methods of ``Registry`` that administration calls."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -104,9 +104,8 @@ class Administration:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """Create the topics in order. Return the result of each topic; with ``validate_only``,
-        create nothing.
-        """
+        """Create the topics in order, and return the result of each topic. With ``validate_only``,
+        create nothing."""
         self._check_controller()
         times = Counter(topic.name for topic in topics)
         results = []
@@ -146,7 +145,7 @@ class Administration:
         return _result(view)
 
     async def wait_topics(self, names: Sequence[str]) -> None:
-        """Wait until this broker's snapshot has the topics, at most a few seconds."""
+        """Wait until this broker's snapshot has the topics, but at most a few seconds."""
         await self._registry.wait_visible(lambda now: all(name in now.topics for name in names))
 
     async def delete_topics(self, names_or_ids: Sequence[str]) -> list[TopicResult]:
@@ -177,9 +176,8 @@ class Administration:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicResult:
-        """Increase a topic's partition count to ``count``. The result holds an error, if there is
-        one.
-        """
+        """Increase a topic's partition count to ``count``. After a failure, the result holds the
+        error."""
         self._check_controller()
         try:
             view = await self._asked_for_topic(
@@ -255,8 +253,7 @@ class Administration:
 
     async def salt_key(self) -> bytes:
         """Return the cluster's secret key, from which brokers derive salts for user names that do
-        not exist. Create the key if there is none.
-        """
+        not exist. If the cluster has no such key yet, create it."""
         return await load_salt_key(self._store, self._random_bytes)
 
     async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:

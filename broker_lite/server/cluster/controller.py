@@ -83,7 +83,8 @@ The pause keeps brokers with the same error from electing each other in a tight 
 
 
 class _Deposed(Exception):
-    """This broker is no longer controller, because another is or its session ended."""
+    """This broker is no longer controller, because another broker is or because its own session
+    ended."""
 
 
 class ControllerShell:
@@ -134,7 +135,7 @@ class ControllerShell:
     # Methods that elect, depose and resign.
 
     async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
-        """Become controller if there is none. In either case set a watch on /controller.
+        """Become controller if the cluster has none. In either case set a watch on /controller.
 
         Delete a /controller znode of a previous process of this broker. ``own_epochs`` are the
         broker epochs of this process. Return the seconds until the next candidacy after a

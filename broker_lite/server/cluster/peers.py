@@ -136,7 +136,8 @@ class Peers:
         return broker.at(self._listener) or broker.endpoint
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Open connections to brokers that registered, and close those to brokers that left."""
+        """Open connections to brokers that registered, and close connections to brokers
+        that left."""
         if self._closed:
             return
         self._brokers = snapshot.brokers
@@ -274,9 +275,8 @@ class _Peer:
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, answered: Callable[[Any], None]
     ) -> bool:
-        """Queue a request and return True. If there is no connection, pass NetworkError to
-        ``answered`` and return False.
-        """
+        """Queue a request and return True. Without a connection, pass NetworkError to ``answered``
+        and return False."""
         connection = self._connection
         if connection is None or connection.closed:
             error = NetworkError(f"not connected to {self._owner.address_of(self._broker)}")

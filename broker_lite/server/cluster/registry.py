@@ -416,7 +416,8 @@ class Registry:
         return self._store.connected
 
     def leaderless_reason(self, topic: str, partition: int) -> str | None:
-        """Return why a partition has no leader, as text. Return None if it has one."""
+        """Return the reason, as text, why a partition has no leader. Return None for a partition
+        with a leader."""
         view = self.snapshot.partition(topic, partition)
         if view is None:
             return None

@@ -213,9 +213,8 @@ class StateWrites:
     async def withdraw_before_start(
         self, directory_id: str, partitions: Collection[PartitionKey]
     ) -> frozenset[PartitionKey]:
-        """Do as ``withdraw``, but before this broker registers, so that it cannot be elected
-        meanwhile.
-        """
+        """Do the same as ``withdraw``, but before this broker registers, so that no replica of this
+        broker is elected meanwhile."""
         notices = await loader.load_notices(self._store)
         snapshot = loader.TopicsSnapshot(await loader.load_topics(self._store), notices.sequence)
         brokers = await loader.load_brokers(self._store)

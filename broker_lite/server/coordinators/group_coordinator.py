@@ -140,9 +140,8 @@ class GroupCoordinator:
     # Methods that handle requests of members.
 
     async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
-        """Let a member join. Return its result when the rebalance is complete, at the latest after
-        the rebalance timeout. ``make`` returns the event for a token.
-        """
+        """Let a member join its group. Return the result once the rebalance is complete, at the
+        latest after the rebalance timeout. ``make`` returns the event for a token."""
         held = await self._coordinated(group)
         probe = make(0)
         if held is None:
@@ -249,9 +248,8 @@ class GroupCoordinator:
     # Methods that handle requests of administrators and of other modules.
 
     def find(self, group: str) -> Group | None:
-        """Return the group's state machine, or None if this broker has none in memory. It has one
-        while the group has members, and for a short time after they left.
-        """
+        """Return the group's state machine, or None if this broker has none in memory. The broker
+        keeps it while the group has members, and for a short time after they left."""
         held = self._held.get(group)
         return None if held is None else held.group
 

@@ -256,7 +256,8 @@ class GroupTransactions:
             return
 
     async def _ask(self, request: AddGroupRequest) -> AddGroupResponse:
-        """Send a request to the coordinator of its transactional id. Raise the answer's error."""
+        """Send a request to the coordinator of the request's transactional id, and return the
+        answer. Raise the answer's error."""
         snapshot = self._registry.snapshot
         topic = snapshot.topics.get(TRANSACTION_STATE)
         if topic is None:

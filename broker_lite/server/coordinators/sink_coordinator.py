@@ -178,9 +178,8 @@ class SinkCoordinator:
         return led is not None and name in led.machine
 
     def open_slots(self, partition: int) -> dict[int, OpenSlot]:
-        """Return the slots of open task attempts, by producer id. The partition has none if this
-        broker does not lead it.
-        """
+        """Return the slots of open task attempts, by producer id. The result is empty if this
+        broker does not lead the partition."""
         led = self._led.get(partition)
         if led is None:
             return {}

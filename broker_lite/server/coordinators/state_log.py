@@ -59,7 +59,7 @@ READ_BYTES = 4 << 20
 RETRY_S = 1.0
 """Seconds before a failed load of a partition is retried."""
 WAIT_S = 1.0
-"""Maximum seconds that a request waits until the state partition of its key is loaded."""
+"""Maximum seconds that a request waits until the partition of its key is loaded."""
 
 
 class StateOwner(Protocol):

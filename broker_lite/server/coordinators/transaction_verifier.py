@@ -58,11 +58,11 @@ in the same turn of the loop. Otherwise it receives the error.
 
 @dataclass(slots=True)
 class _PendingVerification:
-    """A verification that a producer's transaction includes a partition.
+    """A verification in progress: does a producer's transaction include a partition?
 
-    ``adds`` is whether the coordinator adds a missing partition. ``waiting`` holds the callbacks of
-    the produce requests that wait for the answer, in order. ``deadline_s`` is a time of the event
-    loop's clock, until which retriable errors are retried.
+    ``adds`` says whether the coordinator adds a missing partition. ``waiting`` holds the callbacks
+    of the produce requests that wait for the answer, in order. ``deadline_s`` is a time of the
+    event loop's clock, until which retriable errors are retried.
     """
 
     replica: Replica

@@ -43,7 +43,7 @@ BATCHED_FROM = 4
 transactions."""
 
 Resolved = Mapping[TopicPartition, PartitionKey | LogbusError]
-"""The key of each requested partition, or the error with which it is refused."""
+"""By requested partition, its key, or the error with which the broker refuses it."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -152,7 +152,7 @@ async def _answer_broker(
 def _resolve(
     snapshot: MetadataSnapshot, topics: Iterable[Any]
 ) -> dict[TopicPartition, PartitionKey | LogbusError]:
-    """Return the key of each requested partition, or the error with which it is refused."""
+    """Return the key of each requested partition, or the error with which the broker refuses it."""
     found: dict[TopicPartition, PartitionKey | LogbusError] = {}
     for topic in topics:
         view = snapshot.topics.get(topic.name)

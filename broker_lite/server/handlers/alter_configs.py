@@ -176,7 +176,7 @@ async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> 
 
 
 def _changed(change: Any, present: dict[str, str]) -> str | None:
-    """Return the new value of a setting, or None to restore its default.
+    """Return the new value of a setting, or None if its default must be restored.
 
     ``present`` holds the topic's settings by key. Raise InvalidConfigError or InvalidRequestError
     for an operation that the setting does not allow.

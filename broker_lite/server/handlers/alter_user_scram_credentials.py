@@ -111,9 +111,8 @@ def _mechanism(row: Any) -> ScramMechanism:
 def _credential(
     row: Any, mechanism: ScramMechanism, before: ScramCredential | None, now_ms: int
 ) -> ScramCredential:
-    """Return the new credential of a user, with the present password as the former one if the
-    request keeps it.
-    """
+    """Return the new credential of a user. If the request keeps the present password valid for a
+    time, the credential also has its keys."""
     if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
         raise UnacceptableCredentialError(
             f"iterations={row.iterations}: give {ITERATIONS_MIN} to {ITERATIONS_MAX}"

@@ -48,7 +48,8 @@ logger = logging.getLogger("logbus.fetch")
 def handle(
     parts: BrokerContext, request: RequestContext, frame: memoryview, reply: ResponseSlot
 ) -> None:
-    """Answer the fetch, or let it wait for records. Raise ProtocolError for a malformed request."""
+    """Answer the fetch at once, or let it wait for records. Raise ProtocolError for a malformed
+    request."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     if message.replica_id >= 0:
         request.access.check_follower(message.replica_id)
@@ -84,8 +85,7 @@ class _FetchRow(NamedTuple):
     error: LogbusError | None = None
     diverging: OffsetAndEpoch | None = None
     """The offset and leader epoch from which on the log differs from the records that the client
-    has read. None if it does not.
-    """
+    has read, or None."""
     end_offset: int = NO_OFFSET
     """The offset before which the client may read."""
 
@@ -142,7 +142,7 @@ class _ConsumerFetch:
         limit = max(message.max_bytes, self._file_bytes)
         self._max_bytes = max(min(limit, parts.config.fetch_bytes_max), 1)
         self._read_s = 0.0
-        """Seconds that the last job of this fetch on a read thread took."""
+        """Seconds that this fetch's last job on a read thread took."""
         self._is_over_quota = False
         quota = request.quota
         if quota is not None and quota.limits_fetches:

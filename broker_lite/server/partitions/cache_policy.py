@@ -18,9 +18,10 @@ LARGE_BYTES = 256 << 10
 
 
 class CachePolicy:
-    """The page-cache policy of one log, by its last read and the bytes appended since then.
+    """The page-cache policy of one log. It depends on the time of the last read and on the bytes
+    appended since then.
 
-    The first ``limit_bytes`` appended bytes after a read stay in memory for a future reader; -1
+    The first ``limit_bytes`` appended bytes after a read stay in memory for a future reader. -1
     keeps all appends.
     """
 

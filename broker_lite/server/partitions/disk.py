@@ -52,9 +52,8 @@ COALESCE_BYTES = 256 << 10
 appends, because a flush of up to this size takes about the same time.
 """
 COALESCE_US_MAX = 1_000
-"""Maximum microseconds that a small group of appends waits for more. Producers that the previous
-group answered usually send their next batch within this time.
-"""
+"""Maximum microseconds that a small group of appends waits for more appends. Producers that the
+previous group answered usually send their next batch within this time."""
 STOP_TIMEOUT_S = 30.0
 """Seconds that ``Disk.stop`` waits for each thread to end."""
 
@@ -131,7 +130,7 @@ class FollowJob(NamedTuple):
 
 
 class SyncJob(NamedTuple):
-    """A flush of the target's log."""
+    """A job that flushes the target's log."""
 
     target: AppendTarget
 
@@ -163,7 +162,8 @@ class Worker(threading.Thread):
         self._in_flight_count = 0
         """Number of jobs of the previous group and of jobs queued when that group was answered."""
         self._coalesce_until_us = 0
-        """Monotonic time in microseconds until which a small group of appends waits for more."""
+        """Monotonic time in microseconds until which a small group of appends waits for more
+        appends."""
         self._appends = disk.metrics.histogram("append_duration_seconds")
         self._flushes = disk.metrics.histogram("flush_duration_seconds")
 

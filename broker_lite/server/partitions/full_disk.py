@@ -26,7 +26,7 @@ CHECK_S = 1.0
 
 
 class DiskCluster(Protocol):
-    """The part of the broker registry that reports a full disk in this broker's registration."""
+    """The method of the broker registry that reports a full disk in this broker's registration."""
 
     async def set_full(self, is_full: bool) -> None: ...
 

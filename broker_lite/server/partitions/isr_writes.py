@@ -30,7 +30,7 @@ RETRY_S = 0.2
 
 
 class IsrCluster(Protocol):
-    """The part of the broker registry that writes partition states to ZooKeeper."""
+    """The method of the broker registry that writes partition states to ZooKeeper."""
 
     async def write_states(
         self, changes: Sequence[StateChange]

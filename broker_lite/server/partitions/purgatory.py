@@ -14,13 +14,13 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 SWEEP_MS = 250
-"""Milliseconds between sweeps, so a produce request may time out this much too late."""
+"""Milliseconds between sweeps. A produce request may time out later than its deadline by
+this time."""
 
 
 class Waiters:
-    """Callbacks of requests that wait for a change of one replica. A wake-up does not remove them;
-    ``discard`` does.
-    """
+    """Callbacks of requests that wait for a change of one replica. A wake-up leaves the callbacks
+    registered; only ``discard`` removes them."""
 
     __slots__ = ("_callbacks", "_is_due")
 
