@@ -117,8 +117,8 @@ async def load_acls(store: MetadataStore, unreadable: Unreadable) -> Acls:
 async def refresh_acls(
     store: MetadataStore, known: Acls, paths: Iterable[str], unreadable: Unreadable
 ) -> Acls:
-    """Return a copy of the ACLs ``known``, with those of the changed znodes at ``paths`` read
-    again."""
+    """Return a copy of the ACLs ``known``, in which the ACLs of the changed znodes at ``paths`` are
+    read again."""
     return await refreshed(store, known, paths, _KIND, unreadable)
 
 
@@ -128,7 +128,7 @@ async def change_entries(
     change: Callable[[frozenset[Entry]], frozenset[Entry]],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> frozenset[Entry]:
-    """Replace the entries of a pattern, as ``replace_value`` does, and return them."""
+    """Replace the entries of a pattern, as ``replace_value`` does, and return the new entries."""
 
     def checked(before: frozenset[Entry]) -> frozenset[Entry]:
         after = change(before)

@@ -30,8 +30,11 @@ TRANSACTION_LEVEL = 2
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """All brokers, topics and features of the cluster. ``version`` increases with each snapshot of
-    this process; versions of different brokers are unrelated."""
+    """All brokers, topics and features of the cluster.
+
+    ``version`` increases with each snapshot of this process. Versions of different brokers are
+    unrelated.
+    """
 
     cluster_id: str = ""
     brokers: Mapping[int, BrokerView] = field(default_factory=dict)
@@ -66,8 +69,8 @@ class MetadataSnapshot:
         return self.broker_configs.get(broker_id, {})
 
     def leader(self, topic: str, topic_id: str, partition: int) -> tuple[int, int]:
-        """Return the leader's broker id and the leader epoch of a partition, or (-1, -1) if
-        unknown.
+        """Return the leader's broker id and the leader epoch of a partition, or (-1, -1) for an
+        unknown partition.
 
         Finds the topic by ``topic``, else by ``topic_id``.
         """

@@ -22,7 +22,7 @@ CREDENTIALS = "/credentials"
 USERS = f"{CREDENTIALS}/users"
 SALT_KEY = f"{CREDENTIALS}/salt_key"
 """Path of the random key from which brokers derive salts for unknown users. All brokers share the
-key: if two brokers sent different salts for a name, a client would learn that no such user exists.
+key. If two brokers sent different salts for a name, a client would learn that no such user exists.
 """
 SALT_KEY_BYTES = 32
 USERS_MAX = 10_000
@@ -90,8 +90,8 @@ async def load_users(store: MetadataStore, unreadable: Unreadable) -> Users:
 async def refresh_users(
     store: MetadataStore, known: Users, paths: Iterable[str], unreadable: Unreadable
 ) -> Users:
-    """Return a copy of the users ``known``, with those of the changed znodes at ``paths`` read
-    again."""
+    """Return a copy of ``known``, all users by name, in which the users of the changed znodes at
+    ``paths`` are read again."""
     return await refreshed(store, known, paths, _KIND, unreadable)
 
 
@@ -101,7 +101,7 @@ async def change_user(
     change: Callable[[UserCredentials], UserCredentials],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> UserCredentials:
-    """Replace a user's credentials, as ``replace_value`` does, and return them."""
+    """Replace a user's credentials, as ``replace_value`` does, and return the new credentials."""
     return await replace_value(
         store,
         user_path(name),
@@ -114,7 +114,7 @@ async def change_user(
 
 
 async def load_salt_key(store: MetadataStore, random_bytes: Callable[[int], bytes]) -> bytes:
-    """Return the key for the salts of unknown users; create it in a new cluster."""
+    """Return the key for the salts of unknown users. Create the key in a new cluster."""
     await store.write([Create(CREDENTIALS)])
     await store.write([Create(SALT_KEY, random_bytes(SALT_KEY_BYTES))])
     znode = await store.get(SALT_KEY)

@@ -1,6 +1,7 @@
 """Write the first user of a cluster directly to ZooKeeper.
 
-Brokers that require logins would accept no client that could create this user.
+If brokers require logins, no client can create this user, because a client would need a user to log
+in.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ async def write_first_user(
 ) -> None:
     """Write a user's SCRAM credentials to ZooKeeper.
 
-    ``zookeeper`` is ``host:port,…/chroot``. ``auth_file``: the file with the brokers' credential,
-    if the znodes are restricted to it. ``tls``: None for a connection in plain text. Raises
-    NoClusterError if no broker of the cluster has ever started, and CoordinationUnavailableError.
+    ``zookeeper`` is ``host:port,…/chroot``. ``auth_file`` is the file with the brokers' credential,
+    if the znodes are restricted to that credential. ``tls`` is None for a connection in plain text.
+    Raises NoClusterError if no broker of the cluster has ever started, and
+    CoordinationUnavailableError.
     """
     store = ZooKeeperStore(
         zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, auth_file=auth_file, tls=tls

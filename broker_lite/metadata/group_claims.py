@@ -24,8 +24,8 @@ ATTEMPTS_MAX = 20
 class GroupClaim:
     """A claim of one group by this broker.
 
-    ``value`` and ``version`` are the coordinator znode's, as of this broker's last write. ``held``
-    becomes False once a write finds another claim.
+    ``value`` and ``version`` are those of the coordinator znode after this broker's last write.
+    ``held`` becomes False once a write finds another claim.
     """
 
     group: str
@@ -41,7 +41,8 @@ class GroupClaim:
 
     @property
     def checks(self) -> tuple[Check, Check]:
-        """Operations to include in every write for the group. They fence a lost claim."""
+        """Return the checks that every write for the group must include. They make the write fail
+        once the claim is lost."""
         return Check(znodes.coordinator_path(self.group), self.version), Check(self.mark, -1)
 
     def is_seen_in(self, znode: Znode | None) -> bool:
@@ -61,7 +62,8 @@ async def make_claim(
     name: str,
     now_ms: Callable[[], int],
 ) -> GroupClaim:
-    """Claim a group, fencing any former claim. Create the group with kind "kafka" if it is missing.
+    """Claim a group, and fence any former claim. If the group does not exist, create it with the
+    kind "kafka".
 
     ``name`` must be unique among all claims ever made. The new coordinator does not know the
     group's members, so the group counts as empty from now on. Raises InvalidGroupIdError,

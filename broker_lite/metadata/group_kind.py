@@ -34,7 +34,7 @@ def made_native(
     """Return the write that converts an open group to a native group. Offsets do not change.
 
     ``znode`` is the group's znode, and ``coordinator`` its coordinator znode, as read before the
-    call to ``is_open``. ``has_pending``: whether the parent znode of pending offsets exists.
+    call to ``is_open``. ``has_pending`` says whether the parent znode of pending offsets exists.
     ZooKeeper refuses the write if these znodes have changed, or if the group has pending offsets.
     """
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)

@@ -49,7 +49,8 @@ from broker_lite.model import (
 )
 
 KNOWN_MAX = 10_000
-"""Maximum claims in memory. Beyond it, the least recently used claim is evicted."""
+"""Maximum number of claims in memory. If there are more, the least recently used claim is
+evicted."""
 ATTEMPTS_MAX = 20
 DELETES_PER_WRITE_MAX = 1000
 COMMIT_WAIT_S = 5.0
@@ -57,12 +58,12 @@ COMMIT_WAIT_S = 5.0
 
 
 class GroupAge(NamedTuple):
-    """How long a group has been unused.
+    """The times since which a group is unused.
 
-    ``empty_since_ms``: time at which the last member left; None if the group has members or the
-    time is unknown. ``newest_commit_ms``: time of the newest commit; None if the group has no
-    offsets. In a native group, claims of partitions and registrations of members count as commits,
-    because brokers only poll for members and may miss short-lived ones.
+    ``empty_since_ms`` is the time at which the last member left, or None if the group has members
+    or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
+    group has no offsets. In a native group, claims of partitions and registrations of members count
+    as commits, because brokers only poll for members and may miss short-lived ones.
     """
 
     empty_since_ms: int | None
@@ -70,8 +71,8 @@ class GroupAge(NamedTuple):
 
 
 class _OffsetRow(NamedTuple):
-    """An offset znode. ``touched_ms`` is the time of its last commit. In a native group it may also
-    be the time at which a member last claimed the partition."""
+    """The content of an offset znode. ``touched_ms`` is the time of its last commit. In a native
+    group it may also be the time at which a member last claimed the partition."""
 
     key: TopicPartition
     path: str
@@ -81,9 +82,8 @@ class _OffsetRow(NamedTuple):
 
 
 class PendingRow(NamedTuple):
-    """A part of an open transaction's offsets. ``created_zxid`` is the zxid at which its znode was
-    created.
-    """
+    """A part of an open transaction's offsets. ``created_zxid`` is the zxid of the write that
+    created its znode."""
 
     part: znodes.PendingPart
     created_zxid: int
@@ -91,8 +91,8 @@ class PendingRow(NamedTuple):
 
 
 class FetchedOffsets(NamedTuple):
-    """Stable committed offsets, and the partitions whose offset is unstable: an open transaction
-    has a pending offset for them."""
+    """The stable committed offsets, and the unstable partitions: those with a pending offset of an
+    open transaction."""
 
     offsets: dict[TopicPartition, CommittedOffset]
     unstable: frozenset[TopicPartition]
@@ -126,7 +126,7 @@ class GroupOffsets:
         self._reading: dict[str, asyncio.Task[znodes.Assignment | None]] = {}
 
     async def claim(self, group: str) -> GroupClaim:
-        """Return this broker's claim of the group; claim the group if this broker does not hold it.
+        """Return this broker's claim of the group. If the broker does not hold the group, claim it.
 
         Raises the errors of ``make_claim``, and CoordinationUnavailableError while the broker is
         not registered.
@@ -165,9 +165,8 @@ class GroupOffsets:
         return claim
 
     def _used(self, claim: GroupClaim) -> None:
-        """Mark the claim as most recently used; beyond the limit, evict the least recently used
-        claim.
-        """
+        """Mark the claim as most recently used. If there are too many claims, evict the least
+        recently used claim."""
         self._claims.pop(claim.group, None)
         self._claims[claim.group] = claim
         if len(self._claims) > KNOWN_MAX:
@@ -180,8 +179,8 @@ class GroupOffsets:
             del self._claims[claim.group]
 
     def release_others(self, is_ours: Callable[[str], bool]) -> None:
-        """Drop the claims of all groups for which ``is_ours`` returns False: another broker now
-        coordinates them."""
+        """Drop the claims of all groups for which ``is_ours`` returns False, because another broker
+        coordinates these groups now."""
         for group, claim in list(self._claims.items()):
             if not is_ours(group):
                 self.release(claim)
@@ -219,7 +218,7 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, CommittedOffset],
         claim: GroupClaim | None = None,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Commit offsets; return an error or None for each partition.
+        """Commit offsets. Return an error or None for each partition.
 
         Fills in a missing topic id or commit time. Without ``claim``, claims the group as often as
         needed. Raises NotCoordinatorError if another broker has replaced ``claim``,
@@ -243,8 +242,8 @@ class GroupOffsets:
     def _accepted(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, LogbusError | None]]:
-        """Check and complete offsets. Return those of existing partitions, and for each partition
-        its error or None."""
+        """Check and complete offsets. Return the offsets of existing partitions, and an error or
+        None for each partition."""
         results: dict[TopicPartition, LogbusError | None] = {}
         accepted = {}
         for key, offset in offsets.items():
@@ -281,7 +280,7 @@ class GroupOffsets:
         transaction: znodes.TransactionKey,
         value: znodes.PendingOffsets,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Add offsets to a transaction; return an error or None for each partition.
+        """Add offsets to a transaction. Return an error or None for each partition.
 
         Queues the write before the first ``await``, so that the caller's checks are still valid.
         Raises NotCoordinatorError if another broker has claimed the group,
@@ -302,10 +301,11 @@ class GroupOffsets:
     async def end_pending(
         self, group: str, transaction: znodes.TransactionKey, *, is_commit: bool
     ) -> None:
-        """End a transaction: commit its pending offsets if ``is_commit``, and delete them.
+        """End a transaction: delete its pending offsets, and commit them in the same write if
+        ``is_commit``.
 
         A repeated call has no effect. An offset that was committed after a pending offset is kept,
-        as are the offsets of a recreated topic. Raises the errors of ``claim`` and ``commit``.
+        and so are the offsets of a recreated topic. Raises the errors of ``claim`` and ``commit``.
         """
         if await self.kind(group) is None:
             # This broker's ZooKeeper server may lag behind the server of the broker that created
@@ -365,9 +365,8 @@ class GroupOffsets:
             raise _unconfirmed() from None
 
     async def pending(self, group: str) -> list[PendingRow]:
-        """Return the pending parts of all open transactions; the parts of a transaction are in the
-        order of their addition.
-        """
+        """Return the pending parts of all open transactions. The parts of a transaction are in the
+        order of their addition."""
         path = znodes.pending_path(group)
         await self._store.sync(path)
         names = await self._store.children(path) or ()
@@ -387,8 +386,11 @@ class GroupOffsets:
         *,
         with_former: bool = False,
     ) -> FetchedOffsets:
-        """Return the committed offsets of ``fetch`` for stable partitions, and the unstable
-        partitions. A partition is unstable if an open transaction has a pending offset for it."""
+        """Return the committed offsets of stable partitions as ``fetch`` does, and the unstable
+        partitions.
+
+        A partition is unstable if an open transaction has a pending offset for it.
+        """
         # Read the pending offsets first. A transaction that commits in between then leaves its
         # partitions unstable in this answer. Otherwise this method could return an offset from
         # before that commit as stable.
@@ -412,11 +414,12 @@ class GroupOffsets:
         *,
         with_former: bool = False,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of ``partitions`` (None: all) in existing topics.
+        """Return the committed offsets of ``partitions`` in existing topics. None selects all
+        partitions.
 
-        ``with_former``: for an offset of a deleted topic of the same name, return that topic's id
-        and offset -1. The method reads topic ids from ZooKeeper, because the metadata snapshot may
-        be stale, and a consumer without an offset would start at an end of the log.
+        With ``with_former``, an offset of a deleted topic of the same name is returned as offset -1
+        with the deleted topic's id. The method reads topic ids from ZooKeeper, because the metadata
+        snapshot may be stale, and a consumer without an offset would start at an end of the log.
         """
         await self._store.sync(znodes.group_path(group))
         if partitions is None:
@@ -453,8 +456,9 @@ class GroupOffsets:
         return {name: row for name, row in zip(names, rows) if row is not None}
 
     async def _assignment(self, topic: str) -> znodes.Assignment | None:
-        """Read the assignment of a topic; None if the topic does not exist. Calls in the same loop
-        turn share one read, because a request names many groups of the same few topics."""
+        """Read the assignment of a topic. Return None if the topic does not exist. Calls in the
+        same loop turn share one read, because a request names many groups of the same few topics.
+        """
         reading = self._reading.get(topic)
         if reading is None:
             reading = asyncio.ensure_future(self._assignment_next_turn(topic))
@@ -468,7 +472,7 @@ class GroupOffsets:
         return None if znode is None else znodes.decode_assignment(path, znode.data)
 
     async def kind(self, group: str) -> str | None:
-        """Return "kafka" (also for an open group), "native", or None if the group does not
+        """Return "native", "kafka" (also for an open group), or None if the group does not
         exist."""
         path = znodes.group_path(group)
         znode = await self._store.get(path)
@@ -480,8 +484,8 @@ class GroupOffsets:
         return [znodes.group_name(name) for name in children]
 
     async def kinds(self, groups: Iterable[str] | None = None) -> dict[str, str]:
-        """Return the kind of each group in ZooKeeper, by group name; of these groups, or of all
-        (None). Groups that do not exist are absent."""
+        """Return the kind of these groups, or of all groups in ZooKeeper, by group name. Groups
+        that do not exist are absent."""
         names = await self.names() if groups is None else list(groups)
         kinds = await gather([self.kind(name) for name in names])
         return {name: kind for name, kind in zip(names, kinds) if kind is not None}
@@ -528,7 +532,8 @@ class GroupOffsets:
         return claim.held
 
     async def age(self, group: str) -> GroupAge:
-        """Return since when the group has no members and no commits, for offset retention."""
+        """Return the times since which the group has no members and no commits, for offset
+        retention."""
         path = znodes.coordinator_path(group)
         znode = await self._store.get(path)
         empty_ms = None
@@ -558,10 +563,11 @@ class GroupOffsets:
         return found
 
     async def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Delete the group's offsets of ``partitions``; None: delete the whole group.
+        """Delete the group's offsets of ``partitions``. With None, delete the whole group.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
-        native members. For the whole group, Kafka members or open transactions raise it too.
+        native members. When the whole group is to be deleted, Kafka members or open transactions
+        also raise NonEmptyGroupError.
         """
         if await self.kind(group) is None:
             raise GroupIdNotFoundError(
@@ -595,10 +601,11 @@ class GroupOffsets:
         raise WriteConflictError(f"group {group!r} is changing; stop its consumers and try again")
 
     async def expire(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
-        """Delete the group if ``is_over`` returns True for its age; return whether it was deleted.
+        """Delete the group if ``is_over`` returns True for its age. Return whether it was deleted.
 
         A group with native members or offsets of open transactions is never deleted. A commit or
-        join during the deletion has priority: it claims the group, which fences the deletion.
+        join during the deletion has priority, because it claims the group and so fences the
+        deletion.
         """
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
@@ -612,10 +619,10 @@ class GroupOffsets:
         return await self._delete_group(claim) is None
 
     async def expire_former(self, group: str, before_ms: int) -> int:
-        """Delete offsets of deleted topics that were committed before ``before_ms``; return the
-        count.
+        """Delete offsets of deleted topics that were committed before ``before_ms``, and return
+        their number.
 
-        Until then, a member that joins after a topic was recreated can detect from these offsets
+        Until their deletion, these offsets tell a member that joins after a topic was recreated
         that its group read the former topic. Raises NotCoordinatorError,
         CoordinationUnavailableError.
         """
@@ -694,7 +701,7 @@ class GroupOffsets:
         return None
 
     def close(self) -> None:
-        """Stop, and fail all pending commits."""
+        """Stop the writer, and fail all pending commits."""
         self._writer.close()
         for task in self._claiming.values():
             task.cancel()

@@ -50,7 +50,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 logger = logging.getLogger("logbus.groups")
 
 KNOWN_MAX = 10_000
-"""Maximum entries, one per group and topic, in the cache of existing offset znodes."""
+"""Maximum entries in the cache of existing offset znodes. The cache has one entry for each topic of
+a group."""
 ATTEMPTS_MAX = 20
 """Maximum attempts of one write while other writers create or delete the same offset znodes."""
 
@@ -59,8 +60,8 @@ ATTEMPTS_MAX = 20
 class GroupWrites:
     """The pending writes of one group.
 
-    ``generation`` is the value of the coordinator znode in a new generation, None without one.
-    ``done`` completes when ZooKeeper confirms all these writes.
+    ``generation`` is the value of the coordinator znode in a new generation, or None without a new
+    generation. ``done`` completes when ZooKeeper confirms all these writes.
     """
 
     claim: GroupClaim
@@ -82,8 +83,8 @@ class GroupWrites:
 class WriteShare:
     """The share of a group's pending writes that one ZooKeeper write contains.
 
-    ``is_last``: whether no later write has a share of ``writing``. ``planned``: the operations on
-    ``parts`` in the present attempt.
+    ``is_last`` says that no later write has a share of ``writing``. ``planned`` has the operations
+    on ``parts`` in the present attempt.
     """
 
     writing: GroupWrites
@@ -105,7 +106,7 @@ class WriteShare:
 
     @property
     def ended(self) -> set[str]:
-        """The paths of the parts that the write ends, and of their offsets."""
+        """The paths of the parts that the write ends, and the paths of their offsets."""
         group, paths = self.writing.claim.group, set()
         for part in self.parts:
             if isinstance(part, EndPart):
@@ -115,7 +116,8 @@ class WriteShare:
 
 
 class GroupWriter:
-    """Batches the commits and generations of all groups of a broker.
+    """The writer of the commits and generations of all groups of a broker. It combines them to
+    batches.
 
     ``wait_connected`` returns when the connection to ZooKeeper is restored.
     """
@@ -175,7 +177,7 @@ class GroupWriter:
             del self._known[path]
 
     def close(self) -> None:
-        """Stop, and fail all pending writes with CoordinationUnavailableError."""
+        """Stop the writer, and fail all pending writes with CoordinationUnavailableError."""
         if self._task is not None:
             self._task.cancel()
         for writing in self._waiting.values():
@@ -288,8 +290,8 @@ class GroupWriter:
         return not writing.done.done()
 
     async def _learn(self, shares: list[WriteShare]) -> dict[str, Znode | None]:
-        """Read which znodes exist and create their parents, for paths outside the cache. Return
-        the znodes of ended parts and of their offsets, by path."""
+        """Read which znodes exist at paths outside the cache, and create their parents. Return the
+        znodes of ended parts and of their offsets, by path."""
         pairs = sorted((p, share.writing.claim.group) for share in shares for p in share.parents)
         for path, _ in pairs:
             if path in self._known:

@@ -50,7 +50,7 @@ class TopicsSnapshot(NamedTuple):
 async def gather(
     reads: Sequence[Coroutine[Any, Any, T]], at_once: int = READS_AT_ONCE_MAX
 ) -> list[T]:
-    """Await ``reads``, at most ``at_once`` of them concurrently; return the results in order."""
+    """Await ``reads``, at most ``at_once`` of them concurrently. Return the results in order."""
     results: list[T] = []
     for at in range(0, len(reads), at_once):
         try:
@@ -63,10 +63,11 @@ async def gather(
 
 
 class ZnodeKind(NamedTuple, Generic[K, T]):
-    """How to read the znodes of users, of access control lists or of quotas.
+    """The rules for reading the znodes of users, of access control lists or of quotas.
 
-    ``key_of`` returns the key of a path, ``decode`` the value of a path and its data, and ``cure``
-    the next step for a malformed znode at a path. ``bad`` is the value of a malformed znode.
+    ``key_of`` returns the key of a path, and ``decode`` the value for a path and its data. ``cure``
+    returns the next step for a malformed znode at a path. ``bad`` is the value that stands for a
+    malformed znode.
     """
 
     key_of: Callable[[str], K]
@@ -76,8 +77,7 @@ class ZnodeKind(NamedTuple, Generic[K, T]):
 
     def read(self, path: str, data: bytes, unreadable: Unreadable) -> T:
         """Return the value of a znode. Log a malformed znode, add it to ``unreadable``, and return
-        ``bad``. One such znode must not keep the broker from reading the others.
-        """
+        ``bad``. A malformed znode must not keep the broker from reading the others."""
         try:
             return self.decode(path, data)
         except (LogbusError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -102,9 +102,10 @@ async def refreshed(
     kind: ZnodeKind[K, T],
     unreadable: Unreadable,
 ) -> dict[K, T]:
-    """Return a copy of the values ``known``, with those of the znodes at ``paths`` read again.
-    Leave out the values of deleted znodes. Keep in ``unreadable`` those of the znodes that cannot
-    be read.
+    """Return a copy of ``known`` in which the values of the znodes at ``paths`` are read again.
+
+    Leave out the values of deleted znodes. At these paths, ``unreadable`` then has exactly the
+    znodes that cannot be read.
     """
     fresh = dict(known)
     changed = list(paths)
@@ -125,7 +126,7 @@ async def refreshed(
 
 
 async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int, BrokerView]:
-    """Return the live brokers, by id. ``watch``: set a watch on the list of broker ids."""
+    """Return the live brokers, by id. With ``watch``, set a watch on the list of broker ids."""
     names = await store.children(znodes.BROKER_IDS, watch=watch) or []
     paths = [znodes.broker_path(int(name)) for name in names]
     brokers = {}
@@ -211,7 +212,7 @@ async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
 
 
 async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) -> list[StateChange]:
-    """Return the current states of the partitions in ``changes``; omit deleted ones."""
+    """Return the current states of the partitions in ``changes``. Omit deleted partitions."""
     paths = [znodes.state_path(change.topic, change.partition) for change in changes]
     znodes_read = await gather([store.get(path) for path in paths])
     return [
@@ -224,7 +225,7 @@ async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) ->
 async def load_states(
     store: MetadataStore, topic: str, partitions: Iterable[int]
 ) -> dict[int, LeaderAndIsr]:
-    """Return the states of the given partitions; omit partitions without a state znode."""
+    """Return the states of the given partitions. Omit partitions without a state znode."""
     numbers = list(partitions)
     paths = [znodes.state_path(topic, partition) for partition in numbers]
     states = {}

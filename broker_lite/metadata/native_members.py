@@ -24,7 +24,8 @@ class NativeMember(NamedTuple):
 
 
 async def read_members(store: MetadataStore, group: str) -> list[NativeMember]:
-    """Return the group's registered consumers, sorted by name; empty for a missing group."""
+    """Return the group's registered consumers, sorted by name. The result is empty for a missing
+    group."""
     names = await store.children(znodes.consumers_path(group)) or []
     if not names:
         return []

@@ -68,7 +68,8 @@ class Notices(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """A notice to add: the operation to write, and the content of /changes after the write."""
+    """A notice to add: the operation that writes it, and the content of /changes after the
+    write."""
 
     write: Set
     after: Notices
@@ -77,9 +78,9 @@ class Announcement(NamedTuple):
 class Merged(NamedTuple):
     """The combined content of several notices.
 
-    ``topics`` has the latest state of each changed partition by topic; None: read the state from
-    ZooKeeper. The value of a topic is None if more than partition states changed. ``cluster``:
-    whether the cluster changed (``CLUSTER_CHANGED``).
+    ``topics`` has the latest state of each changed partition, by topic. A state of None must be
+    read from ZooKeeper. The value of a topic is None if more than partition states changed.
+    ``cluster`` says whether the cluster changed (``CLUSTER_CHANGED``).
     """
 
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]
@@ -127,7 +128,7 @@ def states_changed(states: Iterable[StateChange]) -> NoticeContent:
 
 
 def announce(before: Notices, content: NoticeContent) -> Announcement:
-    """Return the write that adds a notice, dropping the oldest notices beyond the limits."""
+    """Return the write that adds a notice. It drops the oldest notices beyond the limits."""
     notice = Notice(before.sequence + 1, content)
     kept = (*before.notices, notice)[-KEPT_MAX:]
     kept = (*map(_names_alone, kept[:-STATES_KEPT_MAX]), *kept[-STATES_KEPT_MAX:])

@@ -29,7 +29,7 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 
 @dataclass(slots=True, eq=False)
 class _PartWrite:
-    """A queued write of one part. ``done`` completes when ZooKeeper confirms it."""
+    """A queued write of one part. ``done`` completes when ZooKeeper confirms the write."""
 
     done: asyncio.Future[None]
     cost: int
@@ -54,16 +54,16 @@ class AddPart(_PartWrite):
 
     @property
     def offsets(self) -> Offsets:
-        """No offsets, because a new part changes no committed offset."""
+        """Return no offsets, because a new part changes no committed offset."""
         return {}
 
 
 @dataclass(slots=True, eq=False)
 class EndPart(_PartWrite):
-    """A write that ends a part. ``offsets`` are the offsets to commit; empty if the transaction
-    aborts.
+    """A write that ends a part.
 
-    ``created_zxid`` is the zxid of the part's creation: an offset that was written later is kept.
+    ``offsets`` are the offsets to commit, none if the transaction aborts. ``created_zxid`` is the
+    zxid of the part's creation. An offset that was written later is kept.
     """
 
     name: str
@@ -124,7 +124,7 @@ class PartOperations:
     ) -> None:
         self.operations: list[Operation] = []
         self.added: set[str] = set()
-        """Names of the parts that the write creates."""
+        """Names of the parts that this write creates."""
         self.ended: set[str] = set()
         self.created: list[TopicPartition] = []
         """Partitions whose offset znode the write creates."""
@@ -133,11 +133,11 @@ class PartOperations:
         self._found = found
         self._committed = committed
         self._set: dict[str, tuple[int, int]] = {}
-        """The version, and the zxid of its part's creation, of each offset that this write sets, by
-        path."""
+        """By path, each offset that this write sets: the version of its znode, and the zxid at
+        which its part was created."""
 
     def add(self, write: AddPart, count: int) -> None:
-        """Add a part to the ``count`` parts of the group. Fail the write if the group has PARTS_MAX
+        """Add a part to a group that has ``count`` parts. Fail the write if the group has PARTS_MAX
         parts."""
         if count + len(self.added) >= PARTS_MAX:
             write.fail(

@@ -1,4 +1,4 @@
-"""Allocate producer ids, unique in the cluster, from ZooKeeper in blocks of 1,000.
+"""Allocate producer ids from ZooKeeper in blocks of 1,000. Each id is unique in the cluster.
 
 A broker takes a block by a compare-and-set of one znode. If the answer is lost, the block stays
 unused. No id is ever reused.

@@ -22,8 +22,8 @@ QUOTAS = "/quotas"
 QUOTAS_MAX = 10_000
 """Maximum number of entities with quotas in a cluster."""
 _DEFAULT = "*"
-"""The name of a type's default in a path. No percent-encoded name contains this character.
-"""
+"""The name that stands for a type's default entity in a path. No percent-encoded name contains this
+character."""
 
 ClientQuotas = Mapping[Entity, Values]
 
@@ -36,7 +36,8 @@ def entity_path(entity: Entity) -> str:
 
 
 def path_entity(path: str) -> Entity:
-    """Return the entity of a path. Raises ValueError for an entity type that is unknown here."""
+    """Return the entity of a path. Raises ValueError for an entity type that this version of logbus
+    does not know."""
     pairs = [part.partition("=") for part in path.removeprefix(f"{QUOTAS}/").split("&")]
     if not all(kind in KEYS for kind, _, _ in pairs):
         raise ValueError(f"{path} has an unknown entity type")
@@ -66,9 +67,8 @@ async def load_quotas(store: MetadataStore, unreadable: Unreadable) -> ClientQuo
 async def refresh_quotas(
     store: MetadataStore, known: ClientQuotas, paths: Iterable[str], unreadable: Unreadable
 ) -> ClientQuotas:
-    """Return a copy of the quotas ``known``, with those of the changed znodes at ``paths`` read
-    again. If ``paths`` is empty, return ``known`` itself.
-    """
+    """Return a copy of ``known`` in which the quotas of the changed znodes at ``paths`` are read
+    again. If ``paths`` is empty, return ``known`` itself."""
     changed = list(paths)
     if not changed:
         return known
@@ -81,7 +81,7 @@ async def change_quotas(
     change: Callable[[Values], Values],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> Values:
-    """Replace the quotas of an entity, as ``replace_value`` does, and return them."""
+    """Replace the quotas of an entity, as ``replace_value`` does, and return the new quotas."""
 
     async def check_count() -> None:
         if len(await store.children(QUOTAS) or ()) >= QUOTAS_MAX:

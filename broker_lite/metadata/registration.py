@@ -77,9 +77,10 @@ async def write_cluster_change(
     wait_connected: Callable[[], Awaitable[None]],
     content: NoticeContent = CLUSTER_CHANGED,
 ) -> None:
-    """Write the operation together with a change notice; do nothing if ``operation`` returns None.
+    """Write the operation together with a change notice. Do nothing if ``operation`` returns None.
 
-    Calls ``operation`` again after each conflict. Raises WriteConflictError after ``ATTEMPTS_MAX``.
+    Calls ``operation`` again after each conflict. Raises WriteConflictError after ``ATTEMPTS_MAX``
+    conflicts.
     """
     for _ in range(ATTEMPTS_MAX):
         notices = await load_notices(store)
@@ -100,7 +101,7 @@ async def write_broker_config(
     changes: Mapping[str, str | None],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> None:
-    """Change the settings of a broker in ZooKeeper: a text sets the value, None removes the
+    """Change the settings of a broker in ZooKeeper. A text sets a value, and None removes the
     setting."""
 
     async def write() -> Operation | None:
@@ -122,8 +123,8 @@ async def write_broker_config(
 class Registrar:
     """Registers one broker, and registers it again after each loss of its session.
 
-    ``patience_ms``: maximum wait in ms for another registration of the broker id to end, because
-    its session may be about to expire. ``wait_connected``: see ``store.write_surely``.
+    ``patience_ms`` is the maximum wait in ms for another registration of the broker id to end,
+    because its session may be about to expire. ``store.write_surely`` explains ``wait_connected``.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class Registrar:
             await self._store.write([Set(self._path, data, znode.version)])
 
     async def drain(self) -> None:
-        """Publish that this broker is draining before a stop."""
+        """Publish that this broker is draining because it is about to stop."""
         await self._announce(dataclasses.replace(self._registration, draining=True))
 
     async def set_full(self, is_full: bool) -> None:
@@ -214,13 +215,12 @@ class Registrar:
         await write_cluster_change(self._store, write, self._wait_connected)
 
     async def check_not_replaced(self) -> None:
-        """Raise StaleDirectoryError if ZooKeeper records a later start of this data directory than
-        this one."""
+        """Raise StaleDirectoryError if ZooKeeper records a later start of this data directory."""
         await self._check_disk()
 
     def check_features(self, raised: Mapping[str, int]) -> None:
-        """Raise UnsupportedVersionError if a finalized feature level is above this broker's
-        level."""
+        """Raise UnsupportedVersionError if a finalized feature level is above the level that this
+        broker supports."""
         ours = self._registration.features
         for name, level in raised.items():
             if ours.get(name, 0) < level:

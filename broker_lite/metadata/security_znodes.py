@@ -32,11 +32,12 @@ async def replace_value(
     encode: Callable[[T], bytes],
     check_creation: Callable[[], Awaitable[None]] = _allow_creation,
 ) -> T:
-    """Replace the value of the znode at ``path`` by the result of ``change``, and return it.
+    """Replace the value of the znode at ``path`` by the result of ``change``, and return that
+    result.
 
     ``change`` receives the present value, or ``empty`` without a znode. It may be called again
-    after a conflict, and may raise. An empty result deletes the znode. ``check_creation`` runs
-    before a new znode is created, and may raise.
+    after a conflict, and may raise an error. An empty result deletes the znode. ``check_creation``
+    runs before a new znode is created, and may raise an error.
     """
     after = empty
 

@@ -1,9 +1,9 @@
-"""The port to ZooKeeper: reads, atomic writes, one-shot watches, session events.
+"""The interface to ZooKeeper: reads, atomic writes, one-shot watches, session events.
 
-``metadata/zookeeper.py`` implements the port with kazoo, and the simulator in memory. All calls and
-events run on the event loop's thread. An event may arrive after a read that already returned the
-change. Paths are relative to the chroot. Without a connection, every call raises
-CoordinationUnavailableError at once. If a write raises this error, the write may have taken effect;
+``metadata/zookeeper.py`` implements the interface with kazoo, and the simulator in memory. All
+calls and events run on the event loop's thread. An event may arrive after a read that already
+returned the change. Paths are relative to the chroot. Without a connection, every call raises
+CoordinationUnavailableError at once. If a write raises this error, the write may have taken effect.
 ``write_surely`` determines the outcome with a read.
 """
 
@@ -25,7 +25,7 @@ connection of a client that sends a larger request.
 
 
 class Znode(NamedTuple):
-    """A znode. ``created_zxid`` changes if the znode is deleted and recreated."""
+    """A znode. ``created_zxid`` shows whether it was deleted and recreated."""
 
     data: bytes
     version: int
@@ -33,13 +33,15 @@ class Znode(NamedTuple):
     session_id: int
     """Id of the session that owns an ephemeral znode; 0 for a persistent znode."""
     modified_ms: int = 0
-    """Time of the last write in ms of ZooKeeper's wall clock. A write of an equal value counts."""
+    """Time of the last write in ms of ZooKeeper's wall clock. A write that does not change the
+    value counts too."""
     modified_zxid: int = 0
     """The zxid of the last write: its position in ZooKeeper's order of all writes."""
 
 
 class Check(NamedTuple):
-    """An operation that fails the write unless the path exists with this version (-1: any)."""
+    """An operation that fails the whole write unless the path exists with this version. -1 stands
+    for any version."""
 
     path: str
     version: int
@@ -55,7 +57,7 @@ class Set(NamedTuple):
     path: str
     data: bytes
     version: int = -1
-    """Version that the znode must have; -1: any version."""
+    """Version that the znode must have. -1 stands for any version."""
 
 
 class Delete(NamedTuple):
@@ -78,7 +80,8 @@ class Refused(NamedTuple):
 class Connected(NamedTuple):
     """The event of a new connection. Watches of the former connection are then invalid.
 
-    ``new_session``: the former session's ephemeral znodes are deleted, or will be when it expires.
+    With ``new_session``, the ephemeral znodes of the former session are deleted, or will be when
+    that session expires.
     """
 
     session_id: int
@@ -86,7 +89,7 @@ class Connected(NamedTuple):
 
 
 class Suspended(NamedTuple):
-    """The event of a lost connection; the session may survive."""
+    """The event of a lost connection. The session may survive."""
 
 
 class SessionLost(NamedTuple):
@@ -94,13 +97,13 @@ class SessionLost(NamedTuple):
 
 
 class DataChanged(NamedTuple):
-    """The event of a watch set by ``get``: the znode was created, set or deleted."""
+    """The event of a watch that ``get`` set: the znode was created, set or deleted."""
 
     path: str
 
 
 class ChildrenChanged(NamedTuple):
-    """The event of a watch set by ``children``."""
+    """The event of a watch that ``children`` set: a child was created or deleted."""
 
     path: str
 
@@ -131,11 +134,12 @@ class MetadataStore(Protocol):
         """Return the znode, or None. A watch is set in both cases and fires once."""
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
-        """Return the sorted names of a znode's children, or None (and set no watch) if the znode
-        does not exist."""
+        """Return the sorted names of a znode's children. If the znode does not exist, return None
+        and set no watch."""
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """Apply all operations atomically. Return None, or the reason if ZooKeeper rejects them."""
+        """Apply all operations atomically. Return None on success, or the reason if ZooKeeper
+        rejects them."""
 
     async def sync(self, path: str) -> None:
         """Wait until this connection's reads see all writes that were acknowledged before this

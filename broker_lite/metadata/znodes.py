@@ -156,8 +156,8 @@ def part_path(group: str, name: str) -> str:
 
 
 def coordinator_path(group: str) -> str:
-    """Return the path of a group's coordinator znode. Every write of the coordinator checks its
-    version."""
+    """Return the path of a group's coordinator znode. Every write of the coordinator checks the
+    version of this znode."""
     return f"{group_path(group)}/coordinator"
 
 
@@ -195,8 +195,8 @@ def owner_path(group: str, topic: str, partition: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """/brokers/ids/<id>: a live broker. ``partitions``: by topic, the partitions that the broker
-    stores."""
+    """The value of /brokers/ids/<id>: a live broker. ``partitions`` has the partitions that the
+    broker stores, by topic."""
 
     broker_id: int
     endpoint: Endpoint
@@ -208,9 +208,8 @@ class Registration:
     draining: bool = False
     is_full: bool = False
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
-    """The address of each listener, including ``endpoint``; if empty, the only listener is
-    PLAINTEXT at ``endpoint``.
-    """
+    """The address of each listener, including ``endpoint``. If empty, the only listener is
+    PLAINTEXT at ``endpoint``."""
 
     def view(self, broker_epoch: int) -> BrokerView:
         return BrokerView(
@@ -227,8 +226,8 @@ class Registration:
 
 
 class DiskZnode(NamedTuple):
-    """/brokers/disks/<directory id>: a data directory's broker, and the start counter of its last
-    registration."""
+    """The value of /brokers/disks/<directory id>: a data directory's broker, and the start counter
+    of its last registration."""
 
     broker_id: int
     start_counter: int
@@ -244,8 +243,8 @@ class Move(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """/brokers/topics/<t>: ``replicas[p]`` are the broker ids of partition p, preferred leader
-    first."""
+    """The value of /brokers/topics/<t>. ``replicas[p]`` are the broker ids of partition p,
+    preferred leader first."""
 
     topic_id: str
     replicas: tuple[tuple[int, ...], ...]
@@ -253,7 +252,8 @@ class Assignment(NamedTuple):
 
 
 class ProducerIdBlock(NamedTuple):
-    """/latest_producer_id_block: the last allocated block of producer ids, [first, next)."""
+    """The value of /latest_producer_id_block: the last allocated block of producer ids, [first,
+    next)."""
 
     broker_id: int
     first: int
@@ -261,9 +261,9 @@ class ProducerIdBlock(NamedTuple):
 
 
 class CoordinatorZnode(NamedTuple):
-    """/consumers/<group>/coordinator: the broker that writes a group's offsets.
+    """The value of /consumers/<group>/coordinator: the broker that writes a group's offsets.
 
-    ``epoch`` counts claims and ``generation`` counts rebalances of Kafka members; both only grow.
+    ``epoch`` counts claims and ``generation`` counts rebalances of Kafka members. Both only grow.
     ``empty_since_ms`` is None while the group has members. ``claim`` is the unique name of the
     claim's own znode below this one. ``members`` and ``session_timeout_ms`` are the number of
     members in the generation and the longest of their session timeouts.
@@ -290,8 +290,8 @@ class TransactionKey(NamedTuple):
 
 
 class PendingPart(NamedTuple):
-    """The name of a znode below /consumers/<group>/pending: part ``sequence``, from 0, of a
-    transaction's offsets for the group."""
+    """The name of a znode below /consumers/<group>/pending. The znode holds part number
+    ``sequence``, from 0, of a transaction's offsets for the group."""
 
     transaction: TransactionKey
     sequence: int
@@ -309,7 +309,8 @@ class PendingOffsets(NamedTuple):
 
 
 class NativeSubscription(NamedTuple):
-    """/consumers/<group>/ids/<consumer>: the subscription of a native group's consumer.
+    """The value of /consumers/<group>/ids/<consumer>: the subscription of a native group's
+    consumer.
 
     The consumer reads the named ``topics``, or all topics whose whole name matches the regular
     expression ``pattern``, with ``streams`` streams.
@@ -323,14 +324,16 @@ class NativeSubscription(NamedTuple):
 
 
 class OwnerZnode(NamedTuple):
-    """/consumers/<group>/owners/<t>/<p>: the consumer, and its stream, that reads a partition."""
+    """The value of /consumers/<group>/owners/<t>/<p>: the consumer, and its stream, that reads a
+    partition."""
 
     consumer: str
     stream: int
 
 
 class FirstReadZnode(NamedTuple):
-    """/consumers/<group>/offsets/<t>: a topic's partition count when a native group first read it.
+    """The value of /consumers/<group>/offsets/<t>: a topic's partition count when a native group
+    first read it.
 
     The group reads partitions that were added later from their earliest offset.
     """
@@ -584,9 +587,8 @@ def decode_first_read(path: str, data: bytes) -> FirstReadZnode:
 
 
 def encode_offset(value: CommittedOffset, *, added_zxid: int | None = None) -> bytes:
-    """Encode an offset. ``added_zxid``: for a transaction's offset, the zxid at which its part was
-    created.
-    """
+    """Encode an offset. For a transaction's offset, ``added_zxid`` is the zxid at which its part
+    was created."""
     added = {} if added_zxid is None else {"added_zxid": added_zxid}
     return encode_value({**_offset_fields(value), **added})
 
@@ -596,9 +598,8 @@ def decode_offset(path: str, data: bytes) -> CommittedOffset:
 
 
 def offset_zxid(path: str, znode: Znode) -> int:
-    """Return the zxid at which the offset was written. For a transaction's offset, it is the zxid
-    at which the part was added, not that of the commit.
-    """
+    """Return the zxid at which the offset was written. A transaction's offset counts as written
+    when its part was added, not when the transaction committed."""
     return int(decode_value(path, znode.data).get("added_zxid", znode.modified_zxid))
 
 
@@ -655,7 +656,8 @@ def encode_value(value: dict[str, Any], version: int = 1) -> bytes:
 
 
 class _Value(dict[str, Any]):
-    """A decoded value. A missing key raises UnsupportedVersionError that names the path."""
+    """A decoded value. A lookup of a missing key raises UnsupportedVersionError, which names the
+    path."""
 
     __slots__ = ("path",)
 
@@ -671,8 +673,8 @@ class _Value(dict[str, Any]):
 def decode_value(path: str, data: bytes) -> dict[str, Any]:
     """Decode a znode's value.
 
-    Raises UnsupportedVersionError for other data and later versions; the returned mapping raises it
-    for a missing key.
+    Raises UnsupportedVersionError for malformed data and for later versions. The returned mapping
+    raises it for a missing key.
     """
     try:
         value = json.loads(data)

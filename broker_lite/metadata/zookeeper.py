@@ -1,4 +1,4 @@
-"""Implementation of the MetadataStore port with kazoo, which only this module imports.
+"""Implementation of the MetadataStore interface with kazoo, which only this module imports.
 
 kazoo runs callbacks on its own threads. Each callback only passes a value to the event loop with
 ``call_soon_threadsafe``; all state belongs to the loop's thread. When the connection is lost,
@@ -99,12 +99,12 @@ READS_AT_ONCE_MAX = 100
 """Maximum reads in one request to ZooKeeper."""
 
 OPERATIONS = ("children", "create", "exists", "get", "sync", "write")
-"""The names of requests with which ``ZooKeeperStore.on_answer`` is called."""
+"""The names of requests that ``ZooKeeperStore.on_answer`` receives."""
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Split ``host:port,…/chroot`` into hosts and chroot ("" for none). Raises
-    InvalidConfigError."""
+    """Split ``host:port,…/chroot`` into hosts and chroot. The chroot is "" if the address has none.
+    Raises InvalidConfigError."""
     hosts, _, chroot = address.partition("/")
     names = [part.strip() for part in hosts.split(",") if part.strip()]
     if not names or any(not name.rpartition(":")[2].isdigit() for name in names):
@@ -116,8 +116,8 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def read_auth_file(path: str | Path) -> tuple[str, ...]:
-    """Return the credentials in a file of ``zookeeper.auth.file``: one ``name:password`` a line,
-    at most two. Raises InvalidConfigError that names the file, never its content."""
+    """Return the credentials in a file of ``zookeeper.auth.file``: one ``name:password`` in each
+    line, at most two lines. Raises InvalidConfigError that names the file, never its content."""
     if not path:
         return ()
     file = Path(path)
@@ -149,7 +149,8 @@ def close_znodes(
     closes_root: bool = False,
     tls: ZooKeeperTls | None = None,
 ) -> int:
-    """Restrict a cluster's znodes to the credentials of ``auth_file``; return the number of znodes.
+    """Restrict a cluster's znodes to the credentials of ``auth_file``, and return the number of
+    znodes.
 
     Also store ``seeds``, data by path. Znodes of a former credential change to the credentials of
     the file, if the file still contains the former credential. ``closes_root`` also restricts
@@ -182,7 +183,7 @@ def close_znodes(
 
 
 def _tree(client: KazooClient, path: str) -> list[str]:
-    """Return the paths of a znode and everything below it, parents first."""
+    """Return the paths of a znode and of all znodes below it, parents first."""
     found, waiting = [], [path]
     while waiting:
         path = waiting.pop()
@@ -192,9 +193,8 @@ def _tree(client: KazooClient, path: str) -> list[str]:
 
 
 def _owners(client: KazooClient, path: str) -> frozenset[tuple[str, str]] | None:
-    """Return the scheme and the id of each entry of a znode's ACL; None if the znode does not
-    exist.
-    """
+    """Return the scheme and the id of each entry of a znode's ACL. Return None if the znode does
+    not exist."""
     try:
         acls, _ = client.get_acls(path)
     except NoNodeError:
@@ -203,7 +203,7 @@ def _owners(client: KazooClient, path: str) -> frozenset[tuple[str, str]] | None
 
 
 def _owns(client: KazooClient, path: str, credentials: frozenset[tuple[str, str]] | None) -> bool:
-    """Return whether only these credentials may use a znode."""
+    """Return whether only these credentials may use the znode at ``path``."""
     try:
         owners = _owners(client, path)
     except NoAuthError:
@@ -254,9 +254,9 @@ def read_group_offsets(
 class ZooKeeperStore:
     """The implementation of MetadataStore over one kazoo client and its session.
 
-    ``session_timeout_ms``: the requested time without contact after which ZooKeeper ends the
-    session. ``auth_file``: the file with the credential that owns the znodes; empty: no credential.
-    ``tls``: None for a connection in plain text.
+    ``session_timeout_ms`` is the requested time without contact after which ZooKeeper ends the
+    session. ``auth_file`` is the file with the credential that owns the znodes, or "" without a
+    credential. ``tls`` is None for a connection in plain text.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class ZooKeeperStore:
         self._under_way: set[asyncio.Future[Any]] = set()
         self._reads: list[_Read] = []
         self._sync: asyncio.Future[None] | None = None
-        """The task of the sync that starts in the next loop turn; None if none is queued."""
+        """The future of the sync that starts in the next loop turn, or None."""
         self._has_multi_read = True
         """Whether ZooKeeper has the multiRead request, which came with version 3.6."""
         self.on_answer: Callable[[str, float], None] | None = None
@@ -305,7 +305,7 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """The session timeout that ZooKeeper granted. It may differ from the requested one."""
+        """The session timeout that ZooKeeper granted. It may differ from the requested timeout."""
         return self._granted_timeout_ms
 
     def _note_granted_timeout(self) -> None:
@@ -394,8 +394,8 @@ class ZooKeeperStore:
             return Znode(data, stat.version, stat.czxid, owner, stat.mtime, stat.mzxid)
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
-        """Return the sorted names of a znode's children, or None (and set no watch) if the znode
-        does not exist."""
+        """Return the sorted names of a znode's children. If the znode does not exist, return None
+        and set no watch."""
         full = self._chroot + path
         try:
             if watch:
@@ -409,7 +409,8 @@ class ZooKeeperStore:
         return sorted(names)
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """Apply all operations atomically. Return None, or the reason if ZooKeeper rejects them.
+        """Apply all operations atomically. Return None on success, or the reason if ZooKeeper
+        rejects them.
 
         Raises InvalidRequestError for a write that exceeds ZooKeeper's limit.
         """
@@ -614,7 +615,7 @@ class ZooKeeperStore:
 
 
 _Read = tuple[Any, "asyncio.Future[Any]"]
-"""A read request of kazoo, and the future that its answer completes."""
+"""A read request of kazoo, and the future that receives its answer."""
 
 
 class _MultiRead:
@@ -678,8 +679,8 @@ def _client(
 
 
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler with TLS connections. ``select`` also returns a socket whose decrypted bytes
-    wait in memory."""
+    """kazoo's handler with TLS connections. ``select`` also returns a socket with decrypted bytes
+    that wait in memory."""
 
     def __init__(self, tls: ZooKeeperTls) -> None:
         super().__init__()
@@ -741,7 +742,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
 def _reading(
     address: str, timeout_s: float, auth: Sequence[str] = (), tls: ZooKeeperTls | None = None
 ) -> Iterator[tuple[KazooClient, str]]:
-    """Open a connection for blocking calls; yield the kazoo client and the chroot."""
+    """Open a connection for blocking calls. Yield the kazoo client and the chroot."""
     hosts, chroot = split_address(address)
     client = _client(hosts, timeout_s, auth, tls)
     try:

@@ -22,8 +22,11 @@ KEYSTORE = "zookeeper.ssl.keystore.location"
 
 
 class ZooKeeperTls(NamedTuple):
-    """The TLS settings for ZooKeeper. ``truststore`` is a PEM file of trusted CAs. ``keystore`` is
-    a PEM file of the broker's certificate and key; empty: none."""
+    """The TLS settings for connections to ZooKeeper.
+
+    ``truststore`` is a PEM file of trusted CAs. ``keystore`` is a PEM file of the broker's
+    certificate and key, or "" without a certificate.
+    """
 
     truststore: str
     keystore: str = ""
@@ -56,7 +59,7 @@ class ZooKeeperTls(NamedTuple):
 
 
 def tls_of(config: BrokerConfig) -> ZooKeeperTls | None:
-    """Return the TLS settings of a broker's connection to ZooKeeper; None for plain text.
+    """Return the TLS settings of a broker's connection to ZooKeeper. Return None for plain text.
 
     Raises InvalidConfigError if settings contradict each other, or if the brokers' credential would
     cross a network in plain text.
@@ -89,9 +92,8 @@ def tls_of(config: BrokerConfig) -> ZooKeeperTls | None:
 
 
 def _remote_host(address: str) -> str:
-    """Return the first host of ``zookeeper.connect`` that is not loopback; empty if there
-    is none.
-    """
+    """Return the first host of ``zookeeper.connect`` that is not loopback. Return an empty text
+    without such a host."""
     for part in address.partition("/")[0].split(","):
         host = part.strip().rpartition(":")[0].strip("[]")
         if not is_loopback(host):
@@ -100,7 +102,7 @@ def _remote_host(address: str) -> str:
 
 
 def handshake_failure(error: OSError) -> str:
-    """Return why a handshake with ZooKeeper failed, with the setting to change."""
+    """Return the reason why a handshake with ZooKeeper failed, with the setting to change."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"its certificate is refused: {error.verify_message.rstrip('.')}; check {TRUSTSTORE}, "

@@ -1,7 +1,7 @@
 """Convert between numpy and Arrow without ``pa.array``, ``pa.scalar`` and ``to_numpy``.
 
 Those functions of pyarrow import pandas if it is installed, which costs a process half a second and
-40 MB. The functions of this module wrap buffers and copy nothing.
+40 MB. The functions of this module wrap buffers and copy no values.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import pyarrow as pa
 
 
 def numpy_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
-    """Return fixed-width values as a numpy array over the same memory; values at nulls are
-    undefined.
-    """
+    """Return fixed-width values as a numpy array over the same memory. The values at nulls are
+    undefined."""
     if not len(array):
         return np.zeros(0, kind)
     # Slice by count: a foreign buffer may be longer, and its size need not be a multiple of the
@@ -29,23 +28,21 @@ def numpy_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
 def fixed(
     values: npt.NDArray[Any], kind: pa.DataType, is_valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Return numpy values as a column of a type of the same width. ``is_valid`` is false for nulls;
-    None: there are no nulls.
-    """
+    """Return numpy values as a column of a type of the same width. ``is_valid`` is false for nulls.
+    With None, the column has no nulls."""
     validity = validity_of(is_valid)
     buffers = [validity, pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(kind, len(values), buffers, 0 if validity is None else -1)
 
 
 def validity_of(is_valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
-    """Return the validity bitmap of a column; None if it has no nulls."""
+    """Return the validity bitmap of a column. Return None for a column without nulls."""
     return None if is_valid is None or is_valid.all() else bitmap(is_valid)
 
 
 def binary(offsets: npt.NDArray[np.int32], content: Any) -> pa.Array:
-    """Return a binary column without nulls; ``offsets`` are the boundaries of its values in
-    ``content``.
-    """
+    """Return a binary column without nulls. ``offsets`` are the boundaries of its values in
+    ``content``."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, null_count=0)
 
@@ -56,15 +53,15 @@ def bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return the null mask of a column that has nulls."""
+    """Return a mask of a column that has nulls: True at each null."""
     bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
     found: npt.NDArray[np.bool_] = bits[array.offset : array.offset + len(array)] == 0
     return found
 
 
 def lengths_of(array: pa.Array, null: int) -> npt.NDArray[np.int64]:
-    """Return the length of each entry of a binary, string or list column; ``null`` for null
-    entries."""
+    """Return the length of each entry of a binary, string or list column. Null entries get the
+    length ``null``."""
     count = len(array)
     if not count:
         return np.zeros(0, np.int64)

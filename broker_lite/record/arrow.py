@@ -74,12 +74,12 @@ Measured batches need at most 700.
 
 
 class Columns(NamedTuple):
-    """Rows as Arrow columns of SCHEMA's types; an absent column is None.
+    """Rows as Arrow columns of SCHEMA's types. An absent column is None.
 
-    ``key``, ``value``, ``headers``: None if every row is null (a row without headers is null).
-    ``timestamp``: None if all rows have ``header.constant_timestamp``; never null.
-    ``offset_deltas``: int32, row i has offset ``base_offset + offset_deltas[i]``; None for offsets
-    without gaps.
+    - ``key``, ``value``, ``headers``: None if every row is null. A row without headers is null.
+    - ``timestamp``: None if all rows have ``header.constant_timestamp``. Entries are never null.
+    - ``offset_deltas``: int32; row i has offset ``base_offset + offset_deltas[i]``. None for
+      offsets without gaps.
     """
 
     row_count: int
@@ -121,7 +121,7 @@ def encode(
     base_sequence: int = -1,
     allocate: Callable[[int], memoryview] = new_memory,
 ) -> memoryview:
-    """Return one whole writable batch: base offset 0, leader epoch -1, CRC set.
+    """Return one whole writable batch with base offset 0, leader epoch -1 and a correct CRC.
 
     Accepts slices, chunked arrays, string, large and view types of key and value, and timestamps of
     any unit (truncated to milliseconds). ``timestamp_ms`` applies to rows without a timestamp.
@@ -193,7 +193,7 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
 
 
 def decode(buffer: Buffer, header: BatchHeader) -> Columns:
-    """Return the columns of the batch of columns at the start of ``buffer``.
+    """Return the columns of the column batch at the start of ``buffer``.
 
     Columns of an uncompressed batch use the memory of ``buffer``. The caller checks the CRC
     (``batch.check_crc``). Raises CorruptMessageError for wrong declared sizes before it allocates
@@ -230,9 +230,8 @@ _BINARY_FLAGS: Final = fmt.FLAG_KEY | fmt.FLAG_VALUE
 
 
 def _checked_binary(buffer: Buffer, flags: int, checked: Message) -> Columns:
-    """Return keys and values that ``check_message`` validated in full. For a small batch this takes
-    a third of the time of pyarrow's reader.
-    """
+    """Return the columns of keys and values that ``check_message`` has validated in full. For a
+    small batch this takes a third of the time of pyarrow's reader."""
     memory, body, count = pa.py_buffer(buffer), checked.body_position, checked.row_count
     arrays = []
     for node in range(0, len(checked.nodes), 2):
@@ -264,7 +263,7 @@ def _schema(flags: int) -> pa.Schema:
 
 
 def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.RecordBatch]:
-    """Return the flags and the record batch of the columns that are present."""
+    """Return the flags of the columns that are present, and a record batch of these columns."""
     count = columns.row_count
     flags, arrays = 0, []
     key = _binary(columns.key, "key", count)
@@ -406,7 +405,8 @@ def _headers(array: pa.Array | None, count: int) -> pa.Array | None:
 def _timestamps(
     array: pa.Array | None, count: int, timestamp_ms: int
 ) -> tuple[pa.Array | None, int, int]:
-    """Return the timestamp column (None if all rows have the same), the base and the maximum."""
+    """Return the timestamp column, the base timestamp and the maximum timestamp. The column is None
+    if all rows have the same timestamp."""
     if array is not None:
         array = _one_array(array, "timestamp", count)
     if array is None or array.null_count == count:

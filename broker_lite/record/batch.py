@@ -68,7 +68,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record; sequences wrap from 2^31-1 to 0."""
+        """The sequence of the last record. Sequences wrap from 2^31-1 to 0."""
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
@@ -93,13 +93,13 @@ class BatchHeader(NamedTuple):
 
     @property
     def constant_timestamp(self) -> int:
-        """The timestamp of every row of a body without timestamps; -1 means no timestamp."""
+        """The timestamp of every row of a body without timestamps. -1 means no timestamp."""
         return self.max_timestamp if self.is_log_append_time else self.base_timestamp
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Parse the header at ``position``; raise CorruptMessageError if it is cut or its sizes are
-    invalid."""
+    """Return the header at ``position``. Raise CorruptMessageError if the header is incomplete or
+    its sizes are invalid."""
     if len(buffer) - position < fmt.HEADER_BYTES:
         raise CorruptMessageError(
             f"a batch header takes {fmt.HEADER_BYTES} bytes, but only {len(buffer) - position} "
@@ -128,14 +128,16 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def stamp(
     buffer: bytearray | memoryview, header: BatchHeader, base_offset: int, epoch: int
 ) -> BatchHeader:
-    """Write base offset and leader epoch in place, both outside the CRC; return the new header."""
+    """Write base offset and leader epoch into the batch. Both are outside the CRC. Return the new
+    header."""
     length = header.length
     fmt.STAMP.pack_into(buffer, 0, base_offset, length, epoch)
     return BatchHeader(base_offset, length, epoch, *header[3:])
 
 
 def set_crc(buffer: bytearray | memoryview) -> int:
-    """Compute the CRC of the one batch that fills ``buffer``, write it in place and return it."""
+    """Compute the CRC of the one batch that fills ``buffer``, write it into the batch, and return
+    it."""
     crc = crc32c(memoryview(buffer)[fmt.CRC_FROM :])
     _CRC.pack_into(buffer, fmt.POSITION_CRC, crc)
     return crc
@@ -177,7 +179,8 @@ def check_crc(buffer: Buffer, header: BatchHeader) -> None:
 
 
 def check_structure(buffer: Buffer, header: BatchHeader) -> int:
-    """Check the declared sizes of a columnar body without reading its values; return its flags.
+    """Check the declared sizes of a columnar body without reading its values. Return the body's
+    flags.
 
     ``buffer`` starts with the batch. Raises CorruptMessageError. Costs a few microseconds for any
     batch size and needs no pyarrow.
@@ -186,14 +189,13 @@ def check_structure(buffer: Buffer, header: BatchHeader) -> int:
 
 
 def decompressed_bytes(buffer: Buffer, header: BatchHeader) -> int:
-    """Return the decompressed size in bytes of a batch of columns, after the checks of
-    ``check_structure``.
-    """
+    """Return the decompressed size in bytes of a column batch, after the checks of
+    ``check_structure``."""
     return checked_columns(buffer, header)[1].decompressed_bytes
 
 
 def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
-    """Return the flags and the message of a batch of columns, after the checks of
+    """Return the flags and the checked message of a column batch, after the checks of
     ``check_structure``."""
     end = header.size_bytes
     if end < fmt.COLUMNS_FROM or len(buffer) < end:

@@ -43,12 +43,13 @@ _FIRST_READ_BYTES: Final = 64 << 10
 
 
 def compress(codec: int, data: Buffer) -> bytes:
-    """Compress ``data`` by a batch's codec bits; raises UnsupportedCompressionTypeError."""
+    """Compress ``data`` with the codec in a batch's attribute bits. Raises
+    UnsupportedCompressionTypeError."""
     return _pair(codec)[0](data)
 
 
 def decompress(codec: int, data: Buffer, limit: int = fmt.DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """Decompress ``data`` to at most ``limit`` bytes; return ``data`` itself for codec none.
+    """Decompress ``data`` to at most ``limit`` bytes. For codec none, return ``data`` itself.
 
     Raises CorruptMessageError for malformed data or more than ``limit`` bytes,
     UnsupportedCompressionTypeError for an unknown codec.
@@ -135,7 +136,7 @@ def _unsnappy(data: Buffer, limit: int) -> Buffer:
 
 
 def _unsnappy_block(block: memoryview, room: int, limit: int) -> Buffer:
-    """Decompress a raw block. Its uncompressed length precedes it as a 32-bit varint."""
+    """Decompress a raw snappy block. Its uncompressed length precedes it as a 32-bit varint."""
     length = 0
     for index in range(min(5, len(block))):
         length |= (block[index] & 0x7F) << (7 * index)
@@ -179,7 +180,7 @@ def _unzstd(data: Buffer, limit: int) -> bytes:
 
 
 def _read_stream(name: str, data: Buffer, limit: int) -> bytes:
-    """Decompress a frame in pieces, so that no declared size decides an allocation."""
+    """Decompress a stream in pieces, so that no declared size decides an allocation."""
     pieces: list[bytes] = []
     total, size = 0, max(_FIRST_READ_BYTES, 4 * len(data))
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:

@@ -73,7 +73,7 @@ def encode_markers(
 
 
 def decode_marker(batch: Buffer, header: BatchHeader) -> EndOfTransaction | None:
-    """Return the content of a control batch; None if it is not an abort or commit marker."""
+    """Return the content of a control batch. Return None if it is not an abort or commit marker."""
     if header.size_bytes != MARKER_BYTES or len(batch) < MARKER_BYTES:
         return None
     length, _, _, _, key_length, _, kind, value_length, _, coordinator_epoch, _ = (

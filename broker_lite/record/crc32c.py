@@ -30,7 +30,7 @@ _PIECE_BYTES: Final = 64 << 10
 
 
 def crc32c(buffer: Buffer, crc: int = 0) -> int:
-    """Return the checksum of ``buffer``; ``crc`` is the checksum of the preceding bytes."""
+    """Return the checksum of ``buffer``. ``crc`` is the checksum of the bytes before ``buffer``."""
     if not _native:
         return _crcmod(buffer, crc)
     if type(buffer) is bytes or len(buffer) <= _PIECE_BYTES:

@@ -55,7 +55,7 @@ FLAG_OFFSET_DELTAS = 1 << 4
 FLAGS_KNOWN = (1 << 5) - 1
 
 BATCH_BYTES_MAX = 64 << 20
-"""Maximum bytes of any batch; topics set a lower limit."""
+"""Maximum bytes of any batch. Topics set a lower limit (``max.message.bytes``)."""
 DECOMPRESSED_BYTES_MAX = 512 << 20
 """Maximum decompressed bytes of a batch of rows, checked before any allocation."""
 COLUMNS_BYTES_MAX = BATCH_BYTES_MAX

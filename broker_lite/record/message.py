@@ -32,10 +32,9 @@ _METADATA_BYTES_MAX: Final = 16 << 10
 """Maximum bytes of a message's metadata. logbus writes fewer than 700; other writers may write
 more."""
 ORDERED_MAX: Final = 64
-"""Number of rows from which the order of a field's offsets is not checked. Brokers run without
-numpy, so the check of more offsets would cost too much. Readers check the order of all offsets
-(FORMAT.md).
-"""
+"""Number of rows up to which the order of a field's offsets is checked. Brokers run without numpy,
+so the check of more offsets would cost too much. Readers check the order of all offsets
+(FORMAT.md)."""
 _VERSION_5: Final = 4
 _RECORD_BATCH: Final = 3
 _CODECS: Final = {0: fmt.CODEC_LZ4, 1: fmt.CODEC_ZSTD}
@@ -56,15 +55,14 @@ class _Shape(NamedTuple):
     """The required layout of columns with certain flags: their nodes and buffers, in order."""
 
     nodes: tuple[tuple[int, bool], ...]
-    """For each node: the required length (_ROWS or _CHILD), and whether nulls may occur."""
+    """For each node, its required length (_ROWS or _CHILD), and whether nulls may occur."""
     buffers: tuple[tuple[int, int], ...]
-    """For each buffer: its kind, and the index of its node."""
+    """For each buffer, its kind and the index of its node."""
 
 
 class _Declared(NamedTuple):
-    """The checked metadata of a message. ``size_bytes`` is the total size of the buffers, -1 if
-    they are compressed.
-    """
+    """The checked metadata of a message. ``size_bytes`` is the total size of the buffers, or -1 if
+    they are compressed."""
 
     row_count: int
     codec: int
@@ -150,7 +148,7 @@ def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
 
 
 def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
-    """Return the checked metadata of a message whose body takes ``body_bytes``."""
+    """Return the checked metadata of a message whose body has ``body_bytes`` bytes."""
     shape = _shape(flags)
     message = _table(metadata, 0)
     batch = _message_header(metadata, message, body_bytes)
@@ -181,9 +179,8 @@ equal sizes have equal metadata. Metadata that fail a check are not cached.
 
 
 def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:
-    """Return the position of the record batch table in a message whose body takes
-    ``body_bytes``.
-    """
+    """Return the position of the record batch table in the metadata of a message. Its body has
+    ``body_bytes`` bytes."""
     version = _field(metadata, message, _MESSAGE_VERSION)
     kind = _field(metadata, message, _MESSAGE_TYPE)
     header = _field(metadata, message, _MESSAGE_HEADER)
@@ -350,7 +347,7 @@ def _follow(metadata: bytes, position: int) -> int:
 
 
 def _field(metadata: bytes, table: int, number: int) -> int:
-    """Return the position of a table's field; 0 if the field has its default."""
+    """Return the position of a table's field. Return 0 if the field has its default."""
     vtable = table - _I32.unpack_from(metadata, table)[0]
     slot = 4 + 2 * number
     if slot + 2 > _U16.unpack_from(metadata, vtable)[0]:

@@ -21,7 +21,7 @@ _UINT64 = (1 << 64) - 1
 
 
 class Row(NamedTuple):
-    """A decoded record with its offset; ``timestamp_ms`` -1 means no timestamp."""
+    """A decoded record with its offset. A ``timestamp_ms`` of -1 means no timestamp."""
 
     offset: int
     timestamp_ms: int
@@ -221,8 +221,8 @@ def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row
 
 
 def read_varint(body: memoryview, position: int) -> tuple[int, int]:
-    """Decode the zigzag varint at ``position``; return it and its end. Raises IndexError at the
-    body's end."""
+    """Decode the zigzag varint at ``position``. Return its value and its end position. Raises
+    IndexError at the body's end."""
     byte = body[position]
     raw = byte & 0x7F
     for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):

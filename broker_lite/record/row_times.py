@@ -22,10 +22,10 @@ _Int64s = npt.NDArray[np.int64]
 def first_row(
     data: Buffer, header: BatchHeader, offset: int, timestamp: int
 ) -> tuple[int, int] | None:
-    """Return offset and timestamp (ms) of the first row at or after both ``offset`` and
+    """Return the offset and the timestamp (ms) of the first row at or after both ``offset`` and
     ``timestamp``.
 
-    Return None if no such row exists. ``data`` starts with the batch. Raises CorruptMessageError.
+    Return None without such a row. ``data`` starts with the batch. Raises CorruptMessageError.
     """
     found = _offsets_and_times(data, header)
     if found is None:
@@ -36,9 +36,8 @@ def first_row(
 
 
 def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
-    """Return the maximum timestamp (ms) of the rows from ``offset`` on, -1 if there are none.
-    Raises CorruptMessageError.
-    """
+    """Return the maximum timestamp (ms) of the rows from ``offset`` on, or -1 without such rows.
+    Raises CorruptMessageError."""
     found = _offsets_and_times(data, header)
     if found is None:
         return header.constant_timestamp
@@ -47,9 +46,8 @@ def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
 
 
 def _offsets_and_times(data: Buffer, header: BatchHeader) -> tuple[_Int64s, _Int64s] | None:
-    """Return each row's offset and timestamp; None if all rows have one timestamp and there are no
-    offset gaps.
-    """
+    """Return each row's offset and timestamp. Return None if all rows have one timestamp and the
+    offsets have no gaps."""
     if header.is_columns:
         columns = decode(data, header)
     else:

@@ -24,8 +24,8 @@ length, value length and header count."""
 _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
 _ZEROS_MAX: Final = 4 << 20
-"""Maximum zero bytes of a body for the scan. With more, the positions of the candidates could take
-more memory than the body, and the body is walked instead."""
+"""Maximum number of zero bytes of a body that is scanned. With more zero bytes, the positions of
+the candidates could take more memory than the body, so the body is walked instead."""
 _PIECE_BYTES: Final = 128 << 10
 _LOW_32: Final = (1 << 32) - 1
 
@@ -48,7 +48,8 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
 
 
 def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
-    """Return start, end and attributes position of every candidate record, by start."""
+    """Return the start, the end and the attributes position of every candidate record, ordered by
+    start."""
     zeros = _zeros(body)
     # Read each varint backwards, from its last byte. ``raw`` holds the value of the bytes read so
     # far.
@@ -70,8 +71,9 @@ def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
 
 
 def _zeros(body: Bytes) -> Positions:
-    """Return the positions of zero bytes after a possible last length byte (1 to 127). The body is
-    searched in cache-sized pieces. In a run of zeros at most the first is returned.
+    """Return the positions of zero bytes after a possible last length byte (1 to 127).
+
+    The body is searched in cache-sized pieces. Of a run of zeros at most the first is returned.
     """
     found = [np.empty(0, np.int64)]
     for start in range(1, len(body), _PIECE_BYTES):
@@ -84,7 +86,8 @@ def _zeros(body: Bytes) -> Positions:
 
 
 def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
-    """Drop candidates without a successor or a predecessor; return the others in order."""
+    """Drop candidates without a successor or a predecessor. Return the other candidates in
+    order."""
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
@@ -121,7 +124,7 @@ def _attributes(body: Bytes, starts: Positions) -> Positions:
 
 def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positions | None:
     """Return the indexes of ``count`` candidates that follow each other without a gap from the
-    body's start to its end; None if there is no such chain."""
+    body's start to its end. Return None without such a chain."""
     total = len(starts)
     if not total or starts[0] != 0:
         return None
@@ -140,7 +143,7 @@ def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positi
 
 
 def _walk(body: Bytes, count: int) -> tuple[Positions, Positions]:
-    """Walk record by record, for bodies with attributes that Kafka does not define."""
+    """Find the records one by one, for bodies with attributes that Kafka does not define."""
     attributes, ends = np.empty(count, np.int64), np.empty(count, np.int64)
     data, size, position = body.data, len(body), 0
     for index in range(count):

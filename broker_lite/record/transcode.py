@@ -1,4 +1,5 @@
-"""Convert a batch of rows to columns and back with array operations; no Python runs per record.
+"""Convert a batch of rows to columns and back with array operations. No Python code runs for each
+record.
 
 A broker converts columns to rows for a client that reads only rows. A client converts rows to
 columns. The rows equal the output of Kafka's own writer byte for byte. Both conversions keep
@@ -39,7 +40,8 @@ headers of a record are decoded one by one."""
 def rows_to_columns(
     buffer: Buffer, header: BatchHeader, limit: int = fmt.DECOMPRESSED_BYTES_MAX
 ) -> Columns:
-    """Return the columns of the batch of rows at the start of ``buffer``; none of a control batch.
+    """Return the columns of the row batch at the start of ``buffer``. For a control batch the
+    columns have no rows.
 
     The caller checks the CRC. Raises CorruptMessageError, and UnsupportedCompressionTypeError for
     an unknown codec. An invalid UTF-8 header key gets replacement characters, as in Java.
@@ -122,9 +124,8 @@ def _repeated(values: list[int], counts: Positions) -> Positions:
 
 
 class _Body(NamedTuple):
-    """The fields of all records of a body; timestamps and offsets are differences from the batch's
-    header.
-    """
+    """The fields of all records of a body. Timestamps and offsets are differences from the values
+    in the batch's header."""
 
     ends: Positions
     timestamps: Positions
@@ -156,7 +157,8 @@ def _read_body(memory: memoryview, count: int) -> _Body:
 
 
 def _field(body: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions, Positions]:
-    """Decode a length-prefixed field of each record: return lengths (-1: null), starts and ends."""
+    """Decode a length-prefixed field of each record. Return the lengths (-1 for null), the starts
+    and the ends."""
     lengths, starts = varints.decode(body, at)
     if lengths.min() < -1 or (lengths > ends - starts).any():
         raise CorruptMessageError("a field extends beyond its record")
@@ -178,7 +180,8 @@ def _read_deltas(deltas: Positions, header: BatchHeader) -> npt.NDArray[np.int32
 
 
 def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array | None:
-    """Return slices of the body, in ascending order, as one array; None if all are null."""
+    """Return slices of the body, in ascending order, as one array. Return None if all entries are
+    null."""
     count = len(starts)
     nulls = lengths < 0
     null_count = int(np.count_nonzero(nulls))
@@ -203,7 +206,7 @@ def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array 
 def _read_headers(
     body: Bytes, data: pa.Buffer, at: Positions, ends: Positions, counts: Positions
 ) -> pa.Array:
-    """Decode the first headers of all records at once, then their second headers, and so on."""
+    """Decode the first header of every record at once, then the second headers, and so on."""
     if counts.min() < 0 or (2 * counts > ends - at).any():
         raise CorruptMessageError("a record declares more headers than its bytes can hold")
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
@@ -237,7 +240,8 @@ def _read_headers(
 def _read_many_headers(
     record: memoryview, position: int, names: Positions, contents: Positions
 ) -> int:
-    """Decode the headers of one record from ``position`` one by one; return their end."""
+    """Decode the headers of one record one by one, from ``position`` on. Return the end
+    position."""
     try:
         for slot in range(names.shape[1]):
             for parts in (names, contents):
@@ -271,16 +275,15 @@ def _headers_array(
 
 
 def _replaced(keys: pa.Array) -> pa.Array:
-    """Replace invalid UTF-8 in keys by replacement characters; one by one, because such keys are
-    rare.
-    """
+    """Replace invalid UTF-8 in header keys by replacement characters. The keys are decoded one by
+    one, because invalid keys are rare."""
     texts = [key.decode("utf-8", "replace").encode() for key in keys.to_pylist()]
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
     return binary(offsets, b"".join(texts)).cast(pa.string())
 
 
 def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_NONE) -> bytearray:
-    """Encode the batch of columns at the start of ``buffer`` as rows, compressed by ``codec``.
+    """Encode the column batch at the start of ``buffer`` as rows that are compressed by ``codec``.
 
     The header keeps all fields except codec, length and CRC. The caller checks the CRC. Raises
     CorruptMessageError.
@@ -328,7 +331,7 @@ def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
 
 
 def _lengths(array: pa.Array | None, count: int) -> Positions:
-    """Return the length in bytes of each entry; -1 for null."""
+    """Return the length in bytes of each entry, -1 for null entries."""
     if array is None:
         return np.full(count, -1, np.int64)
     return lengths_of(array, -1)
@@ -338,9 +341,11 @@ _ATTRIBUTES: Final = (np.zeros((1, 1), np.uint8), np.ones(1, np.int64))
 
 
 def _pack(fields: list[tuple[Bytes, Positions]], count: int) -> pa.Array:
-    """Return a binary column with one entry per record: the record's bytes of all ``fields``.
+    """Return a binary column with one entry for each record: the bytes of all ``fields`` of the
+    record.
 
-    A field is a matrix with a row of bytes per record, and the number of used bytes of each row.
+    A field is a matrix with a row of bytes for each record, and the number of used bytes of each
+    row.
     """
     columns = sum(matrix.shape[1] for matrix, _ in fields)
     joined = np.empty((count, columns), np.uint8)
@@ -394,7 +399,7 @@ def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | i
 
 
 def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
-    """Concatenate the parts element by element; null counts as empty."""
+    """Concatenate the parts element by element. A null counts as empty."""
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(

@@ -20,9 +20,8 @@ _ONE_BYTE: Final = np.array([(raw >> 1) ^ -(raw & 1) for raw in range(128)], np.
 
 
 def decode(body: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    """Decode the varints at these positions; return values and ends (exclusive). Raises
-    CorruptMessageError for a varint longer than 64 bits.
-    """
+    """Decode the varints at these positions. Return their values and their ends (exclusive). Raises
+    CorruptMessageError for a varint longer than 64 bits."""
     first = body.take(at, mode="clip")
     after = at + 1
     more = first > 127
@@ -50,7 +49,8 @@ def decode(body: Bytes, at: Positions) -> tuple[Positions, Positions]:
 
 
 def encode(values: Positions) -> tuple[Bytes, Positions]:
-    """Return a matrix with a row of bytes for each value, and the used bytes of each row."""
+    """Return a matrix with the varint of each value in a row of bytes, and the number of used bytes
+    of each row."""
     raw = ((values << 1) ^ (values >> 63)).view(np.uint64)
     widths = np.ones(len(values), np.int64)
     columns = [raw & np.uint64(0x7F)]

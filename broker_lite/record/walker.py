@@ -31,11 +31,13 @@ offset deltas, key length, version, type. Kafka never compresses control batches
 class WalkPolicy(NamedTuple):
     """The checks of a walk, and the aborted transactions whose batches it marks as void.
 
-    ``allows_gaps``: offsets may be missing between batches, as after Kafka's compaction; in
-    logbus's own logs a gap is corruption. ``orders_epochs``: leader epochs must not fall.
-    ``checks_crc``: compute every batch's CRC. ``leader_epoch``: the maximum leader epoch of a batch
-    (-1: unknown). ``aborted``: (producer id, first offset) of aborted transactions, as a
-    read_committed fetch lists them.
+    - ``allows_gaps``: offsets may be missing between batches, as after Kafka's compaction. In
+      logbus's own logs a gap is corruption.
+    - ``orders_epochs``: leader epochs must not fall.
+    - ``checks_crc``: the walk computes every batch's CRC.
+    - ``leader_epoch``: the maximum leader epoch of a batch (-1 if unknown).
+    - ``aborted``: (producer id, first offset) of aborted transactions, as a read_committed fetch
+      lists them.
     """
 
     allows_gaps: bool = False
@@ -48,8 +50,8 @@ class WalkPolicy(NamedTuple):
 class LogBatch(NamedTuple):
     """A batch of a log: its header, its bytes (none in a walk over headers) and its position.
 
-    ``is_void``: readers must skip the batch: a control batch, a batch of an aborted transaction, or
-    a header without records after compaction.
+    With ``is_void``, readers must skip the batch. It is a control batch, a batch of an aborted
+    transaction, or a header without records after compaction.
     """
 
     header: BatchHeader
@@ -59,12 +61,13 @@ class LogBatch(NamedTuple):
 
 
 _new_batch = partial(tuple.__new__, LogBatch)
-"""Create a ``LogBatch`` in a third of the time of ``LogBatch(...)``."""
+"""A function that creates a ``LogBatch`` in a third of the time of ``LogBatch(...)``."""
 
 
 class BadBatch(Exception):
     """The bytes at ``position`` are not a valid batch that starts at or contains ``offset``.
-    ``header`` is set if only the checksum is wrong, so a reader can skip the batch.
+
+    ``header`` is set if only the checksum is wrong, so that a reader can skip the batch.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class BadBatch(Exception):
 
 
 class BatchWalker:
-    """Walks one log from ``offset`` on; its bytes start at ``position`` and stop at ``end``.
+    """A walk over one log from ``offset`` on. Its bytes start at ``position`` and stop at ``end``.
 
     Unless ``at_boundary``, the first batch may start before ``offset`` but must contain it.
     ``epoch`` is the minimum leader epoch. All values but ``end`` advance with each batch.
@@ -105,8 +108,8 @@ class BatchWalker:
         self.position = position
         self.end = end
         self.needed_bytes = 0
-        """Bytes of the batch that the last buffer contained only in part; 0 if its header was
-        incomplete too."""
+        """Size in bytes of the batch that the last buffer contained only in part. 0 if even the
+        batch's header was incomplete."""
         self.policy = policy
         self._aborting = sorted(policy.aborted, key=lambda row: row[1], reverse=True)
         """Aborted transactions that start later, in descending order of their first offset."""
@@ -167,7 +170,8 @@ class BatchWalker:
             yield _new_batch((header, buffer, position, is_void))
 
     def _is_aborted(self, header: BatchHeader, buffer: memoryview) -> bool:
-        """Return whether a batch belongs to an aborted transaction; an abort marker ends it."""
+        """Return whether a batch belongs to an aborted transaction. An abort marker ends the
+        transaction."""
         aborting, ids = self._aborting, self._aborted_ids
         while aborting and aborting[-1][1] <= header.last_offset:
             ids.add(aborting.pop()[0])

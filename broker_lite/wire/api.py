@@ -208,7 +208,8 @@ FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.END_BATCH: 0,
     ApiKey.KEEP_BATCH: 0,
 }
-"""First flexible version of each API: compact lengths and tagged fields. SaslHandshake has none."""
+"""First flexible version of each API. Flexible versions have compact lengths and tagged fields.
+SaslHandshake has no flexible version."""
 
 
 def is_flexible(key: int, version: int) -> bool:
@@ -224,9 +225,10 @@ def is_served(key: int, version: int) -> bool:
 
 
 REQUEST_BYTES_MAX = 2 << 20
-"""Maximum bytes of a request other than Produce and SyncGroup. To decode a request of twice this
-size, filled with the smallest items, would block the broker's event loop for seconds. A request of
-this size can name 50,000 partitions with long topic names.
+"""Maximum bytes of a request other than Produce and SyncGroup.
+
+To decode a request of twice this size, filled with the smallest items, would block the broker's
+event loop for seconds. A request of this size can name 50,000 partitions with long topic names.
 """
 SYNC_BYTES_MAX = 16 << 20
 """Maximum bytes of a SyncGroup request, which carries the assignment of every member."""
@@ -267,9 +269,8 @@ def parse_header(frame: memoryview) -> RequestHeader:
 
 
 def why_too_long(key: int, size: int) -> str:
-    """Return the reason why a request of this size is too large for its API; "" if it is
-    allowed.
-    """
+    """Return the reason why a request of this size is too large for its API. Return "" if the size
+    is allowed."""
     most = SYNC_BYTES_MAX if key == ApiKey.SYNC_GROUP else REQUEST_BYTES_MAX
     if size <= most or key == ApiKey.PRODUCE:
         return ""
@@ -279,7 +280,7 @@ def why_too_long(key: int, size: int) -> str:
 def write_request_header(
     writer: Writer, key: int, version: int, correlation_id: int, client_id: str | None
 ) -> None:
-    """Write the header of a request, without the frame's length."""
+    """Write the header of a request, without the length of the frame."""
     writer.i16(key)
     writer.i16(version)
     writer.i32(correlation_id)
@@ -289,14 +290,14 @@ def write_request_header(
 
 
 def response_header_bytes(key: int, version: int, correlation_id: int) -> bytes:
-    """Return a response's header, without the frame's length."""
+    """Return the bytes of a response's header, without the length of the frame."""
     if is_flexible(key, version) and key != ApiKey.API_VERSIONS:
         return I32.pack(correlation_id) + b"\x00"
     return I32.pack(correlation_id)
 
 
 def read_response_header(frame: memoryview, key: int, version: int) -> tuple[int, Reader]:
-    """Return the correlation id of a response, and a reader at its body."""
+    """Return the correlation id of a response, and a reader that is positioned at its body."""
     reader = Reader(frame)
     correlation_id = reader.i32()
     if is_flexible(key, version) and key != ApiKey.API_VERSIONS:
@@ -341,7 +342,7 @@ def encode_call(call: Call[Any], correlation_id: int, client_id: str | None) -> 
 
 
 def decode_call(call: Call[ResponseT] | type[Call[ResponseT]], frame: memoryview) -> ResponseT:
-    """Decode the response to ``call``; the connection has matched the correlation id."""
+    """Decode the response to ``call``. The connection has checked the correlation id."""
     _, reader = read_response_header(frame, call.API_KEY, call.VERSION)
     return call.decode(reader)
 
@@ -383,7 +384,9 @@ def read_topics(
     reader: Reader, version: int, flexible: bool, item: Callable[[Reader, int], T]
 ) -> list[tuple[str, str, list[T]]]:
     """Decode the topics of a Produce or Fetch request: name, id (one of them is empty) and
-    partitions, each read by ``item``.
+    partitions.
+
+    ``item`` decodes one partition.
     """
     topics = []
     for _ in range(reader.count() if flexible else reader.classic_count()):

@@ -10,11 +10,11 @@ producer's sender.
 from __future__ import annotations
 
 REUSED_FROM_BYTES = 64 << 10
-"""Minimum bytes of a request that the pool serves. Python's allocator keeps smaller blocks
-itself."""
+"""Minimum bytes of a request for memory that the pool serves. Python's allocator keeps smaller
+blocks itself."""
 STEP_BYTES = 64 << 10
-"""Block sizes are multiples of this number of bytes, so that requests of similar sizes share
-blocks."""
+"""Block sizes are multiples of this number of bytes, so that requests of similar sizes can share a
+block."""
 WASTE_MAX = 4
 """Maximum ratio of a block's size to the requested size."""
 
@@ -38,15 +38,15 @@ class BufferPool:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.kept_bytes = 0
-        """Bytes of all blocks, used or free."""
+        """Total bytes of all blocks, used or free."""
         self._blocks: list[bytearray] = []
         """Blocks in the order of their last use."""
         self._untouched = 0
         """Number of leading blocks that were not used since the last sweep."""
 
     def take(self, size: int) -> memoryview:
-        """Return ``size`` bytes with any content; the caller owns them until the last view is
-        released."""
+        """Return a buffer of ``size`` bytes with any content. The caller owns the buffer until its
+        last view is released."""
         if size < REUSED_FROM_BYTES:
             return memoryview(bytearray(size))
         blocks = self._blocks
@@ -74,7 +74,8 @@ class BufferPool:
         return self.kept_bytes + size <= self.limit_bytes
 
     def _drop(self, count: int, down_to_bytes: int) -> None:
-        """Free unused blocks among the first ``count`` until at most ``down_to_bytes`` are kept."""
+        """Free unused blocks among the first ``count``, until the pool has at most
+        ``down_to_bytes``."""
         blocks, place = self._blocks, 0
         for _ in range(count):
             if self.kept_bytes <= down_to_bytes:

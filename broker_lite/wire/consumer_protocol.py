@@ -36,7 +36,7 @@ class Subscription(NamedTuple):
 
 
 def encode_member(member: Subscription, version: int = SUBSCRIPTION_VERSION_MAX) -> bytes:
-    """Encode a subscription in this version, without the fields that the version lacks."""
+    """Encode a subscription in this version. Fields that the version lacks are left out."""
     writer = Writer()
     writer.i16(version)
     writer.i32(len(member.topics))
@@ -57,7 +57,8 @@ def decode_member(data: Buffer) -> Subscription:
     """Decode a subscription of any version. Raises ProtocolError.
 
     Several clients (@platformatic/kafka, older Go clients) declare a later version but send only
-    the fields of version 0. As Kafka does, accept such a subscription, with an empty ``owned``.
+    the fields of version 0. Like Kafka, logbus accepts such a subscription, with an empty
+    ``owned``.
     """
     reader = Reader(data)
     version = reader.i16()
@@ -114,9 +115,8 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
-    """Decode the assigned partitions; none for a member without an assignment. Raises ProtocolError
-    for bytes that are not a consumer's assignment.
-    """
+    """Return the assigned partitions, none for a member without an assignment. Raises ProtocolError
+    for bytes that are not a consumer's assignment."""
     if not len(data):
         return ()
     reader = Reader(data)

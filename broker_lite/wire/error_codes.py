@@ -24,7 +24,7 @@ _OLDER: Mapping[int, int] = {
     ProducerFencedError.code: InvalidProducerEpochError.code,
     TransactionAbortableError.code: InvalidTxnStateError.code,
 }
-"""The code that replaces each newer code in older versions."""
+"""By newer error code, the code that replaces it in older versions."""
 
 _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
     ProducerFencedError.code: {
@@ -42,10 +42,9 @@ _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
         _TXN_OFFSET_COMMIT: 4,
     },
 }
-"""By error code and API: the first version whose clients handle the code. Produce and
+"""By error code and API, the first version whose clients handle the code. Produce and
 TxnOffsetCommit have no version for PRODUCER_FENCED, because a producer treats it as fatal. After
-INVALID_PRODUCER_EPOCH the producer may abort its transaction and continue.
-"""
+INVALID_PRODUCER_EPOCH the producer may abort its transaction and continue."""
 
 
 def code_in_version(error: LogbusError, key: int, version: int) -> int:

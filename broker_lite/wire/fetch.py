@@ -43,9 +43,8 @@ NAMES_ADDRESSES = 16
 """
 
 TAG_COLUMNS = 10000
-"""Tag of a request's field of two bytes: the version of columns that the sender reads (0: rows
-only), and the flags below (``FLAG_*``).
-"""
+"""Tag of a field of two bytes in a request: the version of columns that the sender reads (0 for
+rows only), and the flags below (``FLAG_*``)."""
 FLAG_CHECKS_CRC = 1
 """Flag of a sender that checks the CRC of every batch, so that the broker need not check it."""
 FLAG_ENDS_ONLY = 2
@@ -60,12 +59,11 @@ FLAG_IDLE = 8
 """Flag of a request on a follower's second connection, which fetches its idle partitions."""
 
 TAG_FILES = 10001
-"""Tag of a request's field: the sender's machine id (16 bytes), and the number of bytes per
-partition that the sender can read from the broker's files (int32).
-"""
+"""Tag of a field in a request: the sender's machine id (16 bytes), and the number of bytes of each
+partition that the sender can read from the broker's files (int32)."""
 TAG_STORED = 10000
-"""Tag of a field in an answer's partition: the file range of the records, in place of the
-records."""
+"""Tag of a field in an answer's partition. It replaces the records by the file range that holds
+them."""
 TAG_TRANSACTIONS = 10001
 """Tag of a field in an answer's partition: the offset below which the log has no transaction. The
 broker sends it if the request has ``FLAG_ENDS_ONLY`` and the log has transactions."""
@@ -121,9 +119,8 @@ Part = bytes | bytearray | memoryview | FileRange
 
 
 class StoredRange(NamedTuple):
-    """Whole batches in a broker's file. Device and inode identify the file: another file may have
-    taken ``path``.
-    """
+    """Whole batches in a broker's file. Device and inode identify the file, because another file
+    may have taken ``path``."""
 
     path: str
     device: int
@@ -133,7 +130,8 @@ class StoredRange(NamedTuple):
 
 
 class FetchPartition(NamedTuple):
-    """The range to read from one partition, with the fields of Kafka's request; -1: unknown."""
+    """The range to read from one partition, with the fields of Kafka's request. -1 means
+    unknown."""
 
     partition: int
     fetch_offset: int
@@ -179,16 +177,15 @@ class FetchRequest(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction: readers skip the producer's records from this offset to its abort
-    marker.
-    """
+    """An aborted transaction. Readers skip the producer's records from this offset to its abort
+    marker."""
 
     producer_id: int
     first_offset: int
 
 
 class PartitionAnswer(NamedTuple):
-    """The broker's answer for one partition; ``records`` are whole batches, in parts."""
+    """The broker's answer for one partition. ``records`` are whole batches, in parts."""
 
     partition: int
     error_code: int = 0
@@ -213,10 +210,11 @@ class TopicAnswer(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """The client's view of one partition's answer; ``records`` may end within a batch. ``stored``
-    is the file range, if the broker sent it in place of records. ``transactions_from``: the log has
-    no transaction below this offset; -1 if it has no transactions, or if records were requested
-    too.
+    """The client's view of one partition's answer.
+
+    ``records`` may end within a batch. ``stored`` is the file range, if the broker sent it in place
+    of records. The log has no transaction below the offset ``transactions_from``. It is -1 if the
+    log has no transactions, or if records were requested too.
     """
 
     partition: int
@@ -337,8 +335,8 @@ def encode_response(
 ) -> list[Part]:
     """Return a response as the parts of a whole frame, which begins with its length.
 
-    ``error_code`` applies to the whole request; versions before 7 lack it. ``nodes``: the addresses
-    of the leaders that partitions name; versions before 16 lack them.
+    ``error_code`` applies to the whole request; versions before 7 lack it. ``nodes`` has the
+    addresses of the leaders that partitions name; versions before 16 lack it.
     """
     flexible = version >= FLEXIBLE
     out = bytearray(4)

@@ -3,10 +3,12 @@
 A connection receives into ``buffer()`` and then calls ``received(n)``, which returns the completed
 frames. Each frame is a writable view over its own memory, so a batch may be stamped in place and
 outlive the receiver. Small frames that arrive whole are copied out of a receive buffer. An
-incomplete frame gets memory of its own (``allocate``), and its rest is received directly into this
-memory. A frame of a trusted peer gets memory of its declared size at once. For any other peer, the
-memory grows with the received bytes: the connection calls ``grow``. A wrong length raises
-ProtocolError, after which the receiver must not be used.
+incomplete frame gets memory of its own (``allocate``), and the rest of the frame is received
+directly into this memory.
+
+A frame of a trusted peer gets memory of its declared size at once. For any other peer, the memory
+grows with the received bytes: the connection calls ``grow``. A wrong length raises ProtocolError,
+after which the receiver must not be used.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ class FrameReceiver:
     A connection may change ``max_bytes`` at any time: its limit is small before the login and full
     after it. ``scratch`` is the buffer for small frames. All receivers of a thread may share it, if
     they call ``received`` right after filling ``buffer()``. ``allocate`` returns writable memory of
-    a given size, with any content. ``grows``: the memory of frames grows with the received bytes.
-    The connection then calls ``grow`` whenever ``growth_bytes`` is not 0, before ``buffer()``.
+    a given size, with any content. With ``grows``, the memory of frames grows with the received
+    bytes. The connection then calls ``grow`` whenever ``growth_bytes`` is not 0, before
+    ``buffer()``.
     """
 
     __slots__ = (
@@ -88,14 +91,14 @@ class FrameReceiver:
 
     @property
     def growth_bytes(self) -> int:
-        """Additional bytes that the frame needs before the next receive; 0 if its buffer has
-        space."""
+        """Additional bytes of memory that the frame needs before the next receive. 0 if its buffer
+        has space."""
         if self._frame is None or self._filled < len(self._frame):
             return 0
         return min(self._size, GROWTH * self._filled) - self._filled
 
     def grow(self) -> None:
-        """Allocate ``growth_bytes`` more for the incomplete frame."""
+        """Allocate ``growth_bytes`` more bytes for the incomplete frame."""
         assert self._frame is not None
         larger = self._allocate(self._filled + self.growth_bytes)
         larger[: self._filled] = self._frame
@@ -107,13 +110,14 @@ class FrameReceiver:
         return self._frame is None and not self._prefix
 
     def buffer(self) -> memoryview:
-        """Return the buffer for the next receive; never empty. Call it before every receive."""
+        """Return the buffer for the next receive, which is never empty. Call this method before
+        every receive."""
         if self._frame is not None:
             return self._frame[self._filled :]
         return self._next_scratch
 
     def received(self, count: int) -> list[memoryview]:
-        """Record ``count`` bytes received in ``buffer()``; return the completed frames."""
+        """Record that ``buffer()`` received ``count`` bytes. Return the completed frames."""
         if self._frame is not None:
             self._filled += count
             if self._filled < self._size:

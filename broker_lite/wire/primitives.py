@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=8192)
 def uuid_text(raw: bytes) -> str:
-    """Return a topic id's sixteen bytes as 22 characters. A cache holds the last results."""
+    """Return the sixteen bytes of a topic id as 22 characters. A cache holds the last results."""
     return topic_id_text(raw)
 
 
@@ -161,9 +161,8 @@ class Reader:
         return self.buffer[position : self.position]
 
     def count(self) -> int:
-        """Read the number of items, -1 for null. Raise ProtocolError if it exceeds the remaining
-        bytes.
-        """
+        """Read the number of items, -1 for null. Raise ProtocolError if the number exceeds the
+        remaining bytes."""
         return self._checked_count(self.uvarint() - 1)
 
     def classic_count(self) -> int:
@@ -207,7 +206,7 @@ class Reader:
         return count
 
     def ended(self, value: T) -> T:
-        """Skip the unknown tagged fields at the end of a structure and return ``value``."""
+        """Skip the unknown tagged fields at the end of a structure, and return ``value``."""
         self.skip_tags()
         return value
 
@@ -285,7 +284,7 @@ class Writer:
             self.classic_string(value)
 
     def array(self, items: Iterable[T], item: Callable[[T], None]) -> None:
-        """Write a compact array; ``item`` writes one item."""
+        """Write a compact array. ``item`` writes one item."""
         listed = list(items)
         self.uvarint(len(listed) + 1)
         for each in listed:
@@ -316,9 +315,8 @@ def uvarint_bytes(value: int) -> bytes:
 
 
 def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
-    """Write a nullable string in either encoding; in the classic encoding it is truncated to the
-    maximum length.
-    """
+    """Write a nullable string in either encoding. In the classic encoding it is truncated to the
+    maximum length."""
     if text is None:
         out += b"\x00" if flexible else b"\xff\xff"
         return
@@ -330,7 +328,7 @@ def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
 
 
 def put_tag(writer: Writer, number: int, value: bytes) -> None:
-    """Write a section of tagged fields with this one field."""
+    """Write a section of tagged fields with only this field."""
     writer.uvarint(1)
     writer.uvarint(number)
     writer.uvarint(len(value))

@@ -73,8 +73,11 @@ class ProduceTopic(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """A produce request. ``acks`` names the replicas that must have the records before the answer:
-    -1 all in-sync replicas, 1 the leader; 0: there is no answer."""
+    """A produce request.
+
+    ``acks`` selects the replicas that must have the records before the answer: -1 means all in-sync
+    replicas, and 1 the leader. With 0, the broker sends no answer.
+    """
 
     transactional_id: str | None
     acks: int
@@ -90,7 +93,7 @@ class RecordError(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """The result of one partition's records. Clients see ``error_message`` from version 8."""
+    """The result for one partition's records. Clients see ``error_message`` from version 8 on."""
 
     partition: int
     error_code: int = 0
@@ -106,7 +109,7 @@ class ProducedPartition(NamedTuple):
 _NO_ERROR = ProducedPartition(0)[5:]
 _NO_ERROR_BYTES = b"\x01\x00\x00"
 """The end of a partition without errors in flexible versions: no record errors, no message, no
-tagged field."""
+tagged fields."""
 
 
 class ProducedTopic(NamedTuple):
@@ -118,8 +121,8 @@ class ProducedTopic(NamedTuple):
 
 
 class ProduceResponse(NamedTuple):
-    """The answer to a request with acks other than 0. ``nodes``: the addresses of the leaders that
-    partitions name; versions before 10 lack them."""
+    """The answer to a request with acks other than 0. ``nodes`` has the addresses of the leaders
+    that partitions name; versions before 10 lack it."""
 
     topics: Sequence[ProducedTopic]
     throttle_time_ms: int = 0
@@ -168,9 +171,8 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
 
 
 def _partitions_left(left: int, count: int) -> int:
-    """Return the remaining number of allowed partitions after a topic of ``count`` partitions; the
-    topic itself counts as one.
-    """
+    """Return how many partitions the request may still have after a topic of ``count`` partitions.
+    The topic itself counts as one partition."""
     left -= 1 + max(count, 0)
     if left < 0:
         raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")
@@ -253,7 +255,7 @@ def encode_request(
     transactional_id: str | None = None,
     version: int = CLIENT_VERSION,
 ) -> list[Buffer]:
-    """Return a whole frame as buffers for one ``sendmsg``, with the record buffers uncopied."""
+    """Return a whole frame as buffers for one ``sendmsg``, without copying the record buffers."""
     flexible = version >= FLEXIBLE
     writer = Writer()
     writer.i32(0)

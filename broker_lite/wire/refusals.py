@@ -46,9 +46,9 @@ _ROWS = {
     "filter_results": ("filters",),
     "transaction_states": ("transactional_ids",),
 }
-"""For an array of a response, the names that the array with the same rows has in requests."""
+"""By array of a response, the names that requests use for the array with the same rows."""
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
-"""For a field that names a row of a response, its other name in requests."""
+"""By field that names a row of a response, the name that requests use for the field."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
 """Values for absent fields whose default in the table could be mistaken for a real value."""
 _BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
@@ -63,7 +63,8 @@ _BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
 one error.
 """
 _DESCRIBE_TOPIC_PARTITIONS = 75
-"""API key of a request whose empty topic list means all topics; the error row has no name."""
+"""API key of DescribeTopicPartitions. An empty topic list in its request means all topics, so the
+error row has no name."""
 
 
 class _Layout(NamedTuple):
@@ -77,9 +78,8 @@ class _Layout(NamedTuple):
 
 
 def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """Return a whole frame that refuses ``request``; None if the client could parse no such frame.
-    Raises ProtocolError for a malformed request.
-    """
+    """Return a whole frame that refuses ``request``. Return None if the client could parse no such
+    frame. Raises ProtocolError for a malformed request."""
     version = request.api_version
     if request.api_key in _BY_HAND and is_served(request.api_key, version):
         answer = _BY_HAND[request.api_key](code, reason)
@@ -111,7 +111,7 @@ def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -
 
 
 def name_of(key: int) -> str:
-    """Return Kafka's name of an API that is not served; empty if unknown."""
+    """Return Kafka's name of an API that the broker does not serve, or "" for an unknown API."""
     if key in NEWEST:
         return NEWEST[key].name
     kind = _kinds().get(key)
@@ -135,7 +135,7 @@ def _asked(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
 
 
 class _Refusal:
-    """Fills the fields of a response from the request. ``said`` becomes true once a field has the
+    """A writer of the fields of an error response. ``said`` becomes true once a field has the
     error."""
 
     def __init__(self, version: int, code: int, reason: str) -> None:
@@ -179,7 +179,7 @@ class _Refusal:
 
 
 def _name_of(fields: list[Any], is_text: bool) -> str:
-    """Return the field that names a row."""
+    """Return the name of the field that names a row of a response."""
     return next(
         str(field.name)
         for field in fields

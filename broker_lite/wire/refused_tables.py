@@ -15,9 +15,8 @@ from kafka.protocol.schemas import StructField
 from broker_lite.wire.api import ApiKey
 
 Field = tuple[str, Any] | tuple[str, Any, str]
-"""A field: its name, its type and optionally its versions. A type that ends in ``?`` may be null.
-An array has the list of its fields in place of a type.
-"""
+"""A field: its name, its type, and optionally its versions. A type that ends in ``?`` may be null.
+For an array, the list of its fields replaces the type."""
 
 
 _NO_STRUCT = "struct?"
@@ -141,9 +140,8 @@ the library (KIP-896).
 
 
 class UnservedApi(NamedTuple):
-    """An API of newer clients of Kafka. ``request`` is None if the answer has one error for the
-    whole request, because then no request field is needed.
-    """
+    """An API of newer Kafka clients that the broker does not serve. ``request`` is None if the
+    answer has one error for the whole request, because then no request field is needed."""
 
     name: str
     versions: tuple[int, int]

@@ -55,7 +55,7 @@ from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, encode_unre
 from broker_lite.wire.primitives import I32, Reader, Writer, put_tag, uuid_bytes
 
 Message = Any
-"""A request or response. The library's classes have no types that a type checker could use."""
+"""A request or response. The library's classes have no types that a type checker could check."""
 
 SaslHandshakeResponse: Any = sasl.SaslHandshakeResponse
 SaslAuthenticateResponse: Any = sasl.SaslAuthenticateResponse
@@ -186,9 +186,8 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         broker_transactions.take_marker_tag,
     ),
 }
-"""By struct of the library: the tag of logbus' own field in it, and the field's decoder. Decoders
-ignore extra bytes.
-"""
+"""By struct of the library, the tag of logbus's own field in the struct, and the field's decoder.
+Decoders ignore extra bytes."""
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
 """Maximum rows of a struct in one request, for the APIs that accept long requests."""
@@ -234,7 +233,7 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
     """Decode the request whose body starts at ``at``.
 
     Accepts any version of ApiVersions, because a broker answers unknown versions too. Raises
-    ProtocolError; UnsupportedVersionError for other APIs.
+    ProtocolError, and UnsupportedVersionError for other APIs.
     """
     if api_key in _BY_HAND:
         return _BY_HAND[api_key][0](Reader(frame, at))
@@ -247,8 +246,8 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
 
 
 def encode(api_key: int, version: int, correlation_id: int, response: Message) -> bytes:
-    """Encode a whole frame, length included. ApiVersions of an unknown version is encoded in
-    version 0."""
+    """Encode a whole frame, which begins with its length. The answer to an ApiVersions request of
+    an unknown version is encoded in version 0."""
     if api_key in _BY_HAND:
         return _by_hand(api_key, version, correlation_id, _BY_HAND[api_key][1], response)
     if own := _OWN_ANSWERS.get(type(response)):
@@ -268,7 +267,8 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
 
 
 def _tagged(frame: bytes, number: int, value: bytes) -> bytes:
-    """Replace the empty section of tagged fields at the end of an answer by one with this field."""
+    """Replace the empty section of tagged fields at the end of an answer by a section with this
+    field."""
     writer = Writer()
     writer.buffer += frame[:-1]
     put_tag(writer, number, value)
@@ -300,7 +300,8 @@ def set_throttle(response: Message, wait_ms: int) -> None:
 
 
 def own_tag(item: Message) -> Any:
-    """Return the value of logbus' tagged field in a request or row; None if it lacks the field."""
+    """Return the value of logbus's tagged field in a request or row. Return None if the request or
+    row lacks the field."""
     return item.unknown_tags
 
 
@@ -323,7 +324,7 @@ def build(kind: Any, **fields: Any) -> Message:
 
 @lru_cache(maxsize=8192)
 def uuid(topic_id: str) -> UUID:
-    """Convert a topic id's 22 characters for use in responses."""
+    """Convert a topic id of 22 characters to the form that responses need."""
     return UUID(bytes=uuid_bytes(topic_id))
 
 

@@ -31,7 +31,7 @@ class DescribedAcls(NamedTuple):
 
 
 class AclResult(NamedTuple):
-    """The result of one creation, or of one deletion filter with the deleted ACLs."""
+    """The result of one creation, or the result of one deletion filter with the deleted ACLs."""
 
     error_code: int
     error_message: str | None
@@ -72,7 +72,7 @@ class DescribeAclsRequest:
 
 @dataclass(frozen=True, slots=True)
 class CreateAclsRequest:
-    """Create ACLs; the answer has one result each."""
+    """Create ACLs. The answer has a result for each ACL."""
 
     API_KEY: ClassVar[int] = ApiKey.CREATE_ACLS
     VERSION: ClassVar[int] = 3
@@ -104,7 +104,7 @@ class CreateAclsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeleteAclsRequest:
-    """Delete the ACLs that filters select; the answer has one result for each filter."""
+    """Delete the ACLs that filters select. The answer has a result for each filter."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_ACLS
     VERSION: ClassVar[int] = 3

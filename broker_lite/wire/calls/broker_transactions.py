@@ -33,7 +33,7 @@ class TransactionMarker(NamedTuple):
     """The end of one transaction. If ``version`` is 2, ``producer_epoch`` is the raised epoch.
 
     ``number`` is the number of the transaction among those of its transactional id.
-    ``coordinator_epoch`` is the leader epoch of ``state_partition``, -1 in a request of a Kafka
+    ``coordinator_epoch`` is the leader epoch of ``state_partition``, or -1 in a request of a Kafka
     tool.
     """
 
@@ -48,7 +48,7 @@ class TransactionMarker(NamedTuple):
 
 
 class MarkerCode(NamedTuple):
-    """The error code of one partition for the marker of one producer."""
+    """The error code for one partition and the marker of one producer."""
 
     producer_id: int
     name: str
@@ -107,6 +107,7 @@ def _take_topic(reader: Reader) -> list[tuple[str, int, int]]:
 
 
 def take_marker_tag(reader: Reader) -> tuple[int, int]:
-    """Return the number and the state partition from the value of a marker's tagged field."""
+    """Return the transaction number and the state partition in the value of a marker's tagged
+    field."""
     number, state_partition = reader.unpack(_MARKER)
     return number, state_partition

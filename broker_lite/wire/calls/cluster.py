@@ -1,8 +1,8 @@
 """Client side of ApiVersions v3, Metadata v12 and DescribeCluster v0: brokers, versions, topics and
 leaders.
 
-Field names are Kafka's; topic ids are their 22 characters. Each request class encodes itself and
-decodes its answer; decoding raises ProtocolError for a malformed answer.
+Field names are Kafka's. A topic id is a text of 22 characters. Each request class encodes itself
+and decodes its answer. Decoding raises ProtocolError for a malformed answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class ApiVersionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionsRequest:
-    """Request the APIs and versions that a broker serves; the first request on a connection."""
+    """Request the APIs and versions that a broker serves. This is the first request on a
+    connection."""
 
     API_KEY: ClassVar[int] = ApiKey.API_VERSIONS
     VERSION: ClassVar[int] = 3
@@ -108,7 +109,7 @@ class MetadataBroker(NamedTuple):
 
 
 class MetadataPartition(NamedTuple):
-    """A partition; ``leader_id`` is -1 if the partition has no leader."""
+    """A partition. ``leader_id`` is -1 if the partition has no leader."""
 
     error_code: int
     partition_index: int
@@ -120,7 +121,7 @@ class MetadataPartition(NamedTuple):
 
 
 class MetadataTopic(NamedTuple):
-    """A topic; ``name`` is empty if an unknown topic id was requested."""
+    """A topic. ``name`` is empty if an unknown topic id was requested."""
 
     error_code: int
     name: str
@@ -141,7 +142,9 @@ class MetadataResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
-    """Request the cluster's metadata. ``topics``: names, None for all topics, () for no topics.
+    """Request the cluster's metadata.
+
+    ``topics`` are names, or None for all topics, or () for no topics. Topics with the ids
     ``topic_ids`` are requested in addition.
     """
 

@@ -19,7 +19,7 @@ SOURCE_DEFAULT = 5
 
 
 class ConfigResource(NamedTuple):
-    """A topic or a broker; ``configuration_keys`` None selects all settings."""
+    """A topic or a broker. With ``configuration_keys`` None, all its settings are selected."""
 
     resource_type: int
     resource_name: str
@@ -27,9 +27,8 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigSynonym(NamedTuple):
-    """A source of a setting's value, and the value there. Synonyms are listed from the most
-    specific source on.
-    """
+    """A source of a setting's value, and the value that the source has. Synonyms are listed from
+    the most specific source on."""
 
     name: str
     value: str | None
@@ -126,7 +125,7 @@ def _synonym(reader: Reader) -> ConfigSynonym:
 
 
 class AlterableConfig(NamedTuple):
-    """A change of one setting; ``value`` None deletes it."""
+    """A change of one setting. A ``value`` of None deletes the setting."""
 
     name: str
     config_operation: int
@@ -134,7 +133,7 @@ class AlterableConfig(NamedTuple):
 
 
 class AlterConfigsResource(NamedTuple):
-    """The changes of one resource; either all of them are made or none."""
+    """The changes of one resource. Either all of them are made or none."""
 
     resource_type: int
     resource_name: str
@@ -155,7 +154,7 @@ class IncrementalAlterConfigsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IncrementalAlterConfigsRequest:
-    """Change settings. The controller receives it."""
+    """Change settings of topics and brokers. The controller receives the request."""
 
     API_KEY: ClassVar[int] = ApiKey.INCREMENTAL_ALTER_CONFIGS
     VERSION: ClassVar[int] = 1

@@ -1,6 +1,7 @@
 """Envelope v0 (KIP-590): a client's request that one broker forwards to the controller.
 
-Both sides. The principal is sent as UTF-8 text, the client's address in Kafka's packed form.
+The module has both sides of the API. The principal is sent as UTF-8 text, the client's address in
+Kafka's packed form.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from broker_lite.wire.primitives import Reader, Writer, uvarint_bytes
 
 
 class EnvelopeResponse(NamedTuple):
-    """The controller's answer: the response frame without its length, or None with an
-    error code.
-    """
+    """The controller's answer to the forwarded request: the response frame without its length, or
+    None with an error code."""
 
     response: bytes | None
     error_code: int

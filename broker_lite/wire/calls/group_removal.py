@@ -1,6 +1,6 @@
 """Client side of DeleteGroups v2 and OffsetDelete v0.
 
-Both go to the group's coordinator. Field names are Kafka's.
+Both requests go to the group's coordinator. Field names are Kafka's.
 """
 
 from __future__ import annotations
@@ -60,9 +60,8 @@ class OffsetDeletedTopic(NamedTuple):
 
 
 class OffsetDeleteResponse(NamedTuple):
-    """The answer to OffsetDelete. If ``error_code`` (an error of the group) is set, ``topics`` is
-    empty.
-    """
+    """The answer to OffsetDelete. If ``error_code``, an error of the whole group, is set,
+    ``topics`` is empty."""
 
     error_code: int
     throttle_time_ms: int

@@ -13,9 +13,11 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ADD_GROUP = 10000
-"""Tag in a broker's AddOffsetsToTxn request: one byte, whether to verify the group only. Tag in the
-answer to a broker: the transaction's number, the coordinator's state partition, and its leader
-epoch.
+"""Number of two tagged fields of logbus.
+
+In a broker's AddOffsetsToTxn request it is one byte that says whether to verify the group only. In
+the answer to a broker it has the transaction's number, the coordinator's state partition, and that
+partition's leader epoch.
 """
 
 _VERIFIED = struct.Struct(">qii")
@@ -23,8 +25,11 @@ _TRANSACTION = struct.Struct(">qhqii?")
 
 
 class AddGroupResponse(NamedTuple):
-    """``number`` counts the transactions of the id. ``coordinator_epoch`` is the leader epoch of
-    ``state_partition``, the partition of __transaction_state that holds the id."""
+    """The answer to a broker's AddOffsetsToTxn.
+
+    ``number`` counts the transactions of the transactional id. ``coordinator_epoch`` is the leader
+    epoch of ``state_partition``, the partition of __transaction_state that holds the id.
+    """
 
     error_code: int
     number: int = NO_TRANSACTION
@@ -35,8 +40,7 @@ class AddGroupResponse(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class AddGroupRequest:
     """Ask a transaction coordinator to add a group to an open transaction. With ``verify_only``,
-    only ask whether the transaction has the group.
-    """
+    only ask whether the transaction includes the group."""
 
     API_KEY: ClassVar[int] = ApiKey.ADD_OFFSETS_TO_TXN
     VERSION: ClassVar[int] = 4
@@ -65,7 +69,7 @@ class AddGroupRequest:
 
 
 def encode_add_group(response: AddGroupResponse, writer: Writer) -> None:
-    """Write the body of the answer to another broker, version 3 or 4."""
+    """Write the body of the answer to another broker, in version 3 or 4."""
     code, *verified = response
     writer.i32(0)
     writer.i16(code)

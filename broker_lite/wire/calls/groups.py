@@ -22,14 +22,13 @@ TAG_COMMIT_TOPIC_ID = 10000
 offsets belong.
 """
 TAG_FETCH_ORIGIN = 10000
-"""Tag in an OffsetFetch request: asks for topic ids and commit times. Tag in a partition of the
-answer: topic id and commit time.
-"""
+"""Number of two tagged fields. In an OffsetFetch request, the field asks for topic ids and commit
+times. In a partition of the answer, it has the topic id and the commit time."""
 _ORIGIN_ASKED = b"\x01"
 
 
 class FoundCoordinator(NamedTuple):
-    """The coordinator of ``key``."""
+    """The coordinator of ``key``, a group or a transactional id."""
 
     key: str
     node_id: int
@@ -88,8 +87,7 @@ class OffsetToCommit(NamedTuple):
 
 class OffsetCommitTopic(NamedTuple):
     """Offsets to commit in one topic. With ``topic_id``, the broker refuses them if the topic was
-    deleted; the null id disables this check.
-    """
+    deleted. The null id disables this check."""
 
     name: str
     partitions: tuple[OffsetToCommit, ...]
@@ -113,9 +111,8 @@ class OffsetCommitResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequest:
-    """Commit offsets. Without a member (generation -1, empty member id) the coordinator accepts it
-    only while the group has no members.
-    """
+    """Commit offsets. The coordinator accepts a request without a member (generation -1, empty
+    member id) only while the group has no members."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_COMMIT
     VERSION: ClassVar[int] = 9
@@ -179,9 +176,8 @@ class OffsetFetchTopic(NamedTuple):
 
 
 class OffsetFetchGroup(NamedTuple):
-    """A group whose offsets are requested. ``topics`` None selects every partition with a committed
-    offset.
-    """
+    """A group whose offsets are requested. With ``topics`` None, the request selects every
+    partition with a committed offset."""
 
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None = None
@@ -350,9 +346,8 @@ def _listed_group(reader: Reader) -> ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListUntypedGroupsRequest:
-    """List the groups of a broker older than Kafka 3.8. Its answer has no group types; they are
-    empty.
-    """
+    """List the groups of a broker older than Kafka 3.8. The answer has no group types, so they are
+    empty."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_GROUPS
     VERSION: ClassVar[int] = 4

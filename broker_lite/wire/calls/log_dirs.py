@@ -14,18 +14,17 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ASKED_STATE = 10000
-"""Tag in the request: one byte that is not 0 asks for the broker's state."""
+"""Tag in the request. A value other than 0 in its one byte asks for the broker's state."""
 TAG_STATE = 10000
-"""Tag in the answer to such a request: the broker's state."""
+"""Tag in the answer to a request with ``TAG_ASKED_STATE``: the broker's state."""
 UNREADABLE_MAX = 20
 """Maximum unreadable znodes in an answer."""
 _AGE_AND_DISK = struct.Struct(">q?")
 
 
 class LogDirPartition(NamedTuple):
-    """One partition. ``partition_size`` is in bytes; ``offset_lag`` is the number of records behind
-    the high watermark.
-    """
+    """The size of one partition. ``partition_size`` is in bytes. ``offset_lag`` is the number of
+    records behind the high watermark."""
 
     partition_index: int
     partition_size: int
@@ -39,7 +38,7 @@ class LogDirTopic(NamedTuple):
 
 
 class LogDirRow(NamedTuple):
-    """One data directory; the sizes of its file system are -1 if unknown."""
+    """One data directory. The sizes of its file system are -1 if unknown."""
 
     error_code: int
     log_dir: str
@@ -49,9 +48,11 @@ class LogDirRow(NamedTuple):
 
 
 class BrokerState(NamedTuple):
-    """The state of a broker. ``metadata_age_ms`` is 0 while the broker is connected to ZooKeeper,
-    else the time since its metadata were last known to be current. ``is_disk_full``: the broker
-    refuses records. ``unreadable``: znodes that the broker cannot read, at most
+    """The state of a broker.
+
+    ``metadata_age_ms`` is 0 while the broker is connected to ZooKeeper, else the time since its
+    metadata were last known to be current. ``is_disk_full`` says whether the broker refuses records
+    for want of disk space. ``unreadable`` lists znodes that the broker cannot read, at most
     ``UNREADABLE_MAX``.
     """
 
@@ -62,7 +63,8 @@ class BrokerState(NamedTuple):
 
 
 class DescribeLogDirsResponse(NamedTuple):
-    """The answer. ``state`` is None from a broker that does not report it."""
+    """The answer to DescribeLogDirs. ``state`` is None from a broker that does not report its
+    state."""
 
     throttle_time_ms: int
     error_code: int
@@ -77,7 +79,7 @@ class DescribableTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeLogDirsRequest:
-    """Describe the data directories of a broker. ``topics`` None selects all topics."""
+    """Describe the data directories of a broker. With ``topics`` None, all topics are selected."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_LOG_DIRS
     VERSION: ClassVar[int] = 4

@@ -1,6 +1,7 @@
 """Lookups in a log: ListOffsets v7, and logbus's own OffsetsForBytes v0 and RecordTimes v0.
 
-Each partition's leader receives them. Field names are Kafka's; topic ids are their 22 characters.
+The leader of each partition receives the requests. Field names are Kafka's. A topic id is a text of
+22 characters.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ Row = TypeVar("Row")
 
 
 class ListOffsetsPartition(NamedTuple):
-    """A lookup in one partition. ``timestamp``: milliseconds; -1: latest offset, -2: earliest
-    offset, -3: offset of the maximum timestamp.
+    """A lookup in one partition. ``timestamp`` is in milliseconds.
+
+    Three timestamps are special: -1 means the latest offset, -2 the earliest offset, -3 the offset
+    of the maximum timestamp.
     """
 
     partition_index: int
@@ -35,8 +38,7 @@ class ListOffsetsTopic(NamedTuple):
 
 class ListedPartition(NamedTuple):
     """The result for one partition. ``offset`` is -1 if no record has the requested timestamp or a
-    later one.
-    """
+    later timestamp."""
 
     partition_index: int
     error_code: int
@@ -100,14 +102,13 @@ def _listed_partition(reader: Reader) -> ListedPartition:
 
 
 TAG_BOUNDS = 10000
-"""Tagged field of an OffsetsForBytes request that asks for the bounds of logs, and of its
-answer."""
+"""Tag of a field in an OffsetsForBytes request, which asks for the bounds of logs, and in its
+answer, which has them."""
 
 
 class BytesPartition(NamedTuple):
-    """A lookup of the offset at which ``max_bytes`` of stored batches from
-    ``start_offset`` on end; -2: from the start of the log.
-    """
+    """A lookup of the offset at which ``max_bytes`` stored bytes end, counted from
+    ``start_offset``. A ``start_offset`` of -2 means the start of the log."""
 
     topic_id: str
     partition: int
@@ -116,10 +117,12 @@ class BytesPartition(NamedTuple):
 
 
 class BytesAnswer(NamedTuple):
-    """The result of the lookup. ``end_offset`` is a batch boundary after at least one batch;
-    ``size_bytes`` is the stored size of the range from ``start_offset``. ``latest_offset`` is the
-    end of the offsets that the client may read. Both are -1 if the request did not ask for them,
-    or if the broker is of a version without them.
+    """The result of the lookup.
+
+    ``end_offset`` is a batch boundary after at least one batch. ``size_bytes`` is the stored size
+    of the range from ``start_offset``. ``latest_offset`` is the end of the offsets that the client
+    may read. ``latest_offset`` and the start of the log are -1 if the request did not ask for them,
+    or if the broker's version does not send them.
     """
 
     error_code: int
@@ -130,7 +133,7 @@ class BytesAnswer(NamedTuple):
 
 
 class OffsetsForBytesResponse(NamedTuple):
-    """One result for each requested partition, in the request's order. ``has_bounds``: whether
+    """One result for each requested partition, in the request's order. ``has_bounds`` says whether
     the results have the bounds of the logs."""
 
     answers: tuple[BytesAnswer, ...]
@@ -146,7 +149,8 @@ class TimePartition(NamedTuple):
 
 
 class TimeAnswer(NamedTuple):
-    """Offset and timestamp (ms) of the record found; both -1 if there is none yet."""
+    """Offset and timestamp (ms) of the record that was found. Both are -1 if there is no such
+    record yet."""
 
     error_code: int
     offset: int
@@ -169,11 +173,12 @@ _BOUNDS = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True)
 class OffsetsForBytesRequest:
-    """Find the ends of ranges of a given size, from the sparse offset index. API of logbus.
+    """Find the ends of ranges of a given size, from the sparse offset index. This API is logbus's
+    own.
 
     With an ``isolation_level``, the answer has the bounds of the logs too, and level 1 ends ranges
     at the last stable offset instead of the high watermark. A broker of a version without bounds
-    skips the level and finds no offset -2.
+    skips the level, and answers offset -2 as unknown.
     """
 
     API_KEY: ClassVar[int] = ApiKey.OFFSETS_FOR_BYTES
@@ -213,9 +218,8 @@ class OffsetsForBytesRequest:
 
 @dataclass(frozen=True, slots=True)
 class RecordTimesRequest:
-    """Find the timestamps of the first unread records, from which clients compute lag in time. API
-    of logbus.
-    """
+    """Find the timestamps of the first unread records, from which clients compute lag in time. This
+    API is logbus's own."""
 
     API_KEY: ClassVar[int] = ApiKey.RECORD_TIMES
     VERSION: ClassVar[int] = 0

@@ -19,7 +19,8 @@ class InitProducerIdResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InitProducerIdRequest:
-    """Request a producer id. Without a transactional id, each answer has a new id with epoch 0."""
+    """Request a producer id. Without a transactional id, each answer has a new producer id with
+    epoch 0."""
 
     API_KEY: ClassVar[int] = ApiKey.INIT_PRODUCER_ID
     VERSION: ClassVar[int] = 4

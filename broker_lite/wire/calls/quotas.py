@@ -10,7 +10,7 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 Parts = tuple[tuple[str, str | None], ...]
-"""An entity as pairs of type and name; the name None is the default entity."""
+"""An entity as pairs of type and name. The name None is the default entity of the type."""
 _F64 = struct.Struct(">d")
 
 
@@ -62,7 +62,7 @@ class DescribeClientQuotasRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlterClientQuotasRequest:
-    """Set the quotas of one entity; a value of None deletes the quota."""
+    """Set the quotas of one entity. A value of None deletes the quota."""
 
     API_KEY: ClassVar[int] = ApiKey.ALTER_CLIENT_QUOTAS
     VERSION: ClassVar[int] = 1

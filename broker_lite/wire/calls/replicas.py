@@ -1,5 +1,5 @@
-"""Client side of ElectLeaders v2, AlterPartitionReassignments v1 and ListPartitionReassignments v0;
-both sides of UnregisterBroker v0, for which ``kafka.protocol`` has no tables.
+"""Client side of ElectLeaders v2, AlterPartitionReassignments v1 and ListPartitionReassignments v0.
+Both sides of UnregisterBroker v0, for which ``kafka.protocol`` has no tables.
 
 Field names are Kafka's. The controller receives the requests, except UnregisterBroker, which any
 broker accepts.
@@ -44,7 +44,7 @@ class TopicPartitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersRequest:
-    """Elect leaders. ``topics`` None selects all partitions that need an election."""
+    """Elect leaders. With ``topics`` None, all partitions that need an election are selected."""
 
     API_KEY: ClassVar[int] = ApiKey.ELECT_LEADERS
     VERSION: ClassVar[int] = 2
@@ -67,7 +67,7 @@ class ElectLeadersRequest:
 
 
 class ReassignablePartition(NamedTuple):
-    """A partition to reassign. ``replicas`` None cancels its reassignment."""
+    """A partition to reassign. With ``replicas`` None, its reassignment is cancelled."""
 
     partition_index: int
     replicas: tuple[int, ...] | None
@@ -164,7 +164,7 @@ class ListPartitionReassignmentsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListPartitionReassignmentsRequest:
-    """List the reassignments in progress; ``topics`` None selects all topics."""
+    """List the reassignments in progress. With ``topics`` None, all topics are selected."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_PARTITION_REASSIGNMENTS
     VERSION: ClassVar[int] = 0

@@ -36,9 +36,8 @@ class SaslHandshakeRequest:
 
 
 class SaslAuthenticateResponse(NamedTuple):
-    """The answer to SaslAuthenticate. ``session_lifetime_ms``: milliseconds until the client must
-    log in again; 0: never.
-    """
+    """The answer to SaslAuthenticate. ``session_lifetime_ms`` is the time in milliseconds until the
+    client must log in again. 0 means never."""
 
     error_code: int
     error_message: str | None
@@ -48,7 +47,7 @@ class SaslAuthenticateResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SaslAuthenticateRequest:
-    """Send one message of the SASL mechanism; the answer has the server's message."""
+    """Send one message of the SASL mechanism. The answer has the server's message."""
 
     API_KEY: ClassVar[int] = ApiKey.SASL_AUTHENTICATE
     VERSION: ClassVar[int] = 1

@@ -48,8 +48,7 @@ def _decode(reader: Reader) -> SinkResponse:
 @dataclass(frozen=True, slots=True)
 class JoinBatchRequest:
     """Start to write a batch, as one attempt of a task. ``partitions`` are the partitions to which
-    the attempt may write, if they are few.
-    """
+    the attempt may write, unless they are too many to list."""
 
     API_KEY: ClassVar[int] = ApiKey.JOIN_BATCH
     VERSION: ClassVar[int] = 0
@@ -90,8 +89,11 @@ class JoinBatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndBatchRequest:
-    """Commit a batch with these attempts (producer id and epoch), abort the batch, or abort only
-    these attempts.
+    """Commit or abort a batch of a sink.
+
+    ``winners`` are attempts, as pairs of producer id and epoch. With ``is_commit``, the batch is
+    committed with these attempts. Otherwise only these attempts are aborted, or the whole batch if
+    there are none.
     """
 
     API_KEY: ClassVar[int] = ApiKey.END_BATCH

@@ -1,7 +1,7 @@
 """Client side of CreateTopics v7, DeleteTopics v6, CreatePartitions v3 and DeleteRecords v2.
 
-Field names are Kafka's; topic ids are their 22 characters. Each partition's leader answers
-DeleteRecords; only the controller answers the other requests.
+Field names are Kafka's. A topic id is a text of 22 characters. Each partition's leader answers
+DeleteRecords. Only the controller answers the other requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 DEFAULT_COUNT = -1
-"""The broker's default, for the partition count and the replication factor."""
+"""The number that selects the broker's default, for the partition count and the replication
+factor."""
 
 
 class ReplicaAssignment(NamedTuple):
@@ -128,7 +129,8 @@ def _created_config(reader: Reader) -> CreatedConfig:
 
 
 class DeletedTopic(NamedTuple):
-    """The result of deleting one topic. ``name`` is empty if an unknown topic id was given."""
+    """The result of deleting one topic. ``name`` is empty if the request gave an unknown
+    topic id."""
 
     name: str
     topic_id: str
@@ -241,7 +243,7 @@ def _partitions_result(reader: Reader) -> CreatePartitionsResult:
 
 
 class DeleteRecordsPartition(NamedTuple):
-    """Delete the records before ``offset``; -1 is the high watermark."""
+    """Delete the records of a partition before ``offset``. -1 stands for the high watermark."""
 
     partition_index: int
     offset: int
@@ -272,7 +274,7 @@ class DeleteRecordsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsRequest:
-    """Delete the oldest records of partitions. Their leader receives it."""
+    """Delete the oldest records of partitions. The partitions' leader receives the request."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_RECORDS
     VERSION: ClassVar[int] = 2

@@ -48,7 +48,8 @@ class DescribeProducersResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducersRequest:
-    """Describe the producers in the logs of partitions. The partitions' leader receives it."""
+    """Describe the producers in the logs of partitions. The partitions' leader receives the
+    request."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_PRODUCERS
     VERSION: ClassVar[int] = 0
@@ -113,7 +114,7 @@ class DescribeTransactionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactionsRequest:
-    """Describe the state of transactional ids. Their coordinator receives it."""
+    """Describe the state of transactional ids. Their coordinator receives the request."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_TRANSACTIONS
     VERSION: ClassVar[int] = 0
@@ -167,7 +168,7 @@ class ListTransactionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListTransactionsRequest:
-    """List the transactional ids of one broker; an empty filter selects all."""
+    """List the transactional ids of one broker. An empty filter selects all ids."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_TRANSACTIONS
     VERSION: ClassVar[int] = 1

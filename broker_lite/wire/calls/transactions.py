@@ -45,9 +45,8 @@ class AddPartitionsToTxnResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnRequest:
-    """Add partitions to a transaction before the first batch to them. Only for transaction version
-    1.
-    """
+    """Add partitions to a transaction before the first batch to them. The request is only for
+    transaction version 1."""
 
     API_KEY: ClassVar[int] = ApiKey.ADD_PARTITIONS_TO_TXN
     VERSION: ClassVar[int] = 3
@@ -89,9 +88,8 @@ class AddOffsetsToTxnResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddOffsetsToTxnRequest:
-    """Add a group to a transaction before its first TxnOffsetCommit. Only for transaction version
-    1.
-    """
+    """Add a group to a transaction before its first TxnOffsetCommit. The request is only for
+    transaction version 1."""
 
     API_KEY: ClassVar[int] = ApiKey.ADD_OFFSETS_TO_TXN
     VERSION: ClassVar[int] = 4
@@ -114,9 +112,8 @@ class AddOffsetsToTxnRequest:
 
 
 class EndTxnResponse(NamedTuple):
-    """The answer to EndTxn. ``producer_id`` and ``producer_epoch`` are for the next transaction; -1
-    in version 4.
-    """
+    """The answer to EndTxn. ``producer_id`` and ``producer_epoch`` are for the next transaction.
+    They are -1 in API version 4."""
 
     throttle_time_ms: int
     error_code: int
@@ -151,7 +148,7 @@ class EndTxnRequest:
 
 
 class EndOldTxnRequest(EndTxnRequest):
-    """Commit or abort a transaction of transaction version 1; the producer keeps its epoch."""
+    """Commit or abort a transaction of transaction version 1. The producer keeps its epoch."""
 
     __slots__ = ()
     VERSION: ClassVar[int] = 4

@@ -1,10 +1,10 @@
-"""Users: client side of AlterUserScramCredentials v0; both sides of DescribeUserScramCredentials
-v0, whose answer has a tagged field of logbus.
+"""Users: the client side of AlterUserScramCredentials v0, and both sides of
+DescribeUserScramCredentials v0, whose answer has a tagged field of logbus.
 
 A password rotation keeps the former password valid for some time. Both passwords must have the same
 salt. The answer to DescribeUserScramCredentials therefore contains the salt, and an
 AlterUserScramCredentials request with ``TAG_KEEP_OLD`` keeps the former keys. The salt is not
-secret: a client receives it at the first step of every login. Field names are Kafka's.
+secret, because a client receives it at the first step of every login. Field names are Kafka's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DescribedUsers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeUsersRequest:
-    """Describe the credentials of users; ``users`` None selects all users."""
+    """Describe the credentials of users. With ``users`` None, all users are selected."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
     VERSION: ClassVar[int] = 0
@@ -117,9 +117,8 @@ class Deletion(NamedTuple):
 
 
 class Upsertion(NamedTuple):
-    """``keep_old_ms``: time for which the former password stays valid; 0: it becomes invalid at
-    once.
-    """
+    """New credentials of a user for one mechanism. ``keep_old_ms`` is the time for which the former
+    password stays valid. With 0, it becomes invalid at once."""
 
     name: str
     mechanism: int

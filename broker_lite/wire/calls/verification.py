@@ -20,17 +20,15 @@ from broker_lite.wire.primitives import Reader, Writer, put_tag, uuid_bytes
 TAG_ASKED_TOPIC_ID = 10000
 """Tag in a topic of a broker's request: the topic's id."""
 TAG_VERIFIED = 10000
-"""Tag in a transaction of the answer to a broker: the number, the state partition and its leader
-epoch.
-"""
+"""Tag in a transaction of the answer to a broker: the transaction's number, the coordinator's state
+partition, and that partition's leader epoch."""
 _VERIFIED = struct.Struct(">qii")
 NO_TRANSACTION = -1
 
 
 class AskedTopic(NamedTuple):
-    """Partitions of one topic. A topic that was deleted and recreated has another id and is not
-    part of the transaction.
-    """
+    """Partitions of one topic. A topic that was deleted and recreated has another id, and the
+    transaction does not include it."""
 
     name: str
     topic_id: str
@@ -38,9 +36,8 @@ class AskedTopic(NamedTuple):
 
 
 class AskedTransaction(NamedTuple):
-    """A transaction whose partitions are verified; without ``verify_only``, partitions are added to
-    it.
-    """
+    """A transaction whose partitions the coordinator verifies. Without ``verify_only``, it adds
+    missing partitions."""
 
     transactional_id: str
     producer_id: int
@@ -61,7 +58,8 @@ class VerifiedTransaction(NamedTuple):
 
 
 class VerifiedPartitions(NamedTuple):
-    """The answer. ``error_code`` is set if the whole request failed."""
+    """The answer to a broker's AddPartitionsToTxn. ``error_code`` is set if the whole request
+    failed."""
 
     error_code: int
     results_by_transaction: Sequence[VerifiedTransaction] = ()
@@ -69,7 +67,7 @@ class VerifiedPartitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VerifyPartitionsRequest:
-    """Verify or add the partitions of several transactions; each transactional id occurs once."""
+    """Verify or add the partitions of several transactions. Each transactional id occurs once."""
 
     API_KEY: ClassVar[int] = ApiKey.ADD_PARTITIONS_TO_TXN
     VERSION: ClassVar[int] = 5
@@ -116,7 +114,7 @@ def _partition(reader: Reader) -> AddedPartition:
 
 
 def encode_verified(response: VerifiedPartitions, writer: Writer) -> None:
-    """Write the body of the answer, on the broker; version 4 or 5."""
+    """Write the body of the answer, on the broker, in version 4 or 5."""
 
     def put_partition(row: AddedPartition) -> None:
         writer.i32(row.partition_index)
