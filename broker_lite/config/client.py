@@ -100,7 +100,8 @@ class ProducerConfig(Config):
         at_least=1,
     )
     security: ClientSecurity | None = None
-    """The security of the connections. None: ``client.discovery.security_for`` looks it up."""
+    """The security of the producer's connections. With None, ``client.discovery.security_for``
+    finds it."""
 
     def validate(self) -> None:
         if self.transactional_id and (self.acks != "all" or not self.idempotence):
@@ -175,4 +176,5 @@ class ConsumerConfig(Config):
     )
     client_id: str = setting("client.id", "logbus", "client name in the broker's log and metrics")
     security: ClientSecurity | None = None
-    """The security of the connections. None: ``client.discovery.security_for`` looks it up."""
+    """The security of the consumer's connections. With None, ``client.discovery.security_for``
+    finds it."""

@@ -25,12 +25,13 @@ class ClientSecurity:
 
     protocol: str = "PLAINTEXT"
     ca_location: str = ""
-    """File or folder of trusted CAs. Empty: the CAs that the operating system trusts."""
+    """File or folder of trusted CAs. If empty, the client trusts the CAs of the operating
+    system."""
     ca_certificates: str = ""
-    """Trusted CAs as PEM text, in place of a file."""
+    """Trusted CAs as PEM text, in place of a file or folder."""
     certificate_location: str = ""
     key_location: str = ""
-    """File of the private key. Empty: the key is in the file of the certificate."""
+    """File of the private key. If empty, the key is in the file of the certificate."""
     key_password: Secret | None = None
     """The password of an encrypted private key."""
     checks_host_name: bool = True
@@ -39,8 +40,8 @@ class ClientSecurity:
     mechanism: str = ""
     username: str = ""
     secret: Secret | tuple[Any, ...] = ()
-    """The password or the OAuth client secret. On Spark's executors, the value with which the
-    driver replaced it: ``ScramKeys``, ``PlainPassword`` or ``AccessToken``."""
+    """The password or the OAuth client secret. In Spark's executors, it is the value with which the
+    driver replaced the secret: ``ScramKeys``, ``PlainPassword`` or ``AccessToken``."""
     token_url: str = ""
     """The https URL that issues access tokens, for OAUTHBEARER. ``username`` is then the OAuth
     client id."""
@@ -118,7 +119,7 @@ SECRET_KEYS = frozenset(
 
 
 def client_security(options: Mapping[str, str]) -> ClientSecurity:
-    """Return the security settings in ``options``; other options are ignored.
+    """Return the security settings in ``options``. Other options are ignored.
 
     Raises InvalidConfigError for a wrong value, and for stores that are not PEM files.
     """
@@ -155,7 +156,8 @@ def client_security(options: Mapping[str, str]) -> ClientSecurity:
 
 
 def check_https(url: str, setting: str) -> None:
-    """Raise InvalidConfigError unless this is an https URL without a user or a fragment."""
+    """Raise InvalidConfigError unless ``url`` is an https URL without a user or a fragment. The
+    error names ``setting``."""
     try:
         parts = urlsplit(url)
         is_sound = parts.scheme == "https" and bool(parts.hostname) and "@" not in parts.netloc
@@ -211,7 +213,7 @@ def _conversion(location: str, path: str) -> str:
 
 
 def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of ``ClientSecurity`` for the login; none without SASL. Raises
+    """Return the fields of ``ClientSecurity`` for the login. Without SASL, return no fields. Raises
     InvalidConfigError, whose message never contains the password."""
     own = (MECHANISM, MECHANISMS, USERNAME, PASSWORD, *_TOKEN_KEYS)
     given = [key for key in own if options.get(key)]

@@ -27,7 +27,7 @@ _TLS_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The ``ssl.*`` settings of one listener. Error messages print their keys after ``prefix``,
+    """The ``ssl.*`` settings of one listener. In error messages, their keys follow ``prefix``,
     which is empty for settings of all listeners."""
 
     prefix: str
@@ -54,7 +54,7 @@ class ListenerConfig:
     protocol: str
     bind: Endpoint
     advertised: Endpoint | None
-    """The address that metadata answers contain; None: the bound address."""
+    """The address of the listener in metadata answers. None stands for the bound address."""
     setting: str
     """The setting with the listener's address as ``key=value``, for error messages."""
     is_inter_broker: bool
@@ -73,8 +73,8 @@ class ListenerConfig:
     def is_of_brokers_alone(self) -> bool:
         """Whether only brokers can connect to this listener.
 
-        True for the inter-broker listener of a broker with further listeners, if it requires client
-        certificates. No other listener trusts the CA of these certificates.
+        This is so for the inter-broker listener of a broker with further listeners, if it requires
+        client certificates. No other listener trusts the CA of these certificates.
         """
         return self.is_inter_broker and self.is_one_of_several and self.requires_certificate
 
@@ -144,7 +144,8 @@ def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
 
 
 def metrics_listener(config: BrokerConfig) -> ListenerConfig | None:
-    """Return the listener whose TLS settings the HTTP port uses; None: the port has no TLS.
+    """Return the listener whose TLS settings the HTTP port uses. Return None if the port has no
+    TLS.
 
     The HTTP port never requires a client certificate, because health probes send none. Raises
     InvalidConfigError.

@@ -31,7 +31,8 @@ def keys(kind: type[C]) -> Mapping[str, Key]:
 
 
 def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) -> C:
-    """Build a configuration from text settings; ``base`` or the defaults supply all other values.
+    """Build a configuration from settings as text. ``base``, or else the defaults, supply all other
+    values.
 
     Raises InvalidConfigError for an unknown key (and suggests the closest), for a value of the
     wrong type or out of bounds, and for settings that contradict each other.
@@ -67,13 +68,15 @@ def text(config: Any) -> dict[str, str]:
 
 
 def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str:
-    """Return ``"; did you mean 'X'?"`` with the closest known word, or ``""`` if none is close."""
+    """Return ``"; did you mean 'X'?"`` with the closest known word, or ``""`` if no word is
+    close."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def load(kind: type[C], path: str | Path) -> C:
-    """Read a configuration from a file of ``key=value`` lines; ``#`` begins a comment line.
+    """Read a configuration from a file of ``key=value`` lines. A line that begins with ``#`` is a
+    comment.
 
     Raises InvalidConfigError as ``parse`` does. Its message names the file.
     """

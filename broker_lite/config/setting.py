@@ -66,11 +66,12 @@ class Config:
         self.validate()
 
     def validate(self) -> None:
-        """Raise InvalidConfigError, naming both keys, if two settings contradict each other."""
+        """Raise InvalidConfigError if two settings contradict each other. The message names both
+        keys."""
 
 
 def value_text(value: object) -> str:
-    """Return a setting's value as text, as files and DescribeConfigs write it."""
+    """Return a setting's value as the text that files and DescribeConfigs contain."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 

@@ -35,7 +35,8 @@ def datetime_ms(time: datetime.datetime) -> int:
 
 
 def iso(timestamp_ms: int) -> str | None:
-    """Return a time as ISO 8601 in UTC with milliseconds; None for -1 and beyond the calendar."""
+    """Return a time as ISO 8601 in UTC with milliseconds. Return None for -1 and for times beyond
+    the calendar."""
     if timestamp_ms < 0:
         return None
     try:

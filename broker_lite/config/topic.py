@@ -186,9 +186,10 @@ def min_insync(config: TopicConfig, replication_factor: int) -> int:
 
 
 def min_insync_of(text: str | None, replication_factor: int) -> int:
-    """Return ``min_insync`` for the text of ``min.insync.replicas`` in ZooKeeper, None if unset.
+    """Return ``min_insync`` for the text of ``min.insync.replicas`` in ZooKeeper. None means that
+    the setting is not set.
 
-    A text that is not a number counts as unset: a user or a later version may have written it.
+    A text that is not a number counts as not set. A user or a later version may have written it.
     """
     try:
         own = int(text or 0)
@@ -199,7 +200,7 @@ def min_insync_of(text: str | None, replication_factor: int) -> int:
 
 def loss_of(key: str, before: str | None, after: str | None) -> str:
     """Return a warning if the change of a topic setting from ``before`` to ``after`` can lose
-    records; else "". None stands for the default."""
+    records. Otherwise return "". None stands for the default."""
     limits = {"retention.ms": _DEFAULTS.retention_ms, "retention.bytes": _DEFAULTS.retention_bytes}
     if key in limits:
         is_lower = _limit(after, limits[key]) < _limit(before, limits[key])
@@ -211,7 +212,8 @@ def loss_of(key: str, before: str | None, after: str | None) -> str:
 
 
 def _limit(text: str | None, default: int) -> float:
-    """Return a retention limit as a number. A limit that is not a number deletes nothing."""
+    """Return a retention limit as a number. A text that is not a number becomes a limit that
+    deletes nothing."""
     try:
         value = default if text is None else int(text)
     except ValueError:

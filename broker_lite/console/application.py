@@ -58,7 +58,7 @@ from broker_lite.server.exposition import render
 
 
 class ForbiddenChangeError(PolicyViolationError):
-    """The console refuses a change without asking the brokers."""
+    """The console itself refuses a change, without sending it to the brokers."""
 
 
 STATUS: tuple[tuple[type[LogbusError], int], ...] = (
@@ -83,7 +83,7 @@ STATUS: tuple[tuple[type[LogbusError], int], ...] = (
 FIRST_READING_S = 5.0
 """Maximum seconds that a request waits for the first reading of the cluster."""
 STALE_S = 3 * INTERVAL_S
-"""Age in seconds of the sampled data from which a page is marked as old."""
+"""Age of the sampled data in seconds at which a page marks the data as old."""
 API = "/api/v1"
 """Prefix of the addresses that return a page's data as JSON."""
 REFRESH_HEADER = "x-logbus-refresh"
@@ -167,7 +167,8 @@ class Console:
         return self._guarded(make, is_json=is_json)
 
     def _change(self, change: Change) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a change: GET shows its form, POST submits it."""
+        """Return the endpoint of a change. GET shows the form of the change, and POST submits the
+        form."""
 
         async def answer(request: Request) -> Response:
             body = None if request.method != "POST" else await request.body()
@@ -218,8 +219,8 @@ class Console:
         return tail_of(self.ask(request, viewer), event_id, render, is_signed_in)
 
     def ask(self, request: Request, viewer: Viewer) -> PageRequest:
-        """Return the input of a page. Raises NoBrokersError before the first reading of the
-        cluster."""
+        """Return the input of a page, with the viewer's permissions applied. Raises NoBrokersError
+        before the first reading of the cluster."""
         self.sampler.wait(FIRST_READING_S)
         reading = self.sampler.reading
         if reading is None:
@@ -294,7 +295,7 @@ class Console:
     def _say(
         self, request: Request, said: Data, viewer: Viewer | None, *, is_json: bool
     ) -> Response:
-        """Return an error page. ``said``: its error, message and HTTP status."""
+        """Return an error page. ``said`` has its error name, its message and its HTTP status."""
         status = said["status"]
         if is_json:
             shown = {"error": said["error"], "message": said["message"]}
@@ -316,8 +317,8 @@ class Console:
         return await run_in_threadpool(answer)
 
     def _healthz(self, _: Request) -> Response:
-        """Answer the cluster's health: status 503 if it is critical or if the cluster does not
-        answer."""
+        """Return the cluster's health. The status is 503 if the health is critical or the cluster
+        does not answer."""
         reading = self.sampler.reading
         state = "unknown" if reading is None or self.sampler.age_s > STALE_S else reading.state
         said: Data = {"state": state}
@@ -329,9 +330,12 @@ class Console:
         )
 
     def _metrics(self, request: Request) -> Response:
-        """Answer the metrics of the cluster. A console off loopback demands the HTTP Basic login of
-        a user who may describe the cluster, because the metrics name all topics. A broker demands
-        the same for its metrics."""
+        """Return the metrics of the cluster.
+
+        If other machines can reach the console, it demands the HTTP Basic login of a user who may
+        describe the cluster, because the metrics name all topics. A broker demands the same login
+        for its metrics.
+        """
         if not self.settings.is_loopback and (refused := self._scrape_refusal(request)) is not None:
             return refused
         rows = samples(self.sampler, by_partition=self.settings.by_partition)
@@ -344,8 +348,8 @@ class Console:
     # Methods that log users in and out.
 
     def _scrape_refusal(self, request: Request) -> Response | None:
-        """Log in the user of a request for metrics. Return the response that refuses the request;
-        None if it is allowed."""
+        """Log in the user of a request for metrics. Return the response that refuses the request,
+        or None if the request is allowed."""
         try:
             viewer = self.sessions.scraper(request.headers.get("authorization", ""))
         except SaslAuthenticationError:
@@ -409,7 +413,7 @@ class Console:
 
 
 def names_of(request: Request) -> dict[str, str]:
-    """Return the names in the address, decoded: ``Gate`` gives routes the percent-encoded path."""
+    """Return the decoded names in the address. ``Gate`` gives routes the percent-encoded path."""
     return {key: unquote(value) for key, value in request.path_params.items()}
 
 

@@ -43,8 +43,11 @@ def show(change: Change, request: PageRequest, render: Render) -> Response:
 def submit(
     change: Change, request: PageRequest, form: Mapping[str, str], render: Render
 ) -> Response:
-    """Apply the change and redirect to the next page. If the plan still needs its confirmation,
-    return the plan instead; after an error, return the form with the error."""
+    """Apply the change and redirect to the next page.
+
+    If the plan still needs its confirmation, return the plan instead. After an error, return the
+    form with the error.
+    """
     try:
         plan = change.plan(request, form)
         if plan.confirm and "typed" not in form:

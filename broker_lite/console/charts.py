@@ -1,4 +1,6 @@
-"""Charts as SVG paths, which the server draws, so that a page needs no script. Pure."""
+"""Charts as SVG paths, which the server draws, so that a page needs no script. The module does no
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 POINTS_MAX = 120
-"""Maximum points of a chart. A longer series is cut into this many parts; a point is the mean of
-one part."""
+"""Maximum points of a chart. A longer series is cut into this many parts, and each point is the
+mean of a part."""
 WIDTH, HEIGHT = 400.0, 100.0
 """Size of a chart in units of its SVG view box."""
 
 
 class Chart(NamedTuple):
-    """``line`` and ``area`` are paths in a box of ``WIDTH`` by ``HEIGHT``; empty for a series of
-    fewer than two points."""
+    """A chart as SVG paths. ``line`` and ``area`` are paths in a box of ``WIDTH`` by ``HEIGHT``.
+    Both are empty for a series of fewer than two points."""
 
     line: str
     area: str

@@ -1,4 +1,6 @@
-"""The texts of "Copy as command": shell commands and programs with a page's result. Pure."""
+"""The texts of "Copy as command": shell commands and programs with a page's result. The module does
+no I/O.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from broker_lite.console.messages.matching import RecordFilters
 from broker_lite.console.messages.search import HITS_MAX
 
 Snippets = list[tuple[str, str]]
-"""The label (such as Python) and the text of each snippet."""
+"""Snippets, each with its label (such as Python) and its text."""
 Fields = Mapping[str, str]
 """The query fields of a page's address."""
 Snippet = Callable[[Mapping[str, str], str, Fields], Snippets]
-"""Returns the snippets of a page for the names in its path, the brokers' addresses and the query
-fields."""
+"""A function that returns the snippets of a page. It takes the names in the page's path, the
+brokers' addresses and the query fields."""
 
 
 def shell(*words: str) -> str:
@@ -55,7 +57,8 @@ def _consume(name: str, servers: str, query: Fields) -> str:
 
 
 def _start_ms(query: Fields) -> str:
-    """Return the start time as an expression in Python, in ms since 1970; empty without one."""
+    """Return the start time as a Python expression for milliseconds since 1970. Return an empty
+    text without a start time."""
     if query.get("from") != "time":
         return ""
     # Parsed with now = 0, a relative time such as -1h is negative. The program subtracts it from
@@ -67,7 +70,7 @@ def _start_ms(query: Fields) -> str:
 
 
 def _python(name: str, servers: str, query: Fields) -> str:
-    """Return a program that prints the records that pass the page's filters."""
+    """Return the text of a program that prints the records that pass the page's filters."""
     tests = []
     if query.get("partition"):
         tests.append(f"record.partition == {int(query['partition'])}")
@@ -98,7 +101,8 @@ def _import_time(start: str) -> str:
 
 
 def _pyspark(name: str, servers: str, query: Fields) -> str:
-    """Return a streaming DataFrame of the records that pass the page's filters."""
+    """Return the text of a program that makes a streaming DataFrame of the records that pass the
+    page's filters."""
     topic = f".option('subscribe', {name!r})"
     if query.get("partition"):
         assigned = json.dumps({name: [int(query["partition"])]})
@@ -136,7 +140,8 @@ def _pyspark(name: str, servers: str, query: Fields) -> str:
 
 
 def _plain(*words: str) -> Snippet:
-    """Return the snippet of one command; ``{topic}`` and ``{group}`` stand for the path's names."""
+    """Return a function for the snippet of one command. ``{topic}`` and ``{group}`` in ``words``
+    stand for the names in the path."""
 
     def snippets(path: Mapping[str, str], servers: str, _: Fields) -> Snippets:
         filled = [path[word[1:-1]] if word.startswith("{") else word for word in words]

@@ -1,6 +1,6 @@
-"""HTTP connections with a time limit in which each request must arrive.
+"""HTTP connections with a time limit for the arrival of each request.
 
-uvicorn has no such limit: silent connections would use up its ``limit_concurrency``.
+uvicorn has no such limit, so silent connections would use up its ``limit_concurrency``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_S = 30.0
-"""Seconds in which a whole request must arrive: the first from the start of the connection, later
-ones from their first byte."""
+"""Seconds within which a whole request must arrive. The time of the first request begins with the
+connection, and that of a later request with its first byte."""
 
 
 class ConsoleConnection(H11Protocol):
-    """A connection that closes if a request takes longer than ``REQUEST_S`` to arrive. The limit
-    does not run while the console answers, nor between two requests, where uvicorn's
-    ``timeout_keep_alive`` applies."""
+    """A connection that closes if a request takes longer than ``REQUEST_S`` to arrive.
+
+    The limit does not run while the console answers, nor between two requests, where uvicorn's
+    ``timeout_keep_alive`` applies.
+    """
 
     _limit: asyncio.TimerHandle | None = None
 

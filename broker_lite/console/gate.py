@@ -2,7 +2,7 @@
 
 The gate refuses a request whose Host header is not on the list. DNS rebinding would otherwise let a
 foreign page call a loopback port under its own host name. A POST must have the console's own Origin
-header, so that only pages of the console can send it; changes also need a token (``sessions``).
+header, so that only pages of the console can send it. Changes also need a token (``sessions``).
 
 Routes get the percent-encoded path, because a group's name may contain %2F, which is no separator.
 """
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from broker_lite.console.settings import ConsoleSettings
 
 BODY_BYTES_MAX = 2 * 1024 * 1024
-"""Maximum bytes of a posted form; the largest field is the value of a produced record."""
+"""Maximum bytes of a posted form. Its largest field is the value of a produced record."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -36,7 +36,8 @@ HEADERS = {
 
 
 class Gate:
-    """Passes allowed requests to ``app``, and answers the others with the reason of the refusal."""
+    """Passes allowed requests to ``app``, and answers other requests with the reason of the
+    refusal."""
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
         self._app = app
@@ -64,7 +65,8 @@ class Gate:
             await PlainTextResponse(text + "\n", status)(scope, receive, with_headers)
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
-        """Return the status and the reason of a refused request; None if it is allowed."""
+        """Return the HTTP status and the reason for refusing a request. Return None if the request
+        is allowed."""
         address = headers.get("host", "").lower()
         name = address.rpartition(":")[0] if _has_port(address) else address
         if name not in self._settings.hosts:

@@ -1,5 +1,6 @@
 """Tables of a page: rows filtered by a text, sorted by a column, and split into pages of 100 rows.
-Pure."""
+The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +10,16 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 ROWS = 100
-"""Rows of a page."""
+"""Maximum rows of one page of a table."""
 Row = Mapping[str, Any]
 
 
 class Column(NamedTuple):
-    """A column: its key in the rows, its heading, and the kind of its values. The kind sets the
-    alignment and the first sort order: texts, states and ids ascend, other kinds descend."""
+    """A column of a table: its key in the rows, its heading, and the kind of its values.
+
+    The kind sets the alignment and the first sort order. Texts, states and ids ascend, and other
+    kinds descend.
+    """
 
     key: str
     heading: str
@@ -28,7 +32,9 @@ class Column(NamedTuple):
 
 class Listing(NamedTuple):
     """The rows of one page of a table, and the query fields for links to other orders and pages.
-    ``total`` counts the rows that match the filter, ``known`` all rows."""
+
+    ``total`` counts the rows that match the filter, and ``known`` all rows.
+    """
 
     rows: list[Row]
     columns: tuple[Column, ...]
@@ -42,13 +48,13 @@ class Listing(NamedTuple):
     query: Mapping[str, str]
 
     def link(self, **changes: str) -> str:
-        """Return the query of a link that keeps the other fields."""
+        """Return the query of a link that changes these fields and keeps all others."""
         fields = {**self.query, **changes}
         return "?" + urlencode({key: value for key, value in fields.items() if value})
 
     def order(self, column: Column) -> str:
-        """Return the query of a link that sorts by a column, or reverses the order if the rows are
-        sorted by this column already."""
+        """Return the query of a link that sorts by a column. If the rows are sorted by this column
+        already, the link reverses the order."""
         descending = not self.descending if self.sort == column.key else column.begins_large
         return self.link(sort=column.key, order="desc" if descending else "asc", page="")
 
@@ -61,10 +67,10 @@ def listing(
     sort: str,
     name: str = "name",
 ) -> Listing:
-    """Return the page of rows that ``query`` asks for by q, sort, order and page.
+    """Return the page of rows that the fields q, sort, order and page of ``query`` select.
 
-    ``sort`` is the default column, ``name`` the column that q searches. An unknown column or page
-    selects the default.
+    ``sort`` is the default column, and ``name`` the column that q searches. An unknown column or
+    page selects the default.
     """
     everything = list(rows)
     text = query.get("q", "").strip()

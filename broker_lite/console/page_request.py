@@ -1,5 +1,6 @@
-"""The input of a page: the cluster's reading, limited to the viewer's permissions, and the
-request's fields."""
+"""The input of a page: the cluster's reading, limited to the viewer's permissions, and the fields
+of the request.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ class Desk:
 
     @contextlib.contextmanager
     def search(self) -> Iterator[None]:
-        """Hold the permit of one search in the ``with`` block. Raises SearchLimitError if none is
-        free within ``WAIT_S``."""
+        """Hold the permit for one search during the ``with`` block. Raises SearchLimitError if no
+        permit is free within ``WAIT_S``."""
         if not self.searches.acquire(timeout=WAIT_S):
             raise SearchLimitError(f"{SEARCHES} searches or exports run already; try again soon")
         try:
@@ -65,8 +66,11 @@ class Desk:
 
 
 class PageRequest(NamedTuple):
-    """A request for a page. ``reading`` has only what the viewer may describe. ``path`` has the
-    names in the address, ``query`` its query fields."""
+    """A request for a page.
+
+    ``reading`` has only the parts that the viewer may describe. ``path`` has the names in the
+    address, and ``query`` its query fields.
+    """
 
     reading: ClusterReading
     sampler: Sampler
@@ -119,7 +123,7 @@ class PageRequest(NamedTuple):
         return found
 
     def number(self, key: str, default: int | None = None) -> int | None:
-        """Return a field as a number that is not negative. Raises InvalidRequestError."""
+        """Return a query field as a number that is not negative. Raises InvalidRequestError."""
         text = self.query.get(key, "").strip()
         if not text:
             return default
@@ -129,7 +133,8 @@ class PageRequest(NamedTuple):
 
 
 def seen_by(reading: ClusterReading, visible: VisibleNames | None) -> ClusterReading:
-    """Return a reading without the topics, groups and disks that the viewer may not describe."""
+    """Return a reading without the topics, groups and data directories that the viewer may not
+    describe."""
     if visible is None:
         return reading
     sample = reading.sample

@@ -1,4 +1,4 @@
-"""Renders the data of pages as HTML and as JSON."""
+"""Render the data of pages as HTML and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the console in the foreground until a signal ends it."""
+"""Run the console in the foreground until a signal ends it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOP_S = 1
 HEAD_BYTES_MAX = 16 * 1024
 """Maximum bytes of a request line with its headers."""
 REQUESTS_AT_ONCE = 100
-"""Maximum concurrent connections; uvicorn answers more with status 503."""
+"""Maximum concurrent connections. uvicorn answers further connections with status 503."""
 KEEP_ALIVE_S = 15
 """Seconds after which an idle connection is closed."""
 BACKLOG = 100
@@ -31,8 +31,8 @@ BACKLOG = 100
 
 
 class ConsoleServer(uvicorn.Server):
-    """Stops at the first signal and returns. uvicorn's own server would raise the signal again,
-    which would end the process before the caller closes its sessions."""
+    """A server that stops at the first signal and returns. uvicorn's own server would raise the
+    signal again, which would end the process before the caller closes its sessions."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

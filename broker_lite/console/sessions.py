@@ -33,14 +33,14 @@ from broker_lite.security.plain import parse_basic
 logger = logging.getLogger("logbus.console")
 
 IDLE_S = 30 * 60.0
-"""Seconds without a request after which a session ends; the refresh of an open page does not
-count."""
+"""Seconds without a request after which a session ends. The automatic refresh of an open page does
+not count as a request."""
 LIFE_S = 12 * 3600.0
 """Seconds after the user's login at which a session ends, even if it is in use."""
 SESSIONS_MAX = 100
-"""Maximum sessions; a new one ends the session that was idle for longest."""
+"""Maximum sessions. A new session beyond the limit ends the session with the longest idle time."""
 LOGINS_AT_ONCE = 4
-"""Maximum concurrent logins; each costs the broker and the console thousands of hashes."""
+"""Maximum concurrent logins. Each login costs the broker and the console thousands of hashes."""
 VISIBLE_S = 10.0
 """Seconds for which the names that a user may describe are cached."""
 VISIBLE_WAIT_S = 2.0
@@ -65,9 +65,9 @@ class VisibleNames(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """The person behind a request. ``user`` is empty and ``visible`` None without logins.
+    """The person behind a request. Without logins, ``user`` is empty and ``visible`` None.
 
-    ``is_old``: the brokers did not answer, so ``visible`` has the last known names.
+    With ``is_old``, the brokers did not answer, so ``visible`` has the last known names.
     """
 
     bus: Bus
@@ -115,7 +115,7 @@ class Sessions:
         return f"logbus_console_{self._settings.port}"
 
     def new_id(self) -> str:
-        """Return a cookie's value for a browser that has none."""
+        """Return a new cookie value for a browser without a cookie."""
         return secrets.token_urlsafe(32)
 
     def token(self, session_id: str) -> str:
@@ -129,8 +129,8 @@ class Sessions:
         )
 
     def viewer(self, session_id: str, *, renews: bool = True) -> Viewer | None:
-        """Return the viewer with this cookie; None if the browser must sign in. ``renews``: the
-        request restarts the session's idle time."""
+        """Return the viewer with this cookie, or None if the browser must sign in. With ``renews``,
+        the request restarts the session's idle time."""
         token, may_change = self.token(session_id), self._settings.changes
         if not self.demands_login:
             return Viewer(self._bus, token, may_change)
@@ -146,7 +146,8 @@ class Sessions:
         return Viewer(session.bus, token, may_change, session.user, visible, session.is_old)
 
     def has(self, session_id: str) -> bool:
-        """Return whether the session is valid, without renewing it; True without logins."""
+        """Return whether the session is valid, without renewing it. Return True on a console
+        without logins."""
         with self._lock:
             self._end_idle()
             return not self.demands_login or session_id in self._sessions
@@ -248,7 +249,7 @@ class Sessions:
 
 
 def _begin(function: Callable[[Bus], VisibleNames], bus: Bus) -> Future[VisibleNames]:
-    """Call a function in a daemon thread, which does not delay the end of the process."""
+    """Call a function in a daemon thread. Such a thread does not delay the end of the process."""
     future: Future[VisibleNames] = Future()
 
     def call() -> None:
@@ -271,7 +272,7 @@ def _bus_of(service: Bus, user: str, password: str) -> Bus:
 
 
 def _describable(bus: Bus) -> VisibleNames:
-    """Return the topics and groups that the user may describe: brokers list only these."""
+    """Return the topics and groups that the user may describe. Brokers list only these."""
     view = bus.admin.cluster()
     topics = frozenset(name for name, topic in view.topics.items() if topic.error is None)
     groups = frozenset(row.group for row in bus.admin.list_groups())

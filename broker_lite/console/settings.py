@@ -20,19 +20,20 @@ class ConsoleSettings:
     host: str = "127.0.0.1"
     port: int = PORT
     read_only: bool = False
-    """Serve no page that changes the cluster."""
+    """Whether the console serves no page that changes the cluster."""
     allow_changes: bool = False
-    """Allow changes although the console is reached from other machines."""
+    """Whether the console allows changes even if other machines can reach it."""
     interval_s: float = 5.0
     """Seconds between two readings of the cluster."""
     serves_pages: bool = True
-    """Serve pages, not only /metrics and /healthz."""
+    """Whether the console serves pages, in addition to /metrics and /healthz."""
     compat: str = ""
-    """Another program whose metric names are served, too: kafka_exporter; empty: none."""
+    """Another program whose metric names the console serves too: "kafka_exporter", or ""
+    for none."""
     by_partition: bool = False
-    """Serve metrics of partitions, too."""
+    """Whether the console also serves metrics of each partition."""
     hides_payloads: bool = False
-    """Hide the keys, values and headers of all records."""
+    """Whether the console hides the keys, values and headers of all records."""
     allowed_hosts: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
@@ -63,7 +64,8 @@ class ConsoleSettings:
         return "http" if self.certificate is None else "https"
 
     def check(self, *, demands_login: bool) -> None:
-        """Raise InvalidConfigError if other machines could reach the console unprotected."""
+        """Raise InvalidConfigError if other machines could reach the console without TLS or a
+        login."""
         if self.is_loopback:
             return
         lacking = []

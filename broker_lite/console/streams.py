@@ -21,7 +21,7 @@ from broker_lite.errors import LogbusError, SearchLimitError
 from broker_lite.model import TopicPartition
 
 BLOCK = 256 * 1024
-"""Bytes of a file that are sent at once."""
+"""Bytes of a file that the console sends at once."""
 SIGNED_OUT = "The live tail ended with your session. Sign in again."
 Render = Callable[[list[dict[str, Any]]], str]
 
@@ -73,8 +73,8 @@ def file_of(request: PageRequest) -> Response:
 def tail_of(
     request: PageRequest, event_id: str, render: Render, is_signed_in: Callable[[], bool]
 ) -> Response:
-    """Return new records as events until the browser leaves or its session ends. Raises
-    SearchLimitError."""
+    """Return a response with new records as events, until the browser leaves or its session ends.
+    Raises SearchLimitError."""
     query = parse_query(request)
     if not request.desk.tails.acquire(blocking=False):
         raise SearchLimitError(f"{TAILS} live tails run already; close one of their pages")

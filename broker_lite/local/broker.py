@@ -47,7 +47,7 @@ class LocalBroker(ReadyProcess):
         self.host = settings.get("host", "127.0.0.1")
         self.port = int(settings.get("port", "0"))
         self.metrics_port: int | None = None
-        """The port that serves /metrics; None if metrics are off."""
+        """The port that serves /metrics, or None if metrics are off."""
         self._guard = guard
         self._security = security
         self._begin_fd = -1
@@ -55,8 +55,8 @@ class LocalBroker(ReadyProcess):
 
     @property
     def has_answered(self) -> bool:
-        """Whether ``wait_ready`` would return at once: the broker has reported, or the start has
-        timed out."""
+        """Whether ``wait_ready`` would return at once, because the broker has reported or the start
+        has timed out."""
         if time.monotonic() - self._started > START_TIMEOUT_SECONDS:
             return True
         return super().has_answered
@@ -132,7 +132,8 @@ class LocalBroker(ReadyProcess):
         self._config.write_text("".join(f"{k}={v}\n" for k, v in written.items()), "utf-8")
 
     def wait_ready(self, timeout_seconds: float | None = None) -> None:
-        """Wait until the broker reports that it is ready, and store its port. Default: 30 s.
+        """Wait until the broker reports that it is ready, and store its port. The default timeout
+        is 30 s.
 
         Raises BrokerNotAvailableError after the timeout, or the error with which the broker failed.
         """

@@ -1,10 +1,10 @@
 """An archive of a JVM's loaded classes (class data sharing, JEP 350), which halves later starts.
 
 A JVM that is started with the right flag writes the archive at an orderly exit. A later JVM maps
-the archive into memory; it ignores an archive of another Java version. A truncated archive would
-crash the JVM, so the file name contains a checksum, which is compared before use. The JVM executes
-the code in the archive, so only this user may be able to write to the folder. Several processes may
-share the folder; within a process, one thread at a time may use this module.
+the archive into memory. It ignores an archive of another Java version. A truncated archive would
+crash the JVM, so the file name contains a checksum, which this module compares before use. The JVM
+executes the code in the archive, so only this user may be able to write to the folder. Several
+processes may share the folder. Within a process, one thread at a time may use this module.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import zlib
 from pathlib import Path
 
 _IGNORE = "-XX:+IgnoreUnrecognizedVMOptions"
-"""Makes a JVM before Java 13 ignore the archive flags, which it does not support."""
+"""The flag that makes a JVM before Java 13 ignore the archive flags, which it does not support."""
 
 _KEPT = 3
-"""Number of archives to keep; older ones are deleted. Each combination of Java and PySpark has its
-own archive."""
+"""Number of archives to keep. Older archives are deleted. Each combination of Java and PySpark has
+its own archive."""
 
 
 class ClassArchive:
@@ -51,7 +51,7 @@ class ClassArchive:
         return (_IGNORE, f"-XX:ArchiveClassesAtExit={self._new}")
 
     def _is_own(self) -> bool:
-        """Make the folder if it is missing; return whether only this user can write to it."""
+        """Create the folder if it is missing. Return whether only this user can write to it."""
         if not self._directory.is_absolute():
             return False  # The user has no home directory.
         try:

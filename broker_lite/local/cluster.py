@@ -50,21 +50,22 @@ CONSOLE_PORT = 8088
 _PORTS_TRIED = 1000
 """Maximum ports that a search for free ports tries."""
 _OURS = ("broker.id", "port", "log.dir", "zookeeper.connect")
-"""Settings that LocalCluster sets, and a caller must not."""
+"""Settings that LocalCluster sets itself. A caller may not give them."""
 
 
 class LocalCluster:
     """A cluster of one ZooKeeper process and ``brokers`` broker processes.
 
-    ``directory``: the folder of the data; None: a temporary folder, removed by ``stop`` or at the
-    end of this process.
-    ``config``: settings of ``conf/broker.conf`` for every broker, as text.
-    ``zookeeper``: ``host:port,…/chroot`` of a running ensemble; None: start an embedded one.
-    ``port``: the brokers listen on the first free ports from this one upward; 0: any free ports.
-    If another process takes a port before the broker listens, the broker uses the next free one.
-    ``exact_port``: broker 0 listens on ``port`` or the start fails.
-    ``secure``: clients log in over TLS (``local.secure``) with the settings in the file
-    ``client_config``. A directory that was secured once stays secured.
+    - ``directory``: the folder of the data. None means a temporary folder, which is removed by
+      ``stop`` or at the end of this process.
+    - ``config``: settings of ``conf/broker.conf`` for every broker, as text.
+    - ``zookeeper``: ``host:port,…/chroot`` of a running ensemble. None starts an embedded server.
+    - ``port``: the brokers listen on the first free ports from this port upward; 0 means any free
+      ports. If another process takes a port before the broker listens, the broker uses the next
+      free port.
+    - ``exact_port``: broker 0 listens on ``port`` or the start fails.
+    - ``secure``: clients log in over TLS (``local.secure``) with the settings in the file
+      ``client_config``. A directory that was secured once stays secured.
 
     Use it as a context manager, or call ``start`` and ``stop``. Starting raises
     MissingDependencyError (no Java or ZooKeeper jars), DirectoryLockedError (the directory is in
@@ -111,8 +112,8 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """The folder of all data and logs. Raises RuntimeError before ``start`` if it is
-        temporary."""
+        """The folder of all data and logs. If the folder is temporary, raises RuntimeError before
+        ``start``."""
         if self._directory is None:
             raise RuntimeError("this cluster has no directory before start(); call start() first")
         return self._directory
@@ -131,7 +132,7 @@ class LocalCluster:
 
     @property
     def client_config(self) -> str | None:
-        """The file with the login of user admin; None if the cluster is not secured."""
+        """The file with the login of user admin, or None if the cluster is not secured."""
         return None if self._security is None else str(self._security.client_config)
 
     def start(self) -> LocalCluster:
@@ -211,7 +212,8 @@ class LocalCluster:
             self._security.make(self._count, [host for host in hosts if host])
 
     def stop(self) -> None:
-        """Stop the brokers, then ZooKeeper; remove a temporary directory. Idempotent.
+        """Stop the brokers, then ZooKeeper. Remove a temporary directory. A second call does
+        nothing.
 
         Kills brokers that still run after 15 s, and ZooKeeper after 6 s more.
         """
@@ -231,7 +233,8 @@ class LocalCluster:
         self._forget()
 
     def kill(self) -> None:
-        """End the cluster by SIGKILL, without a clean stop of its data. Idempotent."""
+        """End the cluster by SIGKILL, without a clean stop of its data. A second call does
+        nothing."""
         if self.console is not None:
             self.console.stop()
             self.console = None
@@ -350,8 +353,8 @@ class LocalCluster:
         self.renew_certificates()
 
     def _metrics_ports(self) -> list[int]:
-        """Return a port of /metrics for each broker, from ``metrics.port`` upward; empty if metrics
-        are off."""
+        """Return a port of /metrics for each broker, from ``metrics.port`` upward. The list is
+        empty if metrics are off."""
         config = parse(BrokerConfig, self._settings)
         if config.metrics_port < 0:
             return []
@@ -410,8 +413,8 @@ def _check_settings(settings: Mapping[str, str]) -> None:
 def first_free_ports(host: str, first: int, count: int, *, but: Collection[int] = ()) -> list[int]:
     """Return the first ``count`` free ports from ``first`` upward, or zeros if ``first`` is 0.
 
-    Ports in ``but`` count as taken. The ports are not reserved: another process may take one.
-    Raises InvalidConfigError if fewer than ``count`` are free.
+    Ports in ``but`` count as taken. The ports are not reserved, so another process may take one.
+    Raises InvalidConfigError if fewer than ``count`` ports are free.
     """
     if first == 0:
         return [0] * count
@@ -427,9 +430,10 @@ def first_free_ports(host: str, first: int, count: int, *, but: Collection[int] 
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Raise PortInUseError if the port is taken, InvalidConfigError if it cannot be listened on.
+    """Raise PortInUseError if the port is taken, and InvalidConfigError if no process may listen on
+    it.
 
-    The port is not reserved: another process may take it before a broker does.
+    The port is not reserved, so another process may take it before a broker does.
     """
     try:
         socket.create_server((host, port)).close()
@@ -445,7 +449,7 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a JSON file atomically: readers see the old file or the new one."""
+    """Write a JSON file atomically. Readers see either the old file or the new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(json.dumps(value, indent=2) + "\n", "utf-8")

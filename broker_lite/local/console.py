@@ -19,8 +19,11 @@ START_S = 30.0
 
 
 class LocalConsole(ReadyProcess):
-    """A console process, which can be started again after it has ended. ``url`` is its address,
-    ``servers`` the brokers' addresses, ``client_config`` the file with its login."""
+    """A console process, which can be started again after it has ended.
+
+    ``url`` is the console's address, ``servers`` the brokers' addresses, and ``client_config`` the
+    file with its login.
+    """
 
     stop_timeout_seconds = 5.0
 
@@ -34,7 +37,7 @@ class LocalConsole(ReadyProcess):
         self._client_config = client_config
 
     def start(self, port: int) -> None:
-        """Start the process and return; ``wait_ready`` waits until it listens on ``port``."""
+        """Start the process and return. ``wait_ready`` waits until it listens on ``port``."""
         self.port = port
         ready = self._ready = ReadyPipe()
         command = [sys.executable, "-P", "-m", "broker_lite", "console", "--port", str(port)]
@@ -69,6 +72,6 @@ class LocalConsole(ReadyProcess):
             )
 
     def request_stop(self) -> None:
-        """Send SIGTERM and return. This also abandons a start that is in progress."""
+        """Send SIGTERM and return. A start that is in progress is abandoned too."""
         self.close_ready_pipe()
         super().request_stop()

@@ -6,8 +6,8 @@ after a grace period, SIGKILL to the group and itself. It stores no child's pid,
 cannot be killed by mistake. It removes the parent's temporary folder after the last child has
 ended.
 
-Run as a script, this file is the guard: it imports only the standard library and starts in 25 ms.
-Any thread of the parent may use ``Guard``.
+When this file runs as a script, it is the guard process. It imports only the standard library and
+starts in 25 ms. Any thread of the parent may use ``Guard``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _REMOVAL_SECONDS = 5.0
 class Guard:
     """Starts child processes that end when this process ends.
 
-    ``temporary``: a folder to remove if this process ends without calling ``close``. ``grace_s``:
-    seconds between SIGTERM and SIGKILL for the children. Raises OSError if a process cannot be
-    started.
+    ``temporary`` is a folder to remove if this process ends without calling ``close``. ``grace_s``
+    is the time in seconds between SIGTERM and SIGKILL for the children. Raises OSError if a process
+    cannot be started.
     """
 
     def __init__(self, temporary: Path | None = None, *, grace_s: float = GRACE_SECONDS) -> None:
@@ -72,7 +72,7 @@ class Guard:
             )
 
     def close(self) -> None:
-        """Kill all remaining processes of the group. Idempotent."""
+        """Kill all remaining processes of the group. A second call does nothing."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -100,7 +100,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _others_in_group(group: int) -> bool:
-    """Return whether the guard's process group has other live processes; True without /proc."""
+    """Return whether the guard's process group has other live processes. On a system without /proc,
+    return True."""
     try:
         entries = os.listdir("/proc")
     except OSError:

@@ -54,7 +54,7 @@ class IssuedCertificate(NamedTuple):
 
 
 class CertificateFolder:
-    """The CAs and certificates in ``folder``, which is created with the first file."""
+    """The CAs and certificates in ``folder``. The folder is created with its first file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,11 +68,11 @@ class CertificateFolder:
         *,
         anew: bool = False,
     ) -> Path | None:
-        """Create the certificate ``NAME-CA.pem`` for ``hosts``; without hosts, a client's
-        certificate. Create the CA if it is missing. Return the path of the new certificate.
+        """Create the certificate ``NAME-CA.pem`` for ``hosts``, or a client's certificate without
+        hosts. Create the CA if it is missing. Return the path of the new certificate.
 
-        If a certificate exists that is not old and has all hosts, return None; ``anew`` replaces it
-        nevertheless.
+        Return None if a certificate exists that is not old and has all hosts. ``anew`` replaces
+        such a certificate nevertheless.
         """
         path, hosts = self.path_of(ca, name), tuple(hosts)
         if not anew and not self.lacks(ca, name, hosts, now):
@@ -110,8 +110,8 @@ class CertificateFolder:
         return not path.exists() or _is_due(read_certificate(path), hosts, now)
 
     def due(self, now: datetime.datetime, *, everything: bool = False) -> list[IssuedCertificate]:
-        """Return the certificates that ``renew`` replaces: the old ones, or with ``everything``
-        all, whose CA's key is in the folder."""
+        """Return the certificates that ``renew`` replaces: the old certificates, or all with
+        ``everything``. Certificates whose CA's key is not in the folder are left out."""
         return [
             each
             for each in self.certificates()
@@ -130,8 +130,8 @@ class CertificateFolder:
         return replaced
 
     def certificates(self) -> Iterator[IssuedCertificate]:
-        """Yield every certificate of the folder, CAs first. Raises InvalidConfigError without
-        any."""
+        """Yield every certificate of the folder, CAs first. Raises InvalidConfigError for a folder
+        without certificates."""
         found = [read_certificate(path) for path in sorted(self.folder.glob("*.pem"))]
         if not found:
             raise InvalidConfigError(
@@ -142,7 +142,7 @@ class CertificateFolder:
     def _authority(
         self, name: str, now: datetime.datetime
     ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-        """Return a CA; create it if it is missing."""
+        """Return a CA with its key. Create the CA if it is missing."""
         path = self.folder / f"{name}{_CA_SUFFIX}.pem"
         key_path = path.with_suffix(".key")
         if path.exists():
@@ -233,7 +233,7 @@ def _draft(
 
 
 def _ca_of(certificate: IssuedCertificate) -> tuple[str, str]:
-    """Return the CA and the name that a certificate's file name has."""
+    """Return the CA and the name in the file name of a certificate."""
     name, _, ca = certificate.path.stem.rpartition("-")
     return ca, name
 

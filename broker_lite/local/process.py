@@ -38,8 +38,8 @@ def is_running(pid: int, mark: str) -> bool:
 
 
 def ending_of(child: subprocess.Popen[bytes] | None) -> str:
-    """Return the exit code or signal of a child that has ended, as text; empty for a running child
-    and for None."""
+    """Return the exit code or signal of a child that has ended, as text. Return an empty text for a
+    running child and for None."""
     code = None if child is None else child.poll()
     if code is None:
         return ""
@@ -49,7 +49,7 @@ def ending_of(child: subprocess.Popen[bytes] | None) -> str:
 def end(pid: int, mark: str, grace_seconds: float) -> bool:
     """Send SIGTERM, and SIGKILL after the grace period. Return whether the process was running.
 
-    Raises PermissionError if another user runs it.
+    Raises PermissionError if the process belongs to another user.
     """
     if not is_running(pid, mark):
         return False

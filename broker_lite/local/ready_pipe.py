@@ -52,15 +52,15 @@ class ReadyPipe:
         return received
 
     def close(self) -> None:
-        """Close the pipe. Idempotent."""
+        """Close the pipe. A second call does nothing."""
         if self._read_end >= 0:
             os.close(self._read_end)
             self._read_end = -1
 
 
 def reported_error(line: str, process: str) -> LogbusError | None:
-    """Return the error in a line of a child's log, with the name of the child; None if the line has
-    no error of logbus."""
+    """Return the error in a line of a child's log, with the name of the child in its message.
+    Return None if the line has no error of logbus."""
     for row in TABLE:
         head = f"[LOGBUS_{row.name}] "
         if head in line:

@@ -1,5 +1,6 @@
-"""A child process that reports on a pipe once it serves: the part that local brokers and consoles
-share."""
+"""A child process that reports on a pipe once it serves. Local brokers and consoles share this
+class.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +38,19 @@ class ReadyProcess:
 
     @property
     def has_answered(self) -> bool:
-        """Whether ``wait_ready`` would return at once: the process has reported or ended."""
+        """Whether ``wait_ready`` would return at once, because the process has reported or
+        ended."""
         return self._ready is not None and self._ready.has_report
 
     @property
     def ending(self) -> str:
-        """The exit code or signal of a process that ended by itself, as text; else empty."""
+        """The exit code or signal of a process that ended by itself, as text. Otherwise an empty
+        text."""
         return ending_of(self._process)
 
     def stop(self) -> None:
-        """Stop the process with SIGTERM; kill it after ``stop_timeout_seconds``. Idempotent."""
+        """Stop the process with SIGTERM. Kill it after ``stop_timeout_seconds``. A second call does
+        nothing."""
         self.request_stop()
         self.wait_stopped()
 
@@ -57,8 +61,8 @@ class ReadyProcess:
             self._process.terminate()
 
     def wait_stopped(self, timeout_seconds: float | None = None) -> None:
-        """Wait until the process has ended after ``request_stop``; kill it after the timeout.
-        Default: ``stop_timeout_seconds``."""
+        """Wait until the process has ended after ``request_stop``. Kill it after the timeout, which
+        is ``stop_timeout_seconds`` by default."""
         if self._process is None:
             return
         if timeout_seconds is None:

@@ -35,7 +35,7 @@ SECRET_BYTES = 32
 """Random bytes of the brokers' credential at ZooKeeper."""
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _BROKER_RULE = "RULE:^CN=(broker-[0-9]+)$/$1/"
-"""Maps the name in a broker's certificate to the principal User:broker-N."""
+"""The rule that maps the name in a broker's certificate to the principal User:broker-N."""
 
 
 class ClusterSecurity:
@@ -59,8 +59,11 @@ class ClusterSecurity:
         return (self.folder / "complete").exists()
 
     def make(self, brokers: int, hosts: Iterable[str]) -> None:
-        """Create the files that are missing, and renew old certificates. ``hosts``: host names of
-        the brokers that clients use, in addition to loopback and this machine's name."""
+        """Create the files that are missing, and renew old certificates.
+
+        ``hosts`` are the host names of brokers that clients use, in addition to loopback and this
+        machine's name.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.parent.chmod(0o700)
         if not self.secret.exists():
@@ -76,7 +79,7 @@ class ClusterSecurity:
             self.write_client_configs("", secrets.token_urlsafe(PASSWORD_BYTES))
 
     def close_zookeeper(self, address: str, *, closes_root: bool) -> None:
-        """Restrict the cluster's znodes to its brokers, and store user admin there."""
+        """Restrict the cluster's znodes to its brokers, and store user admin in ZooKeeper."""
         if self.is_complete:
             return
         password = self._admin()["sasl.password"]

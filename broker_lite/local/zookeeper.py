@@ -34,10 +34,11 @@ HOST = "127.0.0.1"
 START_TIMEOUT_SECONDS = 20.0
 """Maximum seconds from the start of the JVM until it serves."""
 STOP_TIMEOUT_SECONDS = 6.0
-"""Seconds after which a stopping JVM is killed. That loses no data, because ZooKeeper syncs its log
-before it answers."""
+"""Seconds after which a stopping JVM is killed. The kill loses no data, because ZooKeeper syncs its
+log before it answers."""
 PORT_ATTEMPTS = 4
-"""Maximum free ports to try, because another process may take a port before the server listens."""
+"""Maximum number of free ports to try, because another process may take a port before the server
+listens."""
 
 _JARS = (
     "zookeeper-[0-9]*.jar",
@@ -59,7 +60,7 @@ _JVM_FLAGS = (
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _POLL_SECONDS = 0.02
 _ANSWER_SECONDS = 0.5
-"""Timeout of a four-letter word in seconds. A starting ZooKeeper may never answer one."""
+"""Timeout of a four-letter word in seconds. A starting ZooKeeper may never answer such a word."""
 
 
 def find_java() -> str:
@@ -102,7 +103,7 @@ def find_jars(folder: str | Path | None = None) -> Path:
 
 
 def free_port(host: str = HOST) -> int:
-    """Return a port that is free now. It is not reserved."""
+    """Return a port that is free now. The port is not reserved."""
     with socket.create_server((host, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
@@ -121,8 +122,9 @@ def four_letters(host: str, port: int, word: str, timeout: float = _ANSWER_SECON
 class EmbeddedZooKeeper:
     """A standalone ZooKeeper server with its data in ``directory``.
 
-    ``port``: 0 picks a free port, which later starts reuse. ``jars``: the folder of ZooKeeper's
-    jars if PySpark is not installed. ``guard``: the guard of the JVM; None: a guard of its own.
+    With ``port`` 0 the server picks a free port, which later starts reuse. ``jars`` is the folder
+    of ZooKeeper's jars if PySpark is not installed. ``guard`` is the guard process of the JVM. With
+    None, the server starts a guard of its own.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class EmbeddedZooKeeper:
     def start(self, *, wait: bool = True, meanwhile: Callable[[], None] | None = None) -> str:
         """Start the server, wait until it serves, and return ``host:port``.
 
-        With ``wait=False`` return at once; the server needs a fixed port, and the caller calls
+        With ``wait=False`` return at once. The server then needs a fixed port, and the caller calls
         ``has_started`` until it returns True. ``start`` calls ``meanwhile`` once while the JVM
         starts. Raises MissingDependencyError, PortInUseError, and CoordinationUnavailableError that
         names the log if the JVM ends or does not serve within 20 s.
@@ -220,7 +222,7 @@ class EmbeddedZooKeeper:
         )
 
     def stop(self) -> None:
-        """Stop the server. Its data are not removed. Idempotent."""
+        """Stop the server. Its data are not removed. A second call does nothing."""
         if self.is_starting:
             self.kill()  # A JVM that is still starting would take seconds to end by itself.
         if self._process is not None:
@@ -277,7 +279,7 @@ class EmbeddedZooKeeper:
 
     @property
     def log(self) -> Path:
-        """The file of the JVM's output: warnings and errors."""
+        """The file of the JVM's output, which has warnings and errors."""
         return self.directory / "zookeeper.log"
 
     def _serves(self) -> bool:

@@ -1,9 +1,9 @@
 """``MirrorCheckpoint``: the state that a mirror stores on the target for itself and its successor.
 
 Runs of the offset map go to the mirror's topic. Positions and settings go to the group of the same
-name, in the claim's generation (``positions`` defines the format). The records are always written
-before their state. ``translated`` reads the stored state of any mirror. Blocking; the mirror's
-thread.
+name, in the claim's generation (``positions`` defines the format). The mirror always writes records
+before their state. ``translated`` reads the stored state of any mirror. The calls block. Only the
+mirror's thread makes them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class MirrorCheckpoint:
         """Settings that the mirror copied from the source, by topic."""
 
     def open(self, name: str) -> None:
-        """Read the stored state under ``name``, and take over the previous mirror's producer id.
-        Create the topic for the state if it is missing."""
+        """Read the state that is stored under ``name``, and take over the previous mirror's
+        producer id. Create the topic for the state if it is missing."""
         self._name = name
         self._entries = self._read_log()
         self._begin_producer()
@@ -81,7 +81,7 @@ class MirrorCheckpoint:
         return self._target.admin.committed(self._name, tps)
 
     def entries(self, tp: TopicPartition) -> Sequence[positions.CopiedEntry]:
-        """Return the runs of a partition that earlier mirrors stored."""
+        """Return the entries of a partition that earlier mirrors stored."""
         return self._entries.get(tp, ())
 
     def save(self, copies: Iterable[Copy]) -> dict[TopicPartition, LogbusError | None]:
@@ -136,7 +136,8 @@ def translated(
 ) -> dict[str, dict[str, int]]:
     """Translate offsets of the source to offsets of the copy, from the stored state of any mirror.
 
-    Raises InvalidConfigError for an offset or a partition that is not copied.
+    ``asked`` has the offsets by topic and partition number. Raises InvalidConfigError for an offset
+    or a partition that is not copied.
     """
     name = positions.name_for(source.describe().cluster_id)
     admin = target.admin
@@ -159,7 +160,7 @@ def translated(
 
 
 def _read_log(admin: Admin, servers: str, name: str, topic_id: str) -> Entries:
-    """Read a mirror's topic; return its entries by partition."""
+    """Read a mirror's topic, and return its entries by partition."""
     tp = TopicPartition(name, 0)
     end = admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
     found: Entries = {}

@@ -51,7 +51,7 @@ SESSION_MS = 6_000
 BEATS_PER_SESSION = 6
 """Number of heartbeats in one session time-out."""
 MARGIN_PART = 4
-"""The lease ends this part of a session time-out, a quarter, before the session ends."""
+"""Part of a session timeout, a quarter, by which the lease ends before the session."""
 JOIN_MS = 10_000
 """Time limit (ms) of the requests with which a mirror joins its group."""
 CHECK_S = 0.2
@@ -63,7 +63,7 @@ PROTOCOL = "mirror"
 SUBSCRIBED = JoinProtocol(PROTOCOL, encode_subscription(()))
 """A subscription to no topic. Brokers refuse a group member without readable metadata."""
 OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
-"""Errors of a commit that mean that the claim is over, after a rebalance or a change of
+"""Errors of a commit after which the claim is over, because of a rebalance or a change of
 coordinator. The mirror then takes its claim again."""
 
 
@@ -74,7 +74,8 @@ def _lost(why: LogbusError) -> LogbusError:
 
 
 class MirrorClaim:
-    """The claim of one mirror: ``take`` it, ``check`` it before each write, then ``release`` it.
+    """The claim of one mirror. ``acquire`` takes the claim, ``check`` verifies it before each
+    write, and ``release`` gives it up.
 
     ``member`` is the identity under which the mirror commits positions.
     """
@@ -97,7 +98,8 @@ class MirrorClaim:
         self._thread: Thread | None = None
 
     def acquire(self, group: str, stop: Event) -> bool:
-        """Take the claim. Wait up to two session time-outs for a former mirror's member to expire.
+        """Take the claim, and return True. Wait up to two session timeouts for a former mirror's
+        member to expire.
 
         Returns False if ``stop`` was set first. Raises NonEmptyGroupError if another mirror runs.
         """
@@ -140,8 +142,8 @@ class MirrorClaim:
     def commit(
         self, rows: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Commit positions in this claim's generation; return an error or None for each. Raises the
-        errors of ``check`` if the claim is over."""
+        """Commit positions in this claim's generation. Return an error or None for each position.
+        Raises the errors of ``check`` if the claim is over."""
         done: dict[TopicPartition, LogbusError | None] = self._pool.run(
             group_requests.commit_offsets(
                 self._cluster, self._group, rows, monotonic_ms() + COMMIT_MS, self.member

@@ -30,7 +30,8 @@ class Copy:
     this offset yet."""
     unsaved: list[Run] = field(default_factory=list)
     refused_since_ms: float = 0.0
-    """Monotonic time (ms) since which the source refuses the next fetch; 0 if it does not."""
+    """Monotonic time (ms) since which the source refuses the next fetch. 0 while the source
+    answers."""
     is_dirty: bool = True
     is_cut: bool = False
     """Whether the stored state has runs of records that the source has lost since."""
@@ -47,16 +48,16 @@ class Copy:
         self.position = FetchPosition(self.tp, self.source_id, policy=KAFKA_LOG)
 
     def lost(self, source_end: int, epoch: int) -> None:
-        """Fetch again from ``source_end``, because the source lost the records from there on.
-        ``epoch`` is the leader epoch of the record before ``source_end`` (-1: unknown)."""
+        """Fetch again from ``source_end``, because the source lost the records from that offset on.
+        ``epoch`` is the leader epoch of the record before ``source_end`` (-1 if unknown)."""
         self.known.cut_source(source_end)
         self.unsaved = [run for run in self.unsaved if run.source < source_end]
         self.is_dirty = self.is_cut = True
         self.position.seek(source_end, epoch)
 
     def record_write(self, piece: RewrittenBatch, offset: int) -> int:
-        """Record that a batch was written at ``offset`` of the target. Return how many records of
-        other producers are between it and the mirror's last copy."""
+        """Record that a batch was written at ``offset`` of the target. Return the number of records
+        of other producers between the batch and the mirror's last copy."""
         foreign = offset - self.known.target_next if self.known.runs else 0
         foreign = max(0, foreign)
         self.foreign += foreign

@@ -2,8 +2,8 @@
 
 It copies groups of every type. A group that has only such offsets has no type on the target
 (``metadata/group_kind.py``). ``GroupSync`` writes an offset only if the target's group has no
-members and no progress of its own; ``planning.plan_group`` decides. The calls block. Only the
-mirror's thread makes them.
+members and no progress of its own. ``planning.plan_group`` makes this decision. The calls block.
+Only the mirror's thread makes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GroupCommits = dict[str, dict[TopicPartition, CommittedOffset]]
 
 
 class GroupSync:
-    """The copy of the offsets of all groups whose whole name matches ``pattern``. ``rows`` has the
+    """Copies the offsets of all groups whose whole name matches ``pattern``. ``rows`` has the
     results of the last ``write``."""
 
     def __init__(
@@ -42,8 +42,8 @@ class GroupSync:
     def write(
         self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: GroupCommits
     ) -> None:
-        """Translate the offsets of ``read`` and write those that ``planning`` allows. Their
-        metadata has the name ``mirror``."""
+        """Translate the offsets that ``read`` returned, and write those that ``planning`` allows.
+        Their metadata contains ``mirror``, the name of the mirror."""
         source_ids = {copy.tp.topic: copy.source_id for copy in copies.values()}
         target_ids = {copy.tp.topic: copy.target_id for copy in copies.values()}
         maps = {tp: copy.known for tp, copy in copies.items()}

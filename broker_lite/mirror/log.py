@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class MirrorLog:
-    """Passes each line to the function ``write``, on the mirror's thread."""
+    """A log that passes each line to the function ``write``, on the mirror's thread."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.write = write

@@ -50,13 +50,13 @@ REFUSED_MS = 10_000
 """Milliseconds for which fetches of a partition may fail before the mirror logs the error. An
 election takes less."""
 PROVEN_MS = 60_000
-"""Milliseconds without an error after which the retry backoff begins again."""
+"""Milliseconds without an error after which the retry backoff begins again at its first value."""
 
 Fetched = dict[TopicPartition, FetchedPartition | LogbusError]
 
 
 class Mirror:
-    """A mirror from one cluster to another: ``run`` it, then ``close`` it.
+    """A mirror from one cluster to another. Call ``run``, and ``close`` at the end.
 
     ``topics`` and ``groups`` are regular expressions of whole names. The mirror passes each line of
     its log to ``tell``. Without ``source_security`` and ``target_security``, it uses the settings
@@ -94,10 +94,10 @@ class Mirror:
         self.has_begun = False
         """Whether this mirror has reached both clusters and taken its claim at least once."""
         self.hindrance: LogbusError | None = None
-        """The error that the mirror was retrying when it was stopped, or None."""
+        """The error that the mirror retried when it was stopped, or None."""
         self._is_once = False
         self._counted: dict[TopicPartition, int] = {}
-        """Number of records that this mirror copied of each partition before it last reopened."""
+        """By partition, the number of records that this mirror copied before it last reopened."""
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     @property
@@ -116,7 +116,8 @@ class Mirror:
         """Translate offsets of the source to offsets of the copy, from the stored state of any
         mirror.
 
-        Raises InvalidConfigError for an offset or a partition that is not copied.
+        ``asked`` has the offsets by topic and partition number. Raises InvalidConfigError for an
+        offset or a partition that is not copied.
         """
         return checkpoint.translated(self.source, self.target, asked)
 
@@ -457,7 +458,8 @@ class Mirror:
         on_sync()
 
     def _left(self, goal: Mapping[TopicPartition, int]) -> int:
-        """Return the number of source offsets that are left to copy before ``goal``."""
+        """Return the number of source offsets that the mirror has not copied yet, up to the offsets
+        in ``goal``."""
         return sum(
             max(goal.get(tp, 0) - copy.known.source_next, 0) for tp, copy in self.copies.items()
         )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """A run of copied records: the record at offset ``source`` is at ``target``, the next record at
+    """A run of copied records. The record at offset ``source`` is at ``target``, the next record at
     ``target + 1``, and so on."""
 
     source: int
@@ -23,8 +23,8 @@ class Run(NamedTuple):
 class OffsetMap:
     """The runs of one partition, and the end of the copied range.
 
-    ``source_next``: all records before it are copied. ``target_next``: the offset after the last
-    copied record. Both are -1 for an empty map.
+    All source records before ``source_next`` are copied. ``target_next`` is the offset after the
+    last copied record. Both are -1 for an empty map.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class OffsetMap:
         self.source_next = max(self.source_next, source_next)
 
     def translate(self, source: int) -> int | None:
-        """Return the target offset for a reader whose next source offset is ``source``; None if
-        the records before ``source`` are not all copied.
+        """Return the target offset for a reader whose next source offset is ``source``. Return None
+        if the records before ``source`` are not all copied.
 
         An offset without a record maps to the next copied record.
         """
@@ -68,7 +68,8 @@ class OffsetMap:
 
     def cut_source(self, source_end: int) -> None:
         """Drop the runs from ``source_end`` on, because the source has other records there now. The
-        copies stay on the target; the new records are appended after them."""
+        copies of the former records stay on the target. Copies of the new records are appended
+        after them."""
         while self.runs and self.runs[-1].source >= source_end:
             self.runs.pop()
         self.source_next = min(self.source_next, source_end)

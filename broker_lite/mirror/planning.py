@@ -34,13 +34,13 @@ OWN = (
 """Settings that a mirror never copies. Durability is the target's choice, and copied records keep
 their timestamps."""
 NAMED_MAX = 20
-"""Maximum number of topics that the error for a pattern without a match lists."""
+"""Maximum number of topics in the error for a pattern that matches no topic."""
 _MARK = "mirrored from "
-"""The begin of the metadata of an offset that a mirror wrote."""
+"""The beginning of the metadata of an offset that a mirror wrote."""
 
 
 def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
-    """Return the source's topics that fully match the pattern, without internal topics."""
+    """Return the source's topics whose whole name matches the pattern, without internal topics."""
     return sorted(
         name
         for name, topic in view.topics.items()
@@ -60,8 +60,8 @@ def absent(pattern: str, names: Sequence[str]) -> list[str]:
 
 
 def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
-    """Return the text of the error for a pattern that matches no topic. ``names`` are the topics
-    that exist."""
+    """Return the error's text for a pattern that matches no topic. ``names`` are the existing
+    topics."""
     there = ", ".join(names[:NAMED_MAX]) or "none"
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     hint = "; it is a pattern: a|b for two topics" if "," in pattern else ""
@@ -144,7 +144,7 @@ def describe_changes(changes: Mapping[str, str | None]) -> str:
 
 
 def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigError | None:
-    """Return an error if the target's topic has LogAppendTime, else None.
+    """Return an error if the target's topic has LogAppendTime. Otherwise return None.
 
     A copy must keep the source's timestamps, because after a kill they identify the records that
     are already copied.
@@ -175,7 +175,7 @@ class GroupRow(NamedTuple):
 
 
 def mark(name: str, source_offset: int) -> str:
-    """Return the metadata of an offset that a mirror writes."""
+    """Return the metadata for an offset that a mirror writes."""
     return f"{_MARK}{name.removeprefix(MIRROR_PREFIX)} offset {source_offset}"
 
 

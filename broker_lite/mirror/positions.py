@@ -1,11 +1,12 @@
-"""The stored state from which a copy resumes: positions in the mirror's group, runs in its topic,
-and the target's log. Pure.
+"""The stored state from which a copy resumes: positions in the mirror's group, and runs in its
+topic. The module does no I/O.
 
 A partition's offset in the group ``logbus-mirror-SOURCE`` on the target is the target's next
-offset; the commit's metadata hold the source's offset. Positions are committed after the records. A
-killed mirror thus leaves records beyond its positions: ``reconcile`` recognises copies by content,
+offset. The commit's metadata hold the source's offset. Positions are committed after the records. A
+killed mirror thus leaves records beyond its positions. ``reconcile`` recognises copies by content,
 and the copy resumes after the last one. Runs (``offset_map``) are records of the topic of the same
-name, written before the positions."""
+name, written before the positions.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +32,10 @@ def name_for(cluster_id: str) -> str:
 
 class Position(NamedTuple):
     """A stored position of one partition: the source's topic id, the next offsets at the source and
-    at the target, and the last run. ``epoch`` is the leader epoch of the source's record before
-    ``source_next`` (-1: unknown)."""
+    at the target, and the last run.
+
+    ``epoch`` is the leader epoch of the source's record before ``source_next`` (-1 if unknown).
+    """
 
     source_id: str
     source_next: int
@@ -57,7 +60,7 @@ def commit_of(
     settings: Mapping[str, str] | None = None,
 ) -> CommittedOffset:
     """Return the position as a committed offset of the mirror's group. ``settings`` are the topic's
-    settings from the source, which only the commit of partition 0 has."""
+    settings from the source. Only the commit of partition 0 has them."""
     text = json.dumps(
         {
             "version": VERSION,
@@ -73,7 +76,7 @@ def commit_of(
 
 
 def read_commit(commit: CommittedOffset) -> Position | None:
-    """Return the position in a commit; None if no mirror made the commit, for example after
+    """Return the position in a commit. Return None if no mirror made the commit, for example after
     ``logbus groups seek``."""
     try:
         said = json.loads(commit.metadata)
@@ -90,7 +93,7 @@ def read_commit(commit: CommittedOffset) -> Position | None:
 
 
 def read_signature(commit: CommittedOffset) -> Signature | None:
-    """Return the signature in a commit; None if no mirror made the commit."""
+    """Return the signature in a commit. Return None if no mirror made the commit."""
     try:
         return Signature(*map(int, json.loads(commit.metadata)["signature"]))
     except (ValueError, TypeError, KeyError):
@@ -138,7 +141,7 @@ def write_entry(entry: CopiedEntry) -> bytes:
 
 
 def read_entry(value: bytes | None) -> CopiedEntry | None:
-    """Decode the value of a record; None if no mirror wrote the value."""
+    """Decode the value of a record. Return None if no mirror wrote the value."""
     try:
         said: dict[str, Any] = json.loads(value or b"")
         return CopiedEntry(
@@ -178,7 +181,7 @@ def restored(
 def is_of_another(
     entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> bool:
-    """Return whether the copy has only records of a deleted source topic of the same name."""
+    """Return whether the copy has only records of a deleted source topic with the same name."""
     origins = {entry.source_id for entry in entries if entry.target_id == target_id}
     if committed is not None:
         origins.add(committed.source_id)
@@ -186,8 +189,8 @@ def is_of_another(
 
 
 def epoch_before(source_next: int, committed: Position | None, source_id: str) -> int:
-    """Return the leader epoch of the source's record before ``source_next``, if it is stored; else
-    -1."""
+    """Return the leader epoch of the source's record before ``source_next``. Return -1 if it is not
+    stored."""
     if committed is None or committed.source_id != source_id:
         return NO_EPOCH
     return committed.epoch if committed.source_next == source_next else NO_EPOCH
@@ -195,7 +198,7 @@ def epoch_before(source_next: int, committed: Position | None, source_id: str) -
 
 class Reconciliation(NamedTuple):
     """The numbers of copied and of foreign records that the target has beyond the stored position,
-    and the runs of the copied ones."""
+    with the runs of the copied records."""
 
     copied: int
     foreign: int
@@ -210,8 +213,8 @@ def reconcile(
 ) -> Reconciliation:
     """Find the copies at the target beyond the stored position, and add them to ``known``.
 
-    Records at the target that match the source's next ones in order are copies. Other records are
-    foreign and skipped.
+    Records at the target that match the source's next records in order are copies. Other records
+    are foreign and skipped.
     """
     copied = foreign = 0
     runs = len(known.runs)
@@ -228,7 +231,7 @@ def reconcile(
 
 
 def last_run(known: OffsetMap) -> Run | None:
-    """Return the last run of a map, which ``commit_of`` stores; None if the map is empty."""
+    """Return the last run of a map, which ``commit_of`` stores. Return None for an empty map."""
     return known.runs[-1] if known.runs else None
 
 

@@ -1,8 +1,8 @@
 """``Resumer``: finds where a copy resumes, at a start or after the source lost records.
 
-It uses the stored state, and the records that the target has beyond it. A killed mirror wrote them
-without storing its position; ``positions.reconcile`` recognises them. The calls read both clusters,
-write nothing and block. Only the mirror's thread makes them.
+It uses the stored state, and the records that the target has beyond it. A killed mirror wrote such
+records without storing its position, and ``positions.reconcile`` recognises them. The calls read
+both clusters, write nothing and block. Only the mirror's thread makes them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH, Of
 
 
 class Resumer:
-    """Finds where one mirror's copies continue after a restart.
+    """Finds the offsets at which one mirror's copies continue after a restart.
 
-    Logs records that are lost, and records that the mirror did not write."""
+    It logs records that are lost, and records that the mirror did not write.
+    """
 
     def __init__(self, source: MirrorSource, target: MirrorTarget, log: MirrorLog) -> None:
         self._source = source
@@ -93,8 +94,8 @@ class Resumer:
         self.begin_at(copy, first)
 
     def begin_at(self, copy: Copy, first: int) -> None:
-        """Resume after the last copied record, or at ``first``, the source's log start, if that is
-        later."""
+        """Resume after the last copied record. If ``first``, the source's log start offset, is
+        later, resume there."""
         known = copy.known
         if first > known.source_next:
             copy.aged_out += first - known.source_next

@@ -1,4 +1,4 @@
-"""Turn a fetched batch into the batch that the mirror sends. If possible, its body is unchanged.
+"""Turn a fetched batch into the batch that the mirror sends, with an unchanged body if possible.
 
 The header gets a new producer id and sequence, and no transaction. Timestamps, headers, keys and
 compression stay. A batch is encoded again, in the same format and codec, if rows are missing
@@ -31,7 +31,8 @@ _CODECS: dict[int, arrow.Compression] = {
 
 
 class RewrittenBatch(NamedTuple):
-    """A batch to send. ``runs`` has its source offsets as pairs (first offset, record count)."""
+    """A batch to send. ``runs`` has the source offsets of its records, as pairs (first offset,
+    record count)."""
 
     buffer: bytearray
     header: BatchHeader
@@ -43,8 +44,8 @@ class RewrittenBatch(NamedTuple):
 
 
 def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch | None:
-    """Return the records of a batch from offset ``start`` on; None if there are none, or if the
-    batch is void. Raises CorruptMessageError for a corrupt batch."""
+    """Return the records of a batch from offset ``start`` on. Return None without such records, or
+    if the batch is void. Raises CorruptMessageError for a corrupt batch."""
     header = batch.header
     is_dense = header.last_offset_delta == header.record_count - 1
     may_keep_body = is_dense and not (batch.is_void or header.is_log_append_time)
@@ -59,7 +60,8 @@ def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch |
 
 
 def _plain(header: BatchHeader) -> BatchHeader:
-    """Return the header of the same rows without producer and transaction."""
+    """Return the header for the same rows, without base offset, leader epoch, producer fields and
+    transaction bit."""
     return header._replace(
         base_offset=0,
         leader_epoch=-1,

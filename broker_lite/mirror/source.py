@@ -104,8 +104,8 @@ class MirrorSource:
             ) from error
 
     def check_versions(self) -> None:
-        """Choose a version of the fetch request that the brokers support; those before Kafka 3.9
-        get an older one. Raises SourceUnreachableError, and UnsupportedVersionError for brokers
+        """Choose a version of the fetch request that the brokers support. Brokers before Kafka 3.9
+        get an older version. Raises SourceUnreachableError, and UnsupportedVersionError for brokers
         that are too old."""
         call = ApiVersionsRequest("logbus-mirror", __version__)
         view = self.describe()
@@ -130,8 +130,8 @@ class MirrorSource:
         return view
 
     def made_of(self, cluster_id: str, view: ClusterView) -> set[str]:
-        """Return the topics of this source that are copies: a running mirror writes them from the
-        cluster ``cluster_id``."""
+        """Return the topics of this source that a running mirror copies from the cluster
+        ``cluster_id``."""
         name = positions.name_for(cluster_id)
         if name not in view.topics or not self._has_members(name):
             return set()
@@ -148,14 +148,16 @@ class MirrorSource:
             return False
 
     def ends(self, tps: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        """Return the last stable offsets (``time`` -1) or the log start offsets (-2)."""
+        """Return the last stable offsets (``time`` -1) or the log start offsets (``time`` -2) of
+        partitions."""
         if not tps:
             return {}
         found = self.admin.list_offsets(dict.fromkeys(tps, time), isolation="read_committed")
         return {tp: row.offset for tp, row in found.items()}
 
     def groups(self, pattern: str) -> dict[str, dict[TopicPartition, CommittedOffset]]:
-        """Return the committed offsets of all groups, of every type, whose whole name matches."""
+        """Return the committed offsets of all groups, of every type, whose whole name matches
+        ``pattern``."""
         found = {}
         for row in self.admin.list_groups(with_types=False):
             if not row.group or not re.fullmatch(pattern, row.group):

@@ -4,7 +4,7 @@ offsets.
 ``MirrorTarget`` is an idempotent producer of encoded batches. It counts the sequences of each
 partition, and has up to ``IN_FLIGHT`` requests in flight to each leader. It sends an unanswered
 batch again with the same sequence. A broker that already has the batch returns its offset. All
-calls block, on one thread.
+calls block, and only one thread makes them.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ class MirrorTarget:
     def write(
         self, pieces: Mapping[TopicPartition, Sequence[RewrittenBatch]], on_written: OnWritten
     ) -> dict[TopicPartition, LogbusError]:
-        """Write all batches (``pieces``), and call ``on_written`` for each, in order within its
+        """Write all batches in ``pieces``, and call ``on_written`` for each, in order within its
         partition.
 
-        Returns the error of each partition that refused a batch; its later batches are not written.
-        Raises the last error after ``PATIENCE_MS`` without an acknowledgement.
+        Returns the error of each partition that refused a batch. Later batches of such a partition
+        are not written. Raises the last error after ``PATIENCE_MS`` without an acknowledgement.
         """
         queues: dict[TopicPartition, Queue] = {w: deque(rows) for w, rows in pieces.items() if rows}
         refused: dict[TopicPartition, LogbusError] = {}

@@ -1,8 +1,8 @@
 """The range assignment of native groups: which stream of which consumer reads a partition.
 
-Every consumer computes the assignment from the same registrations, and gets the same result. It
-divides the ordered partitions of each topic into one range for each ordered stream. If the division
-has a remainder, the first ranges have one partition more. The module does no I/O.
+Every consumer computes the assignment from the same registrations, and gets the same result. The
+assignment divides the ordered partitions of each topic into one range for each ordered stream. If
+the division has a remainder, the first ranges have one partition more. The module does no I/O.
 """
 
 from __future__ import annotations

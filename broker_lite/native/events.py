@@ -1,7 +1,7 @@
 """Events and effects of the state machine of a native group's member.
 
-Each request has a ``tag``, and the event with its answer has the same tag. No answer comes after
-the connection of a request is lost.
+Each request has a ``tag``, and the event with its answer has the same tag. Once a connection is
+lost, its requests get no answer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RequestFailed(NamedTuple):
 
 
 class NativeTick(NamedTuple):
-    """The time ``NativeMachine.wake_ms`` has passed."""
+    """The time ``NativeMachine.wake_ms`` has come."""
 
 
 class StreamCommit(NamedTuple):
@@ -133,9 +133,12 @@ class Beat(NamedTuple):
 
 
 class PartitionStart(NamedTuple):
-    """The start of a claimed partition. ``committed`` is the committed offset, or None.
-    ``is_added`` is true if the partition was created after the group began. ``grant`` is a
-    number that is new each time a reader of this consumer receives a partition."""
+    """The starting point of a claimed partition.
+
+    ``committed`` is the committed offset, or None. ``is_added`` says whether the partition was
+    created after the group began. ``grant`` is a number that is new each time a reader of this
+    consumer receives a partition.
+    """
 
     committed: CommittedOffset | None
     is_added: bool
@@ -166,15 +169,14 @@ class StreamLose(NamedTuple):
 
 
 class CommitAnswer(NamedTuple):
-    """The result of a commit: the errors by partition. Partitions without an error are
-    committed."""
+    """The result of a commit: the error of each partition whose offset was not committed."""
 
     number: int
     errors: Mapping[TopicPartition, LogbusError]
 
 
 class RefuseJoin(NamedTuple):
-    """The consumer cannot join the group, also not on a retry. The member has ended."""
+    """The consumer cannot join the group, and a retry would fail too. The member has ended."""
 
     error: LogbusError
 
@@ -197,4 +199,4 @@ Effect = (
 )
 
 ALL = TopicPartition("", -1)
-"""The key of the error, in a ``CommitAnswer``, of all partitions that are not a key themselves."""
+"""The key, in a ``CommitAnswer``, of the error of all partitions that are not keys themselves."""

@@ -64,21 +64,22 @@ the cost grows with the square of this number."""
 BEATS_PER_TIMEOUT = 6
 """Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""The lease ends this part of a session timeout, a quarter, before the session. This margin covers
-clock drift and the lag of a ZooKeeper follower behind its leader."""
+"""Part of a session timeout, a quarter, by which the lease ends before the session. This margin
+covers clock drift and the lag of a ZooKeeper follower behind its leader."""
 READ_DELAY_MS = 20
 READ_DELAY_MAX_MS = 640
-"""First and longest delay (ms) between a change in ZooKeeper and the read of it."""
+"""First and longest delay (ms) between a change in ZooKeeper and the read of the change."""
 CALM_MS = 1000
 """Milliseconds without a change after which the delay is ``READ_DELAY_MS`` again."""
 REFRESH_MS = 30_000
-"""Milliseconds between two reads of all znodes, also if no watch fired."""
+"""Milliseconds between two reads of all znodes, even if no watch fired."""
 
 DOWN, JOINING, MEMBER, ENDED = "down", "joining", "member", "ended"
 
 
 class NativeMachine:
-    """The machine of one consumer. Its name ``consumer`` is new in the group."""
+    """The state machine of one consumer. No earlier consumer of the group had its name,
+    ``consumer``."""
 
     def __init__(self, group: str, consumer: str, subscription: NativeSubscription) -> None:
         self.phase = DOWN
@@ -277,8 +278,8 @@ class NativeMachine:
         self._requests.write(operations, lambda _: self._join_again())
 
     def _join_again(self) -> None:
-        """Read the group again after a write, which may have lost a race. Each time counts as a
-        try."""
+        """Read the group again after a write, which may have lost a race with another client. Each
+        such read counts as a try."""
         if self._join_tries == 0:
             self._join_tries = 1
             self._join()
@@ -314,9 +315,12 @@ class NativeMachine:
             self._check_kind(self._enter)
 
     def _check_kind(self, then: Callable[[], None]) -> None:
-        """Read the group's kind again after the registration. The group may have been deleted and
-        recreated before the registration, which versions do not show: a new group has version 0. A
-        registered group has a member, so no broker deletes it now."""
+        """Read the group's kind again after the registration.
+
+        The group may have been deleted and recreated before the registration. Znode versions do not
+        show this, because a new group has version 0. A registered group has a member, so no broker
+        deletes it now.
+        """
         path = znodes.group_path(self._group)
         self._requests.get(path, partial(self._kind_read, path, then))
 
@@ -406,8 +410,8 @@ class NativeMachine:
         self.ownership.set_target(mine, owned_by_others)
 
     def _check_rank(self) -> None:
-        """Leave a group that has too many consumers. If several registered at once, the first in
-        ZooKeeper's order stay."""
+        """Leave a group that has too many consumers. If several consumers registered at once, the
+        first in ZooKeeper's order stay."""
         rank = self.view.rank_of(self._consumer)
         if rank >= MEMBERS_MAX:
             me = znodes.consumer_path(self._group, self._consumer)
@@ -451,8 +455,8 @@ class NativeMachine:
         self._join_tries = tries
 
     def _damping_ms(self) -> int:
-        """Return the delay (ms) of the next read. It doubles with each change that follows another
-        within ``CALM_MS``."""
+        """Return the delay (ms) of the next read. The delay doubles with each change that follows
+        another change within ``CALM_MS``."""
         is_calm = self._requests.now_ms - self._last_read_ms >= CALM_MS
         self._recent_changes = 0 if is_calm else self._recent_changes + 1
         return min(READ_DELAY_MS << min(self._recent_changes, 10), READ_DELAY_MAX_MS)

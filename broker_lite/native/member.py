@@ -72,7 +72,7 @@ class Readers(Protocol):
 
 
 class NativeShell:
-    """The shell of one machine.
+    """The driver of one machine on an event loop.
 
     ``make_store`` returns a metadata store that is not started. ``now_ms`` is a monotonic clock.
     The shell calls ``on_joined`` once, when the member has joined the group or was refused.
@@ -110,13 +110,14 @@ class NativeShell:
         return self.machine.lease_until_ms
 
     async def start(self) -> None:
-        """Connect to ZooKeeper. The member then joins the group. Raises
+        """Connect to ZooKeeper and return. The member then joins the group. Raises
         CoordinationUnavailableError."""
         store = self._store = self._make_store()
         await store.start(lambda event: self._handle_store_event(store, event))
 
     async def close(self) -> None:
-        """Leave the group. The end of the session removes the registration and all ownership."""
+        """Leave the group. The end of the ZooKeeper session removes the registration and all
+        ownership."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -247,7 +248,7 @@ class NativeShell:
             self._step(event)
 
     async def _restart(self) -> None:
-        """Close the ZooKeeper session and open a new session; retry until ZooKeeper answers."""
+        """Close the ZooKeeper session and open a new session. Retry until ZooKeeper answers."""
         store, self._store = self._store, None
         if store is not None:
             await store.close()

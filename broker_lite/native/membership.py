@@ -57,7 +57,7 @@ class NativeMembership:
 
     @property
     def member_id(self) -> str:
-        """Return the consumer's name in the group's registry."""
+        """Return the consumer's name in the group's registrations."""
         return self._session.name
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
@@ -120,7 +120,7 @@ class NativeMembership:
     # Methods with which all streams of one consumer are closed together.
 
     def halt(self) -> None:
-        """Stop returning records; the reader's next call raises ClosedError. Any thread may call
+        """Stop returning records. The reader's next call raises ClosedError. Any thread may call
         this."""
         self._is_halting = True
         self._reader.notify()
@@ -145,5 +145,5 @@ class NativeMembership:
 
     @property
     def is_read_here(self) -> bool:
-        """Return whether this thread was the last to ask for records."""
+        """Return whether the calling thread was the last thread that asked for records."""
         return self._thread is threading.current_thread()

@@ -55,8 +55,8 @@ READING, WRITING, READING_OWNER, WAITING = "reading", "writing", "reading owner"
 
 @dataclass(slots=True)
 class OwnedPartition:
-    """An owned partition. ``version`` and ``data`` are the version and value of its offset
-    znode."""
+    """A partition that this consumer owns. ``version`` and ``data`` are the version and the value
+    of its offset znode."""
 
     stream: int
     topic_id: str
@@ -71,13 +71,13 @@ class OwnedPartition:
     writing: bytes | None = None
     """The value with which a commit in flight replaces ``data``."""
     is_sure: bool = True
-    """Whether the consumer surely owns the partition. After a lost connection it must first read
-    the owner znode again."""
+    """Whether the consumer surely owns the partition. After a lost connection the consumer must
+    first read the owner znode again."""
 
 
 @dataclass(slots=True)
 class PartitionClaim:
-    """A partition that is assigned to this consumer, and that it does not own yet."""
+    """A partition that is assigned to this consumer and that another consumer may still own."""
 
     stream: int
     stage: str = READING
@@ -90,7 +90,7 @@ class PartitionClaim:
 
 
 class Queued(NamedTuple):
-    """A commit that waits for its write, with the partitions as they were when it was made."""
+    """A commit that waits for its write, with the owned partitions at the time of the commit."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -98,8 +98,8 @@ class Queued(NamedTuple):
 
 
 class Ownership:
-    """The owned and claimed partitions of a consumer. ``target`` maps each partition of the
-    assignment to its stream and topic."""
+    """The owned and claimed partitions of a consumer. ``target`` maps each assigned partition to
+    its stream and topic."""
 
     def __init__(self, requests: PendingRequests, group: str, consumer: str) -> None:
         self.owned: dict[TopicPartition, OwnedPartition] = {}
@@ -107,7 +107,7 @@ class Ownership:
         self.is_unregistered = False
         """Whether the registration was missing, so that the consumer must join again."""
         self.unready: set[str] = set()
-        """Topics whose znodes in the group were missing."""
+        """Topics whose znodes in the group were found missing."""
         self._requests = requests
         self._group = group
         self._consumer = consumer
@@ -124,7 +124,7 @@ class Ownership:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the consumer owns exactly its assignment."""
+        """Return whether the consumer owns exactly the partitions of its assignment."""
         return self.owned.keys() == self._target.keys() and all(
             owned.state == OWNED and owned.is_sure for owned in self.owned.values()
         )
@@ -136,8 +136,8 @@ class Ownership:
         target: Mapping[TopicPartition, tuple[int, WatchedTopic]],
         owned_by_others: Container[TopicPartition] = (),
     ) -> None:
-        """Set the partitions to own. ``owned_by_others`` has those that other consumers probably
-        still own."""
+        """Set the partitions to own. ``owned_by_others`` has the partitions that other consumers
+        probably still own."""
         self._target = dict(target)
         self._owned_by_others = owned_by_others
         for tp in [*self.owned, *self.claims, *self._target]:
@@ -290,7 +290,8 @@ class Ownership:
         claim.tries = max(1, claim.tries)
 
     def owner_changed(self, path: str) -> None:
-        """Handle the watch of an owner znode: retry its claim as soon as the backoff allows."""
+        """Handle the fired watch of an owner znode: retry the claim of its partition as soon as the
+        backoff allows."""
         tp = self._owner_paths.pop(path, None)
         claim = None if tp is None else self.claims.get(tp)
         if claim is not None:
@@ -307,7 +308,7 @@ class Ownership:
         self._requests.out.append(StreamRevoke(owned.stream, tp))
 
     def settled(self, tp: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
-        """Release a revoked partition, because its reader has stopped; commit ``final``, the
+        """Release a revoked partition, because its reader has stopped. Commit ``final``, the
         reader's last position, unless it is None.
 
         ``grant`` is the number that the reader received with the partition. If the partition has
@@ -377,7 +378,7 @@ class Ownership:
         self._fail_commits()
 
     def resume(self) -> None:
-        """Find out which writes succeeded, after a reconnect in the same session."""
+        """Read which writes in flight succeeded, after a reconnect in the same session."""
         for tp in sorted(self._uncertain):
             # Undo claims with an unknown outcome before any new claim, so that a new claim finds
             # only its own znode.
@@ -457,7 +458,7 @@ class Ownership:
             self._requests.out.append(CommitAnswer(number, known))
 
     def _write_commits(self) -> None:
-        """Write the waiting commits together, and only the last offset of each partition."""
+        """Write all waiting commits together. Of each partition, write only the last offset."""
         if self._writing or any(not owned.is_sure for owned in self.owned.values()):
             return
         rows: dict[TopicPartition, CommittedOffset] = {}

@@ -28,15 +28,18 @@ class _PendingRequest(NamedTuple):
 
 
 class PendingRequests:
-    """Requests in flight. ``now_ms`` is the time of the current step, and ``out`` has its effects.
-    ``session_id`` is the ZooKeeper session of the connection."""
+    """The requests in flight of one machine.
+
+    ``now_ms`` is the time of the current step, and ``out`` has the effects of the step.
+    ``session_id`` is the ZooKeeper session of the connection.
+    """
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.out: list[Effect] = []
         self.session_id = 0
         self.sent_ms = 0
-        """The time (ms) at which the request was sent whose answer is being handled."""
+        """The time (ms) at which the machine sent the request whose answer it handles now."""
         self._tag = 0
         self._pending: dict[int, _PendingRequest] = {}
 
@@ -62,7 +65,7 @@ class PendingRequests:
         return self._tag
 
     def answered(self, tag: int, value: Any) -> None:
-        """Call the callback of a request, unless ``forget`` has dropped it."""
+        """Call the callback of the request ``tag``, unless ``forget`` has dropped the callback."""
         request = self._pending.pop(tag, None)
         if request is not None:
             self.sent_ms = request.sent_ms

@@ -1,7 +1,7 @@
 """The session of one consumer in a native group: its member (``NativeShell``) on an event loop.
 
-The asyncio consumer has the session on its own loop. The streams of a blocking consumer share a
-session on a thread of its own.
+The asyncio consumer runs the session on its own loop. The streams of a blocking consumer share a
+session that has a thread of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Errors = dict[TopicPartition, LogbusError]
 
 
 def consumer_name(client_id: str, host: str) -> str:
-    """Return a unique consumer name for the registry.
+    """Return a unique name for a consumer in the group's registrations.
 
     Leave out characters that a znode path cannot contain. These include characters beyond U+FFFF,
     which Java encodes as surrogate pairs.
@@ -49,7 +49,7 @@ def consumer_name(client_id: str, host: str) -> str:
 def stamped(
     rows: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return the rows. A row without a commit time gets the current time."""
+    """Return the rows with a commit time. A row without a commit time gets the current time."""
     now_ms = int(time.time() * 1000)
     return {
         tp: row._replace(commit_ms=now_ms) if row.commit_ms == NO_TIMESTAMP else row
@@ -58,7 +58,7 @@ def stamped(
 
 
 class SessionDispatcher:
-    """Puts the member's changes into its readers' queues. Runs on the member's loop."""
+    """Passes the member's changes to the queues of its readers. Runs on the member's loop."""
 
     def __init__(self, readers: Sequence[ReaderCore]) -> None:
         self._readers = readers
@@ -116,7 +116,7 @@ class GroupSession:
         self._is_closed = False
 
     def add(self, reader: ReaderCore) -> None:
-        """Add a reader before the session joins, in the order of stream numbers."""
+        """Add a reader. Call this before the session joins, in the order of stream numbers."""
         self._readers.append(reader)
 
     def enter(self) -> Awaitable[None] | None:

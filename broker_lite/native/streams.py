@@ -76,9 +76,9 @@ class MessageStreams:
     def close(self) -> None:
         """Commit processed records, if the streams commit automatically, and leave the group.
 
-        Wait one second for threads that are processing a record. The next owner of a slower
-        thread's partitions receives its uncommitted records again. For a stream that the calling
-        thread reads, every record counts as processed unless an exception is being handled.
+        Wait one second for threads that are processing a record. If a thread takes longer, the next
+        owner of its partitions receives its uncommitted records again. For a stream that the
+        calling thread reads, every record counts as processed unless an exception is being handled.
         """
         self._close(is_done=sys.exc_info()[0] is None)
 
@@ -123,7 +123,7 @@ def open_streams(
     config: ConsumerConfig,
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> MessageStreams:
-    """Join a native group as one consumer with ``streams`` streams."""
+    """Join a native group as one consumer with ``streams`` streams. Return the streams."""
     subscription = subscribe(
         topics,
         pattern,
@@ -173,7 +173,8 @@ def joining_on_loop(
     session_timeout_ms: int,
     config: ConsumerConfig,
 ) -> Joining:
-    """Return the membership of a consumer with one stream on the running event loop."""
+    """Return a function that makes the membership of a consumer with one stream on the running
+    event loop."""
     subscription = subscribe(
         topics,
         pattern,
@@ -231,7 +232,7 @@ def zookeeper_address(
     admin: Admin, given: str | None, environment: Mapping[str, str] | None = None
 ) -> str:
     """Return ZooKeeper's address: ``given``, else LOGBUS_ZOOKEEPER, else the address that a broker
-    reports. Raises NoClusterError if there is none."""
+    reports. Raises NoClusterError without an address."""
     env = os.environ if environment is None else environment
     address = given or env.get(ENV_ZOOKEEPER) or _as_brokers_have_it(admin)
     if not address:

@@ -25,8 +25,8 @@ from broker_lite.native.pending_requests import PendingRequests
 class WatchedTopic(NamedTuple):
     """A topic that the consumer reads.
 
-    ``first_count`` is the number of partitions that the topic had when the group began; 0 for a
-    topic that was created later. The group reads later partitions from their beginning.
+    ``first_count`` is the number of partitions that the topic had when the group began. It is 0 for
+    a topic that was created later. The group reads later partitions from their beginning.
     """
 
     topic_id: str
@@ -37,8 +37,8 @@ class WatchedTopic(NamedTuple):
 class View:
     """The members and topics of a group, as read from ZooKeeper.
 
-    ``on_read`` is called when a call of ``read`` has read all changed znodes. The consumer then
-    computes its assignment.
+    The view calls ``on_read`` once a call of ``read`` has read all changed znodes. The consumer
+    then computes its assignment.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class View:
         return assign(members, counts)
 
     def rank_of(self, name: str) -> int:
-        """Return the number of members that registered before this one."""
+        """Return the number of members that registered before the member ``name``."""
         return sum(
             since < self._registered_zxids[name] for since in self._registered_zxids.values()
         )
@@ -104,7 +104,7 @@ class View:
             self._stale_topics.add(self._paths[path])
 
     def mark_topic(self, topic: str) -> None:
-        """Prepare a topic again, because its registry znodes are missing."""
+        """Mark a topic to be prepared again, because its znodes in the group are missing."""
         self.topics.pop(topic, None)
         self._stale_topics.add(topic)
 
@@ -208,7 +208,7 @@ class View:
         """Record a topic for the group, unless it is recorded already.
 
         If the topic was created after some member had registered, it counts as a later topic for
-        all members. This holds also if that member has not read the topics yet.
+        all members. This holds even if that member has not read the topics yet.
         """
         began = (
             self._registered_zxids[name] for name, row in self.members.items() if covers(row, topic)

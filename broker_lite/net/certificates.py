@@ -20,7 +20,7 @@ def subject_of(der: bytes) -> tuple[str, int]:
 
 
 def check_certificate(path: str, setting: str, host: str, now_ms: int) -> int:
-    """Check the dates and hosts of the first certificate in a PEM file, and return the end of its
+    """Check the dates and hosts of the first certificate in a PEM file. Return the end of its
     validity (wall-clock ms).
 
     With an empty ``host``, the hosts are not checked. Raises InvalidConfigError, which names the
@@ -52,8 +52,11 @@ def check_certificate(path: str, setting: str, host: str, now_ms: int) -> int:
 
 
 class ClientTrust:
-    """The CAs (DER) and revocation lists of a listener, to check client certificates of open
-    sessions. In handshakes, OpenSSL checks certificates against the same files."""
+    """The CAs (DER) and revocation lists of a listener.
+
+    They check the client certificates of open sessions. In handshakes, OpenSSL checks certificates
+    against the same files.
+    """
 
     def __init__(
         self, cas: Iterable[bytes], revocations: Sequence[x509.CertificateRevocationList]
@@ -62,9 +65,10 @@ class ClientTrust:
         self._revocations = revocations
 
     def refusal(self, der: bytes, *, checks_ca: bool) -> str:
-        """Return why a certificate (DER) is no longer accepted; empty if it is accepted.
+        """Return the reason why a certificate (DER) is no longer accepted. Return an empty text if
+        it is accepted.
 
-        ``checks_ca``: also refuse a certificate that none of the CAs has signed directly.
+        With ``checks_ca``, also refuse a certificate that none of the CAs has signed directly.
         """
         certificate = x509.load_der_x509_certificate(der)
         number = certificate.serial_number
@@ -93,7 +97,7 @@ _END_OF_LIST = b"-----END X509 CRL-----"
 def read_revocations(
     path: str, setting: str, now_ms: int
 ) -> tuple[x509.CertificateRevocationList, ...]:
-    """Return the certificate revocation lists of a PEM file; none for an empty path.
+    """Return the certificate revocation lists of a PEM file. Return none for an empty path.
 
     Raises InvalidConfigError, which names the file. An expired list raises it too, because OpenSSL
     would refuse every client.

@@ -1,6 +1,6 @@
 """Build TLS contexts from settings, and explain failed handshakes.
 
-The import of this module loads ``ssl``. Each process builds its own contexts from PEM files; a
+The import of this module loads ``ssl``. Each process builds its own contexts from PEM files. A
 context is never pickled.
 """
 
@@ -34,7 +34,7 @@ def client_context(security: ClientSecurity) -> ssl.SSLContext:
 
 
 def _version(path: str) -> tuple[int, int]:
-    """Return a value that differs after a change of the file; zeros if there is no file."""
+    """Return a value that differs after a change of the file. For a missing file, return zeros."""
     try:
         status = os.stat(path)
     except OSError:
@@ -152,7 +152,8 @@ def load_certificate(
 def tls_failure(
     endpoint: Endpoint, security: ClientSecurity, error: OSError, is_opening: bool
 ) -> LogbusError | None:
-    """Return the error for a failed TLS connection; None if TLS is not the cause."""
+    """Return the error for a failed TLS connection. Return None if TLS is not the cause of
+    ``error``."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(f"{endpoint}: {_refused(endpoint, security, error)}")
     reason = getattr(error, "reason", None) or ""
@@ -252,7 +253,7 @@ def try_handshake(tls: TlsSettings, *, is_mutual: bool = False) -> None:
     """Check a listener's certificate and key by a TLS handshake in memory. Raises
     InvalidConfigError.
 
-    ``is_mutual``: both ends present the certificate and check it with the listener's CAs, as
+    With ``is_mutual``, both ends present the certificate and check it with the listener's CAs, as
     brokers do with each other.
     """
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -291,7 +292,7 @@ def try_handshake(tls: TlsSettings, *, is_mutual: bool = False) -> None:
 
 
 def handshake_refusal(error: OSError) -> str:
-    """Return why a broker's handshake with a client failed, for the broker's log."""
+    """Return the reason why a broker's handshake with a client failed, for the broker's log."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is refused: {error.verify_message}"
     reason = getattr(error, "reason", None) or ""

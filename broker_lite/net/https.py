@@ -16,11 +16,11 @@ TIMEOUT_S = 5.0
 def fetch_https(
     url: str, bytes_max: int, *, form: str | None = None, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return the body of a GET request's answer, or of a POST of ``form``.
+    """Return the body of the answer to a GET request, or to a POST request with ``form``.
 
     The body has at most ``bytes_max`` bytes. The function blocks and trusts the operating system's
     CAs, or those of the variable SSL_CERT_FILE. Raises NetworkError for any other status than 200
-    and for every failure; its message names the URL, never the form or the body.
+    and for every failure. Its message names the URL, never the form or the body.
     """
     parts = urlsplit(url)
     deadline = time.monotonic() + TIMEOUT_S

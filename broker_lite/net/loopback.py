@@ -1,4 +1,4 @@
-"""Which hosts only this machine reaches."""
+"""Recognise loopback hosts, which only this machine can reach."""
 
 from __future__ import annotations
 

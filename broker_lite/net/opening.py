@@ -11,7 +11,8 @@ from broker_lite.net.transport import PlainTransport, Transport
 
 
 def client_transport(sock: socket.socket, host: str, security: ClientSecurity) -> Transport:
-    """Return the transport over a connected socket. Call ``handshake`` while ``is_handshaking``.
+    """Return the transport over a connected socket. Call its ``handshake`` while
+    ``is_handshaking``.
 
     Raises InvalidConfigError for unusable TLS files.
     """
@@ -49,8 +50,8 @@ def connection_failure(
 ) -> LogbusError:
     """Return the error for a failed socket.
 
-    ``is_opening``: whether the connection was still opening. ``is_answered``: whether the broker
-    had sent an answer. Both help to find the cause.
+    ``is_opening`` says whether the connection was still being opened. ``is_answered`` says whether
+    the broker had sent an answer. Both help to find the cause.
     """
     if security.is_tls:
         from broker_lite.net.contexts import tls_failure

@@ -29,7 +29,7 @@ from broker_lite.net.transport import Buffer, has_one_address
 SEND_BYTES = 64 << 10
 """Maximum bytes of one send, four TLS records."""
 RECEIVE_BYTES = 48 << 10
-"""Maximum encrypted bytes of one receive; OpenSSL allocates a third more for them."""
+"""Maximum encrypted bytes of one receive. OpenSSL allocates a third more for them."""
 READ_TURN_BYTES = 256 << 10
 """Maximum bytes of one ``read_into``, so that a fast peer does not starve others."""
 FILE_BYTES = 256 << 10
@@ -37,7 +37,8 @@ FILE_BYTES = 256 << 10
 
 _file_buffer = bytearray(0)
 _received = threading.local()
-"""``buffer``: the receive buffer of a thread, from which a BIO copies."""
+"""The receive buffer of each thread, in the attribute ``buffer``. A BIO copies the bytes
+from it."""
 
 
 class TlsTransport:
@@ -71,9 +72,11 @@ class TlsTransport:
         )
         self.is_handshaking = True
         self._encrypted: Buffer = b""
-        """Encrypted bytes that the socket did not accept yet; those in ``_outgoing`` follow."""
+        """Encrypted bytes that the socket did not accept yet. The bytes in ``_outgoing`` follow
+        them."""
         self._sending_bytes = 0
-        """Bytes of a blocked ``write`` or ``send_file``, which the next one reports."""
+        """Bytes of a blocked ``write`` or ``send_file``. The next call reports these bytes
+        as sent."""
         self._failed: OSError | None = None
         """An error that followed the bytes of the last ``read_into``. The next call raises this
         error."""
@@ -147,7 +150,7 @@ class TlsTransport:
         return filled
 
     def _receive(self) -> bool:
-        """Receive encrypted bytes once; return whether a further receive may follow at once."""
+        """Receive encrypted bytes once. Return whether a further receive may follow at once."""
         if self._outgoing.pending:
             self._send_alert()
             if self._outgoing.pending > SEND_BYTES:
@@ -175,7 +178,7 @@ class TlsTransport:
         return self._send()
 
     def _send(self) -> int:
-        """Send the encrypted bytes; return the number of bytes before the encryption."""
+        """Send the encrypted bytes. Return how many bytes of plain text they contain."""
         try:
             self._send_encrypted()
         except (BlockingIOError, TimeoutError):
@@ -193,13 +196,13 @@ class TlsTransport:
             self._encrypted = memoryview(self._encrypted)[sent:]
 
     def _send_alert(self) -> None:
-        """Send what reads left to send, as far as the socket accepts it."""
+        """Send the bytes that reads left to send, as far as the socket accepts them."""
         with contextlib.suppress(OSError):
             self._send_encrypted()
 
     def send_file(self, file: int, position: int, count: int) -> int:
-        """Read the range into a reused buffer and send it encrypted: ``os.sendfile`` would send
-        plain text."""
+        """Read the range into a reused buffer and send it encrypted, because ``os.sendfile`` would
+        send plain text."""
         self._check_open()
         if self._sending_bytes:
             return self._send()
@@ -227,8 +230,8 @@ class TlsTransport:
             self._send()
 
     def _cause(self, error: OSError) -> OSError:
-        """Return the TLS alert that the peer sent before it closed the connection; if there is
-        none, return ``error``."""
+        """Return the TLS alert that the peer sent before it closed the connection. Without an
+        alert, return ``error``."""
         self.settimeout(0)
         with contextlib.suppress(OSError):
             self._receive()

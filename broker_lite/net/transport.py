@@ -22,16 +22,17 @@ class Transport(Protocol):
 
     @property
     def read_into(self) -> Callable[[memoryview], int]:
-        """Receive into a buffer and return the number of bytes; 0 at the end of the stream."""
+        """Receive into a buffer and return the number of bytes. Return 0 at the end of the
+        stream."""
 
     @property
     def pending(self) -> int:
-        """The number of received bytes of which no selector reports. Read them before waiting for
-        the socket."""
+        """The number of received bytes that no selector reports. Read them before waiting for the
+        socket."""
 
     @property
     def is_handshaking(self) -> bool:
-        """Whether ``handshake`` must be called before anything else."""
+        """Whether ``handshake`` must be called before any other method."""
 
     @property
     def wants_write(self) -> bool:
@@ -39,7 +40,7 @@ class Transport(Protocol):
 
     @property
     def subject(self) -> bytes:
-        """The peer's verified certificate (DER); empty if it sent none."""
+        """The peer's verified certificate (DER). It is empty if the peer sent no certificate."""
 
     def handshake(self) -> None:
         """Continue the handshake. Raises BlockingIOError until it is complete."""
@@ -50,7 +51,8 @@ class Transport(Protocol):
         """
 
     def send_file(self, file: int, position: int, count: int) -> int:
-        """Send a range of a file and return the number of bytes; 0 at the end of the file."""
+        """Send a range of a file and return the number of bytes sent. Return 0 at the end of the
+        file."""
 
     def send_all(self, part: Buffer) -> None:
         """Send all bytes on a blocking socket."""
@@ -59,13 +61,14 @@ class Transport(Protocol):
         """Return whether the peer has neither closed the connection nor sent data."""
 
     def settimeout(self, seconds: float | None) -> None:
-        """Set the timeout of blocking calls; they raise TimeoutError. 0 means non-blocking."""
+        """Set the timeout of blocking calls, after which they raise TimeoutError. 0 means
+        non-blocking."""
 
     def interrupt(self) -> None:
         """Interrupt a blocking call of another thread."""
 
     def fileno(self) -> int:
-        """Return the file descriptor; -1 after ``close``."""
+        """Return the file descriptor, or -1 after ``close``."""
 
     def close(self) -> None:
         """Close the descriptor, without a message to the peer."""
@@ -91,7 +94,7 @@ class PlainTransport:
         self.read_into: Callable[[memoryview], int] = sock.recv_into
 
     def handshake(self) -> None:
-        """Do nothing: a plain connection is open once it is connected."""
+        """Do nothing, because a plain connection needs no handshake."""
 
     def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
         return self._socket.sendmsg(parts, (), _MORE if more else 0)

@@ -1,5 +1,6 @@
 """Judge who can use a cluster without a login, by the settings of its brokers, and whether its
-ZooKeeper servers are too old. Pure."""
+ZooKeeper servers are too old. The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _OPEN: Mapping[str, Callable[[str], bool]] = {
     "listeners.insecure.allow": lambda value: value == "true",
     "zookeeper.auth.file": lambda value: not value,
 }
-"""Whether a value of a setting leaves the cluster open, by the setting's key."""
+"""By setting, a function that returns whether a value of the setting leaves the cluster open."""
 
 
 def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: int) -> Cause | None:

@@ -16,9 +16,9 @@ def group_kind(listing: GroupListing) -> str:
     - "Native": the members coordinate through ZooKeeper.
     - "Offsets only": the group has had no member yet.
     - "Consumer": a broker coordinates consumers.
-    - Another user of Kafka's group protocol, such as "Connect".
+    - Another protocol type, such as "Connect": another kind of program uses Kafka's group protocol.
 
-    A listing does not tell that a Spark query publishes to the group; the group's commits do.
+    A listing does not tell that a Spark query publishes to the group. The group's commits do.
     """
     if listing.kind.lower() == "native":
         return NATIVE

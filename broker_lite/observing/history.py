@@ -1,4 +1,6 @@
-"""Time series of one hour, as ring buffers of 32-bit floats, and the rate of a counter. Pure."""
+"""Time series of one hour, as ring buffers of 32-bit floats, and the rate of a counter. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ from array import array
 from collections.abc import Iterable
 
 KEPT = 720
-"""Maximum values of a series: one hour of samples, at one every five seconds."""
+"""Maximum values of a series: one hour with a sample every five seconds."""
 SERIES_MAX = 200
-"""Maximum series of a Recorder; it ignores further names."""
+"""Maximum series of a Recorder. It ignores further names."""
 
 
 class Series:
@@ -51,11 +53,12 @@ class Recorder:
             self._series[name].add(value)
 
     def values(self, name: str) -> list[float]:
-        """Return a series, oldest first; empty if it is not recorded."""
+        """Return the values of a series, oldest first. Return an empty list for a name that is not
+        recorded."""
         found = self._series.get(name)
         return [] if found is None else found.values()
 
 
 def rate(before: float, now: float, seconds: float) -> float:
-    """Return a counter's growth per second; 0 if it fell or no time has passed."""
+    """Return a counter's growth per second. Return 0 if the counter fell or no time has passed."""
     return max(0.0, now - before) / seconds if seconds > 0 else 0.0

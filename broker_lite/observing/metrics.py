@@ -1,8 +1,8 @@
 """The metrics of a whole cluster, such as the lag of groups. No single broker knows them, so the
 console serves them.
 
-The values are those of the sampler's last reading; ``sample_age_seconds`` is the age of that
-reading. ``server.exposition`` writes the text of a scrape. Pure.
+The values are those of the sampler's last reading. ``sample_age_seconds`` is the age of that
+reading. ``server.exposition`` writes the text of a scrape. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker_lite.observing.sampler import ClusterReading, Sampler
 from broker_lite.server.metrics import COUNTER, GAUGE, HISTOGRAM, Metric, Sample
 
 SERIES_MAX = 20_000
-"""Maximum series of one scrape under logbus's names. Beyond the limit, series of partitions are
+"""Maximum series of one scrape under logbus's names. Above the limit, series of partitions are
 dropped first, then series of groups, then series of topics."""
 
 CLUSTER_METRICS: Mapping[str, Metric] = {

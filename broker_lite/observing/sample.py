@@ -17,8 +17,11 @@ SETTING = "min.insync.replicas"
 
 
 class ClusterSample(NamedTuple):
-    """The state of a cluster at one time. ``insync_settings`` has min.insync.replicas, as text, of
-    each topic with an unhealthy partition; ``moves`` are the reassignments in progress."""
+    """The state of a cluster at one time.
+
+    ``insync_settings`` has min.insync.replicas, as text, of each topic with an unhealthy partition.
+    ``moves`` are the reassignments in progress.
+    """
 
     view: ClusterView
     moves: Mapping[TopicPartition, Reassignment]
@@ -31,8 +34,8 @@ class ClusterSample(NamedTuple):
         return tuple(row for report in self.reports for row in report.log_dirs)
 
     def min_insync(self, topic: str, replicas: int) -> int:
-        """Return how many of a partition's ``replicas`` must be in sync for acks=all; 1 for a topic
-        whose setting is not in the sample."""
+        """Return how many of a partition's ``replicas`` must be in sync for acks=all. Return 1 for
+        a topic whose setting is not in the sample."""
         value = self.insync_settings.get(topic)
         return 1 if value is None else min_insync_of(value, replicas)
 
@@ -57,9 +60,10 @@ def take_sample(
 ) -> ClusterSample:
     """Take a sample, which costs at most four requests and one more for each broker.
 
-    ``view`` is a view that has just been read; by default, it is read anew. The sizes of partitions
-    are those of the sample ``before``, unless a broker, topic or partition is new. Without
-    ``with_sizes``, the sample has no sizes. Raises NoBrokersError if no broker answers.
+    ``view`` is a view that has just been read. By default, this function reads a new view. The
+    sizes of partitions are those of the sample ``before``, unless a broker, topic or partition is
+    new. Without ``with_sizes``, the sample has no sizes. Raises NoBrokersError if no broker
+    answers.
     """
     view = view or admin.cluster()
     short = sorted({row.tp.topic for row in cluster_health(view) if row.state != "ok"})

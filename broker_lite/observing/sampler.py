@@ -1,8 +1,8 @@
 """The sampler: one thread reads the cluster's state every five seconds, for all viewers.
 
 All viewers of a process, such as the console's pages and its ``/metrics``, share one sampler. Ten
-viewers therefore cost the brokers no more than one. If a reading fails, the sampler keeps the last
-good one, whose age grows.
+viewers therefore cost the brokers no more than one viewer. If a reading fails, the sampler keeps
+the last successful reading, whose age grows.
 """
 
 from __future__ import annotations
@@ -42,9 +42,12 @@ RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
 
 
 class TopicReading(NamedTuple):
-    """The figures of a topic. ``records`` counts the offsets between the start and end of each log.
-    ``size_bytes`` sums all replicas. ``unhealthy`` counts partitions. ``lag`` is the largest lag of
-    a group in records; None if no group reads the topic."""
+    """The figures of a topic.
+
+    ``records`` counts the offsets between the start and end of each log. ``size_bytes`` sums all
+    replicas. ``unhealthy`` counts partitions. ``lag`` is the largest lag of a group in records, or
+    None if no group reads the topic.
+    """
 
     name: str
     partitions: int
@@ -57,8 +60,11 @@ class TopicReading(NamedTuple):
 
 
 class GroupReading(NamedTuple):
-    """The figures of a group. ``lag`` sums the unread records of its partitions; ``lag_s`` is the
-    longest lag in seconds. Both are None if the lag of a partition is unknown."""
+    """The figures of a group.
+
+    ``lag`` sums the unread records of its partitions. ``lag_s`` is the longest lag of a partition
+    in seconds. Both are None if the lag of a partition is unknown.
+    """
 
     name: str
     kind: str
@@ -71,10 +77,15 @@ class GroupReading(NamedTuple):
 
 
 class ClusterReading(NamedTuple):
-    """One reading of a cluster. ``at_ms``: its time in ms since 1970, ``took_s``: its duration in
-    seconds. ``groups_failure``: why the groups could not be read (empty: they were); ``groups`` and
-    ``lags`` are then those of the reading before. ``whole_ms``: the time of the last whole reading,
-    from which this one has sizes and start offsets."""
+    """One reading of a cluster.
+
+    - ``at_ms``: the time of the reading in ms since 1970
+    - ``took_s``: its duration in seconds
+    - ``groups_failure``: the reason why the groups could not be read, or "". With a reason,
+      ``groups`` and ``lags`` are those of the reading before.
+    - ``whole_ms``: the time of the last whole reading, from which this reading has sizes and start
+      offsets
+    """
 
     at_ms: float
     whole_ms: float
@@ -99,7 +110,7 @@ class ClusterReading(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """The sum of the groups' lags in records; unknown lags count as 0."""
+        """The sum of the groups' lags in records. Unknown lags count as 0."""
         return sum(row.lag or 0 for row in self.groups.values())
 
 
@@ -145,9 +156,11 @@ def take_reading(
 def _groups(
     admin: Admin, before: ClusterReading | None, base: ClusterReading | None
 ) -> tuple[Mapping[str, GroupReading], Mapping[str, GroupLag], str]:
-    """Return the groups, their lags, and an empty text. If the brokers do not answer, return the
-    groups and lags of ``before``, and the error. ``base`` is the reading whose first unread records
-    are still valid."""
+    """Return the groups, their lags, and an empty text.
+
+    If the brokers do not answer, return the groups and lags of ``before``, and the error. ``base``
+    is the reading whose first unread records are still valid.
+    """
     try:
         listed = admin.list_groups()
         lags = admin.lag_many(
@@ -238,7 +251,7 @@ def total_lag(parts: Collection[PartitionLag]) -> tuple[int | None, float | None
 
 def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
     """Return the figures of a listed group. A Spark query that publishes to the group is not a
-    member; only leases in the group's commits show that it runs."""
+    member. Only leases in the group's commits show that the query runs."""
     kind = group_kind(listing)
     state = lag.state or listing.state
     rows = lag.partitions.values()
@@ -259,13 +272,15 @@ def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
 
 
 class Sampler:
-    """Reads the cluster at intervals, in a thread of its own. Any thread may read the public
-    attributes. ``totals``, ``topics`` and ``groups`` record the readings of the last hour."""
+    """A thread that reads the cluster at intervals. Any thread may read the public attributes.
+
+    ``totals``, ``topics`` and ``groups`` record the readings of the last hour.
+    """
 
     def __init__(self, admin: Admin, *, interval_s: float = INTERVAL_S) -> None:
         self.reading: ClusterReading | None = None
         self.failure = ""
-        """The error of the last reading; empty after a success."""
+        """The error of the last reading. It is empty after a success."""
         self.failures = 0
         self.failures_by_reason: dict[str, int] = {}
         """Number of failed readings by error name."""
@@ -281,7 +296,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="logbus-sampler", daemon=True)
 
     def start(self) -> Sampler:
-        """Start the thread."""
+        """Start the thread, and return this sampler."""
         self._thread.start()
         return self
 

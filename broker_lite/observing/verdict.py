@@ -1,4 +1,6 @@
-"""The verdict on a sample: whether the cluster is healthy, and the causes if it is not. Pure."""
+"""The verdict on a sample: whether the cluster is healthy, and the causes if it is not. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,11 @@ from broker_lite.observing.sample import ClusterSample
 State = Literal["ok", "warning", "critical"]
 
 DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
-"""Fractions of free disk space (0 to 1) below which the verdict is warning, and critical."""
+"""Fractions of free disk space (0 to 1). Below the first, the verdict is warning. Below the second,
+it is critical."""
 METADATA_AGE_S = 10.0
-"""Age in seconds of a broker's metadata from which a lost connection to ZooKeeper is reported as a
-cause. A broker usually reconnects within seconds."""
+"""Age in seconds of a broker's metadata at which a lost connection to ZooKeeper becomes a cause. A
+broker usually reconnects within seconds."""
 
 
 class Cause(NamedTuple):
@@ -42,13 +45,14 @@ _CURES: tuple[tuple[str, State, str], ...] = (
         "start the brokers that it names, or move their replicas: logbus topic reassign --off ID",
     ),
 )
-"""The state of an unhealthy partition, its verdict and its cure; the worst state first."""
+"""The state of an unhealthy partition, its verdict and its cure, ordered from the worst
+state on."""
 _MORE_SPACE = "shorten retention.ms or retention.bytes (logbus topic alter), or enlarge the disk"
 
 
 def causes(sample: ClusterSample, groups_failure: str = "") -> list[Cause]:
-    """Return the causes why a cluster is not healthy, the worst first; empty for a healthy
-    cluster. ``groups_failure``: why the groups could not be read."""
+    """Return the causes why a cluster is not healthy, the worst first. The list is empty for a
+    healthy cluster. ``groups_failure`` is the reason why the groups could not be read, or ""."""
     lost = list(zookeeper_causes(sample.reports))
     found = [
         *_controller(sample),
@@ -67,7 +71,7 @@ def causes(sample: ClusterSample, groups_failure: str = "") -> list[Cause]:
 
 
 def state_of(found: Iterable[Cause]) -> State:
-    """Return the worst state of the causes; ok without any."""
+    """Return the worst state of the causes, or ok without causes."""
     states = {cause.state for cause in found}
     return "critical" if "critical" in states else "warning" if "warning" in states else "ok"
 
@@ -78,8 +82,8 @@ def partitions(sample: ClusterSample) -> list[PartitionHealth]:
 
 
 def partition_causes(rows: list[PartitionHealth]) -> Iterator[Cause]:
-    """Yield a cause for each state in which partitions are unhealthy. It counts these partitions,
-    and names the first one as an example."""
+    """Yield a cause for each state in which partitions are unhealthy. The cause counts these
+    partitions, and names the first partition as an example."""
     for state, weight, cure in _CURES:
         such = [row for row in rows if row.state == state]
         if such:
@@ -122,7 +126,7 @@ def _controller(sample: ClusterSample) -> Iterator[Cause]:
 
 
 def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
-    """Return a cause if brokers have lost ZooKeeper; critical if all of them have."""
+    """Yield a cause if brokers have lost ZooKeeper. It is critical if all of them have."""
     ages = {row.broker_id: row.metadata_age_s or 0.0 for row in reports}
     lost = [broker_id for broker_id, age_s in ages.items() if age_s >= METADATA_AGE_S]
     if lost:

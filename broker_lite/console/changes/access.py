@@ -50,7 +50,7 @@ def delete_user(request: PageRequest, _: Form) -> ChangePlan:
 
 
 def acl_fields(request: PageRequest) -> tuple[Field, ...]:
-    """Return the fields of an entry, filled from the address."""
+    """Return the form fields of an ACL entry, filled from the address."""
     given = request.query
 
     def choice(name: str, label: str, options: tuple[str, ...]) -> Field:

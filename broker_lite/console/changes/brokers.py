@@ -1,4 +1,4 @@
-"""Changes of brokers: elect all preferred leaders; retire a broker that will not return."""
+"""Changes of brokers: elect all preferred leaders, and retire a broker that will not return."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ Form = Mapping[str, str]
 
 
 class Field(NamedTuple):
-    """A field of a form. ``options`` has the value and the label of each choice of a select."""
+    """A field of a form. ``options`` has the value and the label of each choice of a select
+    field."""
 
     name: str
     label: str
@@ -23,18 +24,22 @@ class Field(NamedTuple):
 
 
 class ChangePlan(NamedTuple):
-    """The plan of a change. ``steps`` are sentences. ``confirm`` is the text that the user must
-    type (empty: none). ``apply`` executes the change and returns the address to open next."""
+    """The plan of a change.
+
+    ``steps`` are sentences. ``confirm`` is the text that the user must type, or "" without a
+    confirmation. ``apply`` executes the change and returns the address to open next.
+    """
 
     steps: tuple[str, ...]
     apply: Callable[[], str]
     confirm: str = ""
     command: tuple[str, ...] = ()
-    """The words of the same change on the command line, without the address of the cluster."""
+    """The command line, as words, for the same change. It omits the address of the cluster."""
 
 
 Planner = Callable[[PageRequest, Form], ChangePlan]
-"""Returns the plan for a filled form. Raises LogbusError for a form that cannot be applied."""
+"""A function that returns the plan for a filled form. It raises LogbusError for a form that cannot
+be applied."""
 
 
 def no_fields(_: PageRequest) -> tuple[Field, ...]:
@@ -45,9 +50,9 @@ def no_fields(_: PageRequest) -> tuple[Field, ...]:
 class Change(NamedTuple):
     """A change at the address ``path``. ``done`` is the sentence that reports its success.
 
-    ``fields`` returns the fields of the form; ``plan`` returns the plan for a filled form. Both may
+    ``fields`` returns the fields of the form. ``plan`` returns the plan for a filled form. Both may
     raise LogbusError. Every plan of a change with ``is_dangerous`` demands a typed confirmation. A
-    plan of another change demands one if it would lose data.
+    plan of another change demands a confirmation if it would lose data.
     """
 
     path: str
@@ -61,7 +66,7 @@ class Change(NamedTuple):
 
     @property
     def section(self) -> str:
-        """The entry of the navigation that the change belongs to."""
+        """The entry of the navigation to which the change belongs."""
         return self.path.split("/")[1]
 
     @property

@@ -1,5 +1,6 @@
-"""Changes of groups: move offsets, and delete a group. Both are refused while the group has members
-or a running Spark query."""
+"""Changes of groups: move offsets, and delete a group. The console refuses both while the group has
+members or a running Spark query.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of changes."""
+"""The table of all changes that the console offers."""
 
 from __future__ import annotations
 
@@ -139,5 +139,5 @@ CHANGES = (
     ),
 )
 DONE = {change.key: change.done for change in CHANGES}
-"""The sentence that reports a change, by the change's key. The address of the next page contains
-only the key: anyone can send a user an address, so a page must not show text from it."""
+"""By key of a change, the sentence that reports its success. The address of the next page contains
+only the key. Anyone can send a user an address, so a page must not show text from it."""

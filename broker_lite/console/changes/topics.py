@@ -1,4 +1,6 @@
-"""Changes of topics: create, delete, produce, alter a setting, elect, reassign, trim."""
+"""Changes of topics: create, delete, produce a record, alter a setting, elect leaders, reassign,
+delete records.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from broker_lite.errors import ElectionNotNeededError, InvalidRequestError
 from broker_lite.model import TopicPartition
 
 STEPS_MAX = 50
-"""Maximum partitions that a plan lists."""
+"""Maximum number of partitions that a plan lists."""
 PRODUCE_S = 15.0
-"""Maximum seconds until a produced record is acknowledged."""
+"""Maximum seconds until brokers acknowledge a produced record."""
 
 
 def _number(form: Form, name: str, default: int) -> int:
@@ -29,7 +31,7 @@ def _number(form: Form, name: str, default: int) -> int:
 
 
 def _pairs(text: str, what: str) -> dict[str, str]:
-    """Return lines of name=value as a mapping. ``what`` names a line in an error. Raises
+    """Return lines of name=value as a mapping. An error names a line as ``what``. Raises
     InvalidRequestError."""
     found = {}
     for line in filter(None, map(str.strip, text.splitlines())):

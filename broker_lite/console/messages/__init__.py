@@ -1,1 +1,3 @@
-"""Records of a topic: search with limits, live tail, export, and values as people read them."""
+"""Records of a topic for the console: search with limits, live tail, export, and readable
+values.
+"""

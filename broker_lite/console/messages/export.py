@@ -23,7 +23,8 @@ from broker_lite.errors import InvalidRequestError, LogbusError, StorageError
 
 
 class Export(NamedTuple):
-    """A file of records. ``is_part``: a limit stopped the search before the end of its range."""
+    """A file of records. With ``is_part``, a limit stopped the search before the end of its
+    range."""
 
     file: IO[bytes]
     records: int

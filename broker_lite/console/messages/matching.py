@@ -1,4 +1,4 @@
-"""The filters of a search, evaluated on Arrow columns. Pure.
+"""The filters of a search, evaluated on Arrow columns. The module does no I/O.
 
 The filters are fixed fields. For security, the console evaluates no expression that a user enters.
 """
@@ -20,8 +20,9 @@ FIELD_MAX = 1024
 class RecordFilters(NamedTuple):
     """The filters that a record must pass. An empty filter passes every record.
 
-    ``key``: the whole key. ``text``: a part of the value; upper and lower case are equal.
-    ``header``: a header's name, or NAME=VALUE.
+    - ``key``: the whole key
+    - ``text``: a part of the value; upper and lower case are equal
+    - ``header``: a header's name, or NAME=VALUE
     """
 
     key: str = ""
@@ -34,7 +35,7 @@ class RecordFilters(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> RecordFilters:
-        """Return the filters of a request's fields."""
+        """Return the filters in a request's fields."""
         return cls(*(fields.get(name, "")[:FIELD_MAX] for name in cls._fields))
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -18,12 +18,16 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartiti
 Begin = Literal["newest", "oldest", "offset", "time"]
 BEGINS = ("newest", "oldest", "offset", "time")
 CONTINUED_MAX = 300
-"""Maximum partitions of a link that continues a search; more would make the address too long."""
+"""Maximum partitions in a link that continues a search. With more partitions the address would be
+too long."""
 
 
 class MessageQuery(NamedTuple):
-    """A search in a topic. ``at`` is the offset or time at which it begins. ``left`` has the unread
-    ranges of the earlier search that it continues, as ``as_text`` writes them."""
+    """A search in a topic. ``at`` is the offset or time at which the search begins.
+
+    If it continues an earlier search, ``left`` has the unread ranges of that search, as ``as_text``
+    writes them.
+    """
 
     topic: str
     partitions: tuple[int, ...]
@@ -115,7 +119,7 @@ def _continued(query: MessageQuery, tps: list[TopicPartition]) -> Ranges:
 
 
 def search(request: PageRequest, query: MessageQuery, now_ms: int) -> Found:
-    """Run a search: from the newest records back, or forward from its position."""
+    """Run a search: from the newest records backward, or forward from its position."""
     ranges = ranges_of(request, query, now_ms)
     if query.begin == "newest":
         row = request.reading.topics[query.topic]

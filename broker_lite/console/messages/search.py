@@ -31,9 +31,10 @@ WINDOW_BYTES = 16 * 1024 * 1024
 """Maximum estimated bytes of a window: the offsets that a search from the newest records back reads
 in one step."""
 WINDOW_RECORDS = 50_000
-"""Maximum records of a window, over all partitions."""
+"""Maximum records of a window, counted over all partitions."""
 SHRINKS_MAX = 2
-"""Maximum retries of a first window that a limit cut short; each is 16 times smaller."""
+"""Maximum number of retries of a first window that a limit cut short. Each retry uses a window 16
+times smaller."""
 POLL_S = 0.5
 """Maximum seconds of one poll of the consumer."""
 READ_OPTIONS: Mapping[str, Any] = {
@@ -44,14 +45,17 @@ READ_OPTIONS: Mapping[str, Any] = {
 }
 
 Ranges = dict[TopicPartition, tuple[int, int]]
-"""The first offset to read and the end (exclusive) of each partition."""
+"""By partition, the first offset to read and the end offset (exclusive)."""
 Stop = Literal["end", "hits", "records", "bytes", "seconds"]
 
 
 class Found(NamedTuple):
-    """The result of a search. ``rows`` are the hits; ``records`` and ``size_bytes`` count what was
-    read; ``left`` has the unread ranges. ``stop`` is the limit that stopped the search, or "end"
-    for the end of its range."""
+    """The result of a search.
+
+    ``rows`` are the hits. ``records`` and ``size_bytes`` count what the search read, and ``left``
+    has the unread ranges. ``stop`` is the limit that stopped the search, or "end" for the end of
+    its range.
+    """
 
     rows: list[Row]
     records: int
@@ -79,7 +83,7 @@ class SearchBudget:
 
     @property
     def spent(self) -> Stop | None:
-        """Return the limit that is reached; None if the search may continue."""
+        """Return the limit that the search has reached. Return None if the search may continue."""
         if self.records >= RECORDS_MAX:
             return "records"
         if self.size_bytes >= BYTES_MAX:
@@ -151,7 +155,7 @@ def forward(bus: Bus, ranges: Ranges, filters: RecordFilters) -> Found:
 
 
 def newest(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float) -> Found:
-    """Search from the end of the ranges back, one window of offsets after the other. The newest
+    """Search backward from the end of the ranges, one window of offsets after the other. The newest
     hits come first.
 
     ``record_bytes`` is the mean size of a record in bytes, from which the window's size follows.

@@ -28,7 +28,8 @@ browser has closed the connection."""
 
 
 class Update:
-    """One event: its records, the number of records skipped since the previous event, its id."""
+    """One event of a live tail: its records, the number of records skipped since the previous
+    event, and its id."""
 
     __slots__ = ("event_id", "rows", "skipped")
 
@@ -55,8 +56,8 @@ class LiveTail:
             self._consumer.seek(tp, at)
 
     def updates(self, clock: Callable[[], float] = time.monotonic) -> Iterator[Update | None]:
-        """Yield events without end; None if no records arrived. Raises UnknownTopicOrPartitionError
-        once the topic is deleted."""
+        """Yield events without end. Yield None if no records arrived. Raises
+        UnknownTopicOrPartitionError once the topic is deleted."""
         while True:
             until_s = clock() + PAUSE_S
             rows: list[Row] = []
@@ -77,14 +78,14 @@ class LiveTail:
 
     @property
     def event_id(self) -> str:
-        """The id of an event: the next offset of each partition."""
+        """The id for an event: the next offset of each partition."""
         positions = sorted(self._consumer.positions().items())
         return "-".join(f"{tp.partition}.{at}" for tp, at in positions)
 
 
 def positions_of(event_id: str, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition that an event's id holds. The result omits other
-    partitions."""
+    """Return the next offset of each partition from an event's id. The result omits partitions that
+    the id does not have."""
     found = {}
     known = {tp.partition: tp for tp in tps}
     for part in event_id.split("-"):

@@ -1,4 +1,6 @@
-"""Keys and values for display: as JSON, text or hexadecimal bytes, shortened to a limit. Pure."""
+"""Keys and values for display: as JSON, text or hexadecimal bytes, shortened to a limit. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,18 @@ from typing import Any, Literal, NamedTuple
 CUT_BYTES = 16 * 1024
 """Maximum bytes of a value that a page shows."""
 PAGE_BYTES = 192 * 1024
-"""Maximum bytes of all values on a page; with more records, each value gets fewer bytes."""
+"""Maximum bytes of all values on a page. On a page with more records, each value gets fewer
+bytes."""
 LEAST_BYTES = 512
 """Bytes that a page shows of each value at least."""
 PRETTY_TIMES = 8
-"""Maximum length of indented JSON as a multiple of the value's length; ``LEAST_BYTES`` are always
+"""Maximum length of indented JSON as a multiple of the value's length. ``LEAST_BYTES`` are always
 allowed."""
 HEX_BYTES = 1024
-"""Maximum bytes that are shown as hexadecimal."""
+"""Maximum bytes of a value that a page shows in hexadecimal."""
 HEADERS_MAX = 100
-"""Maximum headers of a record that a page shows. All together get as many bytes as a value."""
+"""Maximum headers of a record that a page shows. All headers together get as many bytes as
+a value."""
 HEADER_BYTES = 32
 """Bytes that a page shows of each header at least."""
 PREVIEW = 180
@@ -30,8 +34,11 @@ for _allowed in (9, 10, 13):
 
 
 class DisplayedValue(NamedTuple):
-    """A key, value or header for display. ``text`` is the shown text, ``size_bytes`` the whole
-    size, and ``is_cut`` says that ``text`` is only the beginning."""
+    """A key, value or header for display.
+
+    ``text`` is the shown text, and ``size_bytes`` the whole size. ``is_cut`` says whether ``text``
+    is only the beginning.
+    """
 
     form: Literal["null", "text", "json", "binary", "hidden"]
     text: str
@@ -71,7 +78,7 @@ def shown(value: bytes | None, cut: int = CUT_BYTES) -> DisplayedValue:
 
 
 def _indented(text: str) -> str:
-    """Return JSON in indented lines.
+    """Return JSON text in indented lines.
 
     Raises ValueError if the text is not JSON, if the result would be too long, or if a string has
     an unpaired surrogate (RFC 8259, 8.2), which UTF-8 cannot encode.
@@ -87,7 +94,7 @@ def _indented(text: str) -> str:
 
 
 def preview(text: str) -> str:
-    """Return the beginning of a text in one line."""
+    """Return the beginning of a text as one line."""
     line = " ".join(text[: 2 * PREVIEW].split())
     return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
 
@@ -103,7 +110,7 @@ def hexadecimal(value: bytes) -> str:
 
 
 def fields_of(rows: list[DisplayedValue]) -> list[str]:
-    """Return the fields of JSON objects, in the order of their first use; at most ten."""
+    """Return the field names of JSON objects, in the order of their first use, at most ten."""
     found: dict[str, None] = {}
     for row in rows:
         loaded = _object(row)
@@ -115,7 +122,7 @@ def fields_of(rows: list[DisplayedValue]) -> list[str]:
 
 
 def cells(row: DisplayedValue, fields: list[str]) -> list[str]:
-    """Return the named fields of a value as texts; an absent field is an empty text."""
+    """Return the named fields of a value as texts. An absent field is an empty text."""
     loaded = _object(row)
     return ["" if loaded is None or name not in loaded else _cell(loaded[name]) for name in fields]
 

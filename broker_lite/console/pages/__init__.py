@@ -1,2 +1,3 @@
-"""The data of each page, one module per noun. A page uses the cluster's reading and the public
-client."""
+"""The data of each page, in one module for each noun. A page uses the cluster's reading and the
+public client.
+"""

@@ -1,4 +1,6 @@
-"""Users and access control lists of a cluster whose brokers demand logins."""
+"""The data of the pages about users and access control lists, for clusters whose brokers demand
+logins.
+"""
 
 from __future__ import annotations
 

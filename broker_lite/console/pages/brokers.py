@@ -1,5 +1,6 @@
-"""Brokers: leaders, replicas, disks, racks and versions. The page of one broker also has its
-partitions and settings."""
+"""The data of the pages about brokers: leaders, replicas, disks, racks and versions. The page of
+one broker also has its partitions and settings.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def brokers(ask: PageRequest) -> Data:
 
 
 def broker_rows(reading: ClusterReading) -> list[dict[str, Any]]:
-    """Return a row for each broker that runs or that a partition names."""
+    """Return a row for each broker that runs or that the replicas of a partition name."""
     view = reading.sample.view
     reports = {report.broker_id: report for report in reading.sample.reports}
     rows = []

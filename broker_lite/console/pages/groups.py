@@ -1,4 +1,6 @@
-"""Groups and Spark queries: kind, state, members, and lag in records and seconds with its trend."""
+"""The data of the pages about groups and Spark queries: kind, state, members, and lag in records
+and seconds with its trend.
+"""
 
 from __future__ import annotations
 

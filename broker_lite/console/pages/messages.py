@@ -1,4 +1,4 @@
-"""The records of a topic: the newest ones, or the hits of a search."""
+"""The data of the page with a topic's records: the newest records, or the hits of a search."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The overview: the cluster's health, traffic, lag and disks, the busiest topics, and the groups
-with the largest lag."""
+"""The data of the overview page: the cluster's health, traffic, lag and disks, the busiest topics,
+and the groups with the largest lag.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from broker_lite.observing.sampler import LAG, RECORDS, SIZE, ClusterReading
 from broker_lite.observing.verdict import partitions
 
 FIRST = 5
-"""Number of topics and of groups on the overview."""
+"""Number of topics, and number of groups, on the overview."""
 
 
 def overview(ask: PageRequest) -> Data:
@@ -62,8 +63,8 @@ def _facts(reading: ClusterReading) -> dict[str, Any]:
 
 
 def _zookeeper(reading: ClusterReading) -> dict[str, Any] | None:
-    """Return how many brokers are connected to ZooKeeper, and the age of the oldest metadata; None
-    if no broker reports it."""
+    """Return how many brokers are connected to ZooKeeper, and the age of the oldest metadata.
+    Return None if no broker reports these."""
     ages = [row.metadata_age_s for row in reading.sample.reports if row.metadata_age_s is not None]
     if not ages:
         return None
@@ -71,7 +72,7 @@ def _zookeeper(reading: ClusterReading) -> dict[str, Any] | None:
 
 
 def _disk(reading: ClusterReading) -> dict[str, float] | None:
-    """Return the fullest disk of the cluster; None if no broker reports its disk."""
+    """Return the fullest disk of the cluster. Return None if no broker reports its disk."""
     known = [row for row in reading.sample.log_dirs if row.total_bytes > 0]
     if not known:
         return None

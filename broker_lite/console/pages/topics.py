@@ -1,4 +1,6 @@
-"""Topics, and one topic: its partitions, settings and groups."""
+"""The data of the pages about topics. The page of one topic has its partitions, settings and
+groups.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ GROUPS = (
 )
 DEFAULTS = text(TopicConfig())
 FIXED = frozenset(key.key for key in keys(TopicConfig).values() if len(key.choices) == 1)
-"""Settings that accept only their default."""
+"""Settings that accept only their default value."""
 
 
 def topics(ask: PageRequest) -> Data:
@@ -56,7 +58,7 @@ def topics(ask: PageRequest) -> Data:
 
 
 def facts(ask: PageRequest) -> Data:
-    """Return the data in the heading of a topic's pages."""
+    """Return the data for the heading of a topic's pages."""
     topic = ask.topic()
     row = ask.reading.topics[topic.name]
     return row._asdict() | {"topic_id": topic.topic_id}

@@ -1,4 +1,6 @@
-"""Transactional ids, and open transactions that hold back readers of committed records."""
+"""The data of the page about transactions: transactional ids, and open transactions that hold back
+readers of committed records.
+"""
 
 from __future__ import annotations
 
