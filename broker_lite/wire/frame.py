@@ -35,6 +35,14 @@ broker 17 % of its time.
 TLS_STARTS = (b"\x16\x03", b"\x15\x03")
 """First bytes of a TLS handshake and of a TLS alert. Read as a frame's length, they exceed 335 MB,
 so no valid frame begins with them."""
+HTTP_REQUESTS = (
+    b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ",
+)  # fmt: skip
+"""First bytes of an HTTP request, and of the preface of HTTP/2. Read as a frame's length, they
+exceed 1.1 GB."""
+HTTP_ANSWERS = (b"HTTP", b"<!DO", b"<!do", b"<HTM", b"<htm")
+"""First bytes of a web server's answer. To bytes that are no HTTP request, some servers answer with
+a page alone. Read as a frame's length, they exceed 1 GB."""
 
 
 def own_memory(size: int) -> memoryview:
@@ -136,14 +144,8 @@ class FrameReceiver:
         while end - position >= PREFIX_BYTES:
             size = I32.unpack_from(data, position)[0]
             if size < 0 or size > self.max_bytes:
-                if bytes(data[position : position + 2]) in TLS_STARTS:
-                    raise ProtocolError(
-                        "the peer speaks TLS, but this connection does not; set "
-                        "security.protocol to the protocol of the listener, SSL or PLAINTEXT"
-                    )
-                raise ProtocolError(
-                    f"the peer declares a frame of {size} bytes; 0 to {self.max_bytes} are allowed"
-                )
+                start = bytes(data[position : position + PREFIX_BYTES])
+                raise ProtocolError(_foreign(start) or _wrong_length(size, self.max_bytes))
             position += PREFIX_BYTES
             if size <= end - position:
                 frames.append(memoryview(bytearray(data[position : position + size])))
@@ -161,3 +163,28 @@ class FrameReceiver:
             return frames
         self._prefix = bytes(data[position:end])
         return frames
+
+
+def _wrong_length(size: int, max_bytes: int) -> str:
+    return f"the peer declares a frame of {size} bytes; 0 to {max_bytes} are allowed"
+
+
+def _foreign(start: bytes) -> str:
+    """Return the reason why a stream with these first bytes has no frames of Kafka's protocol, or
+    "" if the bytes belong to no known protocol."""
+    if start[:2] in TLS_STARTS:
+        return (
+            "the peer speaks TLS, but this connection does not; set security.protocol to the "
+            "protocol of the listener, SSL or PLAINTEXT"
+        )
+    if start in HTTP_REQUESTS:
+        return (
+            "the peer sent an HTTP request to a port of Kafka's protocol. Metrics and the console "
+            "have ports of their own: metrics.port, and the port of logbus console"
+        )
+    if start in HTTP_ANSWERS:
+        return (
+            "the peer answered as a web server, not as a broker; give the address of a broker's "
+            "listener, not of its metrics or of the console, in bootstrap.servers"
+        )
+    return ""

@@ -136,3 +136,23 @@ def test_large_frames_use_part_of_the_scratch_until_a_frame_fits_into_it() -> No
 
 def test_empty_frame_is_delivered() -> None:
     assert feed(FrameReceiver(10), framed(b"") + framed(b"x"), 20) == [b"", b"x"]
+
+
+@pytest.mark.parametrize(
+    ("start", "named"),
+    [
+        (b"GET / HTTP/1.1\r\n", "an HTTP request to a port of Kafka's protocol"),
+        (b"PRI * HTTP/2.0\r\n", "an HTTP request to a port of Kafka's protocol"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "answered as a web server"),
+        (b"<!DOCTYPE HTML>", "answered as a web server"),
+        (b"\x16\x03\x01\x02\x00", "speaks TLS"),
+        (b"SSH-2.0-OpenSSH", "declares a frame of 1397966893 bytes"),
+    ],
+)
+def test_error_names_the_protocol_of_a_peer_that_is_no_kafka_client(
+    start: bytes, named: str
+) -> None:
+    """A broker reported "GET " as a frame of 1,195,725,856 bytes."""
+    receiver = FrameReceiver(1 << 20)
+    with pytest.raises(ProtocolError, match=named):
+        feed(receiver, start, len(start))
