@@ -1,7 +1,8 @@
 """A client's security settings: from options, or from a file that ``LOGBUS_CLIENT_CONFIG`` names.
 
 The file has ``key=value`` lines with Kafka's or librdkafka's names. Other keys are ignored, so a
-``client.properties`` of Kafka's tools or a file for ``kcat -F`` works without a change.
+``client.properties`` of Kafka's tools or a file for ``kcat -F`` works without a change. A misspelt
+security key is an error.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from broker_lite.config.client_security import (
     TOKEN_URL,
     USERNAME,
     ClientSecurity,
+    check_spelling,
     client_security,
 )
 from broker_lite.errors import InvalidConfigError
@@ -136,6 +138,10 @@ def _options_of_file(path: Path) -> dict[str, str]:
         key, equals, value = line.strip().partition("=")
         if equals and not key.startswith("#"):
             options[key.strip()] = value.strip()
+    try:
+        check_spelling(options, OPTIONS)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"client configuration {path}: {error.message}") from None
     if (JAAS in options or SECRET_KEYS & options.keys()) and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidConfigError(
             f"client configuration {path} holds a password, and other users may read it; run: "

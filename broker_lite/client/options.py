@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from broker_lite.client.client_config import OPTIONS
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.config import ConsumerConfig, ProducerConfig, keys, nearest
 from broker_lite.errors import InvalidConfigError
@@ -79,6 +80,7 @@ def check_names(options: Mapping[str, Any]) -> None:
             known |= {name, row.key.replace(".", "_")}
     for option in options:
         if option not in known:
+            known |= {key.replace(".", "_") for key in OPTIONS}
             raise InvalidConfigError(f"unknown option {option!r}{nearest(option, sorted(known))}")
 
 

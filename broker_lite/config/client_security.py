@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -89,6 +90,7 @@ _TOKEN_KEYS = (
     TOKEN_URL, CLIENT_ID, CLIENT_SECRET, TOKEN_SCOPE, TOKEN_METHOD, KAFKA_CLIENT_ID,
     KAFKA_CLIENT_SECRET,
 )  # fmt: skip
+_LOGIN_KEYS = (MECHANISM, MECHANISMS, USERNAME, PASSWORD, *_TOKEN_KEYS)
 KEYS = (
     *_FIELDS,
     ENDPOINT_IDENTIFICATION,
@@ -98,11 +100,7 @@ KEYS = (
     *_STORE_PASSWORDS,
     *_INLINE_KEYS,
     *_INLINE_CHAINS,
-    MECHANISM,
-    MECHANISMS,
-    USERNAME,
-    PASSWORD,
-    *_TOKEN_KEYS,
+    *_LOGIN_KEYS,
 )
 """All security options of a client, with Kafka's keys and librdkafka's keys."""
 SECRET_KEYS = frozenset(
@@ -116,6 +114,49 @@ SECRET_KEYS = frozenset(
     }
 )
 """Options with secret values, which no log or error message may contain."""
+
+PASSED_OVER = frozenset((
+    "security.providers", "sasl.client.callback.handler.class",
+    "sasl.login.callback.handler.class", "sasl.login.class", "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms", "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds", "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter", "sasl.login.retry.backoff.max.ms",
+    "sasl.login.retry.backoff.ms", "sasl.kerberos.keytab", "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.min.time.before.relogin", "sasl.kerberos.principal",
+    "sasl.kerberos.service.name", "sasl.kerberos.ticket.renew.jitter",
+    "sasl.kerberos.ticket.renew.window.factor", "sasl.oauthbearer.clock.skew.seconds",
+    "sasl.oauthbearer.config", "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.expected.issuer", "sasl.oauthbearer.extensions",
+    "sasl.oauthbearer.header.urlencode", "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.jwt.retriever.class", "sasl.oauthbearer.jwt.validator.class",
+    "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name",
+    "ssl.ca.certificate.stores", "ssl.cipher.suites", "ssl.crl.location", "ssl.curves.list",
+    "ssl.engine.factory.class", "ssl.engine.id", "ssl.engine.location",
+    "ssl.keymanager.algorithm", "ssl.protocol", "ssl.provider", "ssl.providers",
+    "ssl.secure.random.implementation", "ssl.sigalgs.list", "ssl.trustmanager.algorithm",
+))  # fmt: skip
+"""Security options of Kafka's clients and of librdkafka that logbus does not use. A file that
+another client also reads may have them."""
+_ASSERTION = "sasl.oauthbearer.assertion."
+"""First characters of Kafka's options for tokens that a client signs itself; logbus ignores
+them."""
+_NEAR = 0.75
+"""Minimum similarity (0 to 1) of a misspelt option with the option that the error offers."""
+
+
+def check_spelling(options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise InvalidConfigError for a security option that resembles one of ``known``, but is none
+    of Kafka's or librdkafka's."""
+    names = [*known]
+    for key in options:
+        if not key.startswith(("sasl.", "ssl.", "security.")) or key.startswith(_ASSERTION):
+            continue
+        if key not in names and key not in PASSED_OVER:
+            near = difflib.get_close_matches(key, names, n=1, cutoff=_NEAR)
+            if near:
+                raise InvalidConfigError(f"unknown option {key!r}; did you mean {near[0]!r}?")
 
 
 def client_security(options: Mapping[str, str]) -> ClientSecurity:
@@ -137,9 +178,10 @@ def client_security(options: Mapping[str, str]) -> ClientSecurity:
     if not protocol.endswith("SSL"):
         given = [key for key in _FIELDS if key.startswith("ssl.") and options.get(key)]
         if given:
+            has_login = protocol.startswith("SASL") or any(map(options.get, _LOGIN_KEYS))
             raise InvalidConfigError(
                 f"{given[0]} is set, but security.protocol={protocol} uses no TLS; set "
-                f"security.protocol={'SASL_SSL' if protocol.startswith('SASL') else 'SSL'}"
+                f"security.protocol={'SASL_SSL' if has_login else 'SSL'}"
             )
     algorithm = options.get(ENDPOINT_IDENTIFICATION, "https").lower()
     if algorithm not in ("https", "none", ""):
@@ -215,8 +257,7 @@ def _conversion(location: str, path: str) -> str:
 def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of ``ClientSecurity`` for the login. Without SASL, return no fields. Raises
     InvalidConfigError, whose message never contains the password."""
-    own = (MECHANISM, MECHANISMS, USERNAME, PASSWORD, *_TOKEN_KEYS)
-    given = [key for key in own if options.get(key)]
+    given = [key for key in _LOGIN_KEYS if options.get(key)]
     if not protocol.startswith("SASL_"):
         if given:
             raise InvalidConfigError(

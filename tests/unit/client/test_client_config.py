@@ -15,7 +15,7 @@ from broker_lite.client.client_config import (
     take_security,
 )
 from broker_lite.client.discovery import security_for
-from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
+from broker_lite.config.client_security import NO_SECURITY, PASSED_OVER, ClientSecurity
 from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError
 
@@ -115,3 +115,37 @@ def test_credentials_of_a_recorded_cluster_are_used_only_for_its_addresses(tmp_p
     assert found("127.0.0.1:9093") == found("localhost:9092") == security_of(LOGIN)
     assert found("127.0.0.1:9094") == found("127.0.0.1:9092,10.0.0.1:9092") == NO_SECURITY
     assert security_for("127.0.0.1:9092", NO_SECURITY, environment=environment) == NO_SECURITY
+
+
+def test_cure_of_login_options_without_a_protocol_is_sasl_ssl() -> None:
+    """The cure of a file with sasl.* and ssl.* options alone was security.protocol=SSL."""
+    login = {key: value for key, value in LOGIN.items() if key.startswith("sasl.")}
+    for more in ({}, {"ssl.ca.location": "ca.pem"}):
+        with pytest.raises(InvalidConfigError, match=r"set security\.protocol=SASL_SSL$"):
+            security_of({**login, **more})
+    with pytest.raises(InvalidConfigError, match=r"set security\.protocol=SSL$"):
+        security_of({"ssl.ca.location": "ca.pem"})
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("sasl.user", "sasl.username"),
+        ("ssl.ca.locaton", "ssl.ca.location"),
+        ("security.protcol", "security.protocol"),
+    ],
+)
+def test_misspelt_key_of_a_client_config_file_names_the_nearest_key(
+    tmp_path: Path, key: str, meant: str
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"{key}=x\n", "utf-8")
+    with pytest.raises(InvalidConfigError, match=f"{key}'; did you mean '{meant}'"):
+        security_of_file(file)
+
+
+def test_client_config_file_may_have_options_of_other_clients(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    keys = [*PASSED_OVER, "sasl.oauthbearer.assertion.file", "group.id", "ssl.new.option.of.kafka"]
+    file.write_text("".join(f"{key}=x\n" for key in keys), "utf-8")
+    assert security_of_file(file) == NO_SECURITY

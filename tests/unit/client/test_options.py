@@ -86,3 +86,8 @@ def test_connect_options_are_defaults_of_producers_and_consumers() -> None:
     assert build(ProducerConfig, {}, base).linger_ms == 9
     assert build(ProducerConfig, {"linger_ms": 1}, base).linger_ms == 1
     assert build(ConsumerConfig, {}, base).start == "earliest"
+
+
+def test_misspelt_security_option_of_connect_suggests_the_nearest_name() -> None:
+    with pytest.raises(InvalidConfigError, match="'sasl_user'; did you mean 'sasl_username'"):
+        check_names({"sasl_user": "alice"})
