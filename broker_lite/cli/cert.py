@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.nouns import Noun
+from broker_lite.errors import InvalidConfigError
 from broker_lite.local.issuing import (
     BROKERS,
     CLIENTS,
@@ -105,8 +107,9 @@ def create(
     old = [path for path in new if path.exists()] if not if_not_exists else []
     if not change.is_wanted(f"Replace {', '.join(map(str, old))}?" if old else ""):
         return
-    for ca in cas:
-        made.certify(ca, name, hosts, now, anew=not if_not_exists)
+    with _writing(folder):
+        for ca in cas:
+            made.certify(ca, name, hosts, now, anew=not if_not_exists)
     own = {f"{name}-{ca}.pem" for ca in (CLIENTS, BROKERS)}
     _show([each for each in made.certificates() if each.path.name in own or each.is_ca], form)
     output.say(
@@ -161,10 +164,23 @@ def renew(folder: Path, everything: bool, change: ChangeOptions, form: str | Non
     certificates, now = CertificateFolder(folder), _now()
     due = certificates.due(now, everything=everything)
     if due and change.is_wanted():
-        certificates.renew(now, everything=everything)
+        with _writing(folder):
+            certificates.renew(now, everything=everything)
     _show([read_certificate(each.path) for each in due], form)
     if not due:
         output.say(f"no certificate is older than {RENEWED_DAYS} days; --all renews the others")
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise InvalidConfigError with the cure if the folder cannot be written in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidConfigError(
+            f"certificates cannot be written to {folder}: {error.strerror or error}. Name a folder "
+            "that this user may write with --dir"
+        ) from None
 
 
 def _show(found: Iterable[IssuedCertificate], form: str | None) -> None:

@@ -146,6 +146,11 @@ class CertificateFolder:
         path = self.folder / f"{name}{_CA_SUFFIX}.pem"
         key_path = path.with_suffix(".key")
         if path.exists():
+            if not key_path.exists():
+                raise InvalidConfigError(
+                    f"{path} has no key {key_path.name} beside it, which signs certificates. Copy "
+                    "the key back, or create certificates of a new CA in another folder"
+                )
             loaded = load_pem_private_key(key_path.read_bytes(), None)
             assert isinstance(loaded, ec.EllipticCurvePrivateKey)
             return x509.load_pem_x509_certificate(path.read_bytes()), loaded

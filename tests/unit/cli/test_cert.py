@@ -123,3 +123,24 @@ def test_cert_show_names_a_file_without_a_certificate(
     assert f"{broken}: the file has no PEM certificate" in capsys.readouterr().err
     assert main.run(["cert", "list", "--dir", str(tmp_path / "empty")]) == 1
     assert "logbus cert create" in capsys.readouterr().err
+
+
+def test_certificates_in_a_folder_that_cannot_be_written_name_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "file" / "certificates")
+    assert main.run(["cert", "create", "alice", "--dir", folder]) == 1
+    said = capsys.readouterr().err
+    assert f"certificates cannot be written to {folder}: Not a directory" in said
+    assert "with --dir" in said
+
+
+def test_certificate_of_a_ca_whose_key_was_moved_names_the_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--dir", str(tmp_path))
+    run(capsys, "create", "alice", *where)
+    (tmp_path / "clients-ca.key").unlink()
+    assert main.run(["cert", "create", "bob", *where]) == 1
+    assert "has no key clients-ca.key beside it" in capsys.readouterr().err
