@@ -174,9 +174,7 @@ def parse_endpoints(
 
 def join(endpoints: Sequence[Endpoint]) -> str:
     """Return endpoints as text that ``parse_endpoints`` can read."""
-    return ",".join(
-        f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints
-    )
+    return ",".join(map(str, endpoints))
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ from broker_lite.console.connections import ConsoleConnection
 from broker_lite.console.sessions import ANSWER_MS
 from broker_lite.console.settings import ConsoleSettings
 from broker_lite.errors import InvalidConfigError, PortInUseError
+from broker_lite.net.listening import why_not_listening
 from broker_lite.observing.sampler import Sampler
 
 STOP_S = 1
@@ -101,6 +102,6 @@ def _listen(host: str, port: int) -> socket.socket:
                 "with --port 0"
             ) from None
         raise InvalidConfigError(
-            f"cannot listen on --host {host} --port {port}: {error.strerror}"
+            f"cannot listen on --host {host} --port {port}: {why_not_listening(error)}"
         ) from None
     return listener

@@ -64,7 +64,7 @@ class LocalBroker(ReadyProcess):
     @property
     def endpoint(self) -> str:
         """``host:port`` on which the broker listens for clients."""
-        return f"{self.host}:{self.port}"
+        return str(Endpoint(self.host, self.port))
 
     def start(self, *, wait: bool = True) -> None:
         """Start the process. With ``wait``, return once the broker is registered and listening.

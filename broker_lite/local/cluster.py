@@ -35,6 +35,7 @@ from broker_lite.local.guard import Guard
 from broker_lite.local.process import start_mark
 from broker_lite.local.ready_pipe import STOP_TIMEOUT_SECONDS
 from broker_lite.local.zookeeper import PORT_ATTEMPTS, EmbeddedZooKeeper
+from broker_lite.net.listening import why_not_listening
 
 if TYPE_CHECKING:
     from broker_lite.local.secure import ClusterSecurity
@@ -414,7 +415,8 @@ def first_free_ports(host: str, first: int, count: int, *, but: Collection[int] 
     """Return the first ``count`` free ports from ``first`` upward, or zeros if ``first`` is 0.
 
     Ports in ``but`` count as taken. The ports are not reserved, so another process may take one.
-    Raises InvalidConfigError if fewer than ``count`` ports are free.
+    Raises InvalidConfigError if fewer than ``count`` ports are free, or if the host is not an
+    address of this machine.
     """
     if first == 0:
         return [0] * count
@@ -422,7 +424,7 @@ def first_free_ports(host: str, first: int, count: int, *, but: Collection[int] 
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
         if port in but:
             continue
-        with contextlib.suppress(OSError), socket.create_server((host, port)):
+        if _is_free(host, port):
             found.append(port)
         if len(found) == count:
             return found
@@ -435,17 +437,27 @@ def require_free_port(host: str, port: int) -> None:
 
     The port is not reserved, so another process may take it before a broker does.
     """
-    try:
-        socket.create_server((host, port)).close()
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise InvalidConfigError(
-                f"cannot listen on host {host} port {port}: {error.strerror or error}"
-            ) from None
+    if not _is_free(host, port):
         raise PortInUseError(
             f"port {port} on {host} is taken; stop the process that listens there, give another "
             "--port, or omit --port to use the first free port from 9092 on"
+        )
+
+
+def _is_free(host: str, port: int) -> bool:
+    """Return whether a broker could listen on the port. Raises InvalidConfigError if another
+    process is not the reason that it could not."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        socket.create_server(address, family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise InvalidConfigError(
+            f"cannot listen on host {host} port {port}: {why_not_listening(error)}"
         ) from None
+    return True
 
 
 def write_json(path: Path, value: object) -> None:

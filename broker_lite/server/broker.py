@@ -40,6 +40,7 @@ from broker_lite.errors import (
 from broker_lite.metadata.zookeeper import OPERATIONS, ZooKeeperStore
 from broker_lite.metadata.zookeeper_tls import tls_of
 from broker_lite.model import NO_BROKER, OAUTHBEARER, PartitionView
+from broker_lite.net.listening import why_not_listening
 from broker_lite.server.audit import AuditLog
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
@@ -187,11 +188,10 @@ class Broker:
         self._start_housekeeping(parts)
         bound = listener.bound
         logger.info(
-            "broker %d of cluster %s listens on %s, advertised as %s",
+            "broker %d of cluster %s listens on %s",
             config.broker_id,
             cluster_id,
-            bound,
-            listener.endpoint,
+            listener.addresses(),
             extra=log_event("broker_started"),
         )
         return {
@@ -450,12 +450,13 @@ class Broker:
         try:
             port = await server.start(config.metrics_host, config.metrics_port)
         except OSError as error:
-            kind = PortInUseError if error.errno == errno.EADDRINUSE else InvalidConfigError
-            raise kind(
-                f"metrics.host={config.metrics_host}, metrics.port={config.metrics_port}: "
-                f"{error.strerror or error}; set metrics.port to another number "
-                "(0 takes a free one)"
-            ) from None
+            at = f"metrics.host={config.metrics_host}, metrics.port={config.metrics_port}"
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUseError(
+                    f"{at}: {error.strerror or error}; set metrics.port to another number "
+                    "(0 takes a free one)"
+                ) from None
+            raise InvalidConfigError(f"{at}: {why_not_listening(error)}") from None
         self._stack.push_async_callback(server.close)
         scheme = "http" if login is None else "https"
         logger.info("serving metrics at %s://%s:%d/metrics", scheme, config.metrics_host, port)

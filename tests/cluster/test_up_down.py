@@ -338,7 +338,21 @@ def test_requested_port_in_use_is_refused(logbus: Logbus, tmp_path: Path) -> Non
     own = str(facts["brokers"][0]["port"])
     said = logbus("up", "-d", "--port", own, "--dir", str(tmp_path / "other"), code=1).stderr
     assert "logbus status --dir data/logbus/cluster" in said
-    assert "cannot listen" in logbus("up", "--host", "203.0.113.1", "--port", "9", code=1).stderr
+
+
+def test_up_with_a_host_of_another_machine_says_so(logbus: Logbus) -> None:
+    """Without --port, the search for free ports found none and reported only that."""
+    for more in ((), ("--port", "9")):
+        said = logbus("up", "--insecure", "--host", "203.0.113.1", *more, code=1).stderr
+        assert "cannot listen on host 203.0.113.1 port 9" in said
+        assert "the address is not of this machine" in said
+
+
+def test_up_on_an_ipv6_address_prints_it_in_brackets(logbus: Logbus) -> None:
+    facts = up(logbus, "-d", "--host", "::1", "--port", "0")
+    port = facts["brokers"][0]["port"]
+    assert facts["bootstrap_servers"] == f"[::1]:{port}"
+    logbus("topic", "create", "t")
 
 
 def test_brokers_whose_ports_are_in_use_take_and_report_the_next_free_ports(logbus: Logbus) -> None:

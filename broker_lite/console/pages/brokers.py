@@ -39,7 +39,7 @@ def broker_rows(reading: ClusterReading) -> list[dict[str, Any]]:
         rows.append(
             {
                 "id": broker_id,
-                "address": None if endpoint is None else f"{endpoint.host}:{endpoint.port}",
+                "address": None if endpoint is None else str(endpoint),
                 "rack": view.racks.get(broker_id),
                 "version": report.version,
                 "runs": endpoint is not None,

@@ -21,6 +21,7 @@ from broker_lite.config import BrokerConfig
 from broker_lite.config.listeners import ListenerConfig, listener_configs
 from broker_lite.errors import InvalidConfigError, LogbusError, PortInUseError
 from broker_lite.model import Endpoint
+from broker_lite.net.listening import why_not_listening
 from broker_lite.net.transport import PlainTransport, Transport
 from broker_lite.security.acls import canonical_host
 from broker_lite.security.login_failures import network_of
@@ -141,6 +142,13 @@ class Listener:
     def endpoints(self) -> dict[str, Endpoint]:
         """The advertised address of each listener."""
         return {port.config.name: port.advertised for port in self._ports}
+
+    def addresses(self) -> str:
+        """Return the bound and the advertised address of each listener, for the log."""
+        return "; ".join(
+            f"{port.config.name} {port.bound}, advertised as {port.advertised}"
+            for port in self._ports
+        )
 
     def exposure(self) -> list[str]:
         """Return warnings about insecure listeners that other machines can reach, for the log."""
@@ -624,5 +632,5 @@ def _bind(listener: ListenerConfig, config: BrokerConfig) -> socket.socket:
                 f"{'port' if is_short else 'listeners'} to another number (0 takes a free one)"
             ) from None
         at = f"host={host} port={port}" if is_short else listener.setting
-        raise InvalidConfigError(f"cannot listen on {at}: {error.strerror or error}") from None
+        raise InvalidConfigError(f"cannot listen on {at}: {why_not_listening(error)}") from None
     return sock

@@ -48,10 +48,31 @@ def test_port_in_use_error_names_the_option() -> None:
     listener(port=one.bound.port).close()
 
 
-@pytest.mark.parametrize("host", ["no such host", "192.0.2.1"])
-def test_listener_host_of_another_machine_is_refused(host: str) -> None:
-    with pytest.raises(InvalidConfigError, match="host="):
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [("no such host", "cannot resolve"), ("192.0.2.1", "the address is not of this machine")],
+)
+def test_listener_host_of_another_machine_is_refused(host: str, reason: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"host={host}.*{reason}"):
         listener(port=0, host=host, listeners_insecure_allow=True)
+
+
+def test_log_names_bound_and_advertised_address_of_each_listener() -> None:
+    """With two listeners and port 0, the log paired the bound address of one listener with the
+    advertised address of the other."""
+    names = "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0"
+    kinds = "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT"
+    one = listener(
+        listeners=names,
+        protocol_map=kinds,
+        inter_broker_listener_name="BROKERS",
+        advertised_listeners="CLIENTS://broker.example:0,BROKERS://[::1]:7",
+    )
+    port = one.bound.port
+    clients, brokers = one.addresses().split("; ")
+    assert clients == f"CLIENTS 127.0.0.1:{port}, advertised as broker.example:{port}"
+    assert brokers.endswith(", advertised as [::1]:7")
+    one.close()
 
 
 def test_exposure_warns_of_addresses_that_other_machines_reach() -> None:
