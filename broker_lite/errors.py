@@ -474,7 +474,7 @@ class SourceUnreachableError(NoBrokersError):
 
 
 class CoordinationUnavailableError(RetriableError):
-    """ZooKeeper does not answer. Only requests that write metadata or offsets fail; produce and
+    """ZooKeeper does not answer. Only requests that write metadata or offsets fail. Produce and
     fetch requests continue."""
 
     code, name = 10006, "COORDINATION_UNAVAILABLE"
@@ -554,7 +554,7 @@ class ClosedError(LogbusError):
 
 class NotOwnerError(LogbusError):
     """The consumer committed an offset of a partition that it does not own. The commit has no
-    effect; the partition's owner continues from the previously committed offset."""
+    effect. The partition's owner continues from the previously committed offset."""
 
     code, name = 10018, "NOT_OWNER"
 

@@ -1,5 +1,5 @@
 """``format("logbus")``: the class from which Spark creates readers and writers. Spark finds the
-format by name; ``register`` is for sessions that do not find it.
+format by its name. Call ``register`` in sessions that do not find it.
 
 Spark creates a ``DefaultSource`` in several processes of the driver. Its constructor checks the
 options and looks up the brokers before Spark pickles anything, so ``load()`` fails early. Methods

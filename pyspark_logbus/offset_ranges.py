@@ -46,7 +46,8 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic's current log ends with leader epochs; -1 if the leader has not answered yet.
+    """The current log ends of a topic with their leader epochs. An end is -1 if the leader has not
+    answered yet.
 
     An end is the last stable offset under ``read_committed``, else the high watermark.
     ``transactions`` has, for each partition with transactions, the first offset that may belong to

@@ -1,7 +1,7 @@
 """Read offset ranges into Arrow batches with the schema that Spark expects.
 
-A large record batch becomes one Arrow batch; small record batches are joined. Lost records raise
-DataLossError. With failOnDataLoss=false the reader skips, logs and counts them. It runs in
+A large record batch becomes one Arrow batch, and small record batches are joined. Lost records
+raise DataLossError. With failOnDataLoss=false the reader skips, logs and counts them. It runs in
 executors, on the worker's main thread, while the client fetches ahead on another thread. The
 module's only state is the process's connection pool and cached constant columns.
 """
@@ -52,8 +52,8 @@ JOINED_BYTES = 4 << 20
 """Decoded bytes at which a group of joined batches ends. Decoded bytes count, because compressed
 batches may be a thousand times smaller."""
 ROWS_MAX = 1 << 16
-"""Maximum rows of an Arrow batch. A few bytes of the log can hold millions of rows; with the
-topic's name in each row they would exceed the 2 GiB of an Arrow column."""
+"""Maximum rows of an Arrow batch. A few bytes of the log can hold millions of rows. With the
+topic's name in each row, these rows would exceed the 2 GiB of an Arrow column."""
 ROW_BYTES = 48
 """Estimated bytes of a row apart from key, value and headers: topic, partition, offset, timestamp
 and the Arrow offsets of its other columns."""

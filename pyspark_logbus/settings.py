@@ -16,7 +16,7 @@ CHECKPOINT_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 SOCKET_PATH_MAX = 104
-"""Maximum bytes of an AF_UNIX address on macOS; Linux allows 108."""
+"""Maximum bytes of an AF_UNIX address on macOS. Linux allows 108."""
 SOCKET_NAME_BYTES = 45
 """Bytes that Spark appends: a slash, a dot, a UUID and ``.sock``."""
 

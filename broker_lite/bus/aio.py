@@ -98,7 +98,7 @@ class AsyncBus:
     def producer(self, **options: Any) -> AsyncProducer: ...
 
     def producer(self, **options: Any) -> AsyncProducer:
-        """Return a producer; options as for ``Bus.producer``."""
+        """Return a producer. Options are those of ``Bus.producer``."""
         config = build(ProducerConfig, options, self._options)
         if config.transactional_id:
             from broker_lite.client.transactions.aio_producer import AsyncTransactionalProducer
@@ -109,7 +109,7 @@ class AsyncBus:
     def transaction(
         self, transactional_id: str, *, timeout_ms: int = 60_000, **options: Any
     ) -> AsyncBusTransaction:
-        """Return a transaction: ``async with bus.transaction("copier-1") as txn``; see
+        """Return a transaction. Example: ``async with bus.transaction("copier-1") as txn``. See
         ``Bus.transaction``."""
         from broker_lite.client.transactions.aio_producer import (
             AsyncBusTransaction,
@@ -143,7 +143,7 @@ class AsyncBus:
         on_lost: Callback | None = None,
         **options: Any,
     ) -> AsyncConsumer:
-        """Return a consumer; ``async with`` or ``await start()`` starts it.
+        """Return a consumer. ``async with`` or ``await start()`` starts it.
 
         Options are those of ``Bus.consumer``, and for native groups those of
         ``Bus.create_message_streams`` with one stream. Callbacks may be coroutines.

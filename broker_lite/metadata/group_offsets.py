@@ -194,7 +194,7 @@ class GroupOffsets:
         members: int = 0,
         session_timeout_ms: int = 0,
     ) -> None:
-        """Write a new generation. Return when ZooKeeper confirms it and all earlier commits; the
+        """Write a new generation. Return when ZooKeeper confirms it and all earlier commits. The
         wait has no timeout.
 
         ``members`` (a count) and their longest session timeout are stored for the group's next

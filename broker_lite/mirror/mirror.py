@@ -381,7 +381,7 @@ class Mirror:
         Calls ``on_sync`` every ``CHECK_MS`` and at the end. With ``once``, calls ``on_left`` before
         each write with the number of offsets that are left to copy.
 
-        Logs and retries temporary errors; with ``once``, raises them after ATTEMPTS_ONCE retries.
+        Logs and retries temporary errors. With ``once``, raises them after ATTEMPTS_ONCE retries.
         Raises NonEmptyGroupError if another mirror of the source runs, FencedInstanceIdError if
         another mirror took over, and with ``once`` InvalidConfigError if no topic matches.
         """

@@ -29,7 +29,7 @@ _U16: Final = struct.Struct("<H")
 _SMALL_BODY_BYTES: Final = 4096
 _SMALL_METADATA_BYTES: Final = 768
 _METADATA_BYTES_MAX: Final = 16 << 10
-"""Maximum bytes of a message's metadata. logbus writes fewer than 700; other writers may write
+"""Maximum bytes of a message's metadata. logbus writes fewer than 700, and other writers may write
 more."""
 ORDERED_MAX: Final = 64
 """Number of rows up to which the order of a field's offsets is checked. Brokers run without numpy,

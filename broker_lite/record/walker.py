@@ -112,7 +112,8 @@ class BatchWalker:
         batch's header was incomplete."""
         self.policy = policy
         self._aborting = sorted(policy.aborted, key=lambda row: row[1], reverse=True)
-        """Aborted transactions that start later, in descending order of their first offset."""
+        """Aborted transactions that begin after the walker's offset, in descending order of their
+        first offset."""
         self._aborted_ids: set[int] = set()
         """Producer ids whose aborted transaction is open at ``offset``."""
 

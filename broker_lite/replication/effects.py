@@ -3,7 +3,7 @@
 A step returns its effects in the order of ``ORDER``, and the shell carries them out in that order.
 The disk effects of a partition are Truncate, StartAt, StartEpoch, Append, AppendFetched and Sync.
 They go through one queue of a disk thread, and their answers return in the order of the queue. Each
-disk effect gets exactly one answer, unless StorageFailed comes first; only Syncs may share an
+disk effect gets exactly one answer, unless StorageFailed comes first. Only Syncs may share an
 answer. The shell retries a write that finds the disk full.
 """
 

@@ -121,9 +121,8 @@ class Leader:
         return self.isr.replicas == (self.log.replica,)
 
     def _damage(self) -> str:
-        """Return the reason why followers cannot join the ISR, if this leader is the only member
-        and its log is damaged; else "".
-        """
+        """Return the reason why followers cannot join the ISR: this leader is its only member and
+        has a damaged log. Otherwise return ""."""
         if self.log.damaged_from is None or not self.is_alone:
             return ""
         return (
@@ -263,7 +262,8 @@ class Leader:
     def _note_caught_up(self, now_ms: int, event: FollowerFetched) -> None:
         """Update the time at which the follower was caught up.
 
-        The leader's end is taken at the fetch's arrival; later appends count at the next fetch.
+        The leader's end offset counts as it is when the fetch arrives. Later appends count at the
+        next fetch.
         """
         end = self.log.log_end_offset
         known = self.caught_up.get(event.replica)

@@ -23,8 +23,8 @@ def begin(
 ) -> PartitionView:
     """Return the partition in reassignment to the brokers ``target``, preferred leader first.
 
-    Error messages use ``name``. Added brokers must be live; present brokers need not. Raises
-    InvalidReplicaAssignmentError.
+    Error messages name the topic ``name``. Brokers that are added must be live, but present brokers
+    need not be. Raises InvalidReplicaAssignmentError.
     """
     target = tuple(target)
     if not target or len(set(target)) != len(target):

@@ -1,6 +1,8 @@
-"""Kafka's ``sasl.jaas.config``: a Java login configuration, parsed and never executed.
+"""Parse Kafka's ``sasl.jaas.config``, a Java login configuration, without executing it.
 
-``org.apache.kafka.common.security.scram.ScramLoginModule required username="a" password="b";``
+Example: ``org.apache.kafka.common.security.scram.ScramLoginModule required username="a"
+password="b";``
+
 The parser accepts only Kafka's three modules for passwords and tokens, because other modules can
 run code (CVE-2023-25194). It accepts Spark's shaded class names too (``kafkashaded.``). Error
 messages never contain the values of options.

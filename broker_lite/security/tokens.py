@@ -40,9 +40,9 @@ TokenKeys = Mapping[str, TokenKey]
 class TokenRules(NamedTuple):
     """The rules for a valid token.
 
-    Its issuer must be ``issuer``, and its audience one of ``audiences``. ``name_claim`` is the
-    claim with the user's name. ``skew_ms`` is the maximum lead of the issuer's clock over the
-    broker's, in ms; an expired token is never valid.
+    The token's issuer must be ``issuer``, and its audience one of ``audiences``. ``name_claim`` is
+    the claim with the user's name. ``skew_ms`` is the maximum time in ms by which the issuer's
+    clock may be ahead of the broker's clock. No skew extends the validity of an expired token.
     """
 
     issuer: str

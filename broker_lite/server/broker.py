@@ -463,7 +463,8 @@ class Broker:
         return port
 
     def _metrics_login(self, parts: BrokerContext) -> HttpLogin | None:
-        """Return the TLS and the login of the HTTP port; None without metrics.listener.name."""
+        """Return the TLS and the login of the HTTP port. Return None without the setting
+        metrics.listener.name."""
         listener = metrics_listener(self._config)
         if listener is None:
             return None
@@ -626,10 +627,10 @@ async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> Non
 
 
 def main(config: BrokerConfig, ready_fd: int | None = None, output_path: str | None = None) -> int:
-    """Run a broker until SIGTERM or SIGINT and return the process's exit code.
+    """Run a broker until SIGTERM or SIGINT, and return the process's exit code.
 
-    Write one JSON line ``{"id", "host", "port", "pid"}`` to ``ready_fd`` (None: stdout).
-    ``output_path`` names the file of stdout and stderr, which is rotated.
+    Write one JSON line ``{"id", "host", "port", "pid"}`` to ``ready_fd``, or to stdout if it is
+    None. ``output_path`` names the file of stdout and stderr, which is rotated.
     """
     if sys.flags.optimize:
         sys.stderr.write("logbus broker: python -O removes checks that it relies on\n")

@@ -70,7 +70,7 @@ class _Window:
 
 class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
     """A log handler for stderr. stdout and stderr are both the file at ``path``, which the parent
-    process opened. ¶
+    process opened.
 
     A full file is renamed to ``path``.1, and stdout and stderr continue in a new file. Python's own
     crash output therefore appears in the newest file.

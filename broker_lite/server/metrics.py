@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 PREFIX = "logbus_"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Upper bounds of a histogram's buckets in seconds; a further bucket counts longer durations."""
+"""Upper bounds of a histogram's buckets in seconds. A further bucket counts longer durations."""
 SERIES_MAX = 200
 """Maximum number of series of a counter by topic or by API. Further label values are counted in the
 series ``OTHER``.

@@ -1,7 +1,7 @@
 """One replica's log on disk: segments, indexes, checkpoints and recovery. Start at README.md.
 
-``LogManager`` opens a data directory; ``Log`` is the log of one partition. Storage reaches the
-operating system through the ``Files`` port, which ``OsFiles`` implements.
+``LogManager`` opens a data directory. ``Log`` is the log of one partition. Storage reaches the
+operating system through the ``Files`` interface, which ``OsFiles`` implements.
 """
 
 from broker_lite.storage.files import File, Files, OsFiles

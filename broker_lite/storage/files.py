@@ -1,14 +1,16 @@
-"""The ``Files`` port: the operating-system calls that storage uses, and their implementation.
+"""The ``Files`` interface: the operating-system calls that storage uses, and their implementation.
 
-- One thread appends to a ``File``; any number of threads read it at given positions, without a
+- One thread appends to a ``File``. Any number of threads read it at given positions, without a
   cursor.
-- A ``File`` has no ``close``: the file closes with its last reference, so that a reader can still
+- A ``File`` has no ``close``. The file closes with its last reference, so that a reader can still
   send from it.
-- Bytes are on disk once ``datasync`` has returned; file names once ``sync_dir`` has returned.
-- Every error is an OSError. ``append`` writes everything or raises, and may then leave a partial
-  tail.
+- Written bytes are on disk once ``datasync`` has returned. File names are on disk once ``sync_dir``
+  has returned.
+- Every error is an OSError. If ``append`` raises an error, it may leave a part of the bytes at the
+  end of the file.
 
-The tests have an implementation in memory, ``MemFiles``; one test suite checks both.
+The tests have an implementation in memory, ``MemFiles``. One test suite checks both
+implementations.
 """
 
 from __future__ import annotations

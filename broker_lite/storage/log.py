@@ -140,12 +140,12 @@ class Log:
 
         Without ``keep`` the batch leaves the page cache once it is on disk (``File.append``). A
         duplicate returns the offsets of the first append. A batch that follows a refused batch
-        (``note_refused``) raises the error of the refused batch. ``begins_at_zero``: see
-        ``ProducerState.check``.
+        (``note_refused``) raises the error of the refused batch. ``ProducerState.check`` explains
+        ``begins_at_zero``.
 
         Raises FencedLeaderEpochError, InvalidTimestampError, InvalidProducerEpochError,
         OutOfOrderSequenceError, InvalidTxnStateError, and StorageError. After a StorageError no
-        part of the batch is visible; ``failed`` tells whether the directory has failed.
+        part of the batch is visible, and ``failed`` tells whether the directory has failed.
         """
         if self._data.failure or self._retired:
             self._check_usable()

@@ -7,7 +7,8 @@ again that the log already holds. ``ProducerState.check`` therefore refuses the 
 the error of the first refused batch.
 
 One instance serves all logs of a data directory. Disk threads and the event loop write it under a
-lock. If an entry is evicted, the broker answers as Kafka's does; no records are lost.
+lock. After the eviction of an entry, the broker answers as Kafka's broker does, and no records are
+lost.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ class SendMarkers(NamedTuple):
     """Send the markers of a decided transaction to its participants, ``partitions`` and ``groups``.
 
     Retry without a time limit, and report each participant with ParticipantDone. ``transaction`` is
-    the number of the transaction. ``open_epoch`` is the producer epoch of its records, ``epoch``
-    the epoch of the markers: one higher with transaction ``version`` 2, else the same.
+    the number of the transaction. ``open_epoch`` is the producer epoch of its records, and
+    ``epoch`` the epoch of the markers. With transaction ``version`` 2, ``epoch`` is one higher than
+    ``open_epoch``. With version 1 they are equal.
     """
 
     transaction: int

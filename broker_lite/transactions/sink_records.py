@@ -1,9 +1,9 @@
 """Records of Spark sinks in ``__transaction_state``: heads and slots, as keys and values.
 
 A sink is the target of one Spark query or batch write. Its *head* holds its run and its last
-committed batch; a head with a new committed batch is the commit decision. A *slot* is a producer id
-from the partition's pool, with which one task attempt writes. ``records`` has the records of
-transactional ids, and the format rules of all keys and values.
+committed batch. To commit a batch, the coordinator appends a head with that batch. A *slot* is a
+producer id from the partition's pool, with which one task attempt writes. ``records`` has the
+records of transactional ids, and the format rules of all keys and values.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class ProducerPair(NamedTuple):
 class SinkHead:
     """The state of one sink.
 
-    ``batch`` is the last committed batch, and ``rows`` its number of rows. While ``state`` is not
-    OPEN, the coordinator writes the markers for attempts of former runs and of batches up to
-    ``ends_batch``: commit markers for ``winners``, abort markers for the others. ``day`` is the
-    last use, in days since 1970.
+    ``batch`` is the last committed batch, and ``rows`` its number of rows. ``day`` is the day of
+    the last use, in days since 1970. While ``state`` is not OPEN, the coordinator writes markers
+    for attempts of former runs and of batches up to ``ends_batch``. The attempts in ``winners`` get
+    commit markers, and all others abort markers.
     """
 
     run: str

@@ -371,9 +371,9 @@ class SinkPartition:
     def _abort_attempts(self, sink: _Sink, event: ev.EndBatch) -> None:
         """Abort attempts that have failed, before their batch ends.
 
-        No record is written before the markers: a failed attempt sends no commit message to Spark's
-        driver, so no decision includes it. If the coordinator changes, the next coordinator aborts
-        the attempt with its batch.
+        No record is written before the markers, because no decision can include a failed attempt:
+        it sends no commit message to Spark's driver. If the coordinator changes, the next
+        coordinator aborts the attempt with its batch.
         """
         if sink.is_busy:
             self._park(sink, event)

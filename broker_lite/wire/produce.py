@@ -63,9 +63,8 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
-    """The partitions of one topic. Versions before 13 use ``name``; later versions use
-    ``topic_id``.
-    """
+    """The partitions of one topic. Versions before 13 use ``name``, and later versions
+    ``topic_id``."""
 
     name: str
     topic_id: str

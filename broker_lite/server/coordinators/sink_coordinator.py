@@ -74,9 +74,8 @@ class SinkStore(Protocol):
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
     ) -> asyncio.Future[None]:
-        """Append a record to a partition of ``__transaction_state``. Return a future of the
-        commit.
-        """
+        """Append a record to a partition of ``__transaction_state``. Return a future that completes
+        when the record is committed."""
 
     async def next_producer_id(self) -> int:
         """Return an unused producer id. Raise LogbusError if ZooKeeper is unavailable."""

@@ -282,9 +282,8 @@ class TransactionCoordinator:
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
     ) -> asyncio.Future[None]:
-        """Append a sink's record to a partition of ``__transaction_state``. Return a future of the
-        commit.
-        """
+        """Append a sink's record to a partition of ``__transaction_state``. Return a future that
+        completes when the record is committed."""
         return self._log.append(partition, key, value, flags)
 
     async def next_producer_id(self) -> int:

@@ -42,8 +42,7 @@ BATCHED_FROM = 4
 """First FindCoordinator version whose requests name several groups or transactional ids."""
 STATE_PARTITIONS = 6
 """Number of partitions of ``__transaction_state``. With more partitions, more brokers coordinate
-transactions; with fewer, more transactions share each flush.
-"""
+transactions. With fewer partitions, more transactions share each flush."""
 STATE_CONFIG = {
     "retention.ms": "-1",
     "retention.bytes": "-1",

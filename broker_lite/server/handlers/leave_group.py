@@ -20,9 +20,8 @@ BATCHED_FROM = 3
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Remove the members. Each member has its own error in the answer; an error of the group
-    applies to all.
-    """
+    """Remove the members. Each member has its own error in the answer. An error of the group
+    applies to all members."""
     batched = request.api_version >= BATCHED_FROM
     leavers = [Leaver(message.member_id)]
     if batched:

@@ -211,9 +211,8 @@ class Client(Protocol):
 
 
 class NamedTopic(Protocol):
-    """A topic in a Produce or Fetch request. Before version 13 its id is null; from version 13 on
-    its name is empty.
-    """
+    """A topic in a Produce or Fetch request. Before version 13 of the API its id is null. From
+    version 13 on its name is empty."""
 
     @property
     def name(self) -> str: ...

@@ -27,7 +27,7 @@ of ``listeners``."""
 NO_AUTHORIZER = Authorizer()
 """An authorizer that allows every request, for brokers with ``authorizer=off``."""
 SHOWN_LENGTH_MAX = 100
-"""Maximum characters of a client id in a log line; the protocol allows ids of 32 KiB."""
+"""Maximum characters of a client id in a log line. The protocol allows ids of 32 KiB."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Session:
     early_requests: int = 0
     """Number of requests that the client has sent without a login."""
     exchange: ScramLogin | None = None
-    """The SCRAM login in progress; None if there is none."""
+    """The SCRAM login in progress, or None."""
     mechanism_chosen: str = ""
     """The SASL mechanism of the client's last SaslHandshake request."""
     is_login_begun: bool = False
@@ -108,7 +108,7 @@ class RequestContext(NamedTuple):
     arrived_ms: int
     access: Access = NO_AUTHORIZER.access(Session(0, ""), 0)
     quota: ClientQuota | None = None
-    """The quotas that apply to the client; None if no quota applies."""
+    """The quotas that apply to the client, or None."""
 
     @classmethod
     def read(

@@ -240,7 +240,8 @@ def _bucket(buckets: _Buckets, limit: Limit, now_ms: float) -> TokenBucket:
 
 
 def _forget(buckets: _Buckets) -> None:
-    """Drop the tenth of the token buckets that will be full soonest, whose clients gain the least.
+    """Drop a tenth of the token buckets, those that will be full soonest. A new bucket is full, so
+    their clients gain the least.
 
     The sort is expensive, so drop many buckets at once.
     """

@@ -333,7 +333,8 @@ class Replica:
                 self.crc_cache.has_columns(event.next_offset)
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """Run the effects in list order; the correctness of replication depends on the order.
+        """Run the effects in list order, because the correctness of replication depends on the
+        order.
 
         Wake waiting fetches last, so that the broker answers producers before it builds fetch
         answers.

@@ -382,8 +382,7 @@ class _Leader:
 
     def _fail(self, rows: Mapping[PartitionKey, _ReplicaRow]) -> None:
         """Schedule a retry of each partition after its backoff. A partition that requests another
-        range by then is not retried.
-        """
+        range before the retry is not retried."""
         owner = self._owner
         for key, row in rows.items():
             if not owner.is_current(key, row):

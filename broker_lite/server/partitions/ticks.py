@@ -44,7 +44,8 @@ class Ticks:
         return self._replicated
 
     def watch(self, replica: Replica, *, flushes_by_time: bool, is_replicated: bool) -> None:
-        """Set which of the two ticks the replica receives from now on."""
+        """Set whether the replica receives flush ticks (``flushes_by_time``) and slow ticks
+        (``is_replicated``) from now on."""
         if flushes_by_time:
             self._flushing[replica] = None
         else:

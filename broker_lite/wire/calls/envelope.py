@@ -64,7 +64,7 @@ class EnvelopeRequest:
 
 
 def encode_envelope(response: EnvelopeResponse, writer: Writer) -> None:
-    """Write the body of the answer, on the broker."""
+    """Write the body of an Envelope answer, on the broker's side."""
     if response.response is None:
         writer.i8(0)
     else:

@@ -120,12 +120,12 @@ class EndGroupOffsetsRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> EndGroupOffsetsRequest:
-        """Decode the request, on the broker; ``reader`` is at its body."""
+        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
         request = EndGroupOffsetsRequest(reader.string(), *reader.unpack(_TRANSACTION))
         return reader.ended(request)
 
 
 def encode_end_group_offsets(response: EndGroupOffsetsResponse, writer: Writer) -> None:
-    """Write the body of the answer, on the broker."""
+    """Write the body of an EndGroupOffsets answer, on the broker's side."""
     writer.i16(response.error_code)
     writer.tag_end()

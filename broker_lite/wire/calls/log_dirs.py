@@ -114,7 +114,7 @@ def _unreadable(reader: Reader) -> UnreadableZnode:
 
 
 def encode_state(state: BrokerState) -> bytes:
-    """Return the value of ``TAG_STATE``, on the broker."""
+    """Return the value of the tagged field ``TAG_STATE``, on the broker's side."""
     writer = Writer()
     writer.string(state.version)
     writer.pack(_AGE_AND_DISK, state.metadata_age_ms, state.is_disk_full)

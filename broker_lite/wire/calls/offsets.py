@@ -210,7 +210,7 @@ class OffsetsForBytesRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> OffsetsForBytesRequest:
-        """Decode the request, on the broker; ``reader`` is at its body."""
+        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
         rows = _asked(reader, BytesPartition, _BYTES_ASKED)
         level = reader.tags().get(TAG_BOUNDS)
         return OffsetsForBytesRequest(rows, level[0] if level else None)
@@ -236,12 +236,12 @@ class RecordTimesRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> RecordTimesRequest:
-        """Decode the request, on the broker; ``reader`` is at its body."""
+        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
         return reader.ended(RecordTimesRequest(_asked(reader, TimePartition, _TIME_ASKED)))
 
 
 def encode_answers(response: OffsetsForBytesResponse | RecordTimesResponse, writer: Writer) -> None:
-    """Write the body of the answer to either request, on the broker."""
+    """Write the body of an OffsetsForBytes or RecordTimes answer, on the broker's side."""
 
     rows: tuple[tuple[int, ...], ...] = response.answers
 

@@ -213,12 +213,12 @@ class UnregisterBrokerRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> UnregisterBrokerRequest:
-        """Decode the request, on the broker; ``reader`` is at its body."""
+        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
         return reader.ended(UnregisterBrokerRequest(reader.i32()))
 
 
 def encode_unregister_broker(response: UnregisterBrokerResponse, writer: Writer) -> None:
-    """Write the body of the answer, on the broker."""
+    """Write the body of an UnregisterBroker answer, on the broker's side."""
     writer.i32(response.throttle_time_ms)
     writer.i16(response.error_code)
     writer.nullable_string(response.error_message)

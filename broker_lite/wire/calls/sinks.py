@@ -33,7 +33,7 @@ class SinkResponse(NamedTuple):
 
 
 def encode_sink_response(response: SinkResponse, writer: Writer) -> None:
-    """Write the body of the answer, on the broker."""
+    """Write the body of an answer to a sink's request, on the broker's side."""
     writer.i16(response.error_code)
     writer.string(response.error_message)
     writer.pack(_RESULT, response.producer_id, response.producer_epoch)
@@ -79,7 +79,7 @@ class JoinBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> JoinBatchRequest:
-        """Decode the request, on the broker; ``reader`` is at its body."""
+        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
         sink, run = reader.string(), reader.string()
         batch, task, attempt, timeout_ms = reader.unpack(_JOIN)
         partitions = reader.array(lambda it: PartitionKey(it.uuid(), it.i32()))
@@ -119,7 +119,7 @@ class EndBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> EndBatchRequest:
-        """Decode the request, on the broker; ``reader`` is at its body."""
+        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
         sink, run = reader.string(), reader.string()
         batch, is_commit, rows = reader.unpack(_END)
         winners = reader.array(lambda it: it.unpack(_PAIR))
@@ -149,5 +149,5 @@ class KeepBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> KeepBatchRequest:
-        """Decode the request, on the broker; ``reader`` is at its body."""
+        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
         return reader.ended(KeepBatchRequest(reader.string(), reader.string(), reader.i64()))

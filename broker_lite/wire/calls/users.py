@@ -80,7 +80,7 @@ class DescribeUsersRequest:
 
 
 def encode_described_users(response: DescribedUsers, writer: Writer) -> None:
-    """Write the body of the answer, on the broker."""
+    """Write the body of a DescribeUserScramCredentials answer, on the broker's side."""
 
     def put_credential(row: DescribedCredential) -> None:
         writer.i8(row.mechanism)

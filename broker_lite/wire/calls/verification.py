@@ -114,7 +114,7 @@ def _partition(reader: Reader) -> AddedPartition:
 
 
 def encode_verified(response: VerifiedPartitions, writer: Writer) -> None:
-    """Write the body of the answer, on the broker, in version 4 or 5."""
+    """Write the body of the answer in version 4 or 5, on the broker's side."""
 
     def put_partition(row: AddedPartition) -> None:
         writer.i32(row.partition_index)
