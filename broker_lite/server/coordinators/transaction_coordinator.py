@@ -53,7 +53,7 @@ from broker_lite.transactions.records import (
     transactional_id_of,
 )
 from broker_lite.transactions.sink_events import AddToSlot, SinkRequest, SinkResult
-from broker_lite.transactions.sink_records import SinkSlot
+from broker_lite.transactions.sink_records import SinkSlot, head_key
 from broker_lite.transactions.transaction import Now, Request, Transaction
 
 logger = logging.getLogger("logbus.transactions")
@@ -63,8 +63,8 @@ PARK_S = 1.0
 ID_BYTES_MAX = 1024
 """Maximum bytes of a transactional id, encoded as UTF-8."""
 IDS_MAX = 200_000
-"""Maximum number of transactional ids in one partition of ``__transaction_state``. They take about
-60 MB of memory.
+"""Maximum number of transactional ids, and of heads and slots of Spark sinks, in one partition of
+``__transaction_state``. They take about 60 MB of memory.
 """
 SLICE = 1000
 """Number of ids that an expiry or a listing examines before it yields to the event loop, in about
@@ -223,7 +223,7 @@ class TransactionCoordinator:
         if self.sinks.is_sink(led.partition, transactional_id):
             return await self._ask_slot(led, transactional_id, request)
         if isinstance(request, ev.Init):
-            self._check_capacity(led, transactional_id)
+            self._check_capacity(led, transaction_key(transactional_id))
         held = self._hold(led, transactional_id)
         future: asyncio.Future[fx.TransactionResult] = asyncio.get_running_loop().create_future()
         held.waiting[request.token] = future
@@ -254,6 +254,8 @@ class TransactionCoordinator:
                 f"{sink!r} is the transactional id of a producer; give the sink another "
                 "transactionalId"
             )
+        if not self.sinks.is_sink(led.partition, sink):
+            self._check_capacity(led, head_key(sink))
         return await self.sinks.ask(led.partition, make)
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.AddResult:
@@ -386,11 +388,13 @@ class TransactionCoordinator:
             )
         return led
 
-    def _check_capacity(self, led: LedState, transactional_id: str) -> None:
-        if len(led.values) >= IDS_MAX and transaction_key(transactional_id) not in led.values:
+    def _check_capacity(self, led: LedState, key: bytes) -> None:
+        """Raise PolicyViolationError if a partition has as many keys as it may, and not ``key``."""
+        if len(led.values) >= IDS_MAX and key not in led.values:
             raise PolicyViolationError(
-                f"{TRANSACTION_STATE}-{led.partition} holds {len(led.values)} transactional ids, "
-                "the maximum; reuse ids, or lower transactional.id.expiration.ms"
+                f"{TRANSACTION_STATE}-{led.partition} holds {len(led.values)} transactional ids "
+                "and Spark sinks, the maximum; reuse ids and sinks, or lower "
+                "transactional.id.expiration.ms"
             )
 
     def _view(self, led: LedState, name: str) -> TransactionView | None:

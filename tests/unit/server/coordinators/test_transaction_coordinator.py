@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from broker_lite.errors import (
     InvalidRequestError,
     InvalidTransactionTimeoutError,
     NotCoordinatorError,
+    PolicyViolationError,
     ProducerFencedError,
     TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
@@ -197,6 +199,29 @@ def test_spark_sink_with_a_timeout_above_the_broker_limit_is_refused() -> None:
         join = JoinBatch(1, "s", "run", 0, 0, 0, 900_001, frozenset())
         with pytest.raises(InvalidTransactionTimeoutError, match="lower the option or raise"):
             await cluster.at[1].ask_sink("s", lambda token: join)
+
+    run(body)
+
+
+def test_state_partition_with_the_maximum_of_keys_takes_no_new_id_and_no_new_sink(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(cluster: Cluster) -> None:
+        coordinator = cluster.at[1]
+
+        def join(run: str) -> Callable[[int], JoinBatch]:
+            return lambda token: JoinBatch(token, "s", run, 0, 0, 0, 60_000, frozenset())
+
+        await cluster.init()
+        assert (await coordinator.ask_sink("s", join("first"))).error is None
+        monkeypatch.setattr(transaction_coordinator, "IDS_MAX", 1)
+        with pytest.raises(PolicyViolationError, match="the maximum; reuse ids and sinks"):
+            await coordinator.ask_sink("t", join("first"))
+        with pytest.raises(PolicyViolationError, match="the maximum; reuse ids and sinks"):
+            await coordinator.ask("y", lambda token: ev.Init(token, 60_000))
+        # Known ids and sinks go on.
+        await cluster.init()
+        assert (await coordinator.ask_sink("s", join("second"))).error is None
 
     run(body)
 
