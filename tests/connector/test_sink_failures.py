@@ -28,7 +28,9 @@ from broker_lite.client.administration import transactions
 from broker_lite.client.operations.group_requests import find_coordinator
 from broker_lite.errors import (
     InvalidProducerEpochError,
+    LogbusError,
     ProducerFencedError,
+    SinkAheadOfCheckpointError,
     SinkRowsDifferError,
 )
 from broker_lite.local.broker import LocalBroker
@@ -122,6 +124,14 @@ class Run:
 
     def commit(self, batch: int, *attempts: Attempt | None) -> None:
         exactly_once.commit(self.options, attempts, batch)
+
+    def send_commit(self, batch: int, attempt: Attempt) -> None:
+        """Send the commit of a batch to the coordinator, and close the connection before the
+        answer."""
+        winners = ((attempt.producer_id, attempt.epoch),)
+        request = EndBatchRequest(self.sink, self.name, batch, True, winners, attempt.rows)
+        with PlainConnection(self.coordinator()) as connection:
+            connection.send(encode_call(request, 1, "driver"))
 
     def visible(self) -> list[str]:
         return sorted(record.value.decode() for record in records(self.bus, self.topic))
@@ -313,13 +323,52 @@ def test_second_driver_of_a_checkpoint_fences_the_first(make: Callable[..., Run]
 def test_commit_with_a_lost_response_can_be_repeated(make: Callable[..., Run]) -> None:
     run = make()
     attempt = run.write(0, "a", "b")
-    winners = ((attempt.producer_id, attempt.epoch),)
-    request = EndBatchRequest(run.sink, run.name, 0, True, winners, attempt.rows)
-    with PlainConnection(run.coordinator()) as connection:
-        connection.send(encode_call(request, 1, "driver"))
+    run.send_commit(0, attempt)
     until(run.visible)
     run.commit(0, attempt)
     assert run.visible() == ["a", "b"]
+
+
+def test_abort_after_a_commit_with_a_lost_response_undoes_nothing(make: Callable[..., Run]) -> None:
+    """Spark aborts the batch when the driver's commit gives up. The next run replays the batch."""
+    run = make()
+    attempt = run.write(0, "a", "b")
+    run.send_commit(0, attempt)
+    until(run.visible)
+    exactly_once.abort(run.options, [attempt])
+    assert run.visible() == ["a", "b"]
+    replay = run.again()
+    replay.commit(0, replay.write(0, "a", "b"))
+    replay.commit(1, replay.write(1, "c"))
+    assert run.visible() == ["a", "b", "c"]
+
+
+def test_second_batch_write_with_the_same_sink_id_fences_the_first(
+    make: Callable[..., Run],
+) -> None:
+    """Two jobs share a transactionalId and run at the same time."""
+    first = make()
+    second = first.again()
+    late, winner = first.write(7, "of the first"), second.write(8, "of the second")
+    with pytest.raises(ProducerFencedError, match="another run"):
+        first.commit(7, late)
+    second.commit(8, winner)
+    assert first.visible() == ["of the second"]
+    third = first.again()
+    with pytest.raises(SinkAheadOfCheckpointError, match="onReplayMismatch"):
+        third.write(7, "again")
+
+
+def test_replay_with_other_rows_is_skipped_on_request(make: Callable[..., Run]) -> None:
+    run = make()
+    run.commit(0, run.write(0, "a", "b"))
+    run.commit(1, run.write(1, "c"))
+    replay = run.again()
+    replay.options = dataclasses.replace(replay.options, skips_replay_mismatch=True)
+    for batch in (0, 1):
+        replay.commit(batch, replay.write(batch, "other", "rows", "here"))
+    replay.commit(2, replay.write(2, "d"))
+    assert run.visible() == ["a", "b", "c", "d"]
 
 
 def test_commit_of_a_batch_aborted_by_its_timeout_is_refused(make: Callable[..., Run]) -> None:
@@ -378,6 +427,27 @@ def test_batch_is_committed_after_its_coordinator_died_before_the_commit(
     run.commit(0, first, second)
     dead.start()
     assert run.visible() == ["a", "b"]
+
+
+def test_batch_whose_commit_gave_up_is_written_once_by_the_next_run(
+    running: LocalCluster, make: Callable[..., Run]
+) -> None:
+    """The coordinator may still decide the first commit after the driver has given up."""
+    run = make(timeout_ms=3000)
+    attempt = run.write(0, "a", "b")
+    silent = broker_at(running, run.coordinator())
+    silent.pause()
+    try:
+        hasty = dataclasses.replace(run.options, transaction_timeout_ms=200)
+        with pytest.raises(LogbusError) as caught:
+            exactly_once.commit(hasty, [attempt], 0)
+        assert caught.value.retriable
+    finally:
+        silent.resume()
+    replay = run.again()
+    replay.commit(0, replay.write(0, "a", "b"))
+    replay.commit(1, replay.write(1, "c"))
+    assert run.visible() == ["a", "b", "c"]
 
 
 def test_new_coordinator_writes_the_markers_of_a_committed_batch(
