@@ -15,7 +15,12 @@ from support.transaction_suite import visible
 from broker_lite.bus import Bus, connect
 from broker_lite.client.administration.transactions import list_transactions
 from broker_lite.client.transactions.producer import TransactionalProducer
-from broker_lite.errors import FencedError, LogbusError, UnknownOutcomeError
+from broker_lite.errors import (
+    FencedError,
+    LogbusError,
+    TransactionAbortedError,
+    UnknownOutcomeError,
+)
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
@@ -90,6 +95,26 @@ def test_a_commit_survives_the_death_of_a_partitions_leader(
         dead.kill()
         txn.send(copies, "after", partition=0)
     dead.start()
+    assert visible(running.bootstrap_servers, copies) == ["after", "before"]
+
+
+def test_a_transaction_ends_although_one_of_its_topics_was_deleted(
+    running: LocalCluster, bus: Bus, copies: str
+) -> None:
+    bus.create_topic(deleted := copies + "-deleted", partitions=2, replication_factor=3)
+    with bus.transaction("x-" + copies) as txn:
+        for name in (copies, deleted):
+            txn.send(name, "before", partition=0).result()
+        bus.delete_topic(deleted)
+    # The coordinator lets the next transaction begin once the first has ended.
+    with (
+        pytest.raises(TransactionAbortedError, match=r"does not exist.*begin\(\) again"),
+        bus.transaction("x-" + copies) as txn,
+    ):
+        txn.send(copies, "lost", partition=1)
+        txn.send(deleted, "lost")
+    with bus.transaction("x-" + copies) as txn:
+        txn.send(copies, "after", partition=1)
     assert visible(running.bootstrap_servers, copies) == ["after", "before"]
 
 
