@@ -4,12 +4,17 @@ While a password is rotated, a user has two passwords. Both have the same salt, 
 one challenge and checks the proof against both. For an unknown user the broker sends a salt that
 depends only on the name, so that the challenge does not reveal which users exist. The caller passes
 the nonce.
+
+``scramp`` applies SASLprep to user names, and Kafka does not: the user "\ufb01" could not log in,
+and the name would mean the user "fi". ``scramp`` therefore sees ``_NAME_FOR_SCRAMP`` in place of
+the name. The proof covers the message with the name that the client sent.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -29,6 +34,9 @@ MESSAGE_BYTES_MAX = 4096
 """Maximum bytes of a client's message. ``scramp`` itself has no limit."""
 
 
+_FIRST = re.compile(r"([^,]*,[^,]*,)n=((?:[^=,\0]|=2C|=3D)+),(.*)", re.DOTALL)
+"""The client's first message: the GS2 header, the escaped user name and the nonce."""
+_NAME_FOR_SCRAMP = "user"
 _NO_PAIR = KeyPair(bytes(32), bytes(32))
 """Keys that stand in for those of an unknown user. ``finish`` refuses every proof for them."""
 _NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
@@ -71,28 +79,31 @@ class ScramLogin:
 
     def challenge(self, client_first: bytes) -> bytes:
         """Return nonce, salt and iterations. Raises SaslAuthenticationError."""
-        text = _text(client_first)
+        found = _FIRST.fullmatch(_text(client_first))
+        if found is None:
+            raise SaslAuthenticationError(
+                "SCRAM: the first message does not consist of header, user name and nonce"
+            )
+        header, name, rest = found.groups()
+        self.user = name.replace("=2C", ",").replace("=3D", "=")
+        known = self._credential_of(self.user)
+        self._credential = known or fake_credential(self._mechanism, self.user, self._fake_key)
+        challenge = ""
         try:
-            challenge = self._begin(text, self._look_up)
-            for pair in self._credential.pairs[1:]:
-                self._begin(text, partial(self._answer, pair))
+            for pair in self._credential.pairs:
+                server = self._server(pair, f"{header}n={_NAME_FOR_SCRAMP},{rest}")
+                server.client_first_bare = f"n={name},{rest}"
+                challenge = server.get_server_first()
+                self._servers.append(server)
         except ScramException as error:
             raise SaslAuthenticationError(f"SCRAM: {error}") from None
         return challenge.encode()
 
-    def _begin(self, client_first: str, keys_of: Callable[[str], _Keys]) -> str:
+    def _server(self, pair: KeyPair, client_first: str) -> ScramServer:
         mechanism = ScrampMechanism(self._mechanism.value)
-        server = mechanism.make_server(keys_of, s_nonce=self._nonce)
+        server = mechanism.make_server(partial(self._answer, pair), s_nonce=self._nonce)
         server.set_client_first(client_first)
-        self._servers.append(server)
-        challenge: str = server.get_server_first()
-        return challenge
-
-    def _look_up(self, user: str) -> _Keys:
-        self.user = user
-        known = self._credential_of(user)
-        self._credential = known or fake_credential(self._mechanism, user, self._fake_key)
-        return self._answer(self._credential.pairs[0], user)
+        return server
 
     def _answer(self, pair: KeyPair, _user: str) -> _Keys:
         return self._credential.salt, *pair, self._credential.iterations

@@ -80,6 +80,26 @@ def test_both_passwords_of_a_rotation_log_in(password: str) -> None:
     assert login.pair == pair_of(password)
 
 
+@pytest.mark.parametrize(
+    "user", ["\ufb01ona", "Jose\u0301", "\u05d0\u05d1-1", "\u2167", "a,b=c=2C"]
+)
+def test_user_name_is_not_normalized(user: str) -> None:
+    """SASLprep would change or refuse these names. Kafka does not apply it."""
+    users = {user: ScramCredential(SALT, 4096, (pair_of("new"),))}
+    login = ScramLogin(SHA_256, users.get, "server-nonce", FAKE_KEY)
+    log_in(login, ScramClient(SHA_256, user, "new", "n1"))
+    assert login.user == user
+
+
+def test_similar_user_name_does_not_log_in() -> None:
+    login = login_of("new")
+    client = ScramClient(SHA_256, "al\u00adice", "new", "n1")
+    challenge = login.challenge(client.first())
+    with pytest.raises(SaslAuthenticationError):
+        login.finish(client.final(challenge))
+    assert login.pair is None
+
+
 def test_scram_answers_to_a_wrong_password_and_an_unknown_user_are_equal() -> None:
     texts = set()
     for user, password in (("alice", "wrong"), ("mallory", "new")):
