@@ -482,7 +482,11 @@ class BrokerConfig(Config):
         return _principals("broker.principals", self.broker_principals)
 
     def validate(self) -> None:
-        _ = self.super_user_set
+        if "User:*" in self.super_user_set:
+            raise InvalidConfigError(
+                "super.users=User:* names no user, because * is no wildcard there; name each user, "
+                "or set authorizer=off"
+            )
         if any(pattern.count("*") > 1 for pattern in self.broker_principal_list):
             raise InvalidConfigError(
                 f"broker.principals={self.broker_principals[:80]!r}: give one * for the broker's id"
@@ -522,7 +526,7 @@ def _principals(key: str, text: str) -> tuple[str, ...]:
     found = tuple(filter(None, (part.strip() for part in text.split(";"))))
     for principal in found:
         kind, _, name = principal.partition(":")
-        if kind != "User" or not name:
+        if kind != "User" or not name or ",User:" in name.replace(" ", ""):
             raise InvalidConfigError(
                 f"{key}: {principal[:80]!r} is not User:name; separate several with semicolons"
             )

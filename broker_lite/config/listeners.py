@@ -125,7 +125,7 @@ def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
         raise InvalidConfigError(
             "listeners has several names; set inter.broker.listener.name to the one for brokers"
         )
-    own = _own_settings(config, bound)
+    own = _own_settings(config, protocols)
     found = tuple(
         ListenerConfig(
             name,
@@ -206,7 +206,12 @@ def _protocols(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str, st
                 f"listener.security.protocol.map: {row[:80]!r} is not NAME:PROTOCOL; the protocols "
                 f"are {', '.join(PROTOCOLS)}"
             )
-        mapped[name.upper()] = protocol.upper()
+        name = name.strip().upper()
+        if name in mapped:
+            raise InvalidConfigError(
+                f"listener.security.protocol.map names listener {name} twice; give it one protocol"
+            )
+        mapped[name] = protocol.upper()
     for name in names:
         if name not in mapped:
             raise InvalidConfigError(
@@ -218,7 +223,15 @@ def _protocols(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str, st
                 "empty; set it to SCRAM-SHA-256 or SCRAM-SHA-512"
             )
         _check_encryption(config, f"listener {name} has protocol {mapped[name]}", mapped[name])
-    return mapped
+    found = {name: mapped[name] for name in names}
+    # The HTTP port with TLS takes passwords too.
+    has_logins = config.metrics_listener_name or any("SASL" in each for each in found.values())
+    if config.sasl_mechanisms and not has_logins:
+        raise InvalidConfigError(
+            f"sasl.enabled.mechanisms={','.join(config.sasl_mechanisms)}, but no listener has "
+            "logins; give one the protocol SASL_SSL in listener.security.protocol.map"
+        )
+    return found
 
 
 def _check_encryption(config: BrokerConfig, where: str, protocol: str) -> None:
@@ -232,13 +245,17 @@ def _check_encryption(config: BrokerConfig, where: str, protocol: str) -> None:
             )
 
 
-def _own_settings(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str, dict[str, str]]:
-    """Return the ``listener.name.*`` settings by listener name, then by key without the prefix."""
+def _own_settings(config: BrokerConfig, protocols: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Return the ``listener.name.*`` settings by listener name, then by key without the prefix.
+
+    ``protocols`` has the protocol of each listener.
+    """
     own: dict[str, dict[str, str]] = {}
     for line in config.listener_settings.splitlines():
         key, _, value = line.partition("=")
         name, _, setting = key.removeprefix(LISTENER_PREFIX).partition(".")
-        if name.upper() not in names:
+        protocol = protocols.get(name.upper())
+        if protocol is None:
             raise InvalidConfigError(
                 f"{key}: listeners has no listener {name.upper()}; correct the name"
             )
@@ -246,6 +263,11 @@ def _own_settings(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str,
             raise InvalidConfigError(
                 f"{key}: a listener has no setting {setting!r} of its own; the settings are "
                 f"{', '.join(_TLS_FIELDS)}"
+            )
+        if not protocol.endswith("SSL"):
+            raise InvalidConfigError(
+                f"{key}: listener {name.upper()} has protocol {protocol}, which has no TLS; set "
+                "SSL or SASL_SSL in listener.security.protocol.map, or leave the setting out"
             )
         own.setdefault(name.upper(), {})[setting] = value
     return own

@@ -59,6 +59,20 @@ def test_listener_settings_round_trip_through_text() -> None:
             "add MINE:SSL to listener.security.protocol.map",
         ),
         ({"listener.security.protocol.map": "CLIENTS:TLS"}, "'CLIENTS:TLS' is not NAME:PROTOCOL"),
+        (
+            {"listener.security.protocol.map": "CLIENTS:SSL,BROKERS:SSL,clients:PLAINTEXT"},
+            "listener.security.protocol.map names listener CLIENTS twice",
+        ),
+        (
+            {"listener.security.protocol.map": "CLIENTS:SSL,BROKERS:PLAINTEXT"},
+            "listener BROKERS has protocol PLAINTEXT, which has no TLS",
+        ),
+        (
+            {"sasl.enabled.mechanisms": "SCRAM-SHA-256"},
+            "sasl.enabled.mechanisms=SCRAM-SHA-256, but no listener has logins",
+        ),
+        ({"super.users": "User:a,User:b"}, "separate several with semicolons"),
+        ({"super.users": "User:a;User:*"}, "name each user"),
         ({"inter.broker.listener.name": ""}, "set inter.broker.listener.name"),
         ({"inter.broker.listener.name": "OTHER"}, "inter.broker.listener.name=OTHER: listeners"),
         ({"advertised.listeners": "OTHER://h:1"}, "advertised.listeners names OTHER"),
