@@ -46,6 +46,7 @@ class HttpLogin:
         if not certificate and not authorization:
             return 401
         mechanism = "SSL" if certificate else BASIC
+        began_s = asyncio.get_running_loop().time()
         fields = {"mechanism": mechanism, "host": session.host, "listener": session.listener}
         try:
             if certificate:
@@ -64,7 +65,7 @@ class HttpLogin:
             parts.audit.write(
                 "login_failed", (session.host, mechanism), reason=error.message, **fields
             )
-            await asyncio.sleep(parts.logins.failure_delay_s(session))
+            await parts.logins.wait_after_failure(session, began_s)
             return 401
         parts.audit.write(
             "login", (session.principal, session.host, mechanism), user=session.principal, **fields

@@ -32,6 +32,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """
     session = request.session
     login = session.exchange
+    began_s = asyncio.get_running_loop().time()
     who = {"host": session.host, "listener": session.listener, "client_id": request.client_id}
     try:
         answer = await parts.logins.step(session, message.auth_bytes)
@@ -49,7 +50,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         parts.audit.write(
             "login_failed", kind, user=name, mechanism=session.mechanism_chosen, **who
         )
-        await asyncio.sleep(parts.logins.failure_delay_s(session))
+        await parts.logins.wait_after_failure(session, began_s)
         session.closes = "the login failed"
         return _failed(wire_code(error), FAILED)
     if answer.is_done:

@@ -275,11 +275,15 @@ class Logins:
         """Return the milliseconds until the client must log in again; 0 means never."""
         return max(session.ends_ms - self._clock.monotonic_ms(), 1) if session.ends_ms else 0
 
-    def failure_delay_s(self, session: Session) -> float:
-        """Count a failed login of the session's address. Return the seconds to wait before the
-        answer.
+    async def wait_after_failure(self, session: Session, began_s: float) -> None:
+        """Count a failed login of the session's address, and wait until its answer is due.
+
+        ``began_s`` is the loop's time at which the check of the login began. The answer is due a
+        fixed time later. Otherwise the duration of a password check would reveal whether the user
+        exists: it depends on the stored mechanism and iteration count.
         """
-        return self._failures.delay_s(session.host, self._clock.monotonic_ms())
+        due_s = began_s + self._failures.delay_s(session.host, self._clock.monotonic_ms())
+        await asyncio.sleep(max(due_s - asyncio.get_running_loop().time(), 0))
 
     @staticmethod
     def _forget(session: Session) -> None:

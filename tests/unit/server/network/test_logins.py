@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from sim.scheduler import SimLoop
 
 from broker_lite.errors import (
     IllegalSaslStateError,
@@ -13,8 +14,9 @@ from broker_lite.errors import (
     UnacceptableCredentialError,
     UnsupportedSaslMechanismError,
 )
-from broker_lite.model import LOGIN_MECHANISMS, ScramMechanism
+from broker_lite.model import LOGIN_MECHANISMS, PLAIN, ScramMechanism
 from broker_lite.security.bearer import CheckedToken, bearer_message
+from broker_lite.security.login_failures import DELAY_S
 from broker_lite.security.plain import plain_message
 from broker_lite.security.scram import (
     ScramClient,
@@ -163,6 +165,37 @@ def test_password_of_plain_is_checked_against_the_scram_keys() -> None:
     world.users["alice"] = {SHA_256: credential("changed")}
     world.logins.sweep()
     assert world.socket.closed
+
+
+class SlowThreads(SimLoop):
+    """A loop whose thread pools need ``check_s`` seconds of virtual time for each work."""
+
+    check_s = 0.0
+
+    def run_in_executor(self, executor: Any, work: Any, *arguments: Any) -> Any:
+        done = self.create_future()
+        self.call_later(self.check_s, done.set_result, work(*arguments))
+        return done
+
+
+@pytest.mark.parametrize("user", ["alice", "mallory"])
+@pytest.mark.parametrize("check_s", [0.002, 0.04])
+def test_answer_to_a_failed_login_comes_after_the_same_time(user: str, check_s: float) -> None:
+    """The time of a password check differs between users, also between existing and other ones."""
+    world, loop = World(), SlowThreads()  # type: ignore[abstract]
+    loop.check_s = check_s
+    world.logins.choose(world.session, PLAIN)
+
+    async def fail() -> float:
+        began_s = loop.time()
+        with pytest.raises(SaslAuthenticationError):
+            await world.logins.step(world.session, plain_message(user, "wrong"))
+        assert loop.time() == began_s + check_s
+        await world.logins.wait_after_failure(world.session, began_s)
+        return loop.time() - began_s
+
+    assert loop.run_until_complete(fail()) == pytest.approx(DELAY_S)
+    loop.finish()
 
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "a")])
