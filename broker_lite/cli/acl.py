@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +31,7 @@ from broker_lite.security.written_acls import (
     OPERATION_WORDS,
     acl_of_words,
     filter_of,
+    new_acl_of_words,
     principal_of,
     words_of,
 )
@@ -112,6 +114,7 @@ def _acls(
     host: str,
     prefix: bool,
     deny: bool,
+    read: Callable[[Mapping[str, str]], Acl] = acl_of_words,
 ) -> list[Acl]:
     kind, name = resource
     words = {
@@ -122,7 +125,7 @@ def _acls(
         "pattern": "prefixed" if prefix else "literal",
         "host": host,
     }
-    return [acl_of_words({**words, "operation": operation}) for operation in operations]
+    return [read({**words, "operation": operation}) for operation in operations]
 
 
 @acl.command("list")
@@ -173,7 +176,7 @@ def add(
       logbus acl add alice read --group team- --prefix
       logbus acl add '*' write --topic audit --deny --if-not-exists
     """
-    wanted = _acls(principal, operations, resource, **options)
+    wanted = _acls(principal, operations, resource, read=new_acl_of_words, **options)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         known = _known(admin)
         new = [each for each in wanted if each not in known]

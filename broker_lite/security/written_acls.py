@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from broker_lite.errors import InvalidRequestError
 from broker_lite.security.acls import (
+    ANYONE,
     CLUSTER_NAME,
     WILDCARD,
     Acl,
@@ -51,6 +52,29 @@ def acl_of_words(words: Mapping[str, str]) -> Acl:
     principal = principal_of(words.get("principal", "").strip())
     acl = Acl(Pattern(kind, pattern_type, name), Entry(principal, host, operation, permission))
     check_acl(acl)
+    return acl
+
+
+def new_acl_of_words(words: Mapping[str, str]) -> Acl:
+    """Return the ACL of ``acl_of_words``, for an ACL to add.
+
+    Raises InvalidRequestError also for a ``*`` inside a name. Such an ACL is valid, but applies to
+    nothing: a denial of the topic 'secret-*' would protect no topic.
+    """
+    acl = acl_of_words(words)
+    name, is_prefix = acl.pattern.name, acl.pattern.type is PatternType.PREFIXED
+    if WILDCARD in name and (is_prefix or name != WILDCARD):
+        prefix = name.partition(WILDCARD)[0]
+        cure = f"{prefix[:80]!r} as a prefix (--prefix)" if prefix else "the literal name '*'"
+        raise InvalidRequestError(
+            f"the name {name[:80]!r} has a *, which is a wildcard only as a whole literal name; "
+            f"give {cure}"
+        )
+    if WILDCARD in acl.entry.principal and acl.entry.principal != ANYONE:
+        raise InvalidRequestError(
+            f"the principal {acl.entry.principal[:80]!r} has a *, which stands for all users only "
+            "alone; add an ACL for each user"
+        )
     return acl
 
 

@@ -8,7 +8,13 @@ from broker_lite.console.page_request import PageRequest
 from broker_lite.errors import InvalidRequestError
 from broker_lite.model import ScramMechanism
 from broker_lite.security.acls import WILDCARD
-from broker_lite.security.written_acls import OPERATION_WORDS, acl_of_words, filter_of, words_of
+from broker_lite.security.written_acls import (
+    OPERATION_WORDS,
+    acl_of_words,
+    filter_of,
+    new_acl_of_words,
+    words_of,
+)
 
 _KINDS = ("topic", "group", "transactional_id", "cluster")
 
@@ -69,7 +75,7 @@ def acl_fields(request: PageRequest) -> tuple[Field, ...]:
 
 
 def add_acl(request: PageRequest, form: Form) -> ChangePlan:
-    acl = acl_of_words(form)
+    acl = new_acl_of_words(form)
 
     def apply() -> str:
         request.bus.admin.run(lambda cluster, ms: acls.create_acls(cluster, [acl], ms))

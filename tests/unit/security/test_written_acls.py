@@ -16,7 +16,12 @@ from broker_lite.security.acls import (
     Permission,
     ResourceKind,
 )
-from broker_lite.security.written_acls import acl_of_words, filter_of, words_of
+from broker_lite.security.written_acls import (
+    acl_of_words,
+    filter_of,
+    new_acl_of_words,
+    words_of,
+)
 
 WORDS = {"permission": "allow", "operation": "read", "resource": "topic", "pattern": "literal"}
 
@@ -53,3 +58,26 @@ def test_omitted_parts_of_an_acl_text_get_defaults() -> None:
 def test_invalid_acl_text_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidRequestError):
         acl_of_words({**WORDS, "principal": "alice", "name": "t", **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cure"),
+    [
+        ({"name": "secret-*"}, r"give 'secret-' as a prefix \(--prefix\)"),
+        ({"name": "secret-*", "pattern": "prefixed"}, r"give 'secret-' as a prefix \(--prefix\)"),
+        ({"name": "*", "pattern": "prefixed"}, "give the literal name"),
+        ({"name": "*-secret"}, "give the literal name"),
+        ({"name": "t", "principal": "team-*"}, "for each user"),
+    ],
+)
+def test_star_inside_a_name_of_a_new_acl_is_refused(wrong: dict[str, str], cure: str) -> None:
+    """Such a denial protected nothing. An existing ACL with a star can be deleted."""
+    words = {**WORDS, "permission": "deny", "principal": "alice", **wrong}
+    with pytest.raises(InvalidRequestError, match=cure):
+        new_acl_of_words(words)
+    assert acl_of_words(words).entry.permission is Permission.DENY
+
+
+def test_star_alone_stands_for_all_names_and_users() -> None:
+    acl = new_acl_of_words({**WORDS, "principal": "*", "name": "*"})
+    assert (acl.entry.principal, acl.pattern.name) == ("User:*", "*")
