@@ -5,6 +5,7 @@ The cluster refuses other users and needs no option of the user who started it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -13,6 +14,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,12 +39,17 @@ from broker_lite.model import ScramMechanism
 
 pytestmark = pytest.mark.real
 
+NOBODY = 65534
+"""The user and group ids of ``nobody``, who owns no file."""
+
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    folder = tmp_path_factory.mktemp("secured")
-    with LocalCluster(3, directory=folder / "cluster", secure=True) as running:
-        yield running
+def secured() -> Iterator[LocalCluster]:
+    # Other users may enter this folder, unlike pytest's own.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        with LocalCluster(3, directory=f"{folder}/cluster", secure=True) as running:
+            yield running
 
 
 def test_clients_with_the_admin_file_exchange_replicated_records(secured: LocalCluster) -> None:
@@ -337,6 +344,42 @@ def test_secrets_are_in_private_files_and_not_visible_in_processes(secured: Loca
             assert not any(secret.encode() in text for secret in hidden)
     for log in secured.directory.rglob("*.log"):
         assert not any(secret in log.read_text("utf-8", "replace") for secret in hidden), log
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_of_the_machine_reads_no_file_and_no_process(secured: LocalCluster) -> None:
+    public = secured.directory.parent / "public"
+    public.write_bytes(b"readable")
+    public.chmod(0o644)
+    paths = [public, *(path for path in secured.directory.rglob("*") if path.is_file())]
+    for process in secured.facts()["processes"]:
+        paths += [Path(f"/proc/{process}/{name}") for name in ("environ", "mem", "maps")]
+    assert len(paths) > 50
+    assert read_as_nobody(paths) == [public]
+
+
+def read_as_nobody(paths: list[Path]) -> list[Path]:
+    """Return the files that a user without any permission can open and read."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            for number, path in enumerate(paths):
+                with contextlib.suppress(OSError), path.open("rb") as file:
+                    if file.read(1):
+                        os.write(writer, b"%d\n" % number)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as numbers:
+        found = [paths[int(line)] for line in numbers]
+    assert os.waitpid(child, 0)[1] == 0
+    return found
 
 
 def test_restarted_broker_keeps_port_and_certificate(secured: LocalCluster) -> None:
