@@ -126,6 +126,8 @@ class SinkCoordinator:
         self._metrics = metrics
         self._timeout_max_ms = timeout_max_ms
         self._led: dict[int, _LedSinks] = {}
+        self._unreadable: dict[int, ProtocolError] = {}
+        """By partition that this broker leads: the reason why its sinks could not be loaded."""
         self._tokens = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm = Alarm(clock, self._tick)
@@ -138,6 +140,9 @@ class SinkCoordinator:
     ) -> None:
         """Load the sinks of a partition from its records, and send the markers of decided batches
         again.
+
+        If a record is unreadable, refuse all requests for the sinks of the partition. Without the
+        record the coordinator would forget a committed batch, and a replay would write it twice.
         """
         heads: dict[str, SinkHead] = {}
         slots: dict[int, SinkSlot] = {}
@@ -150,7 +155,9 @@ class SinkCoordinator:
                 elif (producer_id := slot_of(key)) is not None:
                     slots[producer_id] = decode_slot(values[key])
             except ProtocolError as error:
-                logger.error("a record of a sink cannot be loaded: %s", error.message)
+                logger.error("the sinks of a partition cannot be loaded: %s", error.message)
+                self._unreadable[partition] = error
+                return
         led = self._led[partition] = _LedSinks(partition, epoch, SinkPartition(heads, slots))
         self._step(led, ev.SinksLoaded())
 
@@ -158,6 +165,7 @@ class SinkCoordinator:
         """Drop the sinks of a partition that this broker no longer leads. Waiting requests get
         NOT_COORDINATOR.
         """
+        self._unreadable.pop(partition, None)
         led = self._led.pop(partition, None)
         if led is None:
             return
@@ -196,9 +204,12 @@ class SinkCoordinator:
     async def ask(self, partition: int, make: Callable[[int], ev.SinkRequest]) -> ev.SinkResult:
         """Carry out the request that ``make`` returns for a token, and return its result.
 
-        Raise NotCoordinatorError if this broker does not lead the partition. Raise
-        ConcurrentTransactionsError after ``PARK_S`` seconds.
+        Raise NotCoordinatorError if this broker does not lead the partition, and ProtocolError if
+        it cannot read the partition's sinks. Raise ConcurrentTransactionsError after ``PARK_S``
+        seconds.
         """
+        if partition in self._unreadable:
+            raise self._unreadable[partition]
         led = self._led.get(partition)
         if led is None:
             raise NotCoordinatorError("this broker does not coordinate the sink; find it again")

@@ -17,15 +17,17 @@ from broker_lite.errors import (
     NotCoordinatorError,
     PolicyViolationError,
     ProducerFencedError,
+    ProtocolError,
     TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
 )
 from broker_lite.model import PartitionKey
 from broker_lite.server.coordinators import transaction_coordinator, transaction_markers
+from broker_lite.server.coordinators.sink_coordinator import FLAG_SINK
 from broker_lite.transactions import events as ev
 from broker_lite.transactions.records import TransactionState
 from broker_lite.transactions.sink_events import EndBatch, JoinBatch
-from broker_lite.transactions.sink_records import ProducerPair
+from broker_lite.transactions.sink_records import ProducerPair, SinkHead, encode_head, head_key
 
 
 def test_commit_sends_markers_to_every_partition_and_group() -> None:
@@ -190,6 +192,24 @@ def test_producer_cannot_take_the_id_of_a_spark_sink_that_is_being_created() -> 
         with pytest.raises(InvalidRequestError, match="id of a Spark sink"):
             await cluster.at[1].ask("s", lambda token: ev.Init(token, 60_000))
         assert (await joining).error is None
+
+    run(body)
+
+
+def test_coordinator_that_cannot_read_a_sink_refuses_its_requests() -> None:
+    """A coordinator that forgot the sink's committed batch would write the batch again."""
+
+    async def body(cluster: Cluster) -> None:
+        def join(token: int) -> JoinBatch:
+            return JoinBatch(token, "s", "run", 0, 0, 0, 60_000, frozenset())
+
+        await cluster.init()
+        later_version = b"\x00\x01" + encode_head(SinkHead("run", batch=0))[2:]
+        await cluster.at[1].append_state(0, head_key("s"), later_version, FLAG_SINK)
+        cluster.world.elect(2)
+        await cluster.init(2)
+        with pytest.raises(ProtocolError, match="version 1; this broker reads 0: upgrade"):
+            await cluster.at[2].ask_sink("s", join)
 
     run(body)
 
