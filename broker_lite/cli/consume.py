@@ -56,7 +56,9 @@ _START_HELP = (
     help="A static member's name: a restart causes no rebalance.",
 )
 @click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
-@click.option("-f", "--format", "template", help="As in kcat: %t %p %o %k %v %T %h and \\n \\t.")
+@click.option(
+    "-f", "--format", "template", help="As in kcat: %t %p %o %k %v %T %h and \\n \\t \\xNN."
+)
 @click.option(
     "-o",
     "--output",

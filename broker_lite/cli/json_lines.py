@@ -10,7 +10,7 @@ import base64
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -30,16 +30,30 @@ Row = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None
 """A record: key, value, timestamp in ms, headers."""
 
 
-def table_of(lines: list[bytes], first_number: int, source: str) -> pa.Table:
-    """Return the records of these lines; empty lines are skipped. Raises InvalidSchemaError with
-    ``source`` and the line number, counted from ``first_number``."""
+class Parsed(NamedTuple):
+    """The records of the lines before the first bad line, the number of these lines, and the error
+    of the bad line; None if there is none."""
+
+    records: pa.Table
+    line_count: int
+    error: InvalidSchemaError | None
+
+
+def parsed(lines: list[bytes], first_number: int, source: str) -> Parsed:
+    """Return the records of these lines. Empty lines are skipped. An error names ``source`` and the
+    line's number, counted from ``first_number``."""
     rows = []
-    for number, line in enumerate(lines, first_number):
+    for count, line in enumerate(lines):
         if line.strip():
             try:
                 rows.append(_row(line))
             except ValueError as error:
-                raise InvalidSchemaError(f"{source} line {number}: {error}") from None
+                found = InvalidSchemaError(f"{source} line {first_number + count}: {error}")
+                return Parsed(_table_of(rows), count, found)
+    return Parsed(_table_of(rows), len(lines), None)
+
+
+def _table_of(rows: list[Row]) -> pa.Table:
     columns = {
         "key": binary_of([key for key, _, _, _ in rows]),
         "value": binary_of([value for _, value, _, _ in rows]),

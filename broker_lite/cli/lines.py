@@ -71,15 +71,32 @@ class LineRule:
     bytes_max: int = 8 << 20
 
 
+@dataclass(slots=True)
+class LinePosition:
+    """How far a source is read. ``line`` is the number of the first line that no yielded table
+    holds; 0 for a format without lines."""
+
+    line: int = 0
+
+
 def tables(
-    path: Path | None, form: str, rule: LineRule, on_share: OnShare | None = None
+    path: Path | None,
+    form: str,
+    rule: LineRule,
+    on_share: OnShare | None = None,
+    position: LinePosition | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the records of one source (None: stdin) as tables with some of COLUMNS. Call
-    ``on_share`` before each table of a regular file."""
+    ``on_share`` before each table of a regular file, and move ``position``.
+
+    A bad line raises InvalidSchemaError after the records before it are yielded.
+    """
     if form == "parquet" and path is None:
         raise click.UsageError("parquet cannot be read from a pipe; name the file")
     try:
-        yield from _tables(path, form, rule, on_share or (lambda _: None))
+        yield from _tables(
+            path, form, rule, on_share or (lambda _: None), position or LinePosition()
+        )
     except (pa.ArrowInvalid, gzip.BadGzipFile, zlib.error, EOFError) as error:
         kind = "gzip" if path is not None and path.suffix == ".gz" else form
         raise InvalidSchemaError(
@@ -91,7 +108,9 @@ def tables(
         raise click.ClickException(f"{path or 'stdin'} cannot be read: {reason}") from None
 
 
-def _tables(path: Path | None, form: str, rule: LineRule, on_share: OnShare) -> Iterator[pa.Table]:
+def _tables(
+    path: Path | None, form: str, rule: LineRule, on_share: OnShare, position: LinePosition
+) -> Iterator[pa.Table]:
     if form == "parquet":
         rows, parquet = 0, pq.ParquetFile(path)
         for batch in parquet.iter_batches(batch_size=TABLE_ROWS):
@@ -125,19 +144,31 @@ def _tables(path: Path | None, form: str, rule: LineRule, on_share: OnShare) -> 
                 cure = "; --input lines sends each line, the header too, as a record"
                 yield _csv_records(_known_columns(pa.Table.from_batches([batch]), cure), path)
     else:
-        name, number = str(path or "stdin"), 1
-        bytes_max = rule.bytes_max * (JSON_GROWTH if form == "jsonl" else 1)
-        for lines in _line_chunks(path, bytes_max, on_share):
-            if number == 1 and not rule.takes_binary and any(b"\0" in line for line in lines):
-                raise InvalidSchemaError(
-                    f"{name} is not text: a line holds a NUL byte. Name its format with "
-                    "--input; --input lines sends it line by line all the same"
-                )
-            if form == "jsonl":
-                yield json_lines.table_of(lines, number, name)
-            else:
-                yield _from_lines(lines, rule)
-            number += len(lines)
+        yield from _tables_of_lines(path, form, rule, on_share, position)
+
+
+def _tables_of_lines(
+    path: Path | None, form: str, rule: LineRule, on_share: OnShare, position: LinePosition
+) -> Iterator[pa.Table]:
+    name, number = str(path or "stdin"), 1
+    position.line = number
+    bytes_max = rule.bytes_max * (JSON_GROWTH if form == "jsonl" else 1)
+    for lines in _line_chunks(path, bytes_max, on_share):
+        if number == 1 and not rule.takes_binary and any(b"\0" in line for line in lines):
+            raise InvalidSchemaError(
+                f"{name} is not text: a line holds a NUL byte. Name its format with "
+                "--input; --input lines sends it line by line all the same"
+            )
+        if form == "jsonl":
+            found = json_lines.parsed(lines, number, name)
+            position.line = number + found.line_count
+            yield found.records
+            if found.error is not None:
+                raise found.error
+        else:
+            position.line = number + len(lines)
+            yield _from_lines(lines, rule)
+        number += len(lines)
 
 
 def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], None]]:

@@ -261,13 +261,22 @@ def _discard_output() -> None:
 def _show_click_error(error: click.ClickException, arguments: list[str]) -> int:
     """Print an error of the command line itself and return its exit code."""
     if isinstance(error, click.NoSuchOption):
-        error = _with_near_names(error)
+        error = _explained(error, arguments)
     if _wants_json(arguments):
         name = "USAGE" if error.exit_code == EXIT_USAGE else "FAILED"
         _print_json(name, error.format_message(), error.exit_code)
     else:
         error.show()
     return error.exit_code
+
+
+def _explained(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
+    """Return the error for an option that does not exist. click takes a negative number for an
+    option, and reports its first digit."""
+    if not error.option_name[1:].isdigit():
+        return _with_near_names(error)
+    number = next(word for word in arguments if word.startswith(error.option_name))
+    return click.UsageError(f"{number} is no option; a number must be positive here", error.ctx)
 
 
 def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:

@@ -23,6 +23,7 @@ from broker_lite.cli.context import (
     named_values,
     settings_option,
 )
+from broker_lite.cli.escapes import EscapedText
 from broker_lite.cli.interruption import Interruption
 from broker_lite.cli.main import EXIT_INTERRUPTED
 from broker_lite.cli.numbers import Whole
@@ -31,7 +32,7 @@ from broker_lite.errors import LogbusError
 if TYPE_CHECKING:
     from pyarrow import Table
 
-    from broker_lite.cli.lines import LineRule, OnShare
+    from broker_lite.cli.lines import LinePosition, LineRule, OnShare
     from broker_lite.client.producing.producer import Producer
 
 _WATCHED_MAX = 1000
@@ -41,7 +42,12 @@ _WATCHED_MAX = 1000
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-K", "--key-delimiter", help="Split each line at this text into key and value.")
+@click.option(
+    "-K",
+    "--key-delimiter",
+    type=EscapedText(),
+    help="Split each line at this text into key and value. As in kcat: \\t, \\n, \\0, \\xNN, \\\\.",
+)
 @click.option("-k", "--key", help="The key of every record.")
 @click.option("-H", "--header", multiple=True, metavar="K=V", help="A header of every record.")
 @click.option("-Z", "--null-empty", is_flag=True, help="An empty value becomes a null (tombstone).")
@@ -82,8 +88,8 @@ def produce(
 ) -> int:
     """Write lines of stdin, or of FILES (also .gz, .csv, .parquet, .arrow, .feather), to TOPIC.
 
-    Every line is a record. The exit code is 0 once all records are acknowledged. After Ctrl-C the
-    command stops reading and reports how many records were acknowledged (exit code 130).
+    Every line is a record. The exit code is 0 once all records are acknowledged. After Ctrl-C (exit
+    code 130) and at a bad line, the records read so far are sent, counted and reported.
 
     With --input jsonl a line is a JSON object as 'consume -o jsonl' prints it: {"value": …}, and
     optionally key, headers [["name", "value"]], timestamp or timestamp_ms; bytes are {"$b64": "…"}.
@@ -92,7 +98,7 @@ def produce(
     \b
     Examples:
       tail -f app.log | logbus produce events
-      logbus produce events -K : keyed.txt
+      logbus produce events -K '\\t' keyed.tsv
       logbus produce events rows.parquet -z zstd
       logbus consume old -e -o jsonl | logbus produce events --input jsonl
     """
@@ -115,7 +121,7 @@ def produce(
         key=os.fsencode(key) if key is not None else None,
         headers=headers,
         null_empty=null_empty,
-        takes_binary=form == "lines",
+        takes_binary=form == "lines" or "\0" in (key_delimiter or ""),
         bytes_max=config.max_request_bytes,
     )
     servers = bootstrap(bootstrap_servers, zookeeper)
@@ -149,10 +155,13 @@ def _counting(sent: _Sending, topic: str) -> Iterator[None]:
     """Report the number of sent and acknowledged records after an error or an interruption."""
     try:
         yield
-    except (LogbusError, KeyboardInterrupt) as error:
+    except (LogbusError, click.ClickException, KeyboardInterrupt) as error:
         if sent.records:
-            sent.end(wait=isinstance(error, LogbusError))
-            output.say(f"{_records(sent.records, sent.written())} are known to be in {topic}")
+            sent.end(wait=not isinstance(error, KeyboardInterrupt))
+            written = sent.written()
+            output.say(f"{_records(sent.records, written)} are known to be in {topic}")
+            if sent.unread and written == sent.records:
+                output.say(f"resume from {sent.unread}")
         else:
             output.say(f"no records were sent to {topic}")
         raise
@@ -209,13 +218,14 @@ class _Reading:
 
 class _Sending:
     """Files being sent to a topic. ``records`` counts the records sent so far, ``keyless`` those
-    without a key."""
+    without a key. After an error of the input, ``unread`` names the part that was not sent."""
 
     def __init__(
         self, producer: Producer, topic: str, partition: int | None, rate: int | None
     ) -> None:
         self.records = 0
         self.keyless = 0
+        self.unread = ""
         self._producer = producer
         self._topic = topic
         self._partition = partition
@@ -227,13 +237,39 @@ class _Sending:
         self, files: tuple[Path, ...], form: str, rule: LineRule, interruption: Interruption
     ) -> None:
         """Send files, or stdin if there are none."""
-        from broker_lite.cli.lines import form_of, tables
+        from broker_lite.cli.lines import LinePosition, form_of, tables
 
         reading = _Reading(files)
         with reading.bar:
-            for path in files or (None,):
-                source = tables(path, form_of(path, form), rule, reading.on_share(path))
+            for number, path in enumerate(files or (None,), 1):
+                position = LinePosition()
+                on_share = reading.on_share(path)
+                source = tables(path, form_of(path, form), rule, on_share, position)
+                source = self._noting_errors(source, path, position, files[number:])
                 self._send(source, rule, interruption)
+
+    def _noting_errors(
+        self,
+        source: Iterator[Table],
+        path: Path | None,
+        position: LinePosition,
+        later: tuple[Path, ...],
+    ) -> Iterator[Table]:
+        """Yield the tables of a source. If it raises an error, set ``unread``."""
+        before = self.records
+        try:
+            yield from source
+        except (LogbusError, click.ClickException):
+            count = self.records - before
+            at = (
+                f"line {position.line}"
+                if position.line
+                else f"the record after the first {count:,}"
+            )
+            self.unread = f"{at} of {path or 'stdin'}"
+            if later:
+                self.unread += f", then send {', '.join(map(str, later))}"
+            raise
 
     def _send(self, source: Iterator[Table], rule: LineRule, interruption: Interruption) -> None:
         """Send the records of a source, at most ``rate`` a second."""
@@ -242,7 +278,7 @@ class _Sending:
         watched = self._watched
         started = time.monotonic()
         while (table := interruption.next_of(source)) is not None:
-            step = max(rate // 20, 1) if rate else len(table)
+            step = max(rate // 20 if rate else len(table), 1)
             for first in range(0, len(table), step):
                 if interruption.is_set:
                     break

@@ -11,11 +11,11 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from broker_lite.cli.escapes import unescaped
 from broker_lite.cli.output import iso
 from broker_lite.record.arrow import TIMESTAMP_TYPE
 from broker_lite.record.envelope import envelope
 
-_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
 _FIELDS = "tpokvsThSK%"
 
 
@@ -130,7 +130,7 @@ def _template(template: str) -> Callable[[dict[str, Any]], str]:
             "%v value, %T time, %h headers",
             param_hint="--format",
         )
-    text = re.sub(r"\\[ntr0\\]", lambda found: _ESCAPES[found[0]], template)
+    text = unescaped(template)
     for letter in re.findall(r"%(.?)", text.replace("%%", "")):
         if letter not in _FIELDS or not letter:
             raise click.BadParameter(

@@ -629,16 +629,26 @@ def test_json_of_several_changes_is_one_document(logbus: Logbus) -> None:
     assert [row["deleted"] for row in json.loads(deleted.stdout)] == [True, True, True, False]
 
 
-def test_bad_line_after_good_ones_reports_acknowledged_records(
+def test_records_before_a_bad_line_are_sent_and_the_line_to_resume_from_is_named(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_bytes(b'{"value": "%s"}\n' % (b"v" * 1000) * 1500 + b"{bad\n")
-    said = logbus("produce", new_topic, "--input", "jsonl", str(file), code=1).stderr
-    assert b"rows.jsonl line 1501: not a JSON object" in said
-    stored = len(logbus("consume", new_topic, "-e").stdout.splitlines())
-    assert 0 < stored < 1500
-    assert f"{stored:,} of {stored:,} records are known to be in {new_topic}".encode() in said
+    file, later = tmp_path / "rows.jsonl", tmp_path / "more.jsonl"
+    file.write_bytes(b'{"value": "%s"}\n\n' % (b"v" * 1000) * 1500 + b"{bad\n")
+    logbus("produce", new_topic, "--input", "jsonl", stdin=b"\n\n")
+    later.write_bytes(b'{"value": "v"}\n')
+    files = (str(file), str(later))
+    said = logbus("produce", new_topic, "--input", "jsonl", *files, code=1).stderr
+    assert b"rows.jsonl line 3001: not a JSON object" in said
+    assert f"1,500 of 1,500 records are known to be in {new_topic}".encode() in said
+    assert f"resume from line 3001 of {file}, then send {later}".encode() in said
+    assert len(logbus("consume", new_topic, "-e").stdout.splitlines()) == 1500
+
+
+def test_key_delimiter_understands_the_escapes_of_kcat(logbus: Logbus, new_topic: str) -> None:
+    logbus("produce", new_topic, "-K", r"\t", "-p", "0", stdin=b"k1\tv1\n")
+    logbus("produce", new_topic, "-K", r"\x00\xff", "-p", "0", stdin=b"k2\0\xffv2\n")
+    printed = logbus("consume", new_topic, "-e", "-f", r"%k=%v\x7c").stdout
+    assert printed == b"k1=v1|k2=v2|"
 
 
 def test_error_names_the_invalid_input(logbus: Logbus, new_topic: str) -> None:

@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from broker_lite.cli import lines, output
-from broker_lite.cli.lines import LineRule, form_of, tables
+from broker_lite.cli.lines import LinePosition, LineRule, form_of, tables
 from broker_lite.cli.produce import produce
 from broker_lite.cli.up import up
-from broker_lite.errors import InvalidSchemaError, MessageTooLargeError
+from broker_lite.errors import InvalidSchemaError, LogbusError, MessageTooLargeError
 
 
 def values(found: list[pa.Table]) -> list[bytes | None]:
@@ -325,3 +325,24 @@ def test_up_refuses_a_home_that_it_cannot_write(
 def _reading_from(pipe: int):  # type: ignore[no-untyped-def]
     read = os.read
     return lambda source, size: read(pipe if source == 0 else source, size)
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "rows", "line"),
+    [
+        ("jsonl", b'{"value": "a"}\n\n{"value": "b"}\nbad\n{"value": "c"}\n', 2, 4),
+        ("jsonl", b"bad\n", 0, 1),
+        ("lines", b"a\n" + b"b" * 3_000_000 + b"\n", 1, 2),
+        ("csv", b"value,key\na,b\nc,d,e\n", 0, 0),
+    ],
+)
+def test_position_is_the_bad_line_once_the_records_before_it_are_yielded(
+    tmp_path: Path, form: str, text: bytes, rows: int, line: int
+) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(text)
+    position, found = LinePosition(), 0
+    with pytest.raises(LogbusError):
+        for table in tables(path, form, LineRule(bytes_max=1 << 20), None, position):
+            found += table.num_rows
+    assert (found, position.line) == (rows, line)

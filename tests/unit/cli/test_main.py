@@ -299,3 +299,12 @@ def test_table_output_colours_states(capsys: pytest.CaptureFixture[str]) -> None
         "CHECK  STATE\njava   \x1b[32mok\x1b[0m\ndisk   \x1b[31mcritical\x1b[0m\n"
         "CHECK  STATE\njava   ok\ndisk   critical\n"
     )
+
+
+@pytest.mark.parametrize("number", ["-5", "-5.5"])
+def test_negative_number_as_an_argument_says_that_it_must_be_positive(
+    capsys: pytest.CaptureFixture[str], number: str
+) -> None:
+    """click takes a negative number for an option, and said only that the option does not exist."""
+    assert run(["quota", "set", "producer_byte_rate", number, "--user", "a"]) == 2
+    assert f"{number} is no option; a number must be positive here" in capsys.readouterr().err

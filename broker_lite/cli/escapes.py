@@ -1,0 +1,34 @@
+r"""Escapes in options that hold text: \t, \n, \r, \0, \xNN and \\, as in kcat."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|([ntr0\\]))")
+
+
+class EscapedText(click.ParamType[str]):
+    """Text of an option in which escapes are replaced."""
+
+    name = "text"
+
+    def convert(self, value: str, *_: object) -> str:
+        return unescaped(value)
+
+
+def unescaped(text: str) -> str:
+    r"""Return the text with its escapes replaced. Other backslashes stay as they are.
+
+    A byte \xNN from 0x80 on becomes a surrogate, as in arguments that are not UTF-8;
+    ``os.fsencode`` returns the byte.
+    """
+    return _ESCAPE.sub(_character, text)
+
+
+def _character(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return _LETTERS[found[2]]
+    return bytes.fromhex(found[1]).decode("utf-8", "surrogateescape")
