@@ -357,7 +357,7 @@ def cluster(bootstrap_servers: str | None = None, zookeeper: str | None = None) 
             view = admin.cluster()
     except LogbusError as error:
         is_named = bootstrap_servers or zookeeper
-        cure = "start those brokers, or correct -b" if is_named else _cluster_cure(servers)
+        cure = "start those brokers, or correct -b" if is_named else _cluster_cure()
         return Finding("cluster", "critical", f"{servers}: {error.message}", cure)
     unreachable = [str(e) for e in view.brokers.values() if not _is_taken(e.port, e.host)]
     if unreachable:
@@ -375,7 +375,7 @@ def _unchecked(check: str, error: LogbusError, operation: str) -> Finding:
     return Finding(check, "info", "not checked: no cluster answers", "see cluster")
 
 
-def _cluster_cure(servers: str) -> str:
+def _cluster_cure() -> str:
     """Return the remedy for an unreachable cluster, according to the source of its address."""
     from broker_lite.cli import running
     from broker_lite.client import discovery

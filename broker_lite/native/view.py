@@ -226,7 +226,7 @@ class View:
         count = len(found.replicas)
         if znode is None:
             # The group is being deleted.
-            self._retry_topic(topic, Refused(0, Create(path), "missing"))
+            self._retry_topic(topic)
             return
         known = znodes.decode_first_read(path, znode.data) if znode.data else None
         if known is not None and known.topic_id == found.topic_id:
@@ -245,13 +245,13 @@ class View:
 
     def _ready(self, topic: str, facts: WatchedTopic, refused: Refused | None) -> None:
         if refused is not None:
-            self._retry_topic(topic, refused)
+            self._retry_topic(topic)
             return
         if topic in self._names:
             self.topics[topic] = facts
         self._read_done()
 
-    def _retry_topic(self, topic: str, refused: Refused) -> None:
+    def _retry_topic(self, topic: str) -> None:
         self.topics.pop(topic, None)
         self._stale_topics.add(topic)
         self._read_done()

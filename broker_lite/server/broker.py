@@ -361,7 +361,7 @@ class Broker:
             await run(None, lambda: Path(config.log_dir).mkdir(parents=True, exist_ok=True))
             if config.keeps_files_private:
                 await run(None, lambda: Path(config.log_dir).chmod(0o700))
-            await run(None, lambda: logs.lock(clock.now_ms()))
+            await run(None, logs.lock)
         except OSError as error:
             raise InvalidConfigError(f"log.dir={config.log_dir}: {error.strerror}") from None
         self._stack.push_async_callback(run, None, lambda: self._close_logs(logs))
@@ -381,7 +381,7 @@ class Broker:
 
     def _close_logs(self, logs: LogManager) -> None:
         if self._clean and not logs.failed:
-            logs.close_clean(self._clock.now_ms())
+            logs.close_clean()
         else:
             logs.close()
 
@@ -514,11 +514,11 @@ class Broker:
         replicas, groups = parts.replicas, parts.groups
         fencing = CoordinatorFencing(config.broker_id, parts.registry, groups, parts.calls.send)
 
-        async def keep(work: Callable[[int], Any]) -> None:
+        async def keep(work: Callable[[], Any]) -> None:
             if logs.failed:
                 return
             try:
-                await disk.run_keeper(lambda: work(clock.now_ms()))
+                await disk.run_keeper(work)
             except LogbusError as error:
                 replicas.storage_failed(error)
                 raise
@@ -527,7 +527,7 @@ class Broker:
             await keep(logs.checkpoint)
 
         async def tick() -> None:
-            await keep(logs.tick)
+            await keep(lambda: logs.tick(clock.now_ms()))
 
         async def end_sessions() -> None:
             parts.logins.sweep()

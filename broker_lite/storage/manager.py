@@ -125,7 +125,7 @@ class LogManager:
         """
         return self._suspect_logs
 
-    def lock(self, now_ms: int = 0) -> None:
+    def lock(self) -> None:
         """Lock the directory, load its identity and increase the start counter. Call this first.
 
         Raises DirectoryLockedError, or StorageError if the directory cannot be read or written.
@@ -230,7 +230,7 @@ class LogManager:
         with self._data.guard(f"deleting {key}"):
             self._data.discard(log.directory, now_ms + log.config.file_delete_delay_ms)
             self._files.sync_dir(self._data.path)
-        self.checkpoint(now_ms)
+        self.checkpoint()
 
     @property
     def stray_count(self) -> int:
@@ -248,7 +248,7 @@ class LogManager:
             return
         log.retire()
         self._strays.set_aside(key, now_ms)
-        self.checkpoint(now_ms)
+        self.checkpoint()
 
     def usage(self) -> list[LogUsage]:
         """Return the size and the offsets of every log."""
@@ -265,7 +265,7 @@ class LogManager:
 
     # Methods that the broker calls periodically.
 
-    def checkpoint(self, now_ms: int = 0) -> None:
+    def checkpoint(self) -> None:
         """Write recovery points and log start offsets, if any of them changed.
 
         Ignores a full disk, because an older recovery point only makes the next start longer. Any
@@ -303,7 +303,7 @@ class LogManager:
 
     # Methods that close the data directory.
 
-    def close_clean(self, now_ms: int = 0) -> None:
+    def close_clean(self) -> None:
         """Flush and save all logs, write the clean-shutdown marker, and release the lock.
 
         Raises StorageError, without writing the marker, if a log or file could not be saved.
@@ -312,7 +312,7 @@ class LogManager:
             self._data.check()
             for log in self._logs.values():
                 log.close()
-            self.checkpoint(now_ms)
+            self.checkpoint()
             with self._data.guard("writing the clean-shutdown marker"):
                 self._data.write_marker()
         finally:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 
 import pytest
-from brokers import Cluster, create, run
+from brokers import Broker, Cluster, create, run
 from three_brokers import (
     T0,
     broker_of,
@@ -380,6 +380,13 @@ def test_isr_write_succeeds_after_the_controller_epoch_has_changed(
     run(world, body)
 
 
+async def withdraw(broker: Broker, *partitions: PartitionKey) -> frozenset[PartitionKey]:
+    """Remove a broker's replicas from their ISRs, as at its start with damaged logs."""
+    registry = broker.registry
+    own = registry.snapshot.brokers[registry._config.broker_id]
+    return await registry._states.withdraw(own.directory_id, partitions)
+
+
 def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -388,7 +395,7 @@ def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) 
         leader = broker_of(cluster, await cluster.led("t"))
         key, single = PartitionKey(topic_id, 0), PartitionKey(single_id, 0)
         before = view_of(leader).state
-        assert await leader.registry.withdraw([key]) == {key}
+        assert await withdraw(leader, key) == {key}
         await until(lambda: before.leader not in isr_of(leader))
         state = view_of(leader).state
         assert state.leader not in (before.leader, NO_BROKER)
@@ -400,7 +407,7 @@ def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) 
             if b.registry._config.broker_id not in (before.leader, state.leader)
         )
         await until(lambda: view_of(follower).state == state)
-        assert await follower.registry.withdraw([key]) == {key}
+        assert await withdraw(follower, key) == {key}
         await until(lambda: isr_of(follower) == [state.leader])
         assert view_of(follower).state.leader == state.leader
         assert view_of(follower).state.leader_epoch == state.leader_epoch + 1
@@ -408,8 +415,8 @@ def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) 
         # no effect.
         last = broker_of(cluster, state.leader)
         await until(lambda: isr_of(last) == [state.leader])
-        assert await last.registry.withdraw([key, single]) == frozenset()
-        assert await follower.registry.withdraw([key]) == frozenset()
+        assert await withdraw(last, key, single) == frozenset()
+        assert await withdraw(follower, key) == frozenset()
 
     run(world, body)
 

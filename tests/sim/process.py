@@ -92,7 +92,7 @@ class Process:
         logs = self.logs = LogManager(
             self.files, DIRECTORY, random_id=lambda: f"D{cluster.ids.getrandbits(40):x}"
         )
-        logs.lock(self.clock.now_ms())
+        logs.lock()
         logs.open_all(self.clock.now_ms())
         if self.files is cluster.disks[self.broker_id]:
             cluster.rot.own_disks.add(logs.directory_id)
@@ -163,7 +163,7 @@ class Process:
         while True:
             await asyncio.sleep(1.0)
             if not logs.failed:
-                self.disk.keep(lambda: logs.checkpoint(self.clock.now_ms()), _ignore)
+                self.disk.keep(logs.checkpoint, _ignore)
                 self.disk.keep(lambda: logs.tick(self.clock.now_ms()), _ignore)
 
     async def stop(self) -> None:

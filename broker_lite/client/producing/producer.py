@@ -271,7 +271,7 @@ class Producer:
             timestamp_ms=wall_ms() if timestamp_ms is None else timestamp_ms,
         )
         with self._lock:
-            self._await_space(topic)
+            self._await_space()
             rows = self._open.get(topic)
             if rows is not None:
                 self._seal(rows)
@@ -317,7 +317,7 @@ class Producer:
     # Methods that fill and seal open rows. Their callers hold the producer's lock.
 
     def _open_rows(self, topic: str) -> OpenRows:
-        self._await_space(topic)
+        self._await_space()
         rows = self._open.get(topic)
         if rows is not None:
             return rows
@@ -329,7 +329,7 @@ class Producer:
         self._shell.call_soon(partial(self._opened, rows))
         return rows
 
-    def _await_space(self, topic: str) -> None:
+    def _await_space(self) -> None:
         refusal = self._end or self._shut
         if refusal is not None:
             raise refusal

@@ -205,9 +205,7 @@ class Registry:
                 registration.features,
             )
             if registration.damaged:
-                await self._states.withdraw_before_start(
-                    registration.directory_id, registration.damaged
-                )
+                await self._states.withdraw(registration.directory_id, registration.damaged)
             await self._join(
                 cluster_id,
                 znodes.Registration(
@@ -306,18 +304,6 @@ class Registry:
         if self._closed:
             raise ClosedError("the broker is shutting down")
         return await self._states.write(changes)
-
-    async def withdraw(self, partitions: Collection[PartitionKey]) -> frozenset[PartitionKey]:
-        """Remove this broker's replicas of the partitions from their ISRs. Return the partitions
-        whose ISR was changed.
-
-        If a replica leads, another live ISR member becomes leader. A replica stays in its ISR if it
-        is the only member, or if it leads and no other member is live.
-        """
-        own = self.snapshot.brokers.get(self._config.broker_id)
-        if own is None:
-            return frozenset()
-        return await self._states.withdraw(own.directory_id, partitions)
 
     async def next_producer_id(self) -> int:
         """Return a producer id that is unique in the cluster."""

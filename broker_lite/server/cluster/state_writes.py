@@ -207,31 +207,19 @@ class StateWrites:
     ) -> frozenset[PartitionKey]:
         """Remove this broker's replicas in ``directory_id`` from the partitions' ISRs. Return the
         partitions whose ISR was changed. Raise CoordinationUnavailableError.
-        """
-        return await self._withdraw(directory_id, partitions, self._topics_snapshot, self._live())
 
-    async def withdraw_before_start(
-        self, directory_id: str, partitions: Collection[PartitionKey]
-    ) -> frozenset[PartitionKey]:
-        """Do the same as ``withdraw``, but before this broker registers, so that no replica of this
-        broker is elected meanwhile."""
+        The broker calls it before it registers, so that it cannot be elected meanwhile. If a
+        replica leads, another live ISR member becomes leader. A replica stays in its ISR if it is
+        the only member, or if it leads and no other member is live.
+        """
         notices = await loader.load_notices(self._store)
         snapshot = loader.TopicsSnapshot(await loader.load_topics(self._store), notices.sequence)
-        brokers = await loader.load_brokers(self._store)
-        brokers.pop(self._broker_id, None)
-        return await self._withdraw(directory_id, partitions, lambda: snapshot, brokers)
-
-    async def _withdraw(
-        self,
-        directory_id: str,
-        partitions: Collection[PartitionKey],
-        snapshot: Callable[[], loader.TopicsSnapshot],
-        live: Mapping[int, BrokerView],
-    ) -> frozenset[PartitionKey]:
+        live = await loader.load_brokers(self._store)
+        live.pop(self._broker_id, None)
         own = ReplicaId(self._broker_id, directory_id)
         left = {
             PartitionKey(topic.topic_id, view.partition): (topic, view)
-            for topic in snapshot().topics.values()
+            for topic in snapshot.topics.values()
             for view in topic.partitions
             if PartitionKey(topic.topic_id, view.partition) in partitions
         }
@@ -248,7 +236,7 @@ class StateWrites:
                     changes[key] = StateChange(topic.name, view.partition, changed, key.topic_id)
             if not changes:
                 break
-            outcomes = await self._write(list(changes.values()), snapshot, live)
+            outcomes = await self._write(list(changes.values()), lambda: snapshot, live)
             for key, outcome in zip(changes, outcomes):
                 if outcome is not None:
                     done.add(key)

@@ -58,7 +58,7 @@ def job(target: Recorder, token: int) -> AppendJob:
 
 def logs() -> LogManager:
     manager = LogManager(MemFiles(), "/data")
-    manager.lock(1)
+    manager.lock()
     manager.open_all(1)
     return manager
 

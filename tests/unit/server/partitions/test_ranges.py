@@ -32,7 +32,7 @@ from broker_lite.wire.fetch import FileRange
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     manager = LogManager(OsFiles(), str(tmp_path))
-    manager.lock(1)
+    manager.lock()
     manager.open_all(1)
     yield manager.create(PartitionKey("abcdefghijklmnopqrstuQ", 0), None, 1)
     manager.close()

@@ -82,7 +82,7 @@ class Shell:
         self.logs = LogManager(
             self.files, "/data", default_config=TopicConfig(file_delete_delay_ms=0)
         )
-        self.logs.lock(1)
+        self.logs.lock()
         self.logs.open_all(1)
         self.disk = Disk(self.loop, append_threads=2, read_threads=1, clock=self.clock)
         self.metrics = Metrics()
