@@ -70,6 +70,7 @@ from broker_lite.server.network.quotas import Quotas
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.server.service_manager import READY, STOPPING, notify
+from broker_lite.server.task_set import TaskSet
 from broker_lite.server.text_log import TextFormatter
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.manager import LogManager
@@ -117,7 +118,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._watch = LoopWatch(self._loop, clock=self._clock, metrics=self._metrics)
         self._stack = contextlib.AsyncExitStack()
-        self._timers: set[asyncio.Task[None]] = set()
+        self._timers = TaskSet()
         self.fatal: asyncio.Future[LogbusError] = self._loop.create_future()
         self._clean = False
         self._recovery_s = 0.0
@@ -339,8 +340,7 @@ class Broker:
     async def stop(self) -> None:
         """Stop gracefully, within 2 s unless a disk hangs or leadership cannot be moved."""
         self._clean = True
-        for task in self._timers:
-            task.cancel()
+        self._timers.cancel()
         await self._stack.aclose()
 
     async def _open_logs(self) -> LogManager:
@@ -475,7 +475,7 @@ class Broker:
         async def reload() -> None:
             tls.reload()
 
-        self._timers.add(self._loop.create_task(_every(int(RELOAD_S * 1000), reload)))
+        self._timers.start(_every(int(RELOAD_S * 1000), reload))
         return HttpLogin(parts, tls)
 
     def _unready(self, parts: BrokerContext) -> list[str]:
@@ -547,7 +547,7 @@ class Broker:
             (EXPIRY_CHECK_MS, parts.transactions.expire),
             (CHECK_MS, fencing.check),
         ):
-            self._timers.add(self._loop.create_task(_every(interval_ms, work)))
+            self._timers.start(_every(interval_ms, work))
 
     def _fatal(self, error: LogbusError) -> None:
         if not self.fatal.done():

@@ -92,6 +92,7 @@ from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.network.login_queue import LoginQueue
 from broker_lite.server.network.quotas import timed
+from broker_lite.server.task_set import TaskSet
 from broker_lite.wire import refusals, tables
 from broker_lite.wire.api import (
     VERSIONS,
@@ -187,9 +188,8 @@ class Dispatcher:
     """The dispatcher of one broker. Connections call ``begin`` with each received frame."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, parts: BrokerContext) -> None:
-        self._loop = loop
         self._parts = parts
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._logins = LoginQueue(loop, self._start)
         self._logged_versions: set[tuple[int, int, str | None]] = set()
         meters = {
@@ -248,9 +248,7 @@ class Dispatcher:
                 fetch.handle(self._parts, request, frame, reply)
             else:
                 message = tables.decode(key, request.api_version, frame, request.body_at)
-                task = self._loop.create_task(self._answer(request, message, frame, reply))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.start(self._answer(request, message, frame, reply))
                 return
             if not access.has_checked:
                 logger.error("%s: %s: %s", request, _name(request), UNCHECKED)
@@ -386,8 +384,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Cancel all waiting requests, because the broker stops."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
 
 def _name(request: RequestContext) -> str:

@@ -16,12 +16,13 @@ import json
 import logging
 import re
 import socket
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import h11
 
 from broker_lite.server.exposition import Exposition
+from broker_lite.server.task_set import TaskSet
 
 if TYPE_CHECKING:
     from broker_lite.server.http_login import HttpLogin
@@ -70,7 +71,7 @@ class HttpServer:
         self._reasons = reasons
         self._login = login
         self._socket: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._is_loopback = True
         self._names: frozenset[str] = frozenset()
 
@@ -84,20 +85,14 @@ class HttpServer:
         self._is_loopback = ipaddress.ip_address(address).is_loopback
         self._names = frozenset((*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host.lower()))
         self._socket = listening
-        self._begin(self._accept(listening))
+        self._tasks.start(self._accept(listening))
         return int(bound)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.cancel()
+        await self._tasks.wait()
         if self._socket is not None:
             self._socket.close()
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -110,7 +105,7 @@ class HttpServer:
                 continue
             # ``_tasks`` includes the task that accepts connections, so allow one task more.
             if len(self._tasks) <= CONNECTIONS_MAX:
-                self._begin(self._serve(sock, address[0]))
+                self._tasks.start(self._serve(sock, address[0]))
             else:
                 sock.close()
 

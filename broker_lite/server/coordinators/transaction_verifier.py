@@ -33,6 +33,7 @@ from broker_lite.server.cluster.peers import BrokerCalls
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.state_log import state_partition
 from broker_lite.server.partitions.replica import Replica
+from broker_lite.server.task_set import TaskSet
 from broker_lite.transactions.participant import Participant, Verification
 from broker_lite.wire.calls.verification import (
     AskedTopic,
@@ -89,7 +90,7 @@ class TransactionVerifier:
         self._epochs = epochs
         self._pending: dict[tuple[Participant, int], _PendingVerification] = {}
         self._due: list[_PendingVerification] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def verify(
         self,
@@ -119,8 +120,7 @@ class TransactionVerifier:
 
     def close(self) -> None:
         """Cancel the requests in flight, because the broker stops."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     # Methods that send requests to transaction coordinators.
 
@@ -145,9 +145,7 @@ class TransactionVerifier:
             else:
                 requests.append((broker_id, {pending.transactional_id: [pending]}))
         for broker_id, by_id in requests:
-            task = asyncio.get_running_loop().create_task(self._send(broker_id, by_id))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._send(broker_id, by_id))
 
     def _coordinator(self, transactional_id: str) -> int | None:
         snapshot = self._snapshot()
