@@ -54,10 +54,11 @@ def end_is_answered_before_its_decision_is_committed(patch: Patch) -> None:
         pending = held.machine._pending
         if pending is None or not isinstance(pending.request, ev.End):
             return
-        record, future = effect.record, held.waiting.pop(pending.request.token, None)
-        if future is not None and not future.done():
-            assert record is not None
-            future.set_result(fx.EndResult(None, record.producer_id, record.epoch))
+        record = effect.record
+        assert record is not None
+        held.parked.reply(
+            pending.request.token, fx.EndResult(None, record.producer_id, record.epoch)
+        )
 
     patch.setattr(TransactionCoordinator, "_append", eager)
 
@@ -84,7 +85,7 @@ def markers_sent_before_the_decision_is_committed(patch: Patch) -> None:
         )
         led = held.led
         job = MarkerJob(held.machine.name, markers, led.partition, led.epoch, lambda done: None)
-        self._markers.send(job)
+        self._markers._send(job)
 
     patch.setattr(TransactionCoordinator, "_append", eager)
 

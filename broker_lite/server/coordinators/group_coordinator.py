@@ -11,6 +11,7 @@ NOT_COORDINATOR.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -41,8 +42,10 @@ from broker_lite.model import MIRROR_PREFIX, BrokerView
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.alarm import Alarm
+from broker_lite.server.coordinators.parked_requests import ParkedRequests
 from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Labels, Metrics
+from broker_lite.server.task_set import TaskSet
 
 logger = logging.getLogger("logbus.groups")
 
@@ -67,12 +70,12 @@ that takes over a group waits a third of the session timeout for heartbeats of i
 class CoordinatedGroup:
     """A group that this broker coordinates, with the requests that wait for its answers.
 
-    ``waiting`` holds the requests by token. ``writing`` is the write of a generation in progress.
+    ``writing`` is the write of a generation in progress.
     """
 
     group: Group
     claim: GroupClaim
-    waiting: dict[int, asyncio.Future[fx.Result]] = field(default_factory=dict)
+    parked: ParkedRequests[fx.Result] = field(default_factory=ParkedRequests)
     writing: asyncio.Task[None] | None = None
     held_bytes: int = 0
     """Bytes of the group's subscriptions and assignments, which count towards the limit of all
@@ -99,11 +102,11 @@ class GroupCoordinator:
         )
         self._held: dict[str, CoordinatedGroup] = {}
         self._loading: dict[str, asyncio.Task[CoordinatedGroup]] = {}
-        self._checking: set[asyncio.Task[None]] = set()
+        self._checks = TaskSet()
         self._brokers: Mapping[int, BrokerView] = {}
         self._bytes_max = config.in_flight_bytes_max // GROUPS_PART
         self._held_bytes = 0
-        self._token = 0
+        self._tokens = itertools.count(1)
         self._alarm = Alarm(clock, self._tick)
         self._metrics = metrics
         self.commit_durations = metrics.histogram("offset_commit_duration_seconds")
@@ -401,8 +404,9 @@ class GroupCoordinator:
             self._drop(
                 held, NotCoordinatorError("this broker stops; find the group's new coordinator")
             )
-        for task in (*self._loading.values(), *self._checking):
+        for task in self._loading.values():
             task.cancel()
+        self._checks.cancel()
         self._alarm.close()
 
     # Methods that claim groups in ZooKeeper and give them up.
@@ -518,9 +522,7 @@ class GroupCoordinator:
         claim's znode.
         """
         if held.writing is None and self._held.get(held.group.name) is held:
-            task = asyncio.get_running_loop().create_task(self._check_claim(held))
-            self._checking.add(task)
-            task.add_done_callback(self._checking.discard)
+            self._checks.start(self._check_claim(held))
 
     async def _check_claim(self, held: CoordinatedGroup) -> None:
         try:
@@ -539,15 +541,8 @@ class GroupCoordinator:
             raise NotCoordinatorError(
                 f"group {held.group.name!r} was taken over by another broker; find its coordinator"
             )
-        self._token += 1
-        token = self._token
-        future: asyncio.Future[fx.Result] = asyncio.get_running_loop().create_future()
-        held.waiting[token] = future
-        self._step(held, make(token))
-        try:
-            return await future
-        finally:
-            held.waiting.pop(token, None)
+        token = next(self._tokens)
+        return await held.parked.ask(token, partial(self._step, held), make(token))
 
     def _step(self, held: CoordinatedGroup, event: ev.Event) -> None:
         for effect in held.group.step(self._clock.monotonic_ms(), event):
@@ -555,9 +550,7 @@ class GroupCoordinator:
                 loop = asyncio.get_running_loop()
                 held.writing = loop.create_task(self._write(held, effect))
                 continue
-            future = held.waiting.pop(effect.token, None)
-            if future is not None:
-                self._answer(held, future, effect.result)
+            self._answer(held, effect)
         self._alarm.set(held.group.deadline_ms)
         is_kept = self._held.get(held.group.name) is held
         if held.group.is_idle and is_kept:
@@ -568,26 +561,20 @@ class GroupCoordinator:
         self._held_bytes += size - held.held_bytes
         held.held_bytes = size
 
-    def _answer(
-        self, held: CoordinatedGroup, future: asyncio.Future[fx.Result], result: fx.Result
-    ) -> None:
+    def _answer(self, held: CoordinatedGroup, answer: fx.GroupReply) -> None:
         """Answer a request. Delay the answer to a join until queued commits are written.
 
         A member that joins starts to read at the committed offsets. The commits of the partitions'
         previous owners must be written first, even if the join starts no new generation.
         """
-
-        def answer(_: object = None) -> None:
-            if not future.done():
-                future.set_result(result)
-
+        reply = partial(held.parked.reply, answer.token, answer.result)
         unwritten = None
-        if isinstance(result, fx.JoinResult) and result.error is None:
+        if isinstance(answer.result, fx.JoinResult) and answer.result.error is None:
             unwritten = self._registry.groups.unwritten(held.claim)
         if unwritten is None:
-            answer()
+            reply()
         else:
-            unwritten.add_done_callback(answer)
+            unwritten.add_done_callback(lambda _: reply())
 
     async def _write(self, held: CoordinatedGroup, effect: fx.WriteGeneration) -> None:
         try:

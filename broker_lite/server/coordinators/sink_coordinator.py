@@ -9,10 +9,12 @@ by ``FLAG_SINK``. ``TransactionCoordinator`` owns the sinks.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from broker_lite.errors import (
     ConcurrentTransactionsError,
@@ -24,8 +26,10 @@ from broker_lite.errors import (
 from broker_lite.model import NO_TRANSACTION
 from broker_lite.server.clock import Clock
 from broker_lite.server.coordinators.alarm import Alarm
+from broker_lite.server.coordinators.parked_requests import ParkedRequests
 from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
 from broker_lite.server.metrics import Metrics
+from broker_lite.server.task_set import TaskSet
 from broker_lite.transactions import sink_events as ev
 from broker_lite.transactions.effects import SendMarkers
 from broker_lite.transactions.events import (
@@ -77,8 +81,8 @@ class SinkStore(Protocol):
         """Append a record to a partition of ``__transaction_state``. Return a future that completes
         when the record is committed."""
 
-    async def next_producer_id(self) -> int:
-        """Return an unused producer id. Raise LogbusError if ZooKeeper is unavailable."""
+    async def fetch_producer_id(self) -> ProducerIdReady | ProducerIdFailed:
+        """Return an unused producer id, or the error if ZooKeeper is unavailable."""
 
 
 class OpenSlot(NamedTuple):
@@ -94,13 +98,13 @@ class OpenSlot(NamedTuple):
 class _LedSinks:
     """The sinks of one partition of ``__transaction_state`` that this broker leads.
 
-    ``waiting`` holds requests by token, ``jobs`` the markers being sent by producer id.
+    ``jobs`` holds the markers being sent, by producer id.
     """
 
     partition: int
     epoch: int
     machine: SinkPartition
-    waiting: dict[int, asyncio.Future[ev.SinkResult]] = field(default_factory=dict)
+    parked: ParkedRequests[ev.SinkResult] = field(default_factory=ParkedRequests)
     jobs: dict[int, MarkerJob] = field(default_factory=dict)
     is_lost: bool = False
 
@@ -128,8 +132,8 @@ class SinkCoordinator:
         self._led: dict[int, _LedSinks] = {}
         self._unreadable: dict[int, ProtocolError] = {}
         """By partition that this broker leads: the reason why its sinks could not be loaded."""
-        self._tokens = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tokens = itertools.count(1)
+        self._tasks = TaskSet()
         self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
 
@@ -213,31 +217,25 @@ class SinkCoordinator:
         led = self._led.get(partition)
         if led is None:
             raise NotCoordinatorError("this broker does not coordinate the sink; find it again")
-        self._tokens += 1
-        request = make(self._tokens)
+        request = make(next(self._tokens))
         if isinstance(request, ev.JoinBatch) and request.timeout_ms > self._timeout_max_ms:
             raise InvalidTransactionTimeoutError(
                 f"transaction.timeout.ms {request.timeout_ms} of sink {request.sink!r} is above "
                 f"the broker's transaction.max.timeout.ms {self._timeout_max_ms}; lower the "
                 "option or raise the broker's setting"
             )
-        future: asyncio.Future[ev.SinkResult] = asyncio.get_running_loop().create_future()
-        led.waiting[request.token] = future
         if isinstance(request, ev.EndBatch) and request.is_commit:
             head = led.machine.head(request.sink)
             if head is not None and (head.run, head.batch) == (request.run, request.batch):
                 self._metrics.count("spark_sink_batches", "repeated")
-        self._step(led, request)
+        step, withdrawal = partial(self._step, led), ev.AbandonSinkRequest(request.token)
         try:
             async with asyncio.timeout(PARK_S):
-                return await future
+                return await led.parked.ask(request.token, step, request, withdrawal)
         except TimeoutError:
             raise ConcurrentTransactionsError(
                 f"sink {request.sink!r} is still writing its previous change; try again"
             ) from None
-        finally:
-            if led.waiting.pop(request.token, None) is not None:
-                self._step(led, ev.AbandonSinkRequest(request.token))
 
     def expire(self) -> None:
         """Delete the heads of sinks that were unused for ``HEAD_DAYS`` days, and the heads of batch
@@ -252,8 +250,7 @@ class SinkCoordinator:
         """Stop the timer and all tasks, because the broker stops."""
         self._is_closed = True
         self._alarm.close()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     # Methods that pass events to the sinks' state machines and carry out the effects.
 
@@ -272,11 +269,9 @@ class SinkCoordinator:
                     for row in effect.rows:
                         self._send_markers(led, effect.sink, row)
                 case ev.FetchSlotId():
-                    self._start(self._fetch_id(led))
+                    self._tasks.start(self._fetch_id(led))
                 case ev.SinkReply():
-                    future = led.waiting.pop(effect.token, None)
-                    if future is not None and not future.done():
-                        future.set_result(effect.result)
+                    led.parked.reply(effect.token, effect.result)
         self._alarm.set(led.machine.deadline_ms)
 
     def _count(self, led: _LedSinks, effect: ev.PersistHead) -> None:
@@ -325,23 +320,12 @@ class SinkCoordinator:
         )
         job = MarkerJob(sink, markers, led.partition, led.epoch, done)
         led.jobs[row.producer_id] = job
-        # Send the markers in the next turn of the loop, after the answer to the request that
-        # caused the decision.
-        asyncio.get_running_loop().call_soon(self._markers.send, job)
+        self._markers.send_soon(job)
 
     async def _fetch_id(self, led: _LedSinks) -> None:
-        event: ev.SinkEvent
-        try:
-            event = ProducerIdReady(await self._store.next_producer_id())
-        except LogbusError as error:
-            event = ProducerIdFailed(error)
+        event = await self._store.fetch_producer_id()
         if not led.is_lost:
             self._step(led, event)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _tick(self) -> None:
         for led in list(self._led.values()):

@@ -12,10 +12,11 @@ effect later.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
@@ -33,12 +34,14 @@ from broker_lite.model import NO_PRODUCER, TRANSACTION_STATE, PartitionKey
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.alarm import Alarm
+from broker_lite.server.coordinators.parked_requests import ParkedRequests
 from broker_lite.server.coordinators.sink_coordinator import OpenSlot, SinkCoordinator
 from broker_lite.server.coordinators.state_log import StateLog
 from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
 from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.replica_manager import ReplicaManager
+from broker_lite.server.task_set import TaskSet
 from broker_lite.transactions import effects as fx
 from broker_lite.transactions import events as ev
 from broker_lite.transactions.records import (
@@ -96,14 +99,14 @@ class LedState:
 
 @dataclass(slots=True, eq=False)
 class CoordinatedTransaction:
-    """The state machine of one transactional id, with its waiting requests by token.
+    """The state machine of one transactional id, with its parked requests.
 
     ``appends`` is the number of its records in flight, ``job`` the markers that are being sent.
     """
 
     machine: Transaction
     led: LedState
-    waiting: dict[int, asyncio.Future[fx.TransactionResult]] = field(default_factory=dict)
+    parked: ParkedRequests[fx.TransactionResult] = field(default_factory=ParkedRequests)
     appends: int = 0
     job: MarkerJob | None = None
 
@@ -137,8 +140,8 @@ class TransactionCoordinator:
         self._markers = markers
         self._clock = clock
         self._led: dict[int, LedState] = {}
-        self._tokens = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tokens = itertools.count(1)
+        self._tasks = TaskSet()
         self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
         self.sinks = SinkCoordinator(
@@ -218,27 +221,21 @@ class TransactionCoordinator:
         ConcurrentTransactionsError after ``PARK_S`` seconds.
         """
         led = self._led_of(transactional_id)
-        self._tokens += 1
-        request = make(self._tokens)
+        request = make(next(self._tokens))
         if self.sinks.is_sink(led.partition, transactional_id):
             return await self._ask_slot(led, transactional_id, request)
         if isinstance(request, ev.Init):
             self._check_capacity(led, transaction_key(transactional_id))
         held = self._hold(led, transactional_id)
-        future: asyncio.Future[fx.TransactionResult] = asyncio.get_running_loop().create_future()
-        held.waiting[request.token] = future
-        self._step(held, request)
+        step, withdrawal = partial(self._step, held), ev.Abandon(request.token)
         try:
             async with asyncio.timeout(PARK_S):
-                return await future
+                return await held.parked.ask(request.token, step, request, withdrawal)
         except TimeoutError:
             raise ConcurrentTransactionsError(
                 f"transactional id {transactional_id!r} is still writing its previous change after "
                 f"{PARK_S:g} s; try again"
             ) from None
-        finally:
-            if held.waiting.pop(request.token, None) is not None:
-                self._step(held, ev.Abandon(request.token))
 
     async def wait_loaded(self, transactional_id: str) -> None:
         """Wait at most a second if this broker is about to become the id's coordinator."""
@@ -288,9 +285,12 @@ class TransactionCoordinator:
         completes when the record is committed."""
         return self._log.append(partition, key, value, flags)
 
-    async def next_producer_id(self) -> int:
-        """Return an unused producer id. Raise LogbusError if ZooKeeper is unavailable."""
-        return await self._registry.next_producer_id()
+    async def fetch_producer_id(self) -> ev.ProducerIdReady | ev.ProducerIdFailed:
+        """Return an unused producer id, or the error if ZooKeeper is unavailable."""
+        try:
+            return ev.ProducerIdReady(await self._registry.next_producer_id())
+        except LogbusError as error:
+            return ev.ProducerIdFailed(error)
 
     # Methods that describe transactional ids and delete expired ones.
 
@@ -365,8 +365,7 @@ class TransactionCoordinator:
         self._markers.close()
         self.sinks.close()
         self._alarm.close()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     def _led_of(self, transactional_id: str) -> LedState:
         if not self._registry.snapshot.has_transactions:
@@ -438,11 +437,9 @@ class TransactionCoordinator:
                 case fx.SendMarkers():
                     self._send_markers(held, effect)
                 case fx.FetchProducerId():
-                    self._start(self._fetch_id(held))
+                    self._tasks.start(self._fetch_id(held))
                 case fx.TransactionReply():
-                    future = held.waiting.pop(effect.token, None)
-                    if future is not None and not future.done():
-                        future.set_result(effect.result)
+                    held.parked.reply(effect.token, effect.result)
         self._alarm.set(held.machine.deadline_ms)
 
     def _drop_if_idle(self, held: CoordinatedTransaction) -> None:
@@ -450,7 +447,7 @@ class TransactionCoordinator:
         The id's committed record holds its complete state.
         """
         name = held.machine.name
-        is_idle = held.machine.is_quiet and not held.appends and not held.waiting
+        is_idle = held.machine.is_quiet and not held.appends and not held.parked
         if is_idle and held.led.held.get(name) is held:
             del held.led.held[name]
 
@@ -517,23 +514,12 @@ class TransactionCoordinator:
         if held.job is not None:
             held.job.is_cancelled = True
         held.job = job
-        # Send the markers in the next turn of the loop, after the answer to the request that
-        # caused the decision.
-        asyncio.get_running_loop().call_soon(self._markers.send, job)
+        self._markers.send_soon(job)
 
     async def _fetch_id(self, held: CoordinatedTransaction) -> None:
-        event: ev.TransactionEvent
-        try:
-            event = ev.ProducerIdReady(await self._registry.next_producer_id())
-        except LogbusError as error:
-            event = ev.ProducerIdFailed(error)
+        event = await self.fetch_producer_id()
         if not held.led.is_lost:
             self._step(held, event)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _tick(self) -> None:
         now_ms = self._clock.monotonic_ms()

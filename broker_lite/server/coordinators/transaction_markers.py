@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from broker_lite.errors import (
     NO_ERROR,
@@ -30,6 +29,7 @@ from broker_lite.model import NO_BROKER, PartitionKey
 from broker_lite.server.cluster.peers import BrokerCalls
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
+from broker_lite.server.task_set import TaskSet
 from broker_lite.transactions.effects import SendMarkers
 from broker_lite.transactions.events import Participating
 from broker_lite.wire.calls.broker_transactions import (
@@ -87,11 +87,16 @@ class MarkerSender:
         self._absent: list[_Marker] = []
         """Markers of this turn of the loop whose topic is not in the metadata."""
         self._is_flush_due = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._timers: set[asyncio.TimerHandle] = set()
 
-    def send(self, job: MarkerJob) -> None:
-        """Start to send the markers of a job to all partitions and groups of the transaction."""
+    def send_soon(self, job: MarkerJob) -> None:
+        """Send the markers of a job in the next turn of the loop, after the answer to the request
+        that caused the decision.
+        """
+        asyncio.get_running_loop().call_soon(self._send, job)
+
+    def _send(self, job: MarkerJob) -> None:
         for key in sorted(job.markers.partitions):
             self._begin(_Marker(job, key))
         for group in sorted(job.markers.groups):
@@ -99,8 +104,7 @@ class MarkerSender:
 
     def close(self) -> None:
         """Stop sending. The next coordinator sends the markers that are not confirmed."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         for timer in self._timers:
             timer.cancel()
 
@@ -108,7 +112,7 @@ class MarkerSender:
         if marker.job.is_cancelled:
             return
         if not isinstance(marker.participant, PartitionKey):
-            self._start(self._end_group(marker, marker.participant))
+            self._tasks.start(self._end_group(marker, marker.participant))
             return
         snapshot = self._registry.snapshot
         if marker.participant.topic_id not in snapshot.topics_by_id:
@@ -128,19 +132,14 @@ class MarkerSender:
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _flush(self) -> None:
         self._is_flush_due = False
         queued, self._queued = self._queued, {}
         absent, self._absent = self._absent, []
         for broker_id, markers in queued.items():
-            self._start(self._write_all(broker_id, markers))
+            self._tasks.start(self._write_all(broker_id, markers))
         if absent:
-            self._start(self._end_deleted(absent))
+            self._tasks.start(self._end_deleted(absent))
 
     async def _end_deleted(self, markers: Sequence[_Marker]) -> None:
         """Report the partitions of deleted topics as done, and retry the markers of other topics.
