@@ -313,14 +313,7 @@ class Listener:
     def _admit(self, port: _Port, sock: socket.socket, peer: str) -> None:
         refusal = self._refusal(port, peer)
         if refusal:
-            logger.warning(
-                "%s: connection closed: %s",
-                peer,
-                refusal,
-                extra=log_event("connection_refused", about=peer.rpartition(":")[0]),
-            )
-            setting = refusal.partition("=")[0].partition(" ")[0]
-            self._metrics.count("connections_refused", setting.replace(".", "_"))
+            self._count_refusal(peer, refusal)
             sock.close()
             return
         sock.setblocking(False)
@@ -340,6 +333,16 @@ class Listener:
             where = {"host": session.host, "listener": session.listener}
             self._on_login(event, kind, mechanism="SSL", **where, **fields)
 
+    def _count_refusal(self, peer: str, refusal: str) -> None:
+        logger.warning(
+            "%s: connection closed: %s",
+            peer,
+            refusal,
+            extra=log_event("connection_refused", about=peer.rpartition(":")[0]),
+        )
+        setting = refusal.partition("=")[0].partition(" ")[0]
+        self._metrics.count("connections_refused", setting.replace(".", "_"))
+
     def _refusal(self, port: _Port, peer: str) -> str:
         """Return a message about the limit that forbids a further connection of this peer. Return
         an empty text if the connection is allowed.
@@ -348,13 +351,18 @@ class Listener:
         handshakes = len(self._handshakes) if self._handshakes is not None else 0
         if len(self._connections) + handshakes >= config.connections_max:
             return f"max.connections={config.connections_max} connections are open already"
-        if self._of_address[_limited(peer)] >= config.connections_per_ip_max:
-            most = config.connections_per_ip_max
-            return f"max.connections.per.ip={most} connections of this address are open already"
+        if refusal := self._address_refusal(peer):
+            return refusal
         is_for_brokers = port.config.is_of_brokers_alone
         if self._may_connect is None or is_for_brokers or self._may_connect(_host(peer)):
             return ""
         return f"{CONNECTION_CREATION_RATE} of this address is used up; see logbus quota list"
+
+    def _address_refusal(self, peer: str) -> str:
+        most = self._config.connections_per_ip_max
+        if self._of_address[_limited(peer)] < most:
+            return ""
+        return f"max.connections.per.ip={most} connections of this address are open already"
 
     def _open(self, port: _Port, transport: Transport, peer: str, began_ms: int) -> None:
         """Serve an accepted connection, after its TLS handshake if the listener uses TLS.
@@ -362,6 +370,11 @@ class Listener:
         ``began_ms`` is the monotonic time of the accept in milliseconds.
         """
         assert self._loop is not None and self._begin is not None
+        if refusal := self._address_refusal(peer):
+            # Other connections of the address were opened during the TLS handshake.
+            self._count_refusal(peer, refusal)
+            transport.close()
+            return
         session = Session(
             self._admitted + 1,
             peer,

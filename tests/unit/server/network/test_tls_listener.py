@@ -31,6 +31,7 @@ from broker_lite.errors import (
 from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
+from broker_lite.server.network import listener as listener_module
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.listener import Listener
 from broker_lite.wire.calls.groups import FindCoordinatorRequest
@@ -196,6 +197,37 @@ def test_handshakes_beyond_the_limit_are_closed_and_slow_ones_time_out(tmp_path:
             sock.close()
 
     assert not serve(one, attack)
+
+
+def test_connections_per_ip_limit_counts_clients_in_their_handshake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener_module, "_limited", lambda peer: peer.rpartition(":")[0])
+    pem = write_pem(tmp_path)
+    one = listener(pem, max_connections_per_ip="2")
+    context = ssl.create_default_context(cafile=pem.ca)
+
+    async def attack(endpoint: Endpoint) -> None:
+        loop = asyncio.get_running_loop()
+        socks = [socket.create_connection(tuple(endpoint)) for _ in range(4)]
+        while one._handshakes is None or len(one._handshakes) < len(socks):
+            await asyncio.sleep(0.01)
+
+        def complete(sock: socket.socket) -> bytes:
+            with context.wrap_socket(sock, server_hostname="127.0.0.1") as secured:
+                secured.sendall(bytes.fromhex("00000008 00000000 00000000"))
+                try:
+                    return secured.recv(4)
+                except ConnectionError:
+                    return b""
+
+        answers = await asyncio.gather(
+            *(loop.run_in_executor(None, complete, sock) for sock in socks)
+        )
+        assert sorted(answers) == [b"", b"", b"\0\0\0\4", b"\0\0\0\4"]
+        assert one._metrics.value("connections_refused", "max_connections_per_ip") == 2
+
+    assert len(serve(one, attack)) == 2
 
 
 def test_tls_1_2_client_needs_ssl_enabled_protocols(tmp_path: Path) -> None:
