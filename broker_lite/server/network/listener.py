@@ -186,9 +186,8 @@ class Listener:
         if self.has_tls:
             from broker_lite.server.network.tls_listener import Handshakes
 
-            limit = self._config.connections_before_login_max
             self._handshakes = Handshakes(
-                loop, limit=limit, clock=self._clock, metrics=self._metrics, on_login=on_login
+                loop, clock=self._clock, metrics=self._metrics, on_login=on_login
             )
             self._reload = loop.call_later(RELOAD_S, self.reload)
             self._metrics.gauge("certificate_end_seconds", self._certificate_ends)
@@ -428,20 +427,23 @@ class Listener:
     def _close_oldest_logins(self) -> None:
         """Make room for a new connection: close the oldest connections that have not logged in.
 
-        Otherwise clients that never log in could use up all connections.
+        Otherwise clients that never log in could use up all connections. Handshakes and logins
+        count together, so that many slow handshakes cannot crowd out the logins of other clients.
         """
-        limit = self._config.connections_before_login_max
-        handshakes = len(self._handshakes) if self._handshakes is not None else 0
-        if len(self._early) + handshakes < limit:
+        limit, handshakes = self._config.connections_before_login_max, self._handshakes
+        if len(self._early) + len(handshakes or ()) < limit:
             return
         self._early = {each: None for each in self._early if each.session.is_before_login}
-        while self._early and len(self._early) + handshakes >= limit:
-            oldest = next(iter(self._early))
-            self._metrics.count("connections_refused", "connections_before_login_max")
-            oldest.close(
-                f"connections.before.login.max={limit} connections have not logged in, and this is "
-                "the oldest"
-            )
+        while len(self._early) + len(handshakes or ()) >= limit:
+            login = next(iter(self._early), None)
+            if handshakes and (login is None or handshakes.began_ms[0] <= login.session.opened_ms):
+                handshakes.end_oldest("connections.before.login.max was reached")
+            elif login is not None:
+                self._metrics.count("connections_refused", "connections_before_login_max")
+                login.close(
+                    f"connections.before.login.max={limit} connections have not logged in, and "
+                    "this is the oldest"
+                )
 
     def _sweep_later(self) -> None:
         if self._sweep is None:

@@ -217,26 +217,27 @@ class _Handshake:
 
 
 class Handshakes:
-    """The connections of all listeners whose TLS handshake is in progress. Beyond ``limit``, a new
-    connection replaces the oldest.
+    """The connections of all listeners whose TLS handshake is in progress.
+
+    The listeners take turns, so that a flood of handshakes at the clients' listener delays no
+    broker that connects to the brokers' listener.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         *,
-        limit: int,
         clock: Clock,
         metrics: Metrics,
         on_login: OnLogin | None = None,
     ) -> None:
         self._on_login = on_login
         self._loop = loop
-        self._limit = limit
         self._clock = clock
         self._metrics = metrics
         self._open: dict[_Handshake, None] = {}
-        self._ready: deque[_Handshake] = deque()
+        self._ready: dict[ListenerTls, deque[_Handshake]] = {}
+        """The handshakes whose next step can run, by listener. The first listener is next."""
         self._is_due = False
 
     def __len__(self) -> int:
@@ -250,8 +251,6 @@ class Handshakes:
 
     def begin(self, sock: socket.socket, peer: str, tls: ListenerTls, opened: Opened) -> None:
         """Start the TLS handshake on an accepted socket. Call ``opened`` when it is complete."""
-        if len(self._open) >= self._limit:
-            self._end(next(iter(self._open)), "connections.before.login.max was reached")
         transport = TlsTransport(sock, tls.context, server_side=True)
         handshake = _Handshake(transport, peer, self._clock.monotonic_ms(), opened, tls)
         self._open[handshake] = None
@@ -259,7 +258,7 @@ class Handshakes:
 
     def _wake(self, handshake: _Handshake) -> None:
         self._unwatch(handshake)
-        self._ready.append(handshake)
+        self._ready.setdefault(handshake.tls, deque()).append(handshake)
         self._run_soon()
 
     def _run_soon(self) -> None:
@@ -271,7 +270,11 @@ class Handshakes:
         self._is_due = False
         until = time.perf_counter() + HANDSHAKE_TURN_S
         while self._ready and time.perf_counter() < until:
-            handshake = self._ready.popleft()
+            tls = next(iter(self._ready))
+            waiting = self._ready.pop(tls)
+            handshake = waiting.popleft()
+            if waiting:
+                self._ready[tls] = waiting
             if handshake in self._open:
                 self._step(handshake)
         if self._ready:
@@ -294,6 +297,10 @@ class Handshakes:
                 return
             del self._open[handshake]
             handshake.opened(transport, handshake.peer, handshake.began_ms)
+
+    def end_oldest(self, reason: str) -> None:
+        """Close the connection whose handshake began first."""
+        self._end(next(iter(self._open)), reason)
 
     def expire(self, timeout_ms: int) -> None:
         """Close the connections whose handshake has taken longer than ``timeout_ms``

@@ -199,6 +199,36 @@ def test_handshakes_beyond_the_limit_are_closed_and_slow_ones_time_out(tmp_path:
     assert not serve(one, attack)
 
 
+def test_login_continues_beside_more_slow_handshakes_than_the_limit(tmp_path: Path) -> None:
+    pem = write_pem(tmp_path)
+    one = listener(
+        pem,
+        listeners="SASL_SSL://127.0.0.1:0",
+        sasl_enabled_mechanisms="SCRAM-SHA-256",
+        inter_broker_client_config="unread",
+        connections_before_login_max="4",
+    )
+
+    async def attack(endpoint: Endpoint) -> None:
+        async def stall(count: int, *, refused: int) -> list[socket.socket]:
+            """Open connections that send nothing; wait for the number of those refused so far."""
+            socks = [socket.create_connection(tuple(endpoint)) for _ in range(count)]
+            while one._metrics.value("connections_refused", "handshake") < refused:
+                await asyncio.sleep(0.01)
+            return socks
+
+        before = await stall(6, refused=2)
+        context = ssl.create_default_context(cafile=pem.ca)
+        plain = socket.create_connection(tuple(endpoint))
+        client = await asyncio.to_thread(context.wrap_socket, plain, server_hostname="127.0.0.1")
+        after = await stall(2, refused=5)
+        assert await asyncio.to_thread(answers, client)
+        for sock in (client, *before, *after):
+            sock.close()
+
+    assert len(serve(one, attack)) == 1
+
+
 def test_connections_per_ip_limit_counts_clients_in_their_handshake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,23 +238,18 @@ def test_connections_per_ip_limit_counts_clients_in_their_handshake(
     context = ssl.create_default_context(cafile=pem.ca)
 
     async def attack(endpoint: Endpoint) -> None:
-        loop = asyncio.get_running_loop()
         socks = [socket.create_connection(tuple(endpoint)) for _ in range(4)]
         while one._handshakes is None or len(one._handshakes) < len(socks):
             await asyncio.sleep(0.01)
 
-        def complete(sock: socket.socket) -> bytes:
-            with context.wrap_socket(sock, server_hostname="127.0.0.1") as secured:
-                secured.sendall(bytes.fromhex("00000008 00000000 00000000"))
-                try:
-                    return secured.recv(4)
-                except ConnectionError:
-                    return b""
+        def complete(sock: socket.socket) -> ssl.SSLSocket:
+            return context.wrap_socket(sock, server_hostname="127.0.0.1")
 
-        answers = await asyncio.gather(
-            *(loop.run_in_executor(None, complete, sock) for sock in socks)
-        )
-        assert sorted(answers) == [b"", b"", b"\0\0\0\4", b"\0\0\0\4"]
+        wrapped = [await asyncio.to_thread(complete, sock) for sock in socks]
+        found = [await asyncio.to_thread(answers, sock) for sock in wrapped]
+        assert found == [True, True, False, False]
+        for sock in wrapped:
+            sock.close()
         assert one._metrics.value("connections_refused", "max_connections_per_ip") == 2
 
     assert len(serve(one, attack)) == 2
