@@ -139,6 +139,7 @@ def add(
                 said = f"user {name!r} exists and keeps its password"
                 output.report_change({**row, "added": False}, form, said)
                 return
+            users.check_password_of(admin.user, name)
             if change.dry_run:
                 said = f"user {name!r} {'exists' if is_user else 'does not exist yet'}"
                 output.report_change({**row, "added": False}, form, said)
@@ -220,6 +221,7 @@ def delete(
         if if_exists and not _is_user(admin, name):
             report.add({"user": name, "deleted": False}, f"there is no user {name!r}")
             return
+        users.check_deletion(admin.user, name)
         question = f"Delete user {name!r} with its passwords? ACLs that name it stay."
         if change.is_wanted(question):
             admin.run(lambda cluster, ms: users.delete_user(cluster, name, ms))

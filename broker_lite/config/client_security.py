@@ -53,6 +53,11 @@ class ClientSecurity:
         return self.protocol.startswith("SASL_")
 
     @property
+    def user(self) -> str:
+        """The user's name; empty if a certificate or an access token names the client."""
+        return "" if self.mechanism == OAUTHBEARER else self.username
+
+    @property
     def is_tls(self) -> bool:
         return self.protocol.endswith("SSL")
 

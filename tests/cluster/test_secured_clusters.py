@@ -31,7 +31,7 @@ from broker_lite.cli import doctor
 from broker_lite.client.administration import users
 from broker_lite.client.client_config import chosen_security, security_of_file, take_security
 from broker_lite.config.secret import Secret
-from broker_lite.errors import InvalidConfigError, LogbusError
+from broker_lite.errors import GroupAuthorizationError, InvalidConfigError, LogbusError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.metadata.credentials import SALT_KEY, user_path
 from broker_lite.metadata.znodes import CHANGES
@@ -80,25 +80,66 @@ def test_clients_with_the_admin_file_exchange_replicated_records(secured: LocalC
     assert found == [b"hello"]
 
 
+def command(
+    cluster: LocalCluster, *words: str, config: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as the user of the file ``config``; by default as admin."""
+    arguments = [sys.executable, "-P", "-m", "broker_lite", *words]
+    login = ["-b", cluster.bootstrap_servers, "-F", config or str(cluster.client_config)]
+    return subprocess.run([*arguments, *login], capture_output=True, text=True, timeout=60)
+
+
+def add_user(cluster: LocalCluster, folder: Path, name: str) -> Path:
+    """Add a user, and return the file with the user's login."""
+    password = folder / f"{name}.password"
+    password.write_text(f"of {name}")
+    assert command(cluster, "user", "add", name, "--password-file", str(password)).returncode == 0
+    rows = Path(str(cluster.client_config)).read_text("utf-8").splitlines()
+    login = dict(row.split("=", 1) for row in rows)
+    login |= {"sasl.username": name, "sasl.password": f"of {name}"}
+    own = folder / f"{name}.conf"
+    own.write_text("".join(f"{key}={value}\n" for key, value in login.items()))
+    own.chmod(0o600)
+    return own
+
+
+def test_user_delete_and_add_refuse_the_own_user_before_any_change(
+    secured: LocalCluster, tmp_path: Path
+) -> None:
+    """The deletion of the only administrator succeeded, and the command reported a failure."""
+    password = tmp_path / "password"
+    password.write_text("new")
+    for words, cure in (
+        (("user", "delete", "admin"), "Make another user one"),
+        (("user", "delete", "admin", "--yes"), "Make another user one"),
+        (("user", "add", "admin", "--password-file", str(password), "--yes"), "user rotate admin"),
+    ):
+        refused = command(secured, *words)
+        assert refused.returncode == 1
+        assert "you are logged in as 'admin'" in refused.stderr and cure in refused.stderr
+        assert "[y/N]" not in refused.stderr
+    assert command(secured, "user", "list").returncode == 0
+    second = str(add_user(secured, tmp_path, "second"))
+    assert command(secured, "acl", "add", "second", "all", "--cluster").returncode == 0
+    add_user(secured, tmp_path, "third")
+    assert command(secured, "user", "delete", "third", "--yes", config=second).returncode == 0
+
+
+def test_acl_delete_of_the_own_rights_succeeds(secured: LocalCluster, tmp_path: Path) -> None:
+    """The command deleted the ACL, and failed because it could no longer list the ACLs."""
+    own = str(add_user(secured, tmp_path, "fourth"))
+    words = ("fourth", "all", "--cluster")
+    assert command(secured, "acl", "add", *words).returncode == 0
+    deleted = command(secured, "acl", "delete", *words, "--yes", config=own)
+    assert deleted.returncode == 0, deleted.stderr
+    assert command(secured, "acl", "list", config=own).returncode == 1
+
+
 def test_user_may_do_what_an_acl_allows_and_nothing_else(
     secured: LocalCluster, tmp_path: Path
 ) -> None:
-    def logbus(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "broker_lite", *words]
-        admin = ["-b", secured.bootstrap_servers, "-F", str(secured.client_config)]
-        return subprocess.run([*command, *admin], capture_output=True, text=True, timeout=60)
-
-    password = tmp_path / "password"
-    password.write_text("of alice")
-    assert logbus("user", "add", "alice", "--password-file", str(password)).returncode == 0
-    rows = Path(str(secured.client_config)).read_text("utf-8").splitlines()
-    of_alice = dict(row.split("=", 1) for row in rows) | {
-        "sasl.username": "alice",
-        "sasl.password": "of alice",
-    }
-    own = tmp_path / "alice.conf"
-    own.write_text("".join(f"{name}={value}\n" for name, value in of_alice.items()))
-    own.chmod(0o600)
+    logbus = functools.partial(command, secured)
+    own = add_user(secured, tmp_path, "alice")
     with connect(secured.bootstrap_servers, client_config=secured.client_config) as bus:
         bus.create_topic("guarded", partitions=1)
         with bus.transaction("of-admin") as transaction:
@@ -121,8 +162,23 @@ def test_user_may_do_what_an_acl_allows_and_nothing_else(
         assert read() == [b"hello"]
         with bus.producer() as producer, pytest.raises(LogbusError) as refused:
             producer.send("guarded", b"no").result(30)
-        assert "AUTHORIZATION_FAILED" in str(refused.value)
-        assert "logbus acl add USER write --topic NAME" in str(refused.value)
+        assert "User:alice may not write topic 'guarded'" in str(refused.value)
+        assert str(refused.value).endswith("logbus acl add alice write --topic guarded")
+        # With WRITE on any topic, alice gets a producer id, and the leader refuses the batch.
+        logbus("acl", "add", "alice", "write", "--topic", "other")
+
+        def refusal() -> str:
+            with bus.producer() as producer, pytest.raises(LogbusError) as refused:
+                producer.send("guarded", b"no").result(30)
+            return str(refused.value)
+
+        until(lambda: "TOPIC_AUTHORIZATION_FAILED" in refusal())
+        assert "User:alice may not write topic 'guarded'" in refusal()
+        assert refusal().endswith("logbus acl add alice write --topic guarded")
+        with pytest.raises(GroupAuthorizationError) as joined:
+            bus.consumer("guarded", group="g 1").poll(1.0)
+        assert "User:alice may not read group 'g 1'" in joined.value.message
+        assert joined.value.message.endswith("logbus acl add alice read --group 'g 1'")
         delete = ("acl", "delete", "alice", "read", "--topic", "guarded")
         assert logbus(*delete, "--dry-run").returncode == 0 and read() == [b"hello"]
         assert logbus(*delete, "--yes").returncode == 0

@@ -137,7 +137,7 @@ class Admin:
         if pool is None:
             pool = Pool(client_id, security_for(self.bootstrap_servers, security))
         self._pool = pool
-        self._cluster = Cluster(endpoints, monotonic_ms, client_id)
+        self._cluster = Cluster(endpoints, monotonic_ms, client_id, pool.security.user)
 
     def __enter__(self) -> Admin:
         return self
@@ -151,6 +151,11 @@ class Admin:
         other = copy.copy(self)
         other.timeout_ms = timeout_ms
         return other
+
+    @property
+    def user(self) -> str:
+        """The name with which the client logs in; empty if a certificate or a token names it."""
+        return self._cluster.user
 
     def security_without_password(self) -> ClientSecurity:
         """Return the security settings with SCRAM keys in place of the password, for processes that

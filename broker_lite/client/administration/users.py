@@ -15,7 +15,7 @@ from broker_lite.client.administration.admin_requests import await_applied
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.requests import on_any_broker
 from broker_lite.client.transport.steps import CallExchange, Operation
-from broker_lite.errors import ResourceNotFoundError, error_for
+from broker_lite.errors import InvalidRequestError, ResourceNotFoundError, error_for
 from broker_lite.model import ScramMechanism
 from broker_lite.wire.calls import users as calls
 
@@ -65,6 +65,27 @@ def _users(answer: calls.DescribedUsers) -> list[User]:
     return found
 
 
+def check_password_of(own: str, name: str) -> None:
+    """Raise InvalidRequestError if ``name`` is the client's own user: the brokers end the client's
+    sessions with the old password, so that the client could not confirm the new one."""
+    if name == own:
+        raise InvalidRequestError(
+            f"you are logged in as {name!r}, and the old password would end at once. Keep it valid "
+            f"for a time with: logbus user rotate {name}"
+        )
+
+
+def check_deletion(own: str, name: str) -> None:
+    """Raise InvalidRequestError if ``name`` is the client's own user. That user may delete users,
+    and may be the last one with this right."""
+    if name == own:
+        raise InvalidRequestError(
+            f"you are logged in as {name!r}, who may be the last administrator of this cluster. "
+            "Make another user one (super.users, or logbus acl add USER all --cluster), log in as "
+            "that user, and delete this one then"
+        )
+
+
 def set_password(
     cluster: Cluster,
     name: str,
@@ -73,7 +94,8 @@ def set_password(
     deadline_ms: float,
 ) -> Operation[None]:
     """Create a user, or replace a user's password, with a new salt. Return once every live broker
-    accepts the new password."""
+    accepts the new password. Raises InvalidRequestError for the client's own user."""
+    check_password_of(cluster.user, name)
     rows = []
     for mechanism in mechanisms:
         salt = secrets.token_bytes(SALT_BYTES)
@@ -104,6 +126,7 @@ def rotate_password(
 def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[None]:
     """Delete a user. Return once every live broker has applied the deletion and ended the user's
     sessions."""
+    check_deletion(cluster.user, name)
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(calls.Deletion(name, calls.NUMBERS[each.mechanism]) for each in user.credentials)
     yield from _alter(cluster, calls.AlterUsersRequest(rows), deadline_ms)

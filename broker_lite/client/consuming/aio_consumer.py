@@ -63,7 +63,9 @@ class AsyncConsumer(ConsumerFace):
         self.core = ReaderCore(
             self,
             self._shell,
-            Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id),
+            Cluster(
+                parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id, security.user
+            ),
             config,
             group=group,
             joining=joining or standalone(tuple(dict.fromkeys(topics)), partitions),

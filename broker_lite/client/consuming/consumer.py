@@ -85,9 +85,11 @@ class Consumer(ConsumerFace):
         joining: Joining | None = None,
     ) -> None:
         config = config or ConsumerConfig()
-        cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
-        self._condition = threading.Condition()
         security = security_for(bootstrap_servers, config.security)
+        cluster = Cluster(
+            parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id, security.user
+        )
+        self._condition = threading.Condition()
         self._pool = Pool(config.client_id, security)
         self._reactor = Reactor(config.client_id, "logbus-consumer", security)
         self.core = ReaderCore(

@@ -352,7 +352,7 @@ class FetchEngine:
             for tp in asked:
                 self._sources[tp].lane = ""
         topic_ids = {tp: self._sources[tp].position.topic_id for tp in live}
-        for tp, row in answers_of(answer, topic_ids).items():
+        for tp, row in answers_of(answer, topic_ids, self._cluster.user).items():
             self._take(tp, row)
         self.pump()
 

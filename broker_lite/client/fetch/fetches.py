@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from broker_lite.errors import LogbusError, NetworkError, error_for
 from broker_lite.model import TopicPartition
 from broker_lite.record.format import BODY_VERSION
+from broker_lite.security.acls import Operation, ResourceKind
+from broker_lite.security.denials import named
 from broker_lite.wire.fetch import (
     BYTES_UNLIMITED,
     FLAG_CHECKS_CRC,
@@ -68,12 +70,12 @@ def _topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
 
 
 def answers_of(
-    answer: FetchResponse | LogbusError, topic_ids: Mapping[TopicPartition, str]
+    answer: FetchResponse | LogbusError, topic_ids: Mapping[TopicPartition, str], user: str = ""
 ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
     """Return the records or the error of each partition.
 
     ``topic_ids`` has the requested partitions. A partition that the response lacks gets
-    NetworkError.
+    NetworkError. ``user`` is the client's user, for errors.
     """
     if isinstance(answer, LogbusError):
         return dict.fromkeys(topic_ids, answer)
@@ -88,5 +90,9 @@ def answers_of(
         if row is None:
             found[tp] = NetworkError(f"the leader's response to a fetch lacks {tp}")
         else:
-            found[tp] = error_for(row.error_code) if row.error_code else row
+            found[tp] = _refusal(row.error_code, user, tp.topic) if row.error_code else row
     return found
+
+
+def _refusal(code: int, user: str, topic: str) -> LogbusError:
+    return named(error_for(code), user, Operation.READ, ResourceKind.TOPIC, topic)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from broker_lite.client.consuming.changes import MemberIdentity, StartBasis
 from broker_lite.client.consuming.starting import StartPlan, begin, find_topics
+from broker_lite.client.membership.errors import denied_member
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
 from broker_lite.client.operations.requests import PerPartition
@@ -22,6 +23,7 @@ from broker_lite.client.transport.steps import Operation, Pause
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     FencedInstanceIdError,
+    GroupAuthorizationError,
     IllegalGenerationError,
     LogbusError,
     NotOwnerError,
@@ -78,7 +80,12 @@ def join_snapshot(
         view = yield from requests.refresh(cluster, None, deadline_ms)
     snapshot = JoinSnapshot({name: len(row.partitions) for name, row in view.topics.items()})
     snapshot.ids = {name: row.topic_id for name, row in view.topics.items()}
-    found = yield from group_requests.committed(cluster, group, None, deadline_ms, snapshot.former)
+    try:
+        found = yield from group_requests.committed(
+            cluster, group, None, deadline_ms, snapshot.former
+        )
+    except GroupAuthorizationError as error:
+        raise denied_member(error, cluster.user, group) from None
     if not config.auto_commit:
         return snapshot
     for tp, row in found.items():

@@ -5,11 +5,22 @@ from __future__ import annotations
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.errors import (
     FencedInstanceIdError,
+    GroupAuthorizationError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
     InvalidSessionTimeoutError,
     LogbusError,
 )
+from broker_lite.security.acls import Operation, ResourceKind
+from broker_lite.security.denials import named
+
+
+def denied_member(error: LogbusError, user: str, group: str) -> LogbusError:
+    """Return a denial with the group and the permission that a member needs; another error as it
+    is."""
+    if not isinstance(error, GroupAuthorizationError):
+        return error
+    return named(error, user, Operation.READ, ResourceKind.GROUP, group)
 
 
 def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:

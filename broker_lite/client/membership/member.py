@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from broker_lite.client.consuming.changes import Assign, Change, Lose, MemberIdentity, Revoke
+from broker_lite.client.membership.errors import denied_member
 from broker_lite.client.membership.events import (
     Answered,
     CallCoordinator,
@@ -200,7 +201,7 @@ class MemberShell:
                 kind = group_requests.group_kind(self._cluster, self._group, until_ms)
                 spawn(self._shell, kind, partial(self._mixed, error))
             case Refuse(error):
-                self.refused = error
+                self.refused = denied_member(error, self._cluster.user, self._group)
             case LeftGroup():
                 self.is_closed = True
 

@@ -104,12 +104,14 @@ class Cluster:
     """The newest view of the cluster, the bootstrap addresses and the clock.
 
     ``now_ms`` returns monotonic milliseconds. ``whole_ms`` is the time of the newest metadata of
-    all topics.
+    all topics. ``user`` is the name with which the client logs in; empty if a certificate or a
+    token names the client.
     """
 
     bootstrap: tuple[Endpoint, ...]
     now_ms: Callable[[], float]
     client_id: str = "logbus"
+    user: str = ""
     view: ClusterView = field(default_factory=ClusterView)
     view_ms: float = float("-inf")
     whole_ms: float = float("-inf")

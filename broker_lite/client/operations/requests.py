@@ -54,6 +54,8 @@ from broker_lite.model import (
     LogBounds,
     TopicPartition,
 )
+from broker_lite.security import acls
+from broker_lite.security.denials import named
 from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import offsets, producers
 
@@ -76,8 +78,8 @@ T = TypeVar("T")
 PerPartition = dict[TopicPartition, T | LogbusError]
 
 
-def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
-    """Return a broker's metadata response as a view."""
+def view_of(answer: cluster_calls.MetadataResponse, user: str = "") -> ClusterView:
+    """Return a broker's metadata response as a view. ``user`` is the client's user, for errors."""
     topics = {}
     for topic in answer.topics:
         error: LogbusError | None = None
@@ -85,6 +87,8 @@ def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
             error = error_for(topic.error_code)
             if isinstance(error, UnknownTopicOrPartitionError):
                 error = unknown_topic(topic.name)
+            describe, kind = acls.Operation.DESCRIBE, acls.ResourceKind.TOPIC
+            error = named(error, user, describe, kind, topic.name)
         rows = tuple(
             PartitionMetadata(
                 row.partition_index,
@@ -122,7 +126,7 @@ def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[Cl
             cluster.failed(endpoint)
             reasons.append(error)
             continue
-        return cluster.learn(view_of(answer), everything=names is None)
+        return cluster.learn(view_of(answer, cluster.user), everything=names is None)
     for reason in reasons:
         if isinstance(reason, (*NOT_ADMITTED, *UNUSABLE_TLS)):
             raise reason

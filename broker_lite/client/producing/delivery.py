@@ -47,6 +47,8 @@ from broker_lite.record.arrow import Compression
 from broker_lite.record.batch import read_header
 from broker_lite.record.format import ATTRIBUTE_TRANSACTIONAL
 from broker_lite.record.transcode import columns_to_rows
+from broker_lite.security.acls import Operation, ResourceKind
+from broker_lite.security.denials import named
 from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 
@@ -64,7 +66,7 @@ class Delivery:
     """The queues of all partitions of a producer, and the decisions about their batches.
 
     After each call, the caller handles ``done`` (completed batches), ``stale`` (topics that need
-    new metadata) and ``wants_identity``.
+    new metadata) and ``wants_identity``. ``user`` is the client's user, for errors.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class Delivery:
         delivery_timeout_ms: int,
         memory_bytes: int = 0,
         transactional: bool = False,
+        user: str = "",
     ) -> None:
+        self._user = user
         self.idempotent = idempotent
         self.transactional = transactional
         self.failure: LogbusError | None = None
@@ -319,6 +323,7 @@ class Delivery:
                 )
             elif found.error_code:
                 error = error_for(found.error_code, found.error_message or "")
+                error = named(error, self._user, Operation.WRITE, ResourceKind.TOPIC, batch.topic)
                 self._refused(part, batch, error, now_ms)
             else:
                 batch.base_offset = found.base_offset

@@ -101,11 +101,13 @@ class Producer:
         """The error that ``send`` raises while a transactional producer has no open transaction.
         None allows ``send``."""
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
-        self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
+        security = security_for(bootstrap_servers, config.security)
+        self._cluster = Cluster(
+            parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id, security.user
+        )
         # ``AsyncProducer`` passes an event loop's shell and never lets a call here block.
         self._reactor: Reactor | None = None
         if shell is None:
-            security = security_for(bootstrap_servers, config.security)
             shell = self._reactor = Reactor(config.client_id, "logbus-producer", security)
         self._shell: Shell = shell
         self._sender = Sender(

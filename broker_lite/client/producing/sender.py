@@ -30,6 +30,8 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import TopicPartition
+from broker_lite.security.acls import Operation, ResourceKind
+from broker_lite.security.denials import named
 from broker_lite.wire.produce import (
     CLIENT_VERSION,
     PartitionRecords,
@@ -87,6 +89,7 @@ class Sender:
             delivery_timeout_ms=config.delivery_timeout_ms,
             memory_bytes=config.buffer_bytes,
             transactional=bool(config.transactional_id),
+            user=cluster.user,
         )
         self.produce_version = CLIENT_VERSION
         self.on_pumped: Callable[[], None] = _nothing
@@ -409,8 +412,10 @@ class Sender:
             self._identity_failures += 1
             self.delivery.problem = found
             if not found.retriable:
+                # The broker refuses a producer id to a user who may write to no topic.
+                write, kind, user = Operation.WRITE, ResourceKind.TOPIC, self._cluster.user
                 for topic in self.delivery.topics():
-                    self.delivery.fail_topic(topic, found)
+                    self.delivery.fail_topic(topic, named(found, user, write, kind, topic))
 
             def go_on() -> None:
                 self._is_identifying = False

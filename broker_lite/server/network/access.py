@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
-    ClusterAuthorizationError,
-    GroupAuthorizationError,
     InvalidConfigError,
     LogbusError,
     TopicAuthorizationError,
-    TransactionalIdAuthorizationError,
     UnacceptableCredentialError,
 )
 from broker_lite.model import TopicView
@@ -33,6 +30,7 @@ from broker_lite.security.acls import (
     ResourceKind,
 )
 from broker_lite.security.authorizer import CACHED_NAME_LENGTH_MAX, AclIndex
+from broker_lite.security.denials import OF_THIS_ID, denial
 from broker_lite.server.log_events import log_event
 from broker_lite.wire.api import VERSIONS, ApiKey
 
@@ -47,9 +45,6 @@ ALLOWED_TOPICS_MAX = 100
 ANY_BROKER = -1
 """The result of ``Authorizer.broker_id`` if all brokers share one principal."""
 _BROKER_CLIENT = "logbus-broker-"
-OF_THIS_ID = "of this id"
-"""Text that replaces the topic name in an error if the client named the topic by id. The client may
-not be allowed to know the topic's name."""
 
 
 def broker_client_id(broker_id: int) -> str:
@@ -58,12 +53,6 @@ def broker_client_id(broker_id: int) -> str:
 
 
 _ALL_OPERATIONS = {kind: frozenset(known) for kind, known in OPERATIONS.items()}
-_ERRORS: Mapping[ResourceKind, type[LogbusError]] = {
-    ResourceKind.TOPIC: TopicAuthorizationError,
-    ResourceKind.GROUP: GroupAuthorizationError,
-    ResourceKind.TRANSACTIONAL_ID: TransactionalIdAuthorizationError,
-    ResourceKind.CLUSTER: ClusterAuthorizationError,
-}
 
 
 class AccessRow(NamedTuple):
@@ -661,7 +650,4 @@ class Authorizer:
                 reported_only=self.only_reports,
             )
         if not self.only_reports:
-            raise _ERRORS[kind](
-                f"{session.principal} may not {verb} {noun} {shown or repr(name)}; a user with "
-                "ALTER on the cluster can allow it with: logbus acl add"
-            )
+            raise denial(session.principal, operation, kind, name, shown)
