@@ -83,14 +83,21 @@ def _marked(item: pytest.Item) -> int:
 
 
 def _broker_count(config: pytest.Config) -> int:
-    named = config.getoption("--logbus-brokers")
-    text = named or config.getini("logbus_brokers") or os.environ.get(BROKERS) or 1
-    try:
-        return max(int(text), config.stash.get(_MARKED, 1))
-    except ValueError:
-        raise pytest.UsageError(
-            f"logbus_brokers or {BROKERS} is {text!r}; give a whole number"
-        ) from None
+    sources = {
+        "--logbus-brokers": config.getoption("--logbus-brokers"),
+        "the ini key logbus_brokers": config.getini("logbus_brokers"),
+        f"the environment variable {BROKERS}": os.environ.get(BROKERS),
+    }
+    for source, value in sources.items():
+        if value in (None, ""):
+            continue
+        if not re.fullmatch("0*[1-9][0-9]*", str(value)):
+            raise pytest.UsageError(
+                f"{source} is {value!r}, but a cluster has at least one broker; give a whole "
+                "number from 1"
+            )
+        return max(int(value), config.stash.get(_MARKED, 1))
+    return config.stash.get(_MARKED, 1)
 
 
 @pytest.fixture(scope="session")
@@ -117,9 +124,10 @@ def logbus_cluster(
     try:
         cluster.start()
     except MissingDependencyError as error:
+        cure = f"{error.message}, or name a running cluster with --logbus-bootstrap HOST:PORT"
         if config.getoption("--logbus-require"):
-            pytest.fail(f"--logbus-require: {error.message}", pytrace=False)
-        pytest.skip(f"logbus_cluster cannot start a cluster: {error.message}")
+            pytest.fail(f"--logbus-require: {cure}", pytrace=False)
+        pytest.skip(f"logbus_cluster cannot start a cluster: {cure}")
     try:
         yield cluster
     finally:

@@ -72,7 +72,7 @@ def find_java() -> str:
     if found is None:
         raise MissingDependencyError(
             "no java in JAVA_HOME or PATH; install Java 17 or later (Debian: apt-get install "
-            "openjdk-17-jre-headless), or name a running ZooKeeper with --zookeeper HOST:PORT"
+            "openjdk-17-jre-headless)"
         )
     return found
 
@@ -98,7 +98,7 @@ def find_jars(folder: str | Path | None = None) -> Path:
     looked = ", ".join(map(str, tried)) or "no PySpark and no SPARK_HOME"
     raise MissingDependencyError(
         f"ZooKeeper's jars were not found ({looked}); pip install 'pyspark-logbus[spark]', set "
-        "SPARK_HOME, give --zookeeper-jars DIR, or name a running ZooKeeper with --zookeeper"
+        "SPARK_HOME, or name their folder (logbus up --zookeeper-jars DIR)"
     )
 
 

@@ -450,7 +450,8 @@ ERROR_TEXTS: Mapping[str, Text] = {
     "MISSING_DEPENDENCY": Text(
         "Java, ZooKeeper's jars or a Python package is missing.",
         "Install the extra that the message names, for example "
-        "`pip install 'pyspark-logbus[all]'`, or Java 17.",
+        "`pip install 'pyspark-logbus[all]'`, or Java 17. With `logbus up --zookeeper HOST:PORT`, a "
+        "running ZooKeeper replaces the one that needs Java.",
     ),
     "PORT_IN_USE": Text(
         "Another process listens on the port.",

@@ -76,8 +76,20 @@ def test_tests_of_a_user_without_java_are_skipped_with_the_remedy(tmp_path):
     nowhere = {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}
     done = run_pytest(tmp_path, text, **nowhere)
     assert "1 skipped" in done.stdout and "install" in done.stdout.lower(), done.stdout
+    assert "--logbus-bootstrap" in done.stdout and "--zookeeper" not in done.stdout, done.stdout
     done = run_pytest(tmp_path, text, "--logbus-require", **nowhere)
     assert "1 error" in done.stdout and "--logbus-require" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("source", ["--logbus-brokers", "logbus_brokers", "LOGBUS_TEST_BROKERS"])
+def test_cluster_without_brokers_is_refused_in_words(tmp_path, source):
+    text = "def test_needs_a_cluster(logbus_cluster): pass"
+    words = {"--logbus-brokers": (source, "0"), "logbus_brokers": ("-o", f"{source}=0")}
+    environment = {source: "0"} if source.isupper() else {}
+    done = run_pytest(tmp_path, text, *words.get(source, ()), **environment)
+    assert "1 error" in done.stdout, done.stdout + done.stderr
+    for said in (f"{source} is", "at least one broker", "give a whole number from 1"):
+        assert said in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("mark", ["logbus(3)", "logbus(broker=3)", "logbus(brokers='3')"])
