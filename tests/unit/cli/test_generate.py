@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,24 @@ def test_generated_settings_exist_in_the_code(
     parse(BrokerConfig, settings)
     for command in re.findall(r"(?:exec|bin/)logbus (\w+)", text):
         assert command == "broker"
+
+
+def test_broker_imports_no_library_that_its_image_leaves_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    removed = re.findall(r"pyarrow/\*(\w+)\*", printed(capsys, "docker"))
+    assert removed == ["flight", "s3"]
+    program = """
+import importlib, pkgutil, sys
+sys.modules |= dict.fromkeys(("pyarrow._flight", "pyarrow._s3fs"))
+import broker_lite, broker_lite.server
+for module in pkgutil.walk_packages(broker_lite.__path__, "broker_lite."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+assert "pyarrow" in sys.modules
+sys.exit(any(".tests." in name for name in sys.modules))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize("name", ["compose", "kubernetes", "prometheus-rules"])
