@@ -1,11 +1,13 @@
-"""Run queries on a secured cluster with the options of Kafka's connector; search for the password.
+"""Run queries on a secured cluster with the options of Kafka's connector; search for secrets.
 
 Executors are separate processes, as in a cluster. The password must not be in anything that Spark
-writes, shows or sends.
+writes, shows or sends. The key that the driver sends to executors must not be in anything that
+Spark writes or shows.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -20,7 +22,11 @@ import pytest
 from support.spark_processes import QUICK_JVM, arguments, children
 
 from broker_lite.bus import connect
+from broker_lite.client.client_config import security_of_file
+from broker_lite.client.transport.blocking import PooledConnection
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import Endpoint
+from broker_lite.security.scram import ScramKeys
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -103,10 +109,15 @@ spark.stop()
 class Run:
     """A finished run of Spark: its output lines, and all places to search for the password."""
 
-    def __init__(self, folder: Path, password: str, process: subprocess.Popen[str]) -> None:
+    def __init__(
+        self, folder: Path, password: str, keys: ScramKeys, process: subprocess.Popen[str]
+    ) -> None:
         assert process.stdout is not None and process.stdin is not None
         self.folder = folder
         self.password = password
+        key = keys.client_key
+        self.secrets = [password.encode(), key, base64.b64encode(key), key.hex().encode()]
+        """The password and the key that logs in without it, as a file or page could show them."""
         self.lines: dict[str, str] = {}
         self.pages: dict[str, str] = {}
         self.memory: dict[str, bool] = {}
@@ -180,6 +191,16 @@ def holds(pid: int, text: str) -> bool:
     return False
 
 
+def derived_keys(cluster: LocalCluster) -> ScramKeys:
+    """Return the keys that the driver sends to executors."""
+    host, _, port = cluster.bootstrap_servers.rpartition(":")
+    security = security_of_file(Path(str(cluster.client_config)))
+    connection = PooledConnection(Endpoint(host, int(port)), "test", 30.0, security)
+    connection.close()
+    assert isinstance(connection.task_secret, ScramKeys)
+    return connection.task_secret
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("secured")
@@ -208,7 +229,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
                 env=environment | {"JDK_JAVA_OPTIONS": java},
             )  # fmt: skip
             with process:
-                made = Run(folder, match[1], process)
+                made = Run(folder, match[1], derived_keys(cluster), process)
         assert "look" in made.lines, (folder / "driver.log").read_text()[-4000:]
         with (
             connect(cluster.bootstrap_servers, client_config=config) as bus,
@@ -236,7 +257,7 @@ def test_password_reaches_no_executor(run: Run) -> None:
     assert run.memory["driver"]
 
 
-def test_spark_never_shows_the_password(run: Run) -> None:
+def test_spark_never_shows_the_password_or_the_derived_key(run: Run) -> None:
     files = [path for path in run.folder.rglob("*") if path.is_file()]
     files = [path for path in files if run.folder / "cluster/security" not in path.parents]
     read = {path.relative_to(run.folder).as_posix(): path.read_bytes() for path in files}
@@ -253,6 +274,6 @@ def test_spark_never_shows_the_password(run: Run) -> None:
         data for name, data in read.items() if name.startswith("events/")
     )
     assert len(run.pages) >= 8, run.pages.keys()
-    wanted = run.password.encode()
-    assert not [name for name, data in read.items() if wanted in data]
-    assert not [path for path, text in run.pages.items() if run.password in text]
+    pages = {path: text.encode() for path, text in run.pages.items()}
+    for secret in run.secrets:
+        assert not [name for name, data in (read | pages).items() if secret in data]
