@@ -31,7 +31,10 @@ logger = logging.getLogger("logbus.http")
 
 REQUEST_BYTES_MAX = 8192
 """Maximum bytes of a request line with its headers. Prometheus sends less."""
-CONNECTIONS_MAX = 16
+CONNECTIONS_MAX = 64
+"""Maximum number of connections. A further connection replaces the oldest: silent clients must not
+keep out health checks, because a failed check restarts the broker.
+"""
 TIMEOUT_S = 10.0
 """Seconds within which a client must complete the TLS handshake, send its request and read the
 answer.
@@ -72,6 +75,8 @@ class HttpServer:
         self._login = login
         self._socket: socket.socket | None = None
         self._tasks = TaskSet()
+        self._clients: dict[asyncio.Task[None], None] = {}
+        """The tasks of all connections, the oldest first."""
         self._is_loopback = True
         self._names: frozenset[str] = frozenset()
 
@@ -103,11 +108,18 @@ class HttpServer:
                 logger.exception("cannot accept HTTP connections; trying again")
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            # ``_tasks`` includes the task that accepts connections, so allow one task more.
-            if len(self._tasks) <= CONNECTIONS_MAX:
-                self._tasks.start(self._serve(sock, address[0]))
-            else:
-                sock.close()
+            if len(self._clients) >= CONNECTIONS_MAX:
+                oldest = next(iter(self._clients))
+                del self._clients[oldest]
+                oldest.cancel()
+            task = self._tasks.start(self._serve(sock, address[0]))
+            self._clients[task] = None
+            task.add_done_callback(self._forget)
+            # A task that is cancelled before it starts would not close its socket.
+            await asyncio.sleep(0)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._clients.pop(task, None)
 
     async def _serve(self, sock: socket.socket, host: str) -> None:
         try:
@@ -127,8 +139,11 @@ class HttpServer:
             tls = writer.get_extra_info("ssl_object")
             certificate = tls.getpeercert(binary_form=True) if tls is not None else None
             await self._exchange(reader, writer, HttpClient(host, certificate or b""))
-        finally:
             writer.close()
+            # With TLS, the client's close_notify may never come.
+            await writer.wait_closed()
+        finally:
+            transport.abort()
 
     async def _exchange(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: HttpClient

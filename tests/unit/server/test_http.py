@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -109,18 +111,67 @@ def test_malformed_http_request_ends_the_connection(request_bytes: bytes) -> Non
     run(test)
 
 
-def test_http_connection_beyond_the_limit_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+def test_silent_http_client_is_closed_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "TIMEOUT_S", 0.2)
 
     async def test(ask: Ask) -> None:
-        answers = await asyncio.gather(ask(b"GET /livez HTTP/1.1\r\n"), ask(get("/livez")))
-        assert answers == [b"", b""], "one stalls with half a request, one is beyond the limit"
-        assert (await ask(get("/livez"))).startswith(b"HTTP/1.1 200")
+        assert await ask(b"GET /livez HTTP/1.1\r\n") == b""
 
     run(test)
+
+
+def test_http_connection_beyond_the_limit_replaces_the_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Silent connections made health checks fail, which restarts a broker."""
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+
+    async def test(ask: Ask) -> None:
+        silent = [asyncio.create_task(ask(b"GET /livez HTTP/1.1\r\n")) for _ in range(2)]
+        done, waiting = await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == len(waiting) == 1
+        assert (await ask(get("/livez"))).startswith(b"HTTP/1.1 200")
+        assert await asyncio.gather(*silent) == [b"", b""]
+
+    run(test)
+
+
+def test_answered_https_client_that_stays_connected_is_closed_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With TLS, the end of a connection waits for the client, up to half a minute."""
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+    pem = write_pem(tmp_path)
+    context = trusting(pem)
+
+    async def main() -> None:
+        server = HttpServer(Exposition(Metrics()), list, login(secured(pem)))
+        port = await server.start("127.0.0.1", 0)
+
+        def answered() -> ssl.SSLSocket:
+            plain = socket.create_connection(("127.0.0.1", port))
+            sock = context.wrap_socket(plain, server_hostname="127.0.0.1")
+            sock.sendall(get("/livez"))
+            assert sock.recv(100).startswith(b"HTTP/1.1 200")
+            return sock
+
+        first = await asyncio.to_thread(answered)
+        second = await asyncio.to_thread(answered)
+        raw = socket.socket(fileno=first.detach())
+        raw.settimeout(10)
+
+        def ends() -> bool:
+            with contextlib.suppress(ConnectionError):
+                while raw.recv(1000):
+                    pass
+            return True
+
+        assert await asyncio.to_thread(ends)
+        raw.close()
+        second.close()
+        await server.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
 
 
 def test_metrics_request_with_a_foreign_host_name_is_refused() -> None:
