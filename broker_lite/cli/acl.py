@@ -12,6 +12,7 @@ from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import Command, cluster_options, open_admin
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.client.administration import acls
 from broker_lite.errors import DuplicateResourceError, InvalidConfigError, ResourceNotFoundError
@@ -132,9 +133,7 @@ def _acls(
 @click.option("--principal", help="Only the ACLs of this user.")
 @cluster_options
 @output.output_option
-def list_acls(
-    principal: str | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
-) -> None:
+def list_acls(principal: str | None, cluster: ChosenCluster, form: str | None) -> None:
     """List access control lists.
 
     \b
@@ -143,7 +142,7 @@ def list_acls(
       logbus acl list --principal alice -o json
     """
     wanted = AclFilter(principal=None if principal is None else principal_of(principal))
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         found = admin.run(lambda cluster, ms: acls.describe_acls(cluster, wanted, ms))
     output.show(map(words_of, found), form)
     if not found:
@@ -163,8 +162,7 @@ def add(
     resource: tuple[ResourceKind, str],
     if_not_exists: bool,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
     **options: Any,
 ) -> None:
@@ -177,7 +175,7 @@ def add(
       logbus acl add '*' write --topic audit --deny --if-not-exists
     """
     wanted = _acls(principal, operations, resource, read=new_acl_of_words, **options)
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         known = _known(admin)
         new = [each for each in wanted if each not in known]
         if not new and not if_not_exists:
@@ -204,8 +202,7 @@ def delete(
     resource: tuple[ResourceKind, str],
     if_exists: bool,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
     **options: Any,
 ) -> None:
@@ -218,7 +215,7 @@ def delete(
     """
     wanted = _acls(principal, operations, resource, **options)
     filters = [filter_of(each) for each in wanted]
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         known = _known(admin)
         found = [each for each in wanted if each in known]
         if not found and not if_exists:
@@ -245,8 +242,7 @@ def check(
     operation: str,
     host: str,
     resource: tuple[ResourceKind, str],
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Say whether PRINCIPAL may do OPERATION, and which ACL decides.
@@ -260,7 +256,7 @@ def check(
     """
     kind, name = resource
     user, verb = principal_of(principal), Operation[operation.upper()]
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         index, supers = _index(admin)
     allowed, decider = index.decide(user, canonical_host(host), verb, kind, name)
     if decider is not None:

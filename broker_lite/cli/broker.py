@@ -11,6 +11,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.context import cluster_options, open_admin
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.errors import InvalidRequestError
 
 
@@ -87,13 +88,7 @@ def _may_begin(begin_fd: int) -> bool:
 @change_options
 @cluster_options
 @output.output_option
-def retire(
-    broker_id: int,
-    change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
-    form: str | None,
-) -> None:
+def retire(broker_id: int, change: ChangeOptions, cluster: ChosenCluster, form: str | None) -> None:
     """Remove a broker that will not return.
 
     The broker must be down and hold no replicas: logbus topic reassign --off ID moves them. A
@@ -104,7 +99,7 @@ def retire(
       logbus broker retire 2
       logbus broker retire 2 -b bus1:9092 --yes
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin, output.ChangeReport(form) as report:
+    with open_admin(cluster) as admin, output.ChangeReport(form) as report:
         view = admin.cluster()
         if broker_id in view.brokers:
             raise InvalidRequestError(f"broker {broker_id} is running: stop it first")

@@ -122,7 +122,7 @@ def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:
         return []  # A password command may ask the user for input.
     with (
         using_security(params.get("client_config"), cluster.context),
-        open_admin(cluster.bootstrap_servers, cluster.zookeeper) as admin,
+        open_admin(cluster) as admin,
     ):
         if kind == "topic":
             return sorted(admin.cluster().topics)[:NAMES_MAX]

@@ -12,6 +12,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import cluster_options, open_admin
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.numbers import Whole
 from broker_lite.config import BrokerConfig, TopicConfig, keys, load, text
 
@@ -72,8 +73,7 @@ def describe(
     broker_id: int | None,
     path: Path | None,
     changed: bool,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Show effective settings, their defaults, and where each value comes from.
@@ -90,7 +90,7 @@ def describe(
         rows = list(_rows_of_file(path))
     else:
         topics, brokers = [topic] if topic else [], [] if broker_id is None else [broker_id]
-        with open_admin(bootstrap_servers, zookeeper) as admin:
+        with open_admin(cluster) as admin:
             (entries,) = admin.describe_configs(topics=topics, brokers=brokers).values()
         rows = list(_rows(entries, text(TopicConfig() if topic else BrokerConfig())))
     shown = [row for row in rows if not changed or row["value"] != row["default"]]

@@ -10,6 +10,7 @@ import click
 
 from broker_lite.cli import output
 from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.numbers import PORT, Real
 from broker_lite.errors import MissingDependencyError
 
@@ -77,8 +78,7 @@ def console(
     tls_certificate: Path | None,
     tls_key: Path | None,
     ready_fd: int | None,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Serve the web console of a cluster until Ctrl-C.
@@ -122,7 +122,7 @@ def console(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # At INFO, the console logs each change with its user and outcome.
     logging.getLogger("logbus.console").setLevel(logging.INFO)
-    with connect(bootstrap(bootstrap_servers, zookeeper), client_id="logbus-console") as bus:
+    with connect(bootstrap(cluster), client_id="logbus-console") as bus:
         serve(bus, settings, lambda url: _print_url(url, ready_fd, form))
 
 

@@ -18,6 +18,7 @@ from broker_lite.cli.context import (
     key_values,
     settings_option,
 )
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.numbers import Whole
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 
@@ -102,8 +103,7 @@ def consume(
     header: str | None,
     on_corrupt: str | None,
     settings: tuple[str, ...],
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
 ) -> int:
     """Print the records of TOPICS, from the earliest on, and wait for more.
 
@@ -127,7 +127,7 @@ def consume(
     given = key_values(settings, "-X")
     _check_member_options(group if not partition else None, group_instance_id, given)
     out = printer(form, template, value_format)
-    servers = bootstrap(bootstrap_servers, zookeeper)
+    servers = bootstrap(cluster)
     with Admin(servers, client_id="logbus-cli") as admin:
         chosen = chosen_partitions(admin, topics, partition)
         spec = offset_spec.parse(start) if start else None

@@ -16,7 +16,7 @@ from broker_lite.cli.contexts import CONTEXT, choose_cluster
 from broker_lite.errors import LogbusError, ReadOnlyContextError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from broker_lite.cli.contexts import Context
+    from broker_lite.cli.contexts import ChosenCluster, Context
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.operations.cluster import ClusterView, TopicMetadata
 
@@ -61,23 +61,21 @@ def cluster_options(command: F) -> F:
 
     @functools.wraps(command)
     def on_cluster(
-        *args: Any, context_name: str | None, client_config: str | None, **values: Any
+        *args: Any,
+        bootstrap_servers: str | None,
+        zookeeper: str | None,
+        context_name: str | None,
+        client_config: str | None,
+        **values: Any,
     ) -> Any:
-        is_named = bool(values["bootstrap_servers"] or values["zookeeper"])
-        if context_name and is_named:
+        if context_name and (bootstrap_servers or zookeeper):
             raise click.UsageError("--context names the cluster; leave -b and --zookeeper out")
-        cluster = choose_cluster(
-            values["bootstrap_servers"], values["zookeeper"], context_name, client_config
-        )
+        cluster = choose_cluster(bootstrap_servers, zookeeper, context_name, client_config)
         if cluster.context is not None:
             _require_reading(cluster.context)
-        values |= {
-            "bootstrap_servers": cluster.bootstrap_servers,
-            "zookeeper": cluster.zookeeper,
-        }
         with using_security(client_config, cluster.context):
             try:
-                return command(*args, **values)
+                return command(*args, cluster=cluster, **values)
             except LogbusError as error:
                 from broker_lite.cli.option_names import spellings_of, spelt
 
@@ -157,19 +155,19 @@ def settings_option(command: F) -> F:
     )(command)
 
 
-def bootstrap(bootstrap_servers: str | None, zookeeper: str | None) -> str:
+def bootstrap(cluster: ChosenCluster) -> str:
     """Return the brokers' addresses. Raises NoClusterError with the next step."""
     from broker_lite.client import discovery
 
-    return discovery.resolve(bootstrap_servers, zookeeper)
+    return discovery.resolve(cluster.bootstrap_servers, cluster.zookeeper)
 
 
-def open_admin(bootstrap_servers: str | None, zookeeper: str | None) -> Admin:
+def open_admin(cluster: ChosenCluster) -> Admin:
     """Return an admin client; the caller closes it. To start fast, this imports no pyarrow, and
     kazoo only with --zookeeper."""
     from broker_lite.client.administration.admin import Admin
 
-    return Admin(bootstrap(bootstrap_servers, zookeeper), client_id="logbus-cli")
+    return Admin(bootstrap(cluster), client_id="logbus-cli")
 
 
 def found_topic(view: ClusterView, name: str, *, offer: bool = True) -> TopicMetadata:

@@ -128,9 +128,13 @@ class ChosenCluster(NamedTuple):
     """The addresses of a command's cluster, and the context that they come from. Without addresses
     the environment or the last ``logbus up`` names the cluster."""
 
-    bootstrap_servers: str | None
-    zookeeper: str | None
+    bootstrap_servers: str | None = None
+    zookeeper: str | None = None
     context: Context | None = None
+
+    @property
+    def is_named(self) -> bool:
+        return bool(self.bootstrap_servers or self.zookeeper)
 
 
 def choose_cluster(

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import click
 
 from broker_lite.cli import output
-from broker_lite.cli.context import cluster_options
+from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
 from broker_lite.errors import (
     ClusterAuthorizationError,
@@ -34,6 +35,7 @@ from broker_lite.errors import (
 )
 
 if TYPE_CHECKING:
+    from broker_lite.client.administration.admin import Admin
     from broker_lite.client.administration.transactions import Holder
     from broker_lite.model import Endpoint
 
@@ -84,7 +86,7 @@ class Finding(NamedTuple):
 @click.command()
 @cluster_options
 @output.output_option
-def doctor(bootstrap_servers: str | None, zookeeper: str | None, form: str | None) -> int:
+def doctor(cluster: ChosenCluster, form: str | None) -> int:
     """Check Java, jars, versions, ports, limits, disk, cluster, and whether Spark finds logbus.
 
     \b
@@ -98,7 +100,7 @@ def doctor(bootstrap_servers: str | None, zookeeper: str | None, form: str | Non
       logbus doctor -b bus1:9092 -o json
     """
     findings = [check() for check in CHECKS]
-    findings += [check(bootstrap_servers, zookeeper) for check in CLUSTER_CHECKS]
+    findings += [check(cluster) for check in CLUSTER_CHECKS]
     rows = [finding._asdict() for finding in findings]
     if output.is_table(form):
         # Cures are sentences; in a column they would be wider than the screen.
@@ -341,12 +343,12 @@ def disk() -> Finding:
     return Finding("disk", "ok", f"{output.size(free)} free in {folder}")
 
 
-def cluster(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
-    from broker_lite.client import discovery
+def reachable(cluster: ChosenCluster) -> Finding:
+    """Check that the cluster answers, and that clients reach all brokers."""
     from broker_lite.client.administration.admin import Admin
 
     try:
-        servers = discovery.resolve(bootstrap_servers, zookeeper)
+        servers = bootstrap(cluster)
     except NoClusterError:
         cure = "start one with: logbus up; or name one with -b"
         return Finding("cluster", "info", "not checked: no cluster is named", cure)
@@ -356,8 +358,7 @@ def cluster(bootstrap_servers: str | None = None, zookeeper: str | None = None) 
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             view = admin.cluster()
     except LogbusError as error:
-        is_named = bootstrap_servers or zookeeper
-        cure = "start those brokers, or correct -b" if is_named else _cluster_cure()
+        cure = "start those brokers, or correct -b" if cluster.is_named else _cluster_cure()
         return Finding("cluster", "critical", f"{servers}: {error.message}", cure)
     unreachable = [str(e) for e in view.brokers.values() if not _is_taken(e.port, e.host)]
     if unreachable:
@@ -365,6 +366,12 @@ def cluster(bootstrap_servers: str | None = None, zookeeper: str | None = None) 
         return Finding("cluster", "critical", found, "set advertised.host and advertised.port")
     count = len(view.brokers)
     return Finding("cluster", "ok", f"{count} broker{'s' if count != 1 else ''} at {servers}")
+
+
+def _admin(cluster: ChosenCluster) -> Admin:
+    from broker_lite.client.administration.admin import Admin
+
+    return Admin(bootstrap(cluster), timeout_ms=CLUSTER_TIMEOUT_MS)
 
 
 def _unchecked(check: str, error: LogbusError, operation: str) -> Finding:
@@ -390,16 +397,13 @@ def _cluster_cure() -> str:
     return f"logbus up --dir {directory}"
 
 
-def replicas(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
+def replicas(cluster: ChosenCluster) -> Finding:
     from broker_lite.cli import under_replication
-    from broker_lite.client import discovery
-    from broker_lite.client.administration.admin import Admin
     from broker_lite.observing.sample import take_sample
     from broker_lite.observing.verdict import partition_causes, partitions
 
     try:
-        servers = discovery.resolve(bootstrap_servers, zookeeper)
-        with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
+        with _admin(cluster) as admin:
             sample = take_sample(admin, with_sizes=False)
             few = under_replication.find(admin, sample.view)
     except LogbusError as error:
@@ -413,17 +417,12 @@ def replicas(bootstrap_servers: str | None = None, zookeeper: str | None = None)
     return Finding("replicas", "ok", text)
 
 
-def open_transactions(
-    bootstrap_servers: str | None = None, zookeeper: str | None = None
-) -> Finding:
+def open_transactions(cluster: ChosenCluster) -> Finding:
     """Check for transactions that have been open for long and hide records from consumers."""
-    from broker_lite.client import discovery
     from broker_lite.client.administration import transactions
-    from broker_lite.client.administration.admin import Admin
 
     try:
-        servers = discovery.resolve(bootstrap_servers, zookeeper)
-        with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
+        with _admin(cluster) as admin:
             view = admin.cluster()
             tps = [tp for name in view.topics for tp in view.partitions_of(name)]
             held = admin.run(lambda cluster, ms: transactions.holders(cluster, tps, ms))
@@ -461,16 +460,13 @@ def holder_finding(held: Sequence[Holder], now_ms: float) -> Finding:
     return Finding("transactions", "warning" if age_s >= OPEN_LONG_S else "ok", text, cure)
 
 
-def disks(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
+def disks(cluster: ChosenCluster) -> Finding:
     """Check the disks of the cluster's brokers, as the brokers report them."""
-    from broker_lite.client import discovery
-    from broker_lite.client.administration.admin import Admin
     from broker_lite.observing.sample import take_sample
     from broker_lite.observing.verdict import disk_causes
 
     try:
-        servers = discovery.resolve(bootstrap_servers, zookeeper)
-        with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
+        with _admin(cluster) as admin:
             sample = take_sample(admin, with_sizes=False)
     except LogbusError as error:
         return _unchecked("brokers' disks", error, "describe")
@@ -479,14 +475,14 @@ def disks(bootstrap_servers: str | None = None, zookeeper: str | None = None) ->
     return Finding("brokers' disks", "ok", "no disk has failed or is filling")
 
 
-def certificates(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
+def certificates(cluster: ChosenCluster) -> Finding:
     """Check when the certificates expire that the brokers present to clients."""
     from broker_lite.client import discovery
     from broker_lite.client.administration.admin import Admin
     from broker_lite.net.contexts import certificate_end
 
     try:
-        servers = discovery.resolve(bootstrap_servers, zookeeper)
+        servers = bootstrap(cluster)
         security = discovery.security_for(servers)
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS, security=security) as admin:
             brokers = admin.cluster(()).brokers.values()
@@ -520,12 +516,12 @@ def certificate_finding(ends: Mapping[Endpoint, float], brokers: int, now_s: flo
     )
 
 
-def access(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
+def access(cluster: ChosenCluster) -> Finding:
     """Check for settings that let others use the cluster without a login."""
     from broker_lite.observing.exposure import exposure_cause
 
     try:
-        hosts, settings = _broker_settings(bootstrap_servers, zookeeper)
+        hosts, settings = _broker_settings(cluster)
     except LogbusError as error:
         return _unchecked("access", error, "describe_configs")
     cause = exposure_cause(settings, hosts, other_accounts())
@@ -549,15 +545,13 @@ def other_accounts() -> int:
     )
 
 
-def zookeeper_servers(
-    bootstrap_servers: str | None = None, zookeeper: str | None = None
-) -> Finding:
+def zookeeper_servers(cluster: ChosenCluster) -> Finding:
     """Check the versions of the ZooKeeper servers that the brokers use."""
     from broker_lite.observing.exposure import zookeeper_cause
 
     name = "zookeeper servers"
     try:
-        _, settings = _broker_settings(bootstrap_servers, zookeeper)
+        _, settings = _broker_settings(cluster)
         own = settings[min(settings)]
         has_tls = own.get(_ZK_TLS) == "true"
         versions = {
@@ -604,15 +598,9 @@ _ZK_CA = "zookeeper.ssl.truststore.location"
 _ZK_CERTIFICATE = "zookeeper.ssl.keystore.location"
 
 
-def _broker_settings(
-    bootstrap_servers: str | None, zookeeper: str | None
-) -> tuple[set[str], dict[int, dict[str, str]]]:
+def _broker_settings(cluster: ChosenCluster) -> tuple[set[str], dict[int, dict[str, str]]]:
     """Return the brokers' advertised hosts, and their settings by broker id."""
-    from broker_lite.client import discovery
-    from broker_lite.client.administration.admin import Admin
-
-    servers = discovery.resolve(bootstrap_servers, zookeeper)
-    with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
+    with _admin(cluster) as admin:
         brokers = admin.cluster(()).brokers
         described = admin.describe_configs(brokers=brokers)
     settings = {
@@ -622,15 +610,12 @@ def _broker_settings(
     return {endpoint.host for endpoint in brokers.values()}, settings
 
 
-def znodes(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
+def znodes(cluster: ChosenCluster) -> Finding:
     """Check that the brokers can read all users, access control lists and quotas."""
-    from broker_lite.client import discovery
-    from broker_lite.client.administration.admin import Admin
     from broker_lite.observing.verdict import unreadable_causes
 
     try:
-        servers = discovery.resolve(bootstrap_servers, zookeeper)
-        with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
+        with _admin(cluster) as admin:
             reports = admin.broker_reports()
     except LogbusError as error:
         return _unchecked("znodes", error, "describe")
@@ -660,8 +645,8 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     file_limit,
     disk,
 )
-CLUSTER_CHECKS: tuple[Callable[[str | None, str | None], Finding], ...] = (
-    cluster,
+CLUSTER_CHECKS: tuple[Callable[[ChosenCluster], Finding], ...] = (
+    reachable,
     replicas,
     open_transactions,
     disks,

@@ -20,6 +20,7 @@ from broker_lite.cli.consume import (
     print_all,
 )
 from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.errors import StorageError
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def export(
     partition: tuple[int, ...],
     kind: str | None,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Write the records of TOPIC to FILE, from the earliest to the present end.
@@ -69,7 +69,7 @@ def export(
         )
     from broker_lite.client.administration.admin import Admin
 
-    servers = bootstrap(bootstrap_servers, zookeeper)
+    servers = bootstrap(cluster)
     with Admin(servers, client_id="logbus-cli") as admin:
         chosen = chosen_partitions(admin, (topic,), partition)
         starts = offset_spec.resolve(admin, chosen, offset_spec.parse(start))

@@ -12,6 +12,7 @@ from broker_lite.cli import offset_spec, output
 from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, name_pattern, open_admin
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.progress import group_progress, pending, uncounted
 from broker_lite.client.administration.group_lag import owned_by
@@ -46,9 +47,7 @@ def groups() -> None:
 @click.option("-r", "--regex", help="Only groups whose whole name matches this pattern.")
 @cluster_options
 @output.output_option
-def list_groups(
-    regex: str | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
-) -> None:
+def list_groups(regex: str | None, cluster: ChosenCluster, form: str | None) -> None:
     """List groups.
 
     KIND: a broker coordinates the members of a Consumer group, which are clients of logbus or of
@@ -62,7 +61,7 @@ def list_groups(
       logbus groups list -r 'spark-.*' -o json
     """
     pattern = name_pattern(regex)
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         rows = [
             _listed(admin, item)
             for item in sorted(admin.list_groups())
@@ -93,9 +92,7 @@ def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
 @click.argument("group", type=GROUP)
 @cluster_options
 @output.output_option
-def describe(
-    group: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
-) -> None:
+def describe(group: str, cluster: ChosenCluster, form: str | None) -> None:
     """Show a group's committed offsets, lag and owners, partition by partition.
 
     \b
@@ -103,7 +100,7 @@ def describe(
       logbus groups describe readers
       logbus groups describe readers -o csv
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         rows = group_progress(admin, group)
         unstable = admin.unstable_partitions(group)
         if not rows:
@@ -143,9 +140,7 @@ def _no_group(group: str) -> GroupIdNotFoundError:
 @click.argument("group", type=GROUP)
 @cluster_options
 @output.output_option
-def members(
-    group: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
-) -> None:
+def members(group: str, cluster: ChosenCluster, form: str | None) -> None:
     """Show a group's live members and their partitions.
 
     \b
@@ -153,7 +148,7 @@ def members(
       logbus groups members readers
       logbus groups members readers -o json
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         try:
             described = admin.describe_groups([group])[group]
         except GroupIdNotFoundError:
@@ -200,8 +195,7 @@ def seek(
     to: str,
     partition: tuple[int, ...],
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Move a group's offsets in a topic. Refused while the group has members or a running query.
@@ -213,7 +207,7 @@ def seek(
       logbus groups seek readers events --to @2026-11-20T08:00 --yes
     """
     spec = offset_spec.parse(to)
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         facts = found_topic(admin.cluster(), topic)
         if missing := set(partition) - {part.partition for part in facts.partitions}:
             raise click.BadParameter(
@@ -242,8 +236,7 @@ def reset_offsets(
     to: str,
     topics: tuple[str, ...],
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Move a group's offsets in all its topics. Refused while it has members or a running query.
@@ -254,7 +247,7 @@ def reset_offsets(
       logbus groups reset-offsets readers -t events --to @-1h --yes
     """
     spec = offset_spec.parse(to)
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         names = topics or sorted({tp.topic for tp in _committed(admin, group)})
         view = admin.cluster()
         ids = _ids(found_topic(view, name) for name in names)
@@ -280,8 +273,7 @@ def delete(
     topics: tuple[str, ...],
     if_exists: bool,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Delete a group, or its offsets in topics. Refused while it has members or a running query.
@@ -292,7 +284,7 @@ def delete(
       logbus groups delete readers -t events --yes
       logbus groups delete readers --if-exists --yes
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         try:
             lost = _deleted(admin, group, topics)
         except (GroupIdNotFoundError, UnknownTopicOrPartitionError) as error:

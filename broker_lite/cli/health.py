@@ -9,6 +9,7 @@ import click
 
 from broker_lite.cli import output
 from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_TIMED_OUT, EXIT_WARNING
 from broker_lite.cli.numbers import Real, Whole
 from broker_lite.client.administration.admin import Admin
@@ -44,12 +45,7 @@ _UNANSWERED = (NoBrokersError, NetworkError, BrokerNotAvailableError, RequestTim
 @cluster_options
 @output.output_option
 def health(
-    broker_id: int | None,
-    wait: bool,
-    timeout_s: float,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
-    form: str | None,
+    broker_id: int | None, wait: bool, timeout_s: float, cluster: ChosenCluster, form: str | None
 ) -> int:
     """Say whether a cluster works: controller, leaders, replicas, disks; with causes and cures.
 
@@ -68,7 +64,7 @@ def health(
     """
 
     until_s = time.monotonic() + timeout_s
-    servers = bootstrap(bootstrap_servers, zookeeper)
+    servers = bootstrap(cluster)
     printed: list[Cause] = []
     with Admin(servers, client_id="logbus-cli", timeout_ms=ANSWER_MS) as admin:
         while True:

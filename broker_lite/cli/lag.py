@@ -12,6 +12,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
 from broker_lite.cli.progress import group_progress, uncounted
 from broker_lite.config import nearest
@@ -47,8 +48,7 @@ def lag(
     crit: int | None,
     warn_s: float | None,
     crit_s: float | None,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> int:
     """Show how far groups and Spark queries are behind the ends of their topics.
@@ -69,7 +69,7 @@ def lag(
     """
     printed: set[str] = set()
     limits = {"lag": (warn, crit), "lag_s": (warn_s, crit_s)}
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         while True:
             try:
                 for error in _missing(admin, wanted, topics):

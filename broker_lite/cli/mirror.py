@@ -12,6 +12,7 @@ import click
 
 from broker_lite.cli import output
 from broker_lite.cli.context import bootstrap, cluster_options, name_pattern
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import EXIT_INTERRUPTED, exit_code
 from broker_lite.errors import InvalidConfigError
 
@@ -67,8 +68,7 @@ def mirror(
     once: bool,
     session_timeout_ms: int,
     translate: str | None,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> int:
     """Copy topics, settings and group offsets of a Kafka (3.1 or later) or logbus cluster.
@@ -91,12 +91,12 @@ def mirror(
 
     for name, pattern in (("--topics", topics), ("--groups", groups)):
         name_pattern(pattern, name)
-    if target and bootstrap_servers:
+    if target and cluster.bootstrap_servers:
         raise click.UsageError("--to and -b both name the target; give one of them")
     with called({"bootstrap.servers": Spelling("--from")}):
-        sources = bootstrap(source, None)
+        sources = bootstrap(ChosenCluster(source))
     with called({"bootstrap.servers": Spelling("--to")} if target else {}):
-        servers = bootstrap(target or bootstrap_servers, zookeeper)
+        servers = bootstrap(cluster._replace(bootstrap_servers=target) if target else cluster)
     # Do not use the target's settings (-F, context, environment) for the source: its brokers would
     # receive the target's credentials.
     source_security = (

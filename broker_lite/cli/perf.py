@@ -23,6 +23,7 @@ from broker_lite.cli.context import (
     key_values,
     settings_option,
 )
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.errors import RequestTimedOutError
 
 _ARROW_ROWS = 20_000
@@ -68,8 +69,7 @@ def produce(
     acks: str,
     compression: str,
     settings: tuple[str, ...],
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Measure records a second into a topic, through send_arrow or send.
@@ -81,7 +81,7 @@ def produce(
       logbus perf produce -z lz4 --acks 1
     """
     load = _Load(records, size, api, acks, compression, key_values(settings, "-X"))
-    servers = bootstrap(bootstrap_servers, zookeeper)
+    servers = bootstrap(cluster)
     with _topic(servers, topic, partitions) as name:
         seconds = _produce(servers, name, load)
     facts = {"test": "produce", "api": api, "acks": acks, "compression": compression}
@@ -106,8 +106,7 @@ def consume(
     size: int,
     api: str,
     settings: tuple[str, ...],
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Measure records a second out of a topic, through poll_arrow or poll.
@@ -117,7 +116,7 @@ def consume(
       logbus perf consume
       logbus perf consume -t events -n 100000 --api records
     """
-    servers = bootstrap(bootstrap_servers, zookeeper)
+    servers = bootstrap(cluster)
     with _topic(servers, topic, partitions) as name:
         if topic is None:
             _produce(servers, name, _Load(records, size))
@@ -132,13 +131,7 @@ def consume(
 @click.option("--size", default=100, show_default=True, help="Bytes of a value.")
 @cluster_options
 @output.output_option
-def latency(
-    records: int,
-    size: int,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
-    form: str | None,
-) -> None:
+def latency(records: int, size: int, cluster: ChosenCluster, form: str | None) -> None:
     """Measure milliseconds from send to receipt, one record at a time.
 
     \b
@@ -146,7 +139,7 @@ def latency(
       logbus perf latency
       logbus perf latency -n 5000 --size 1000
     """
-    servers = bootstrap(bootstrap_servers, zookeeper)
+    servers = bootstrap(cluster)
     with _topic(servers, None, 1) as name:
         times = sorted(_round_trips(servers, name, records, size))
     shown = {f"p{p}_ms": round(times[int(len(times) * p / 100)] * 1000, 3) for p in (50, 95, 99)}

@@ -23,6 +23,7 @@ from broker_lite.cli.context import (
     named_values,
     settings_option,
 )
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.escapes import EscapedText
 from broker_lite.cli.interruption import Interruption
 from broker_lite.cli.main import EXIT_INTERRUPTED
@@ -83,8 +84,7 @@ def produce(
     form: str,
     summary: str | None,
     settings: tuple[str, ...],
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
 ) -> int:
     """Write lines of stdin, or of FILES (also .gz, .csv, .parquet, .arrow, .feather), to TOPIC.
 
@@ -124,7 +124,7 @@ def produce(
         takes_binary=form == "lines" or "\0" in (key_delimiter or ""),
         bytes_max=config.max_request_bytes,
     )
-    servers = bootstrap(bootstrap_servers, zookeeper)
+    servers = bootstrap(cluster)
     with Admin(servers) as admin:
         found_topic(admin.cluster(), topic)
     started = time.monotonic()

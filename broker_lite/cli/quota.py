@@ -10,6 +10,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.context import Command, cluster_options, open_admin
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.client.administration import quotas
 from broker_lite.errors import ResourceNotFoundError
@@ -67,8 +68,7 @@ def set_quota(
     value: float,
     entity: Entity,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Limit the clients of --user, --client-id or --ip to VALUE per second at each broker.
@@ -79,7 +79,7 @@ def set_quota(
       logbus quota set consumer_byte_rate 5000000 --client-id '*' --dry-run
     """
     row = _row(entity, key, value)
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         if change.dry_run:
             before = admin.run(quotas.describe_quotas).get(entity, {}).get(key)
             said = "no quota" if before is None else f"{before:.15g}"
@@ -94,7 +94,7 @@ def set_quota(
 @quota.command("list")
 @cluster_options
 @output.output_option
-def list_quotas(bootstrap_servers: str | None, zookeeper: str | None, form: str | None) -> None:
+def list_quotas(cluster: ChosenCluster, form: str | None) -> None:
     """List all quotas.
 
     \b
@@ -102,7 +102,7 @@ def list_quotas(bootstrap_servers: str | None, zookeeper: str | None, form: str 
       logbus quota list
       logbus quota list -o json
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         found = admin.run(quotas.describe_quotas)
     output.show(
         [
@@ -145,8 +145,7 @@ def delete(
     entity: Entity,
     if_exists: bool,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Remove a quota.
@@ -156,7 +155,7 @@ def delete(
       logbus quota delete producer_byte_rate --user alice
       logbus quota delete producer_byte_rate --user alice --if-exists --yes
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin, output.ChangeReport(form) as report:
+    with open_admin(cluster) as admin, output.ChangeReport(form) as report:
         value = admin.run(quotas.describe_quotas).get(entity, {}).get(key)
         if value is None:
             if not if_exists:

@@ -14,6 +14,7 @@ from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.numbers import Real, Whole
 from broker_lite.client.administration import replica_plans, throttled_moves
 from broker_lite.errors import (
@@ -73,8 +74,7 @@ def reassign(
     seconds: float | None,
     rate: int | None,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Move partitions to other brokers; without an option, show the moves in progress.
@@ -101,7 +101,7 @@ def reassign(
         )
     if rate and seconds is None:
         raise click.UsageError("--throttle needs --wait: the end of the moves removes the throttle")
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         view = admin.cluster()
         ongoing = admin.reassignments()
         tps = _tps(view, names, partitions)
@@ -171,8 +171,7 @@ def elect(
     partitions: tuple[int, ...],
     unclean: bool,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> int:
     """Make the preferred replicas of these topics leaders again. Default: of all topics.
@@ -185,7 +184,7 @@ def elect(
     """
     if unclean and not names:
         raise click.UsageError("--unclean may lose records: name the topics")
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         view = admin.cluster()
         tps = _tps(view, names, partitions) if names or partitions else None
         if unclean or change.dry_run:

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from broker_lite.cli import output
 from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.administration.health import broker_loads
 from broker_lite.observing.sampler import INTERVAL_S, ClusterReading, Sampler, take_reading
@@ -76,7 +77,7 @@ class _View:
 @click.option("--once", is_flag=True, help="Print one view and leave, for a pipe or a log.")
 @cluster_options
 @output.output_option
-def top(once: bool, bootstrap_servers: str | None, zookeeper: str | None, form: str | None) -> int:
+def top(once: bool, cluster: ChosenCluster, form: str | None) -> int:
     """Watch brokers, topics by rate and groups by lag.
 
     Keys: n r s l sort by name, rate, size or lag; / filters by a part of the name; q ends. With
@@ -89,7 +90,7 @@ def top(once: bool, bootstrap_servers: str | None, zookeeper: str | None, form: 
       logbus top --once
       logbus top -o json
     """
-    servers = bootstrap(bootstrap_servers, zookeeper)
+    servers = bootstrap(cluster)
     with Admin(servers, client_id="logbus-top") as admin:
         is_text = form in (None, "table")
         if once or not is_text or not (sys.stdin.isatty() and sys.stdout.isatty()):

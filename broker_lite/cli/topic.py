@@ -18,6 +18,7 @@ from broker_lite.cli.context import (
     name_pattern,
     open_admin,
 )
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.replicas import elect, reassign
 from broker_lite.client.administration.health import partition_health
@@ -72,8 +73,7 @@ def create(
     config: tuple[str, ...],
     if_not_exists: bool,
     dry_run: bool,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Create topics.
@@ -85,7 +85,7 @@ def create(
       logbus topic create events --if-not-exists
     """
     settings = key_values(config, "--config")
-    with open_admin(bootstrap_servers, zookeeper) as admin, output.ChangeReport(form) as report:
+    with open_admin(cluster) as admin, output.ChangeReport(form) as report:
         for name in names:
             created, done = not dry_run, "could be created" if dry_run else "created"
             try:
@@ -104,9 +104,7 @@ def create(
 @click.option("-r", "--regex", help="Only topics whose whole name matches this pattern.")
 @cluster_options
 @output.output_option
-def list_topics(
-    regex: str | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
-) -> None:
+def list_topics(regex: str | None, cluster: ChosenCluster, form: str | None) -> None:
     """List topics with their partitions and records.
 
     \b
@@ -115,7 +113,7 @@ def list_topics(
       logbus topic list -r 'orders-.*' -o json
     """
     pattern = name_pattern(regex)
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         topics = [
             facts
             for name, facts in sorted(admin.cluster().topics.items())
@@ -145,12 +143,7 @@ def list_topics(
 @click.argument("names", nargs=-1, required=True, type=TOPIC)
 @cluster_options
 @output.output_option
-def describe(
-    names: tuple[str, ...],
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
-    form: str | None,
-) -> None:
+def describe(names: tuple[str, ...], cluster: ChosenCluster, form: str | None) -> None:
     """Show partitions, leaders, replicas, offsets, bytes, settings and health of topics.
 
     \b
@@ -158,7 +151,7 @@ def describe(
       logbus topic describe events
       logbus topic describe events orders -o json
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         view = admin.cluster()
         topics = [found_topic(view, name) for name in names]
         ends = _ends(admin, topics)
@@ -206,8 +199,7 @@ def alter(
     reset: tuple[str, ...],
     partitions: int | None,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Change a topic's settings or raise its number of partitions.
@@ -225,7 +217,7 @@ def alter(
     changes |= dict.fromkeys(reset)
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --config, --reset or --partitions")
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         before = len(found_topic(admin.cluster(), name).partitions)
         # Validate both changes first, so that an invalid second change also prevents the first.
         if changes:
@@ -276,8 +268,7 @@ def trim(
     before: str,
     partition: tuple[int, ...],
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Delete a topic's records before a position.
@@ -287,7 +278,7 @@ def trim(
       logbus topic trim events --before @-7d --yes
       logbus topic trim events --before latest
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         existing = [p.partition for p in found_topic(admin.cluster(), name).partitions]
         if missing := set(partition) - set(existing):
             raise click.BadParameter(
@@ -313,8 +304,7 @@ def delete(
     names: tuple[str, ...],
     if_exists: bool,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Delete topics with all their records.
@@ -324,7 +314,7 @@ def delete(
       logbus topic delete events
       logbus topic delete events orders --if-exists --yes
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin, output.ChangeReport(form) as report:
+    with open_admin(cluster) as admin, output.ChangeReport(form) as report:
         view = admin.cluster()
         there = []
         for name in names:

@@ -11,6 +11,7 @@ from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.numbers import Whole
 from broker_lite.client.administration import transactions as found
@@ -40,9 +41,7 @@ def transactions() -> None:
 @click.option("--open", "only_open", is_flag=True, help="Only ids with an open transaction.")
 @cluster_options
 @output.output_option
-def list_transactions(
-    only_open: bool, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
-) -> None:
+def list_transactions(only_open: bool, cluster: ChosenCluster, form: str | None) -> None:
     """List transactional ids.
 
     STATE: Ongoing is open; Prepare… has been decided, and its markers are being written; Complete…
@@ -53,7 +52,7 @@ def list_transactions(
       logbus transactions list
       logbus transactions list --open -o json
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         rows = [
             {
                 "id": row.transactional_id,
@@ -73,9 +72,7 @@ def list_transactions(
 @click.argument("transactional_id")
 @cluster_options
 @output.output_option
-def describe(
-    transactional_id: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
-) -> None:
+def describe(transactional_id: str, cluster: ChosenCluster, form: str | None) -> None:
     """Show a transactional id: state, producer, age and partitions.
 
     \b
@@ -83,7 +80,7 @@ def describe(
       logbus transactions describe etl-1
       logbus transactions describe etl-1 -o json
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         row = admin.run(
             lambda cluster, deadline_ms: found.describe_transaction(
                 cluster, transactional_id, deadline_ms
@@ -116,13 +113,7 @@ def describe(
 )
 @cluster_options
 @output.output_option
-def hanging(
-    topics: tuple[str, ...],
-    idle_s: int,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
-    form: str | None,
-) -> None:
+def hanging(topics: tuple[str, ...], idle_s: int, cluster: ChosenCluster, form: str | None) -> None:
     """Find transactions that no coordinator will end.
 
     Each holds back the last stable offset of its partition: consumers with read_committed stop
@@ -133,7 +124,7 @@ def hanging(
       logbus transactions hanging
       logbus transactions hanging -t events --idle 3600
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         tps = _partitions(admin, topics)
         before_ms = int((time.time() - idle_s) * 1000)
         rows = admin.run(
@@ -165,8 +156,7 @@ def abort(
     start_offset: int,
     force: bool,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Write an abort marker for a hanging transaction to one partition.
@@ -179,7 +169,7 @@ def abort(
       logbus transactions abort events 0 --start-offset 1500 --dry-run
       logbus transactions abort events 0 --start-offset 1500 --yes
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         tps = _partitions(admin, (topic,))
         if partition >= len(tps):
             raise InvalidRequestError(

@@ -22,7 +22,8 @@ import click
 from click.core import ParameterSource
 
 from broker_lite.cli import output, running, up_report
-from broker_lite.cli.context import cluster_options, key_values
+from broker_lite.cli.context import bootstrap, cluster_options, key_values
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import EXIT_INTERRUPTED, EXIT_UNREACHABLE
 from broker_lite.cli.numbers import PORT
 from broker_lite.cli.up_report import LOG
@@ -217,9 +218,7 @@ def down(directory: Path | None, form: str | None) -> int:
 )
 @cluster_options
 @output.output_option
-def status(
-    directory: Path | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
-) -> int:
+def status(directory: Path | None, cluster: ChosenCluster, form: str | None) -> int:
     """Show a cluster's brokers and replicas; exit code 3 if one of its brokers is down.
 
     Without --dir, this is the cluster that other commands would use. For a cluster of this machine,
@@ -232,13 +231,12 @@ def status(
       logbus status -b kafka1:9092,kafka2:9092 -o json
       logbus status --context prod
     """
-    named = bootstrap_servers or zookeeper
-    if named and directory is not None:
+    if cluster.is_named and directory is not None:
         raise click.UsageError(
             "--dir names a cluster of this machine; leave -b and --zookeeper out"
         )
-    if directory is None and (named or any(map(os.environ.get, _VARIABLES))):
-        servers = discovery.resolve(bootstrap_servers, zookeeper)
+    if directory is None and (cluster.is_named or any(map(os.environ.get, _VARIABLES))):
+        servers = bootstrap(cluster)
         facts = running.at(servers)
         if facts is None:
             return _show_state(*_remote_state(servers), form)
@@ -249,7 +247,7 @@ def status(
     if code:
         output.say(_cure(facts))
     others = [other for other in running.alive() if not running.is_same(other, facts)]
-    if directory is None and not named and others:
+    if directory is None and not cluster.is_named and others:
         output.say(f"also running: {running.names(others)}")
     return code
 

@@ -11,6 +11,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.context import cluster_options, open_admin
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.numbers import Real
 from broker_lite.cli.zookeeper import tls_options
@@ -44,7 +45,7 @@ def user() -> None:
 @user.command("list")
 @cluster_options
 @output.output_option
-def list_users(bootstrap_servers: str | None, zookeeper: str | None, form: str | None) -> None:
+def list_users(cluster: ChosenCluster, form: str | None) -> None:
     """List users and the mechanisms with which they log in.
 
     \b
@@ -52,7 +53,7 @@ def list_users(bootstrap_servers: str | None, zookeeper: str | None, form: str |
       logbus user list
       logbus user list -o json
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         found = admin.run(lambda cluster, ms: users.describe_users(cluster, None, ms))
     output.show(
         [
@@ -101,8 +102,7 @@ def add(
     first: bool,
     zookeeper_auth_file: str,
     tls: ZooKeeperTls | None,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Create a user, or replace the password of an existing user.
@@ -119,7 +119,7 @@ def add(
     chosen = [ScramMechanism(each) for each in mechanisms] or list(ScramMechanism)
     row = {"user": name, "mechanisms": ", ".join(chosen)}
     if first:
-        if zookeeper is None:
+        if cluster.zookeeper is None:
             raise click.UsageError("--first writes to ZooKeeper; give --zookeeper HOST:PORT/CHROOT")
         from broker_lite.metadata.first_user import write_first_user
 
@@ -129,11 +129,11 @@ def add(
             return
         password = _password(name, password_file)
         writing = write_first_user(
-            zookeeper, name, password, chosen, auth_file=zookeeper_auth_file, tls=tls
+            cluster.zookeeper, name, password, chosen, auth_file=zookeeper_auth_file, tls=tls
         )
         asyncio.run(writing)
     else:
-        with open_admin(bootstrap_servers, zookeeper) as admin:
+        with open_admin(cluster) as admin:
             is_user = _is_user(admin, name)
             if is_user and if_not_exists:
                 said = f"user {name!r} exists and keeps its password"
@@ -169,8 +169,7 @@ def rotate(
     password_file: Path | None,
     keep_hours: float,
     change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Replace a password, and keep the old one valid for --keep-old hours.
@@ -183,7 +182,7 @@ def rotate(
     """
     keep_ms = int(keep_hours * 3_600_000)
     row = {"user": name, "old_valid_s": keep_ms / 1000}
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(cluster) as admin:
         if change.dry_run:
             admin.run(lambda cluster, ms: users.describe_users(cluster, (name,), ms))
             said = f"the present password of {name!r} would stay valid for {keep_hours:g} hours"
@@ -203,12 +202,7 @@ def rotate(
 @cluster_options
 @output.output_option
 def delete(
-    name: str,
-    if_exists: bool,
-    change: ChangeOptions,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
-    form: str | None,
+    name: str, if_exists: bool, change: ChangeOptions, cluster: ChosenCluster, form: str | None
 ) -> None:
     """Delete a user. The brokers close the user's connections.
 
@@ -217,7 +211,7 @@ def delete(
       logbus user delete alice
       logbus user delete alice --if-exists --yes
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin, output.ChangeReport(form) as report:
+    with open_admin(cluster) as admin, output.ChangeReport(form) as report:
         if if_exists and not _is_user(admin, name):
             report.add({"user": name, "deleted": False}, f"there is no user {name!r}")
             return

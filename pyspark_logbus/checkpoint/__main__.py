@@ -12,6 +12,7 @@ import click
 from broker_lite.cli import main as command_line
 from broker_lite.cli import output
 from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.client_config import security_of_file
 from broker_lite.client.discovery import recorded_security
@@ -90,8 +91,7 @@ def main(
     new: Path,
     source: str | None,
     source_config: Path | None,
-    bootstrap_servers: str | None,
-    zookeeper: str | None,
+    cluster: ChosenCluster,
     form: str | None,
 ) -> None:
     """Copy OLD, the checkpoint of a stopped format("kafka") query, to NEW for format("logbus").
@@ -107,7 +107,7 @@ def main(
       logbus checkpoint /chk/kafka /chk/logbus --from kafka1:9092
     """
     with ExitStack() as open_:
-        servers = bootstrap(bootstrap_servers, zookeeper)
+        servers = bootstrap(cluster)
         admin = open_.enter_context(Admin(servers, client_id="logbus-cli"))
         mirror = None
         if source is not None:

@@ -28,6 +28,7 @@ from support.patience import until
 
 from broker_lite.bus import connect
 from broker_lite.cli import doctor
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.client.administration import users
 from broker_lite.client.client_config import chosen_security, security_of_file, take_security
 from broker_lite.config.secret import Secret
@@ -318,10 +319,10 @@ def _succeeds(action: Callable[[], object]) -> bool:
 
 def test_doctor_checks_certificates_and_open_doors(secured: LocalCluster) -> None:
     with chosen_security(security_of_file(Path(str(secured.client_config)))):
-        finding = doctor.certificates(secured.bootstrap_servers)
+        cluster = ChosenCluster(secured.bootstrap_servers)
+        finding = doctor.certificates(cluster)
         found = [
-            check(secured.bootstrap_servers)
-            for check in (doctor.access, doctor.znodes, doctor.zookeeper_servers)
+            check(cluster) for check in (doctor.access, doctor.znodes, doctor.zookeeper_servers)
         ]
     assert finding.state == "ok"
     assert re.fullmatch(r"the first ends on \d{4}-\d\d-\d\d", finding.found)
@@ -347,14 +348,15 @@ def test_znode_that_brokers_cannot_read_is_named_with_its_cure(secured: LocalClu
         # A broker reads all znodes when it starts.
         secured.brokers[0].stop()
         secured.brokers[0].start()
+        cluster = ChosenCluster(secured.bootstrap_servers)
         with chosen_security(security_of_file(Path(str(user)))):
-            until(lambda: doctor.znodes(secured.bootstrap_servers).state == "warning")
-            finding = doctor.znodes(secured.bootstrap_servers)
+            until(lambda: doctor.znodes(cluster).state == "warning")
+            finding = doctor.znodes(cluster)
         assert finding.found.startswith("znode /credentials/users/dora cannot be read: it holds")
         assert "logbus user add 'dora'" in finding.cure
         bus.admin.run(lambda c, ms: users.set_password(c, "dora", "again", mechanisms, ms))
         with chosen_security(security_of_file(Path(str(user)))):
-            until(lambda: doctor.znodes(secured.bootstrap_servers).state == "ok")
+            until(lambda: doctor.znodes(cluster).state == "ok")
 
 
 def test_only_brokers_may_access_znodes(secured: LocalCluster) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from broker_lite.cli import contexts
 from broker_lite.cli.context import cluster_options
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import run
 from broker_lite.client.client_config import chosen_security, security_of_environment
 from broker_lite.client.discovery import security_for
@@ -96,11 +97,11 @@ def test_bootstrap_servers_in_the_file_of_f_name_the_cluster(
 
     @click.command()
     @cluster_options
-    def cluster(bootstrap_servers: str | None, zookeeper: str | None) -> None:
-        click.echo(f"{bootstrap_servers} {zookeeper}")
+    def command(cluster: ChosenCluster) -> None:
+        click.echo(f"{cluster.bootstrap_servers} {cluster.zookeeper}")
 
     def named(*given: str) -> str:
-        cluster.main(given, standalone_mode=False)
+        command.main(given, standalone_mode=False)
         return capsys.readouterr().out.strip()
 
     file = home / "client.conf"

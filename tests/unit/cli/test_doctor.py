@@ -16,6 +16,7 @@ from unittest.mock import ANY
 import pytest
 
 from broker_lite.cli import doctor
+from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import run
 from broker_lite.client import discovery
 from broker_lite.client.administration.transactions import (
@@ -212,14 +213,21 @@ def test_doctors_advice_for_an_unreachable_cluster_depends_on_the_address_source
         nobody = f"127.0.0.1:{listener.getsockname()[1]}"
     here = {"bootstrap_servers": nobody, "directory": str(tmp_path / "c")}
     write_json(discovery.last_cluster_path(), here)
-    assert doctor.cluster() == ("cluster", "critical", ANY, f"logbus up --dir {tmp_path}/c")
+    assert doctor.reachable(ChosenCluster()) == (
+        "cluster",
+        "critical",
+        ANY,
+        f"logbus up --dir {tmp_path}/c",
+    )
     holder = {"pid": os.getpid(), "processes": {str(os.getpid()): start_mark(os.getpid())}}
     write_json(discovery.last_cluster_path(), here | holder)
-    assert doctor.cluster().cure.startswith(f"logbus down --dir {tmp_path}/c, then logbus up")
+    assert doctor.reachable(ChosenCluster()).cure.startswith(
+        f"logbus down --dir {tmp_path}/c, then logbus up"
+    )
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", nobody)
-    assert "unset LOGBUS_BOOTSTRAP_SERVERS" in doctor.cluster().cure
-    assert doctor.cluster(nobody) == ("cluster", "critical", ANY, ANY)
-    assert doctor.cluster(nobody).cure == "start those brokers, or correct -b"
+    assert "unset LOGBUS_BOOTSTRAP_SERVERS" in doctor.reachable(ChosenCluster()).cure
+    assert doctor.reachable(ChosenCluster(nobody)) == ("cluster", "critical", ANY, ANY)
+    assert doctor.reachable(ChosenCluster(nobody)).cure == "start those brokers, or correct -b"
 
 
 def test_doctor_reports_an_unknown_cluster_as_not_checked(
@@ -230,7 +238,7 @@ def test_doctor_reports_an_unknown_cluster_as_not_checked(
     monkeypatch.delenv("LOGBUS_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.delenv("LOGBUS_ZOOKEEPER", raising=False)
     for check in doctor.CLUSTER_CHECKS:
-        finding = check(None, None)
+        finding = check(ChosenCluster())
         assert finding.state == "info" and finding.found.startswith("not checked")
 
 
