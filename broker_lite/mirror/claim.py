@@ -32,7 +32,6 @@ from broker_lite.errors import (
     RebalanceInProgressError,
     RequestTimedOutError,
     UnknownMemberIdError,
-    error_for,
 )
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 from broker_lite.wire.calls.groups import DescribedGroupMember
@@ -224,10 +223,11 @@ class MirrorClaim:
             self._confirm(asked_ms)
 
     def _call(self, call: Any, timeout_ms: float) -> Any:
-        def check(answer: Any) -> LogbusError | None:
-            return error_for(answer.error_code) if answer.error_code else None
-
         asking: Operation[Any] = group_requests.on_coordinator(
-            self._cluster, self._group, CallExchange(call), check, monotonic_ms() + timeout_ms
+            self._cluster,
+            self._group,
+            CallExchange(call),
+            group_requests.answer_error,
+            monotonic_ms() + timeout_ms,
         )
         return self._pool.run(asking)

@@ -124,11 +124,10 @@ def describe_transaction(
 
     answer = yield from on_coordinator(
         cluster,
-        transactional_id,
+        CachedCoordinator(transactional_id),
         CallExchange(calls.DescribeTransactionsRequest((transactional_id,))),
         check,
         deadline_ms,
-        known=CachedCoordinator(transactional_id),
     )
     row = answer.transaction_states[0]
     return TransactionDescription(

@@ -7,7 +7,7 @@ cluster's clock. The package ``membership`` has the join protocol.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from broker_lite.client.operations.bounds import check_commits
 from broker_lite.client.operations.cluster import Cluster, backoff_ms, group_by_topic
@@ -41,41 +41,35 @@ T = TypeVar("T")
 def group_kind(cluster: Cluster, group: str, deadline_ms: float) -> Operation[str]:
     """Return a group's type as ListGroups reports it: "Classic" or "Native". Return "" if no broker
     lists the group."""
-    answer = yield from on_coordinator(
-        cluster,
-        group,
-        CallExchange(groups.ListGroupsRequest()),
-        lambda answer: error_for(answer.error_code) if answer.error_code else None,
-        deadline_ms,
-    )
+    request = CallExchange(groups.ListGroupsRequest())
+    answer = yield from on_coordinator(cluster, group, request, answer_error, deadline_ms)
     return next((row.group_type for row in answer.groups if row.group_id == group), "")
 
 
 def on_coordinator(
     cluster: Cluster,
-    group: str,
+    key: str | CachedCoordinator,
     exchange: Exchange[T],
     check: Callable[[T], LogbusError | None],
     deadline_ms: float,
     *,
     unanswered: list[LogbusError] | None = None,
-    known: CachedCoordinator | None = None,
 ) -> Operation[T]:
-    """Send a request to the group's coordinator and return the response. If the group moves to
-    another coordinator, retry there.
+    """Send a request to a coordinator and return the response. If the coordinator moves to another
+    broker, retry there.
 
-    ``check`` returns the error in a response, or None. ``unanswered`` receives the errors of
-    attempts that the coordinator may have executed. With ``known``, the request goes to the
-    coordinator of a transactional id instead.
+    ``key`` is a group, or the cached coordinator of a transactional id. ``check`` returns the error
+    in a response, or None. ``unanswered`` receives the errors of attempts that the coordinator may
+    have executed.
     """
     attempt = 0
     while True:
         is_sent = False
         try:
-            if known is None:
-                endpoint = yield from find_coordinator(cluster, group, deadline_ms)
+            if isinstance(key, CachedCoordinator):
+                endpoint = yield from key.find(cluster, deadline_ms)
             else:
-                endpoint = yield from known.find(cluster, deadline_ms)
+                endpoint = yield from find_coordinator(cluster, key, deadline_ms)
             is_sent = True
             answer: T = yield Send(endpoint, exchange, max(1.0, deadline_ms - cluster.now_ms()))
             problem = check(answer)
@@ -86,14 +80,19 @@ def on_coordinator(
         pause = backoff_ms(attempt)
         if isinstance(problem, ConcurrentTransactionsError):
             pause = backoff_ms(attempt, MARKERS_MS)
-        elif known is not None:
-            known.endpoint = None
+        elif isinstance(key, CachedCoordinator):
+            key.endpoint = None
         if not problem.retriable or cluster.now_ms() + pause >= deadline_ms:
             raise problem
         if unanswered is not None and is_sent and not isinstance(problem, NotCoordinatorError):
             unanswered.append(problem)
         yield Pause(pause)
         attempt += 1
+
+
+def answer_error(answer: Any) -> LogbusError | None:
+    """Return the error of an answer that has one error code, or None."""
+    return error_for(answer.error_code) if answer.error_code else None
 
 
 class CachedCoordinator:
@@ -163,27 +162,32 @@ def committed(
         for each in answer.groups:
             if each.error_code:
                 return error_for(each.error_code)
-            for topic in each.topics:
-                for row in topic.partitions:
-                    tp = TopicPartition(topic.name, row.partition_index)
-                    if row.error_code:
-                        error = error_for(row.error_code)
-                        if unstable is not None and isinstance(error, UnstableOffsetCommitError):
-                            unstable.add(tp)
-                            continue
-                        if error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
-                            return error
-                        found[tp] = error
-                    elif row.committed_offset >= 0:
-                        found[tp] = CommittedOffset(
-                            row.committed_offset,
-                            row.committed_leader_epoch,
-                            row.metadata or "",
-                            row.topic_id,
-                            row.commit_ms,
-                        )
-                    elif row.topic_id != NULL_TOPIC_ID and former is not None:
-                        former.add(topic.name)
+        rows = [
+            (topic.name, row)
+            for each in answer.groups
+            for topic in each.topics
+            for row in topic.partitions
+        ]
+        for name, row in rows:
+            tp = TopicPartition(name, row.partition_index)
+            if row.error_code:
+                error = error_for(row.error_code)
+                if unstable is not None and isinstance(error, UnstableOffsetCommitError):
+                    unstable.add(tp)
+                elif error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
+                    return error
+                else:
+                    found[tp] = error
+            elif row.committed_offset >= 0:
+                found[tp] = CommittedOffset(
+                    row.committed_offset,
+                    row.committed_leader_epoch,
+                    row.metadata or "",
+                    row.topic_id,
+                    row.commit_ms,
+                )
+            elif row.topic_id != NULL_TOPIC_ID and former is not None:
+                former.add(name)
         return None
 
     yield from on_coordinator(cluster, group, exchange, check, deadline_ms)

@@ -33,10 +33,7 @@ def ask_sink(
     while True:
         attempt_ms = min(deadline_ms, cluster.now_ms() + ATTEMPT_MS)
         try:
-            answer = yield from on_coordinator(
-                cluster, known.key, exchange, _check, attempt_ms, known=known
-            )
-            return answer
+            return (yield from on_coordinator(cluster, known, exchange, _check, attempt_ms))
         except LogbusError as error:
             if not error.retriable or attempt_ms >= deadline_ms:
                 raise

@@ -16,6 +16,7 @@ from broker_lite.client.operations.group_requests import (
     COMMIT_ATTEMPTS,
     NO_MEMBER,
     CachedCoordinator,
+    answer_error,
     on_coordinator,
     other_topic,
     topics_to_commit,
@@ -60,24 +61,13 @@ def initialize(
     producer id and epoch that the caller has now. If it is None, the coordinator fences all earlier
     producers of the transactional id. Otherwise it refuses a caller that is fenced itself.
     """
-    features = yield from on_coordinator(
-        cluster,
-        known.key,
-        CallExchange(cluster_calls.ApiVersionsRequest("logbus", "1")),
-        lambda answer: error_for(answer.error_code) if answer.error_code else None,
-        deadline_ms,
-        known=known,
-    )
+    versions = CallExchange(cluster_calls.ApiVersionsRequest("logbus", "1"))
+    features = yield from on_coordinator(cluster, known, versions, answer_error, deadline_ms)
     levels = {row.name: row.max_version for row in features.finalized_features}
-    request = producers.InitProducerIdRequest(known.key, timeout_ms, *(expected or NO_IDENTITY))
-    answer = yield from on_coordinator(
-        cluster,
-        known.key,
-        CallExchange(request),
-        lambda answer: error_for(answer.error_code) if answer.error_code else None,
-        deadline_ms,
-        known=known,
+    request = CallExchange(
+        producers.InitProducerIdRequest(known.key, timeout_ms, *(expected or NO_IDENTITY))
     )
+    answer = yield from on_coordinator(cluster, known, request, answer_error, deadline_ms)
     return answer.producer_id, answer.producer_epoch, max(1, levels.get(FEATURE, 1))
 
 
@@ -107,9 +97,7 @@ def add_partitions(
         return next(iter(final or errors), None)
 
     request = transactions.AddPartitionsToTxnRequest(known.key, *identity, topics)
-    yield from on_coordinator(
-        cluster, known.key, CallExchange(request), check, deadline_ms, known=known
-    )
+    yield from on_coordinator(cluster, known, CallExchange(request), check, deadline_ms)
 
 
 def commit_offsets(
@@ -126,15 +114,10 @@ def commit_offsets(
     kind = transactions.TxnOffsetCommitRequest
     if version == 1:
         kind = transactions.OldTxnOffsetCommitRequest
-        added = transactions.AddOffsetsToTxnRequest(known.key, *identity, offsets.group)
-        yield from on_coordinator(
-            cluster,
-            known.key,
-            CallExchange(added),
-            lambda answer: error_for(answer.error_code) if answer.error_code else None,
-            deadline_ms,
-            known=known,
+        added = CallExchange(
+            transactions.AddOffsetsToTxnRequest(known.key, *identity, offsets.group)
         )
+        yield from on_coordinator(cluster, known, added, answer_error, deadline_ms)
     member_id, generation, instance_id = offsets.member
     request = kind(
         known.key,
@@ -193,14 +176,8 @@ def end(
     A repeated request with the same identity returns the outcome of the first request.
     """
     kind = transactions.EndOldTxnRequest if version == 1 else transactions.EndTxnRequest
-    answer = yield from on_coordinator(
-        cluster,
-        known.key,
-        CallExchange(kind(known.key, *identity, committed)),
-        lambda answer: error_for(answer.error_code) if answer.error_code else None,
-        deadline_ms,
-        known=known,
-    )
+    request = CallExchange(kind(known.key, *identity, committed))
+    answer = yield from on_coordinator(cluster, known, request, answer_error, deadline_ms)
     if answer.producer_id == NO_PRODUCER:
         return None
     return answer.producer_id, answer.producer_epoch
