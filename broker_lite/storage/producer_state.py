@@ -96,6 +96,26 @@ class ProducerEntry:
         """The sequence of the producer's last record; -1 before the first."""
         return self.batches[-1].last_sequence if self.batches else -1
 
+    def recorded(self, header: BatchHeader, *, may_lack_batches: bool) -> ProducedBatch | None:
+        """Return the recorded batch with the sequences of ``header``, or None for a new batch.
+
+        A duplicate may be older than the recorded batches. The result then has base offset
+        ``NO_OFFSET``, and its next offset is the base offset of the oldest recorded batch.
+        """
+        first, last = header.base_sequence, header.last_sequence
+        for batch in self.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+        if not self.batches or (may_lack_batches and not self.is_whole):
+            return None
+        oldest = self.batches[0]
+        if first <= last < oldest.first_sequence <= first + SEQUENCE_MASK // 2:
+            # The sequences of an epoch begin at 0 and have no gap, so the log got this batch. If
+            # the distance exceeds half the sequence range, the sequences have wrapped, and the
+            # batch is ahead.
+            return ProducedBatch(first, last, NO_OFFSET, oldest.base_offset)
+        return None
+
 
 class ProducerState:
     """The state of all producers of one log."""
@@ -133,10 +153,7 @@ class ProducerState:
         begins_at_zero: bool = False,
     ) -> ProducedBatch | None:
         """Check a client's batch: return None to append it, or the recorded batch that it
-        duplicates.
-
-        A duplicate may be older than the recorded batches. The result then has base offset
-        ``NO_OFFSET``, and its next offset is the base offset of the oldest recorded batch.
+        duplicates (see ``ProducerEntry.recorded``).
 
         - ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
           continue at any sequence.
@@ -148,39 +165,21 @@ class ProducerState:
         open transaction, and for a gap OutOfOrderSequenceError or the error of ``refused``.
         """
         producer = self._producers.get(header.producer_id)
-        first = header.base_sequence
+        has_forgotten = may_have_forgotten or self.forgot
         if producer is None:
-            if first == 0:
-                return None
-            is_known = begins_at_zero or not (may_have_forgotten or self.forgot)
-            if refused is not None and refused.makes_gap(0 if is_known else None, first):
-                raise refused.error
-            if not is_known:
-                return None
-            raise OutOfOrderSequenceError(
-                f"producer {header.producer_id} has no batch in this partition and must begin at "
-                f"sequence 0, not {first}"
-            )
+            _check_unknown(header, refused, begins_at_zero=begins_at_zero or not has_forgotten)
+            return None
         if header.producer_epoch < producer.epoch:
             raise InvalidProducerEpochError(
                 f"producer {header.producer_id} has epoch {producer.epoch}, which fences this "
                 f"batch of epoch {header.producer_epoch}"
             )
-        if header.producer_epoch > producer.epoch or not producer.batches:
-            expected = 0
-        else:
-            last = header.last_sequence
-            for batch in producer.batches:
-                if batch.first_sequence == first and batch.last_sequence == last:
-                    return batch
-            oldest = producer.batches[0]
-            is_older = first <= last < oldest.first_sequence <= first + SEQUENCE_MASK // 2
-            if is_older and (producer.is_whole or not (may_have_forgotten or self.forgot)):
-                # The sequences of an epoch begin at 0 and have no gap, so the log got this batch.
-                # If the distance exceeds half the sequence range, the sequences have wrapped, and
-                # the batch is ahead.
-                return ProducedBatch(first, last, NO_OFFSET, oldest.base_offset)
-            expected = (producer.batches[-1].last_sequence + 1) & SEQUENCE_MASK
+        expected, first = 0, header.base_sequence
+        if header.producer_epoch == producer.epoch:
+            recorded = producer.recorded(header, may_lack_batches=has_forgotten)
+            if recorded is not None:
+                return recorded
+            expected = (producer.last_sequence + 1) & SEQUENCE_MASK
         if first != expected:
             if refused is not None and refused.makes_gap(expected, first):
                 raise refused.error
@@ -342,6 +341,22 @@ class ProducerState:
             parts.extend(_ENDED.pack(*one) for one in ended)
         body = b"".join(parts)
         return body + crc32c(body).to_bytes(4, "big")
+
+
+def _check_unknown(
+    header: BatchHeader, refused: RefusedBatch | None, *, begins_at_zero: bool
+) -> None:
+    """Check the first batch of a producer that the log does not know."""
+    first = header.base_sequence
+    if first == 0:
+        return
+    if refused is not None and refused.makes_gap(0 if begins_at_zero else None, first):
+        raise refused.error
+    if begins_at_zero:
+        raise OutOfOrderSequenceError(
+            f"producer {header.producer_id} has no batch in this partition and must begin at "
+            f"sequence 0, not {first}"
+        )
 
 
 def decode(data: bytes) -> ProducerState:
