@@ -68,13 +68,16 @@ class Delete(NamedTuple):
 Operation = Check | Create | Set | Delete
 
 
+RefusalReason = Literal["exists", "missing", "version", "not_empty"]
+
+
 class Refused(NamedTuple):
     """The result of a write that ZooKeeper rejected as a whole: the failed operation, its position
     in the write, and the reason."""
 
     position: int
     operation: Operation
-    reason: Literal["exists", "missing", "version", "not_empty"]
+    reason: RefusalReason
 
 
 class Connected(NamedTuple):

@@ -63,6 +63,7 @@ from broker_lite.metadata.store import (
     DataChanged,
     Delete,
     Operation,
+    RefusalReason,
     Refused,
     SessionLost,
     Set,
@@ -87,13 +88,14 @@ SECURING_S = 20.0
 _HANDSHAKE_S = 0.5
 """Seconds to wait for ZooKeeper's answer to the first handshake. Each retry doubles the wait."""
 
-_REASONS: tuple[tuple[type[Exception], str], ...] = (
-    (NodeExistsError, "exists"),
-    (NoNodeError, "missing"),
-    (BadVersionError, "version"),
-    (NotEmptyError, "not_empty"),
-)
-
+_REASONS: dict[type[Exception], RefusalReason] = {
+    NodeExistsError: "exists",
+    NoNodeError: "missing",
+    BadVersionError: "version",
+    NotEmptyError: "not_empty",
+}
+_FAILED_WITH_OTHERS = (RolledBackError, RuntimeInconsistency)
+"""Results of the operations that fail only because another operation of the write failed."""
 
 READS_AT_ONCE_MAX = 100
 """Maximum reads in one request to ZooKeeper."""
@@ -423,10 +425,7 @@ class ZooKeeperStore:
                     transaction.check(path, operation.version)
                 case Create():
                     transaction.create(
-                        path,
-                        operation.data,
-                        acl=self._acl,
-                        ephemeral=operation.ephemeral,
+                        path, operation.data, acl=self._acl, ephemeral=operation.ephemeral
                     )
                 case Set():
                     transaction.set_data(path, operation.data, operation.version)
@@ -434,17 +433,16 @@ class ZooKeeperStore:
                     transaction.delete(path, operation.version)
         results = await self._ask("write", transaction.commit_async)
         for index, result in enumerate(results):
-            if isinstance(result, RolledBackError | RuntimeInconsistency):
+            if not isinstance(result, Exception) or isinstance(result, _FAILED_WITH_OTHERS):
                 continue
-            if isinstance(result, Exception):
-                for kind, reason in _REASONS:
-                    if isinstance(result, kind):
-                        if self.on_refused is not None:
-                            self.on_refused()
-                        return Refused(index, operations[index], reason)  # type: ignore[arg-type]
-                if isinstance(result, NoAuthError):
-                    raise _closed(self._address, self._auth_file)
+            if isinstance(result, NoAuthError):
+                raise _closed(self._address, self._auth_file)
+            reason = _REASONS.get(type(result))
+            if reason is None:
                 raise _unavailable(self._address, result)
+            if self.on_refused is not None:
+                self.on_refused()
+            return Refused(index, operations[index], reason)
         return None
 
     async def sync(self, path: str) -> None:
