@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.discovery import parse_endpoints, security_for
@@ -29,7 +30,12 @@ from broker_lite.errors import (
 )
 from broker_lite.mirror.rewrite import RewrittenBatch, signed
 from broker_lite.model import Endpoint, TopicPartition
-from broker_lite.wire.produce import PartitionRecords, ProducedPartition, TopicRecords
+from broker_lite.wire.produce import (
+    PartitionRecords,
+    ProducedPartition,
+    ProduceResponse,
+    TopicRecords,
+)
 
 IN_FLIGHT = 4
 """Maximum number of produce requests in flight to one leader."""
@@ -43,6 +49,24 @@ _SEQUENCE_MASK = 0x7FFFFFFF
 Queue = deque[RewrittenBatch]
 OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
 """A function that receives the partition, the written batch and the offset of its first record."""
+
+
+@dataclass(slots=True)
+class _UnwrittenBatches:
+    """The batches that a call of ``write`` has not written yet, in order, by partition.
+
+    ``refused`` holds the errors of partitions that refused a batch. ``failed`` holds the partitions
+    with an error in this round of requests.
+    """
+
+    queues: dict[TopicPartition, Queue]
+    on_written: OnWritten
+    refused: dict[TopicPartition, LogbusError] = field(default_factory=dict)
+    failed: set[TopicPartition] = field(default_factory=set)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.queues.values()))
 
 
 class MirrorTarget:
@@ -91,18 +115,18 @@ class MirrorTarget:
         are not written. Raises the last error after ``PATIENCE_MS`` without an acknowledgement.
         """
         queues: dict[TopicPartition, Queue] = {w: deque(rows) for w, rows in pieces.items() if rows}
-        refused: dict[TopicPartition, LogbusError] = {}
+        left = _UnwrittenBatches(queues, on_written)
         if self._identity is None and queues:
             self._identity = (self.new_producer_id(), 0)
         patience_ms = monotonic_ms() + PATIENCE_MS
         attempt = 0
         self._learn(queues)
         while queues:
-            left = sum(map(len, queues.values()))
-            problem = self._round(queues, refused, on_written)
+            before = left.count
+            problem = self._round(left)
             if self._lost is not None:
                 raise self._lost
-            if sum(map(len, queues.values())) < left:
+            if left.count < before:
                 patience_ms, attempt = monotonic_ms() + PATIENCE_MS, 0
             if problem is None:
                 continue
@@ -114,7 +138,7 @@ class MirrorTarget:
             deadline_ms = monotonic_ms() + PATIENCE_MS
             topics = {tp.topic for tp in queues}
             self._pool.run(requests.refresh(self._cluster, topics, deadline_ms))
-        return refused
+        return left.refused
 
     def _learn(self, queues: Mapping[TopicPartition, Queue]) -> None:
         unknown = {w.topic for w in queues if self._cluster.view.leader(w) is None}
@@ -122,50 +146,33 @@ class MirrorTarget:
             deadline_ms = monotonic_ms() + PATIENCE_MS
             self._pool.run(requests.refresh(self._cluster, unknown, deadline_ms))
 
-    def _round(
-        self,
-        queues: dict[TopicPartition, Queue],
-        refused: dict[TopicPartition, LogbusError],
-        on_written: OnWritten,
-    ) -> LogbusError | None:
+    def _round(self, left: _UnwrittenBatches) -> LogbusError | None:
         """Send the next batches of each partition and read the responses. Return the last retriable
         error."""
         self._check()
-        by_leader, errors = self._cluster.by_leader(queues)
+        by_leader, errors = self._cluster.by_leader(left.queues)
         problem = next(iter(errors.values()), None)
         sent: list[tuple[PooledConnection, list[dict[TopicPartition, RewrittenBatch]]]] = []
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         for endpoint, tps in by_leader.items():
             try:
-                sent.append(self._send(endpoint, self._waves(tps, queues), deadline_ms))
+                sent.append(self._send(endpoint, self._waves(tps, left.queues), deadline_ms))
             except LogbusError as error:
                 self._cluster.failed(endpoint)
                 problem = error
-        failed: set[TopicPartition] = set()
+        left.failed.clear()
         for connection, waves in sent:
             try:
                 for wave in waves:
-                    answer = connection.receive(deadline_ms)
-                    names = {self._cluster.view.topic_id(w.topic): w.topic for w in wave}
-                    for topic in answer.topics:
-                        for row in topic.partitions:
-                            tp = TopicPartition(names[topic.topic_id], row.partition)
-                            said = self._handle_answer(
-                                tp,
-                                row,
-                                queues=queues,
-                                failed=failed,
-                                refused=refused,
-                                on_written=on_written,
-                            )
-                            problem = said or problem
+                    for tp, row in self._answered(wave, connection.receive(deadline_ms)):
+                        problem = self._handle_answer(tp, row, left) or problem
             except LogbusError as error:
                 problem = error
                 connection.close()
             else:
                 self._pool.release(connection)
-        for tp in [tp for tp, queue in queues.items() if not queue]:
-            del queues[tp]
+        for tp in [tp for tp, queue in left.queues.items() if not queue]:
+            del left.queues[tp]
         return problem
 
     def _waves(
@@ -225,25 +232,28 @@ class MirrorTarget:
             raise
         return connection, waves
 
+    def _answered(
+        self, wave: Iterable[TopicPartition], answer: ProduceResponse
+    ) -> Iterator[tuple[TopicPartition, ProducedPartition]]:
+        """Yield the partitions of a response. The response has topic ids in place of names."""
+        names = {self._cluster.view.topic_id(tp.topic): tp.topic for tp in wave}
+        for topic in answer.topics:
+            for row in topic.partitions:
+                yield TopicPartition(names[topic.topic_id], row.partition), row
+
     def _handle_answer(
-        self,
-        tp: TopicPartition,
-        row: ProducedPartition,
-        *,
-        queues: Mapping[TopicPartition, Queue],
-        failed: set[TopicPartition],
-        refused: dict[TopicPartition, LogbusError],
-        on_written: OnWritten,
+        self, tp: TopicPartition, row: ProducedPartition, left: _UnwrittenBatches
     ) -> LogbusError | None:
-        if tp in failed:
+        """Remove a written batch from its queue. Return the error of a batch to send again."""
+        if tp in left.failed:
             return None  # The next round sends this batch again, after the refused one.
         if not row.error_code and row.base_offset >= 0:
-            piece = queues[tp].popleft()
+            piece = left.queues[tp].popleft()
             header = piece.header
             self._sequences[tp] = header.base_sequence + header.record_count & _SEQUENCE_MASK
-            on_written(tp, piece, row.base_offset)
+            left.on_written(tp, piece, row.base_offset)
             return None
-        failed.add(tp)
+        left.failed.add(tp)
         error = error_for(row.error_code, row.error_message or "")
         if isinstance(error, OutOfOrderSequenceError) or not row.error_code:
             # The outcome is unknown. The caller reads the log, and goes on with a new producer.
@@ -251,6 +261,6 @@ class MirrorTarget:
             return self._lost
         if error.retriable and not isinstance(error, NetworkError):
             return error
-        refused[tp] = type(error)(f"{tp}: {error.message}")
-        queues[tp].clear()
+        left.refused[tp] = type(error)(f"{tp}: {error.message}")
+        left.queues[tp].clear()
         return None
