@@ -83,5 +83,10 @@ def variant(name: str, **tuned: Options) -> Variant:
     )
 
 
+def variants(**tuned: Options) -> tuple[Variant, ...]:
+    """Return the four variants of a row, the last with the ``tuned`` options."""
+    return (*map(variant, (DEFAULTS, AS_ADVISED, LZ4)), variant(TUNED, **tuned))
+
+
 def _said(options: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in options.items()) or "on its defaults"

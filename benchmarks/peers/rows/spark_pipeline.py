@@ -13,13 +13,12 @@ from peers.spark import LINES, PARTITIONS, both, must_agree, rate
 from peers.spark_variants import (
     AS_ADVISED,
     DEFAULTS,
-    LZ4,
     SINK,
     SOURCE,
-    TUNED,
     TUNED_BOUND,
     reading,
     variant,
+    variants,
     writing,
 )
 
@@ -75,12 +74,7 @@ ROWS = (
         "Spark: read a topic, filter, aggregate, write to another topic",
         goals=(Goal("rows_per_s", 2.5),),
         open=partial(open_pipeline, call="pipeline"),
-        variants=(
-            variant(DEFAULTS),
-            variant(AS_ADVISED),
-            variant(LZ4),
-            variant(TUNED, source=SOURCE, sink=SINK),
-        ),
+        variants=variants(source=SOURCE, sink=SINK),
         note="counts the errors of an access log by page: few rows pass the filter; logbus reads "
         f"only the value (.schema), Kafka's connector always reads all columns; {FLUSH_NOTE}",
         bound=TUNED_BOUND,

@@ -11,17 +11,7 @@ from peers.bench import Bench
 from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.spark import ALL, LINES, Ending, both, rate
 from peers.spark_session import SparkHost
-from peers.spark_variants import (
-    AS_ADVISED,
-    DEFAULTS,
-    LZ4,
-    SOURCE,
-    TUNED,
-    TUNED_BOUND,
-    is_advised,
-    reading,
-    variant,
-)
+from peers.spark_variants import LZ4, SOURCE, TUNED_BOUND, is_advised, reading, variants
 
 
 @contextlib.contextmanager
@@ -66,12 +56,7 @@ def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
 
 
 FILLED = "each side's topic was written by its own Spark sink, on the sink's defaults"
-VARIANTS = (
-    variant(DEFAULTS),
-    variant(AS_ADVISED),
-    variant(LZ4),
-    variant(TUNED, source=SOURCE),
-)
+VARIANTS = variants(source=SOURCE)
 ROWS = (
     Row(
         "spark-read",

@@ -16,16 +16,7 @@ from peers.bench import Bench
 from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.servers import LogbusServers
 from peers.spark import LINES, Both, Servers, both, must_be, rate
-from peers.spark_variants import (
-    AS_ADVISED,
-    DEFAULTS,
-    LZ4,
-    SOURCE,
-    TUNED,
-    reading,
-    variant,
-    writing,
-)
+from peers.spark_variants import SOURCE, reading, variants, writing
 
 BACKLOG_BYTES = 5_000_000_000
 BACKLOG_WRITES = 3
@@ -162,12 +153,7 @@ def by_floor_measured(found: Mapping[str, Any], _: str) -> float | None:
     return float(max(floors)) / float(sides[KAFKA]["median"]["rows_per_s"])
 
 
-VARIANTS = (
-    variant(DEFAULTS),
-    variant(AS_ADVISED),
-    variant(LZ4),
-    variant(TUNED, source=SOURCE),
-)
+VARIANTS = variants(source=SOURCE)
 
 ROWS = (
     Row(

@@ -10,7 +10,7 @@ from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.rows.produce import FLUSH_NOTE
 from peers.spark import LINES, PARTITIONS, both, must_be, rate
-from peers.spark_variants import AS_ADVISED, DEFAULTS, LZ4, SINK, TUNED, variant, writing
+from peers.spark_variants import SINK, variants, writing
 
 
 @contextlib.contextmanager
@@ -42,12 +42,7 @@ ROWS = (
         "Spark write of log lines, warm",
         goals=(Goal("rows_per_s", 2.5),),
         open=open_write,
-        variants=(
-            variant(DEFAULTS),
-            variant(AS_ADVISED),
-            variant(LZ4),
-            variant(TUNED, sink=SINK),
-        ),
+        variants=variants(sink=SINK),
         note=f"{FLUSH_NOTE}; input_alone_s is the time to read the Parquet input without a sink",
         bound="the processor: Spark's JVM and its Python workers take two thirds. *At most*: a "
         "sink that drops its rows (the side floor)",
