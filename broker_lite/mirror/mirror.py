@@ -386,45 +386,30 @@ class Mirror:
         another mirror took over, and with ``once`` InvalidConfigError if no topic matches.
         """
         self._is_once = once
+        attempt, began_ms = 0, monotonic_ms()
         try:
-            self._run(once=once, stop=stop, on_sync=on_sync, on_left=on_left)
+            while not stop.is_set():
+                try:
+                    if self.open(stop):
+                        began_ms = monotonic_ms()
+                        self._copy(stop, on_sync, on_left)
+                    return
+                except LogbusError as error:
+                    if not error.retriable or (once and attempt >= ATTEMPTS_ONCE):
+                        raise
+                    self.hindrance = error
+                    attempt = 0 if monotonic_ms() - began_ms > PROVEN_MS else attempt
+                    self._log.write(f"{error}; trying again")
+                    self.target.forget()
+                    stop.wait(backoff_ms(attempt, 250) / 1000.0)
+                    attempt += 1
         finally:
             self.claim.release()
 
-    def _run(
-        self,
-        *,
-        once: bool,
-        stop: Event,
-        on_sync: Callable[[], None],
-        on_left: Callable[[int], None],
-    ) -> None:
-        attempt, began_ms = 0, monotonic_ms()
-        while not stop.is_set():
-            try:
-                if not self.open(stop):
-                    return
-                began_ms = monotonic_ms()
-                self._copy(once=once, stop=stop, on_sync=on_sync, on_left=on_left)
-                return
-            except LogbusError as error:
-                if not error.retriable or (once and attempt >= ATTEMPTS_ONCE):
-                    raise
-                self.hindrance = error
-                attempt = 0 if monotonic_ms() - began_ms > PROVEN_MS else attempt
-                self._log.write(f"{error}; trying again")
-                self.target.forget()
-                stop.wait(backoff_ms(attempt, 250) / 1000.0)
-                attempt += 1
-
     def _copy(
-        self,
-        *,
-        once: bool,
-        stop: Event,
-        on_sync: Callable[[], None],
-        on_left: Callable[[int], None],
+        self, stop: Event, on_sync: Callable[[], None], on_left: Callable[[int], None]
     ) -> None:
+        once = self._is_once
         groups = self._group_sync.read()
         goal = self.source.ends(list(self.copies), LATEST_TIMESTAMP) if once else None
         sync_at, save_at = monotonic_ms() + CHECK_MS, monotonic_ms()
