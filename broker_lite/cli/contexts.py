@@ -117,10 +117,9 @@ class Contexts:
         raise ContextNotFoundError(f"there is no context {name!r}{hint}")
 
 
-def path(environment: Mapping[str, str] | None = None) -> Path:
+def path() -> Path:
     """Return ``$XDG_CONFIG_HOME/logbus/contexts.toml``, by default below ``~/.config``."""
-    env = os.environ if environment is None else environment
-    root = env.get("XDG_CONFIG_HOME")
+    root = os.environ.get("XDG_CONFIG_HOME")
     return (Path(root) if root else Path.home() / ".config") / "logbus" / FILE
 
 
@@ -154,9 +153,7 @@ def choose_cluster(
     return ChosenCluster(chosen.bootstrap_servers or None, chosen.zookeeper or None, chosen)
 
 
-def choose(
-    name: str | None, is_named: bool, environment: Mapping[str, str] | None = None
-) -> Context | None:
+def choose(name: str | None, is_named: bool) -> Context | None:
     """Return the context that names the cluster of a command, or None.
 
     ``name`` is the value of --context. ``is_named`` says that -b or --zookeeper names the cluster.
@@ -164,17 +161,16 @@ def choose(
     LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER, the selected context. Raises ContextNotFoundError,
     and InvalidConfigError for an invalid file.
     """
-    env = os.environ if environment is None else environment
     if name is None and is_named:
         return None
-    wanted = name or env.get(VARIABLE)
+    wanted = name or os.environ.get(VARIABLE)
     if wanted:
-        return load(path(env)).get(wanted)
-    if env.get(discovery.ENV_BOOTSTRAP) or env.get(discovery.ENV_ZOOKEEPER):
+        return load(path()).get(wanted)
+    if os.environ.get(discovery.ENV_BOOTSTRAP) or os.environ.get(discovery.ENV_ZOOKEEPER):
         return None
-    if not path(env).exists():
+    if not path().exists():
         return None
-    found = load(path(env))
+    found = load(path())
     return found.get(found.selected) if found.selected else None
 
 

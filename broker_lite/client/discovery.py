@@ -87,11 +87,10 @@ def data_directory(environment: Mapping[str, str] | None = None) -> Path:
     return (Path(root) if root else Path.home() / ".local" / "share") / "logbus"
 
 
-def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
+def cache_directory() -> Path:
     """Return logbus's cache folder of this user: ``logbus`` in the XDG cache folder. The path is
     relative for a user without a home directory."""
-    env = os.environ if environment is None else environment
-    return Path(env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "logbus"
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "logbus"
 
 
 def last_cluster_path(environment: Mapping[str, str] | None = None) -> Path:

@@ -169,15 +169,15 @@ class LocalCluster:
         self.write_facts()
         return self
 
-    def start_console(self, first_port: int = CONSOLE_PORT) -> str:
-        """Start the web console on the first free port from ``first_port`` on, and return its
+    def start_console(self) -> str:
+        """Start the web console on the first free port from CONSOLE_PORT on, and return its
         address. Raises MissingDependencyError without the extra [console]."""
         assert self._guard is not None, "start the cluster first"
         if self.console is None:
             log = self.directory / "console.log"
             console = LocalConsole(self._guard, log, self.bootstrap_servers, self.client_config)
             for left in reversed(range(PORT_ATTEMPTS)):
-                (port,) = first_free_ports("127.0.0.1", first_port, 1)
+                (port,) = first_free_ports("127.0.0.1", CONSOLE_PORT, 1)
                 console.start(port)
                 try:
                     console.wait_ready()

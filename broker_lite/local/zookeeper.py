@@ -102,16 +102,16 @@ def find_jars(folder: str | Path | None = None) -> Path:
     )
 
 
-def free_port(host: str = HOST) -> int:
+def free_port() -> int:
     """Return a port that is free now. The port is not reserved."""
-    with socket.create_server((host, 0)) as listener:
+    with socket.create_server((HOST, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
-def four_letters(host: str, port: int, word: str, timeout: float = _ANSWER_SECONDS) -> str:
-    """Return ZooKeeper's answer to a four-letter word. Raises OSError after the timeout."""
-    with socket.create_connection((host, port), timeout=timeout) as connection:
+def four_letters(host: str, port: int, word: str) -> str:
+    """Return ZooKeeper's answer to a four-letter word. Raises OSError after a timeout."""
+    with socket.create_connection((host, port), timeout=_ANSWER_SECONDS) as connection:
         connection.sendall(word.encode("ascii"))
         parts = []
         while part := connection.recv(65536):

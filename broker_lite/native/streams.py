@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from broker_lite.client.administration.admin import Admin
@@ -228,13 +228,10 @@ def subscribe(
     return made
 
 
-def zookeeper_address(
-    admin: Admin, given: str | None, environment: Mapping[str, str] | None = None
-) -> str:
+def zookeeper_address(admin: Admin, given: str | None) -> str:
     """Return ZooKeeper's address: ``given``, else LOGBUS_ZOOKEEPER, else the address that a broker
     reports. Raises NoClusterError without an address."""
-    env = os.environ if environment is None else environment
-    address = given or env.get(ENV_ZOOKEEPER) or _as_brokers_have_it(admin)
+    address = given or os.environ.get(ENV_ZOOKEEPER) or _as_brokers_have_it(admin)
     if not address:
         raise NoClusterError(
             "coordination='zookeeper' needs ZooKeeper's address, and the brokers do not report it: "

@@ -51,14 +51,13 @@ def create_log(
     *,
     config: TopicConfig,
     producer_expiration_ms: int,
-    start_offset: int = 0,
 ) -> Log:
     """Create an empty log, and sync its directory and first segment. Raises StorageError."""
     directory = paths.partition_dir(data.path, key)
     with data.guard(f"creating {key}", spare_full=True):
         data.files.make_dir(directory)
         _remove_empty(data, directory)
-        segment = Segment.create(data.files, directory, start_offset)
+        segment = Segment.create(data.files, directory, 0)
         data.files.sync_dir(directory)
         data.files.sync_dir(data.path)
         segment.name_synced = True
@@ -71,7 +70,7 @@ def create_log(
         config=config,
         producer_expiration_ms=producer_expiration_ms,
     )
-    log.flushed_end = start_offset
+    log.flushed_end = 0
     return log
 
 

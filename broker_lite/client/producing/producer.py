@@ -225,8 +225,6 @@ class Producer:
         topic: str,
         columns: Columns,
         partitions: npt.NDArray[np.int32] | int | None = None,
-        *,
-        timestamp_ms: int | None = None,
     ) -> BatchFuture:
         """Send rows as columns.
 
@@ -237,7 +235,7 @@ class Producer:
             return BatchFuture(())
         return BatchFuture(
             [
-                self._send_piece(topic, piece, timestamp_ms)
+                self._send_piece(topic, piece, None)
                 for piece in self._pieces(topic, columns, partitions)
             ]
         )

@@ -8,7 +8,7 @@ reconnects continues there, without gaps or duplicates.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from broker_lite.bus.blocking import Bus
 from broker_lite.client.consuming.consumer import Consumer
@@ -55,11 +55,11 @@ class LiveTail:
         for tp, at in begins.items():
             self._consumer.seek(tp, at)
 
-    def updates(self, clock: Callable[[], float] = time.monotonic) -> Iterator[Update | None]:
+    def updates(self) -> Iterator[Update | None]:
         """Yield events without end. Yield None if no records arrived. Raises
         UnknownTopicOrPartitionError once the topic is deleted."""
         while True:
-            until_s = clock() + PAUSE_S
+            until_s = time.monotonic() + PAUSE_S
             rows: list[Row] = []
             skipped = 0
             wait_s = WAIT_S
@@ -67,7 +67,7 @@ class LiveTail:
                 batch = self._filters.select(self._consumer.poll_arrow(wait_s, headers=True))
                 skipped += max(0, batch.num_rows - ROWS_MAX)
                 rows += rows_of(batch.slice(max(0, batch.num_rows - ROWS_MAX)))
-                wait_s = until_s - clock()
+                wait_s = until_s - time.monotonic()
                 if wait_s <= 0:
                     break
             skipped += max(0, len(rows) - ROWS_MAX)

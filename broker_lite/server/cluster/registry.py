@@ -34,8 +34,6 @@ from broker_lite.metadata.store import (
     StoreEvent,
     Suspended,
 )
-from broker_lite.metadata.zookeeper import ZooKeeperStore
-from broker_lite.metadata.zookeeper_tls import tls_of
 from broker_lite.model import (
     NO_BROKER,
     NO_EPOCH,
@@ -112,9 +110,9 @@ class Registry:
     """The registration of one broker, and its access to the metadata in ZooKeeper.
 
     ``groups`` reads and writes the committed offsets of groups. ``administration`` changes topics,
-    settings and users. ``now_ms`` returns wall time. ``store`` defaults to the configured
-    ZooKeeper. While ZooKeeper is unavailable, operations that need it raise
-    CoordinationUnavailableError. When it is back, they work again without a restart.
+    settings and users. ``now_ms`` returns wall time. While ZooKeeper is unavailable, operations
+    that need it raise CoordinationUnavailableError. When it is back, they work again without a
+    restart.
     """
 
     def __init__(
@@ -122,15 +120,9 @@ class Registry:
         config: BrokerConfig,
         *,
         now_ms: Callable[[], int],
-        store: MetadataStore | None = None,
+        store: MetadataStore,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        store = store or ZooKeeperStore(
-            config.zookeeper_connect,
-            session_timeout_ms=config.zookeeper_session_timeout_ms,
-            auth_file=config.zookeeper_auth_file,
-            tls=tls_of(config),
-        )
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
         """The metadata that the keeper has read, for the next snapshot. Its version is 0."""
