@@ -346,20 +346,21 @@ class Listener:
         """Return a message about the limit that forbids a further connection of this peer. Return
         an empty text if the connection is allowed.
         """
+        if port.config.is_of_brokers_alone:
+            return ""  # Clients must not keep out a broker by using up the connections.
         config = self._config
         handshakes = len(self._handshakes) if self._handshakes is not None else 0
         if len(self._connections) + handshakes >= config.connections_max:
             return f"max.connections={config.connections_max} connections are open already"
-        if refusal := self._address_refusal(peer):
+        if refusal := self._address_refusal(port, peer):
             return refusal
-        is_for_brokers = port.config.is_of_brokers_alone
-        if self._may_connect is None or is_for_brokers or self._may_connect(_host(peer)):
+        if self._may_connect is None or self._may_connect(_host(peer)):
             return ""
         return f"{CONNECTION_CREATION_RATE} of this address is used up; see logbus quota list"
 
-    def _address_refusal(self, peer: str) -> str:
+    def _address_refusal(self, port: _Port, peer: str) -> str:
         most = self._config.connections_per_ip_max
-        if self._of_address[_limited(peer)] < most:
+        if port.config.is_of_brokers_alone or self._of_address[_limited(peer)] < most:
             return ""
         return f"max.connections.per.ip={most} connections of this address are open already"
 
@@ -369,7 +370,7 @@ class Listener:
         ``began_ms`` is the monotonic time of the accept in milliseconds.
         """
         assert self._loop is not None and self._begin is not None
-        if refusal := self._address_refusal(peer):
+        if refusal := self._address_refusal(port, peer):
             # Other connections of the address were opened during the TLS handshake.
             self._count_refusal(peer, refusal)
             transport.close()

@@ -229,6 +229,39 @@ def test_login_continues_beside_more_slow_handshakes_than_the_limit(tmp_path: Pa
     assert len(serve(one, attack)) == 1
 
 
+def test_clients_at_the_connection_limit_keep_out_no_broker(tmp_path: Path) -> None:
+    clients = write_pem(tmp_path / "clients")
+    brokers = write_pem(tmp_path / "brokers", ca=trustme.CA())
+    one = listener(
+        clients,
+        listeners="CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        listener_security_protocol_map="CLIENTS:SSL,BROKERS:SSL",
+        inter_broker_listener_name="BROKERS",
+        max_connections="1",
+        listener_name_brokers_ssl_keystore_location=brokers.certificate,
+        listener_name_brokers_ssl_truststore_location=brokers.ca,
+        listener_name_brokers_ssl_client_auth="required",
+    )
+
+    def connect(port: int, pem: PemFiles) -> ssl.SSLSocket:
+        context = ssl.create_default_context(cafile=pem.ca)
+        context.load_cert_chain(brokers.certificate)
+        plain = socket.create_connection(("127.0.0.1", port))
+        return context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+    async def attack(endpoint: Endpoint) -> None:
+        client = await asyncio.to_thread(connect, endpoint.port, clients)
+        assert await asyncio.to_thread(answers, client)
+        with pytest.raises(OSError):
+            await asyncio.to_thread(connect, endpoint.port, clients)
+        broker = await asyncio.to_thread(connect, one.endpoint.port, brokers)
+        assert await asyncio.to_thread(answers, broker)
+        for sock in (client, broker):
+            sock.close()
+
+    assert len(serve(one, attack)) == 2
+
+
 def test_connections_per_ip_limit_counts_clients_in_their_handshake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
