@@ -37,6 +37,12 @@ MESSAGE_BYTES_MAX = 4096
 _FIRST = re.compile(r"([^,]*,[^,]*,)n=((?:[^=,\0]|=2C|=3D)+),(.*)", re.DOTALL)
 """The client's first message: the GS2 header, the escaped user name and the nonce."""
 _NAME_FOR_SCRAMP = "user"
+OLD_LIBRDKAFKA = (
+    "librdkafka before 2.6.1, as in Debian's kcat, sends such a nonce; upgrade it, or let its "
+    "users log in with PLAIN"
+)
+"""The likely cause of a wrong nonce in the client's last message. Kafka 4 refuses it, too
+(CVE-2024-56128)."""
 _NO_PAIR = KeyPair(bytes(32), bytes(32))
 """Keys that stand in for those of an unknown user. ``finish`` refuses every proof for them."""
 _NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
@@ -119,6 +125,8 @@ class ScramLogin:
                 proof: str = server.get_server_final()
             except ScramException as error:
                 reason = str(error)
+                if "nonce" in reason:
+                    reason += f" ({OLD_LIBRDKAFKA})"
                 continue
             if pair is not _NO_PAIR:
                 self.pair = pair

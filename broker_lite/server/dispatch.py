@@ -89,7 +89,7 @@ from broker_lite.server.handlers import (
 )
 from broker_lite.server.network.access import FORWARDED
 from broker_lite.server.network.connection import ResponseSlot
-from broker_lite.server.network.context import RequestContext
+from broker_lite.server.network.context import NO_HEADER, RequestContext
 from broker_lite.server.network.login_queue import LoginQueue
 from broker_lite.server.network.quotas import timed
 from broker_lite.server.task_set import TaskSet
@@ -205,9 +205,8 @@ class Dispatcher:
 
     def begin(self, frame: memoryview, reply: ResponseSlot) -> None:
         """Start answering a request. Raise ProtocolError if the frame is not a request."""
-        request = RequestContext.read(
-            frame, reply.session, reply.arrived_ms, self._parts.authorizer
-        )
+        read = RequestContext.read_token if reply.session.sends_tokens else RequestContext.read
+        request = read(frame, reply.session, reply.arrived_ms, self._parts.authorizer)
         key = request.api_key
         if request.session.needs_login and (
             why := self._parts.logins.why_refused(request.session, key, len(frame))
@@ -216,7 +215,8 @@ class Dispatcher:
             return
         if key == ApiKey.SASL_AUTHENTICATE:
             self._parts.logins.watch(request.session, reply.connection)
-        if not is_served(key, request.api_version) and key != ApiKey.API_VERSIONS:
+        is_known = is_served(key, request.api_version) or request.api_version == NO_HEADER
+        if not is_known and key != ApiKey.API_VERSIONS:
             self._refuse(request, frame, reply, UnsupportedVersionError(_unsupported(request)))
             return
         if too_long := why_too_long(key, len(frame)):
@@ -247,7 +247,10 @@ class Dispatcher:
             elif key == ApiKey.FETCH:
                 fetch.handle(self._parts, request, frame, reply)
             else:
-                message = tables.decode(key, request.api_version, frame, request.body_at)
+                if request.api_version == NO_HEADER:
+                    message: Any = sasl_authenticate.Token(bytes(frame))
+                else:
+                    message = tables.decode(key, request.api_version, frame, request.body_at)
                 self._tasks.start(self._answer(request, message, frame, reply))
                 return
             if not access.has_checked:
@@ -310,7 +313,7 @@ class Dispatcher:
         else:
             if request.api_key == ApiKey.SASL_AUTHENTICATE and request.session.closes:
                 reply.close_after(request.session.closes)
-            reply.answer((data,))
+            reply.answer((data,) if data else ())
 
     async def _encoded(
         self, request: RequestContext, message: Any, reply: ResponseSlot | None = None
@@ -340,6 +343,8 @@ class Dispatcher:
             if wait_ms and reply is not None:
                 tables.set_throttle(response, wait_ms)
                 reply.throttle(wait_ms)
+        if request.api_version == NO_HEADER:
+            return sasl_authenticate.token_frame(response)
         return tables.encode(key, request.api_version, request.correlation_id, response)
 
     def _audits(self, request: RequestContext) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import confluent_kafka
 import kafka
+import kafka.protocol.sasl as kafka_sasl
 import pytest
 from confluent_kafka.admin import AdminClient
 from support.plain_connection import PlainConnection
@@ -284,4 +285,39 @@ def test_deleted_user_loses_open_connections(secured: LocalCluster, tmp_path: Pa
     with pytest.raises(EOFError):
         connection.receive()
     assert set(done) == {"alice"}
+    connection.close()
+
+
+def handshake_0(connection: PlainConnection, mechanism: str) -> None:
+    answer = connection.call_library(
+        kafka_sasl.SaslHandshakeRequest(mechanism=mechanism, version=0),
+        kafka_sasl.SaslHandshakeResponse,
+    )
+    assert answer.error_code == 0 and mechanism in answer.mechanisms
+
+
+def exchange_token(connection: PlainConnection, token: bytes) -> bytes:
+    """Send a SASL message without Kafka's header; return the broker's message."""
+    connection.send(len(token).to_bytes(4, "big") + token)
+    return bytes(connection.receive())
+
+
+def test_login_without_headers_after_sasl_handshake_0_is_served(secured: LocalCluster) -> None:
+    """Clients before KIP-152 send the messages of a login as frames without headers (KIP-43)."""
+    connection = PlainConnection(secured.bootstrap_servers)
+    handshake_0(connection, "SCRAM-SHA-256")
+    client = ScramClient(ScramMechanism.SHA_256, "alice", "wonder land", "client-nonce")
+    challenge = exchange_token(connection, client.first())
+    client.verify(exchange_token(connection, client.final(challenge)))
+    assert connection.call(MetadataRequest(None)).brokers
+    connection.close()
+
+
+def test_failed_login_without_headers_closes_the_connection(secured: LocalCluster) -> None:
+    connection = PlainConnection(secured.bootstrap_servers)
+    handshake_0(connection, "SCRAM-SHA-256")
+    client = ScramClient(ScramMechanism.SHA_256, "alice", "wrong", "client-nonce")
+    challenge = exchange_token(connection, client.first())
+    with pytest.raises(EOFError):
+        exchange_token(connection, client.final(challenge))
     connection.close()

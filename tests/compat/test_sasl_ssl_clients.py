@@ -1,15 +1,16 @@
 """Test unchanged third-party clients that log in over TLS, write rows and read them in a group.
 
-Debian's kcat is left out: it is linked with a librdkafka that sends a wrong SCRAM nonce, which
-logbus refuses.
+Debian's kcat logs in with PLAIN alone: it is linked with a librdkafka that sends a wrong SCRAM
+nonce, which logbus and Kafka 4 refuse.
 """
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import confluent_kafka
 import kafka
@@ -26,7 +27,9 @@ pytestmark = pytest.mark.real
 Record = Callable[[str, str], None]
 ROWS = [b"row %d" % number for number in range(50)]
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
-CLIENTS = ("librdkafka", "kafka-python", "aiokafka", "franz-go", "sarama", "old sarama", "kafkajs")
+CLIENTS = (
+    "librdkafka", "kafka-python", "aiokafka", "franz-go", "sarama", "old sarama", "kafkajs", "kcat",
+)  # fmt: skip
 
 
 class Login(NamedTuple):
@@ -174,3 +177,43 @@ def test_kafkajs_logs_in_over_tls(
     command = ["node", str(NODE / "login.mjs")]
     assert_program_reads_its_rows(command, "kafkajs", login, mechanism, node_folder)
     note("kafkajs", mechanism)
+
+
+@pytest.fixture
+def run_kcat(login: Login, kcat: str) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    """Return a function that runs kcat with a SASL mechanism, arguments and rows for stdin."""
+
+    def run(mechanism: str, *arguments: str, rows: bytes = b"") -> Any:
+        options = {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": login.ca,
+            "sasl.mechanism": mechanism,
+            "sasl.username": login.user,
+            "sasl.password": login.password,
+        }
+        given = [word for key, value in options.items() for word in ("-X", f"{key}={value}")]
+        command = [kcat, "-b", login.servers, *given, *arguments]
+        return subprocess.run(command, input=rows, capture_output=True, timeout=90, check=False)
+
+    return run
+
+
+def test_kcat_logs_in_over_tls_with_plain(
+    run_kcat: Callable[..., subprocess.CompletedProcess[bytes]], note: Record
+) -> None:
+    """kcat could not log in at all, because the broker did not list SaslHandshake 0."""
+    topic = topic_of("kcat", "PLAIN")
+    assert run_kcat("PLAIN", "-P", "-t", topic, rows=b"\n".join(ROWS) + b"\n").returncode == 0
+    group = ("-G", topic, "-e", "-X", "auto.offset.reset=earliest", "-c", str(len(ROWS)), topic)
+    assert run_kcat("PLAIN", *group).stdout.splitlines() == ROWS
+    note("kcat", "PLAIN")
+
+
+def test_kcat_with_scram_is_refused_as_by_kafka_4(
+    run_kcat: Callable[..., subprocess.CompletedProcess[bytes]],
+    versions: dict[str, str],
+    answered: Note,
+) -> None:
+    refused = run_kcat("SCRAM-SHA-256", "-L")
+    assert refused.returncode != 0 and b"the login failed" in refused.stderr
+    answered(versions["kcat"], "SASL_SSL with SCRAM: a wrong nonce", "refused, as by Kafka 4")

@@ -1,4 +1,4 @@
-"""Handle SaslAuthenticate 0-2: process one SASL message of a login.
+"""Handle SaslAuthenticate 0-2, and SASL messages without a header: one message of a login.
 
 Every failed login gets the same answer after the same delay. A client therefore cannot distinguish
 a wrong password, an unknown user and a malformed message. The delay grows after many failures from
@@ -10,18 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker_lite.errors import IllegalSaslStateError, SaslAuthenticationError, wire_code
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.log_events import log_event
 from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.primitives import I32
 from broker_lite.wire.tables import SaslAuthenticateResponse as Response
 
 FAILED = (
     "the login failed: user name or password is wrong, the password was changed, or the token is "
     "not accepted"
 )
+
+
+class Token(NamedTuple):
+    """A SASL message without Kafka's header, in place of a decoded request."""
+
+    auth_bytes: bytes
+
+
+def token_frame(response: Any) -> bytes:
+    """Return the answer to a SASL message without Kafka's header: the server's message alone. It is
+    empty for a failed login, because the answer has no error code."""
+    if response.error_code:
+        return b""
+    return I32.pack(len(response.auth_bytes)) + bytes(response.auth_bytes)
+
 
 logger = logging.getLogger("logbus.logins")
 

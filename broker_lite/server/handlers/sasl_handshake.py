@@ -1,7 +1,7 @@
-"""Handle SaslHandshake 1: choose the SASL mechanism of a login.
+"""Handle SaslHandshake 0-1: choose the SASL mechanism of a login.
 
-The broker does not serve version 0, because SASL messages after a version 0 handshake have no Kafka
-headers. Clients since Kafka 1.0 use version 1.
+After version 0, the client's next frames are SASL messages without Kafka's headers (KIP-43), and so
+are the broker's answers. From version 1 on, SaslAuthenticate carries them (KIP-152).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """
     code = NO_ERROR
     try:
-        parts.logins.choose(request.session, message.mechanism)
+        parts.logins.choose(
+            request.session, message.mechanism, with_headers=request.api_version > 0
+        )
     except LogbusError as error:
         code = wire_code(error)
     return Response(error_code=code, mechanisms=[str(each) for each in parts.logins.mechanisms])

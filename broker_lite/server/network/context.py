@@ -17,7 +17,7 @@ from broker_lite.security.scram import KeyPair
 from broker_lite.security.scram_server import ScramLogin
 from broker_lite.server.network.access import Access, Authorizer, DataAccess
 from broker_lite.server.network.quotas import ClientQuota
-from broker_lite.wire.api import RequestHeader, parse_header
+from broker_lite.wire.api import ApiKey, RequestHeader, parse_header
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a connection that has not authenticated (Kafka's name for it)."""
@@ -26,6 +26,9 @@ PLAINTEXT = "PLAINTEXT"
 of ``listeners``."""
 NO_AUTHORIZER = Authorizer()
 """An authorizer that allows every request, for brokers with ``authorizer=off``."""
+NO_HEADER = -1
+"""The version of a SaslAuthenticate request that is a SASL message alone: the frame has neither a
+header nor fields, and the answer has neither, too."""
 SHOWN_LENGTH_MAX = 100
 """Maximum characters of a client id in a log line. The protocol allows ids of 32 KiB."""
 
@@ -63,6 +66,8 @@ class Session:
     mechanism_chosen: str = ""
     """The SASL mechanism of the client's last SaslHandshake request."""
     is_login_begun: bool = False
+    sends_tokens: bool = False
+    """Whether the client's next frame is a SASL message without Kafka's header."""
     is_challenged: bool = False
     """Whether the broker has sent the challenge of a SCRAM login."""
     claimed: str = ""
@@ -121,6 +126,15 @@ class RequestContext(NamedTuple):
         """Return the context of a received frame. Raises ProtocolError for a malformed header."""
         header = parse_header(frame)
         return cls(*header, session, arrived_ms, authorizer.access(session, header.api_key))
+
+    @classmethod
+    def read_token(
+        cls, _frame: memoryview, session: Session, arrived_ms: int, authorizer: Authorizer
+    ) -> RequestContext:
+        """Return the context of a frame that is a SASL message without Kafka's header."""
+        key = ApiKey.SASL_AUTHENTICATE
+        access = authorizer.access(session, key)
+        return cls(key, NO_HEADER, 0, None, 0, session, arrived_ms, access)
 
     @property
     def header(self) -> RequestHeader:

@@ -138,8 +138,9 @@ class Logins:
             return f"more than {REQUESTS_BEFORE_LOGIN_MAX} requests came before the login"
         return ""
 
-    def choose(self, session: Session, name: str) -> None:
-        """Begin a login with the SASL mechanism of this name.
+    def choose(self, session: Session, name: str, *, with_headers: bool = True) -> None:
+        """Begin a login with the SASL mechanism of this name. ``with_headers``: the messages of the
+        login are SaslAuthenticate requests.
 
         Raise IllegalSaslStateError if the listener accepts no logins. Raise
         UnsupportedSaslMechanismError for a mechanism that the session may not use.
@@ -167,6 +168,7 @@ class Logins:
             )
         session.mechanism_chosen = name
         session.is_login_begun = True
+        session.sends_tokens = not with_headers
         if name not in TLS_ONLY:
             mechanism = ScramMechanism(name)
             session.exchange = ScramLogin(
@@ -289,6 +291,7 @@ class Logins:
     def _forget(session: Session) -> None:
         session.exchange, session.is_challenged = None, False
         session.is_login_begun, session.claimed = False, ""
+        session.sends_tokens = False
 
     def _credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         found = self._users().get(user, {}).get(mechanism)
