@@ -71,35 +71,41 @@ class World:
         self, count: int = 1, features: Mapping[str, int] = SUPPORTED_FEATURES, **settings: Any
     ) -> World:
         for broker_id in range(1, count + 1):
-            store = self.service.client()
-            config = BrokerConfig(broker_id=broker_id, **settings)
-            clock = SimClock(asyncio.get_running_loop())
-            registry = Registry(
-                config,
-                now_ms=clock.now_ms,
-                store=store,
-                random_bytes=random.Random(broker_id).randbytes,
-            )
-            endpoint = Endpoint("127.0.0.1", 9000 + broker_id)
-            directory = topic_id_text(bytes([broker_id]) * 16)
-            await registry.start(
-                BrokerRegistration(broker_id, endpoint, directory, 1, features=features)
-            )
-            nothing = cast(Any, None)
-            metrics = Metrics()
-            groups = GroupCoordinator(config, registry, clock=clock, metrics=metrics)
-            epochs = CoordinatorEpochs(partial(getattr, registry, "snapshot"))
-            transactions = GroupTransactions(
-                config, registry, groups, clock=clock, calls=self.calls, epochs=epochs
-            )
-            self.brokers[broker_id] = BrokerContext(
-                config, clock, registry, nothing, nothing, nothing, metrics, endpoint, groups,
-                self.calls, epochs, transactions, nothing, nothing,
-            )  # fmt: skip
-            self.stores[broker_id] = store
+            await self.add(broker_id, features, **settings)
         while not all(self._settled(parts, count) for parts in self.brokers.values()):
             await asyncio.sleep(0.01)
         return self
+
+    async def add(
+        self, broker_id: int, features: Mapping[str, int] = SUPPORTED_FEATURES, **settings: Any
+    ) -> None:
+        """Register a broker. The other brokers may not know it yet."""
+        store = self.service.client()
+        config = BrokerConfig(broker_id=broker_id, **settings)
+        clock = SimClock(asyncio.get_running_loop())
+        registry = Registry(
+            config,
+            now_ms=clock.now_ms,
+            store=store,
+            random_bytes=random.Random(broker_id).randbytes,
+        )
+        endpoint = Endpoint("127.0.0.1", 9000 + broker_id)
+        directory = topic_id_text(bytes([broker_id]) * 16)
+        await registry.start(
+            BrokerRegistration(broker_id, endpoint, directory, 1, features=features)
+        )
+        nothing = cast(Any, None)
+        metrics = Metrics()
+        groups = GroupCoordinator(config, registry, clock=clock, metrics=metrics)
+        epochs = CoordinatorEpochs(partial(getattr, registry, "snapshot"))
+        transactions = GroupTransactions(
+            config, registry, groups, clock=clock, calls=self.calls, epochs=epochs
+        )
+        self.brokers[broker_id] = BrokerContext(
+            config, clock, registry, nothing, nothing, nothing, metrics, endpoint, groups,
+            self.calls, epochs, transactions, nothing, nothing,
+        )  # fmt: skip
+        self.stores[broker_id] = store
 
     def _settled(self, parts: BrokerContext, count: int) -> bool:
         """Return whether a broker knows all other brokers and the finalized features."""

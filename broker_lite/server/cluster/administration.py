@@ -32,6 +32,7 @@ from broker_lite.replication.controller_events import (
     TopicCreationRequested,
     TopicDeletionRequested,
 )
+from broker_lite.replication.placement import REPLICATION_FACTOR_MAX
 from broker_lite.security.acls import Entry, Pattern
 from broker_lite.security.quotas import Entity, Values
 from broker_lite.security.scram import UserCredentials
@@ -124,6 +125,9 @@ class Administration:
             count = self._config.num_partitions
         if factor == -1:
             factor = self._config.default_replication_factor or None
+        if factor is None and len(self._registry.snapshot.brokers) < REPLICATION_FACTOR_MAX:
+            # The default depends on the number of brokers, and the last ones may just have started.
+            self._controller.read_brokers()
         topic_id = self.new_id()
         try:
             view = await self._asked_for_topic(

@@ -22,7 +22,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
+    BrokerNotAvailableError,
     CoordinationUnavailableError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
     InvalidRequestError,
     LogbusError,
     NotControllerError,
@@ -80,6 +83,11 @@ GIVE_UP_AFTER_S = 1.0
 """Seconds between an unexpected error of the controller and the deletion of its /controller znode.
 The pause keeps brokers with the same error from electing each other in a tight loop.
 """
+
+LACK_OF_BROKERS = (
+    BrokerNotAvailableError, InvalidReplicaAssignmentError, InvalidReplicationFactorError,
+)  # fmt: skip
+"""Errors of requests that name or need more brokers than the controller knows."""
 
 
 class _Deposed(Exception):
@@ -264,7 +272,23 @@ class ControllerShell:
 
         ``make`` returns the request for a token. Raise NotControllerError,
         CoordinationUnavailableError, WriteConflictError or the request's own error.
+
+        A broker reports that it is ready once it is registered, and the notice of its registration
+        may reach the controller later. Before the controller refuses a request for want of
+        brokers, it therefore reads the brokers again.
         """
+        try:
+            return await self._submit(make)
+        except LACK_OF_BROKERS:
+            await self._store.sync(znodes.BROKER_IDS)
+            self.read_brokers()
+            return await self._submit(make)
+
+    def read_brokers(self) -> None:
+        """Read the live brokers again before the next request."""
+        self._brokers_changed = True
+
+    async def _submit(self, make: Callable[[int], Request]) -> Answer:
         if self._fence is None:
             raise NotControllerError()
         if not self._store.connected:

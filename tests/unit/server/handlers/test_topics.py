@@ -264,3 +264,24 @@ def test_create_partitions_is_answered_in_every_version(version: int) -> None:
         assert {row.error_code for row in answer.results} == {InvalidRequestError.code}
 
     run(body)
+
+
+def test_controller_reads_the_brokers_again_before_it_refuses_a_replication_factor() -> None:
+    """A topic of three replicas was refused right after the start of three brokers: each had
+    reported that it was ready, but the controller had not yet read the last registration."""
+
+    async def body(world: World) -> None:
+        await world.start(1)
+        controller = world.brokers[1].registry._controller
+        controller.brokers_changed = lambda suspects: None  # type: ignore[method-assign]
+        await world.add(2)
+        answer = await world.ask("CreateTopics", 7, topics=[topic("d", 1, -1)], timeout_ms=5000)
+        assert answer.topics[0].replication_factor == 2
+        await world.add(3)
+        answer = await world.ask("CreateTopics", 7, topics=[topic("t", 1, 3)], timeout_ms=5000)
+        assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+        answer = await world.ask("CreateTopics", 7, topics=[topic("u", 1, 4)], timeout_ms=5000)
+        assert answer.topics[0].error_code == InvalidReplicationFactorError.code
+        assert "3 brokers are live (ids 1, 2, 3)" in answer.topics[0].error_message
+
+    run(body)
