@@ -235,17 +235,21 @@ class SinkPartition:
             head is not None and event.run != head.run and sink.is_busy
         ):
             self._park(sink, event)
-            return
-        if head is None:
+        elif head is None:
             self._write_head(event.sink, SinkHead(event.run, day=self._day()), event)
-            return
-        if event.run != head.run:
+        elif event.run != head.run:
             former = (head.run, *head.former_runs)[:FORMER_RUNS_MAX]
             state = SinkState.PREPARE_ABORT
             taken = replace(head, run=event.run, former_runs=former, state=state,
                             ends_batch=NO_BATCH, winners=frozenset(), day=self._day())  # fmt: skip
             self._write_head(event.sink, taken, event)
-            return
+        else:
+            self._join_batch(sink, head, event)
+
+    def _join_batch(self, sink: _Sink, head: SinkHead, event: ev.JoinBatch) -> None:
+        """Assign a slot to a task attempt of the present run. A repeated request gets the same
+        slot, and a request for a committed batch gets none.
+        """
         sink.active_ms = self._now.monotonic_ms
         sink.timeout_ms = event.timeout_ms
         if event.batch == head.batch:
