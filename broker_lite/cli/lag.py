@@ -69,27 +69,29 @@ def lag(
     """
     printed: set[str] = set()
     limits = {"lag": (warn, crit), "lag_s": (warn_s, crit_s)}
-    with open_admin(cluster) as admin:
-        while True:
-            try:
-                for error in _missing(admin, wanted, topics):
-                    if not watch:
-                        raise error
-                    _print_once(f"{error}; waiting for it", printed)
-                rows = _rows(admin, wanted, topics)
-                totals = _by_topic(rows)
-                output.show(rows if by_partition else totals, form)
-                if not rows and not wanted:
-                    _print_once("no group has committed offsets", printed)
-                for text in sorted(unknown(rows, wanted, limits)):
-                    _print_once(text, printed)
-            except LogbusError as error:
-                if not watch:
-                    raise
-                _print_once(f"{error}; looking again", printed)
+
+    def show(admin: Admin) -> list[dict[str, Any]]:
+        for error in _missing(admin, wanted, topics):
             if not watch:
-                break
+                raise error
+            _print_once(f"{error}; waiting for it", printed)
+        rows = _rows(admin, wanted, topics)
+        totals = _by_topic(rows)
+        output.show(rows if by_partition else totals, form)
+        if not rows and not wanted:
+            _print_once("no group has committed offsets", printed)
+        for text in sorted(unknown(rows, wanted, limits)):
+            _print_once(text, printed)
+        return totals
+
+    with open_admin(cluster) as admin:
+        while watch:
+            try:
+                show(admin)
+            except LogbusError as error:
+                _print_once(f"{error}; looking again", printed)
             time.sleep(interval)
+        totals = show(admin)
     for text in over(totals, limits):
         _print_once(text, printed)
     return verdict(totals, wanted, limits)
