@@ -27,6 +27,11 @@ class Leader:
         self.broker_epoch = 102
         self.asked: list[tuple[wire.FetchRequest, Answered]] = []
 
+    def fetchers(self) -> Fetchers:
+        """Return the fetchers of broker 2, which follows this leader."""
+        loop, config = asyncio.get_running_loop(), BrokerConfig(broker_id=2)
+        return Fetchers(loop, config, net=self, cluster=self, metrics=Metrics())
+
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
         self.asked.append((request, answered))
 
@@ -72,13 +77,7 @@ def test_partitions_of_two_empty_fetches_share_one_waiting_fetch() -> None:
 
     async def test() -> None:
         leader = Leader()
-        fetchers = Fetchers(
-            asyncio.get_running_loop(),
-            BrokerConfig(broker_id=2),
-            net=leader,
-            cluster=leader,
-            metrics=Metrics(),
-        )
+        fetchers = leader.fetchers()
         for partition in range(2):
             Follower(fetchers, partition).ask()
             await asyncio.sleep(0)
@@ -104,13 +103,7 @@ def test_idle_partitions_are_fetched_in_a_separate_long_request() -> None:
 
     async def test() -> None:
         leader = Leader()
-        fetchers = Fetchers(
-            asyncio.get_running_loop(),
-            BrokerConfig(broker_id=2),
-            net=leader,
-            cluster=leader,
-            metrics=Metrics(),
-        )
+        fetchers = leader.fetchers()
         followers = [Follower(fetchers, partition) for partition in range(3)]
         for follower in followers:
             follower.ask()

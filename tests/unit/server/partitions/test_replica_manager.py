@@ -168,6 +168,13 @@ class Shell:
         self.disk.stop()
 
 
+async def told(shell: Shell, *states: bool) -> None:
+    """Wait until the broker has reported these states of its disk: True for full."""
+    async with asyncio.timeout(10):
+        while shell.cluster.told_full != list(states):
+            await asyncio.sleep(0.001)
+
+
 def run(test: Callable[[Shell], Coroutine[Any, Any, None]], **options: Any) -> None:
     async def main() -> None:
         shell = Shell(**options)
@@ -461,11 +468,6 @@ def test_broker_registration_reports_a_full_disk_until_space_is_free(
     """The registration changes only twice: when the disk is full, and when enough space is free."""
     monkeypatch.setattr(full_disk, "CHECK_S", 0.005)
 
-    async def told(shell: Shell, *states: bool) -> None:
-        async with asyncio.timeout(10):
-            while shell.cluster.told_full != list(states):
-                await asyncio.sleep(0.001)
-
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -495,11 +497,6 @@ def test_report_of_a_full_disk_is_retried_when_zookeepers_answer_is_lost(
 ) -> None:
     """Without the retry, the cluster would treat the broker as full for ever."""
     monkeypatch.setattr(full_disk, "CHECK_S", 0.005)
-
-    async def told(shell: Shell, *states: bool) -> None:
-        async with asyncio.timeout(10):
-            while shell.cluster.told_full != list(states):
-                await asyncio.sleep(0.001)
 
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
