@@ -176,27 +176,19 @@ def abort(
                 f"topic {topic!r} has {len(tps)} partitions, numbered from 0; choose one"
             )
         tp = tps[partition]
-        rows = admin.run(
-            lambda cluster, deadline_ms: found.open_in_logs(cluster, (tp,), deadline_ms)
+        row, owner = admin.run(
+            lambda cluster, deadline_ms: found.open_at(cluster, tp, start_offset, deadline_ms)
         )
-        rows = [row for row in rows if row.start_offset == start_offset]
-        if not rows:
-            raise InvalidTxnStateError(
-                f"{tp} has no open transaction that begins at offset {start_offset}; see: "
-                "logbus transactions hanging"
-            )
-        known = admin.run(lambda cluster, deadline_ms: found.owners(cluster, rows, deadline_ms))
-        owner = known.get(rows[0].producer_id)
-        if owner is not None and not force and not found.is_hanging(rows[0], known):
+        if owner is not None and not force:
             raise InvalidTxnStateError(
                 f"the transaction of id {owner.transactional_id!r} in {tp} does not hang: its "
                 f"coordinator ends it after {owner.timeout_ms} ms. Stop its producer, or give "
                 "--force"
             )
-        output.show([_row(rows[0])], form)
+        output.show([_row(row)], form)
         question = f"Abort this transaction? Its records in {tp} become invisible for ever."
         if change.is_wanted(question):
-            admin.run(lambda cluster, deadline_ms: found.abort(cluster, rows[0], deadline_ms))
+            admin.run(lambda cluster, deadline_ms: found.abort(cluster, row, deadline_ms))
             output.say("the transaction was aborted")
 
 

@@ -17,6 +17,7 @@ from broker_lite.client.operations.group_requests import CachedCoordinator, on_c
 from broker_lite.client.operations.requests import PerPartition, per_partition, raise_first
 from broker_lite.client.transport.steps import CallExchange, Exchange, Operation
 from broker_lite.errors import (
+    InvalidTxnStateError,
     LogbusError,
     TransactionalIdNotFoundError,
     error_for,
@@ -210,6 +211,25 @@ def is_hanging(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> b
     """Return whether no coordinator will end this transaction in this partition."""
     owner = known.get(row.producer_id)
     return owner is None or owner.state not in OPEN_STATES or row.tp not in owner.partitions
+
+
+def open_at(
+    cluster: Cluster, tp: TopicPartition, start_offset: int, deadline_ms: float
+) -> Operation[tuple[OpenInLog, TransactionDescription | None]]:
+    """Return the open transaction that begins at an offset. With it, return the transaction of the
+    coordinator that will end it, or None if the transaction hangs.
+
+    Raises InvalidTxnStateError if no open transaction begins there.
+    """
+    rows = yield from open_in_logs(cluster, (tp,), deadline_ms)
+    row = next((row for row in rows if row.start_offset == start_offset), None)
+    if row is None:
+        raise InvalidTxnStateError(
+            f"{tp} has no open transaction that begins at offset {start_offset}; see: "
+            "logbus transactions hanging"
+        )
+    known = yield from owners(cluster, (row,), deadline_ms)
+    return row, None if is_hanging(row, known) else known[row.producer_id]
 
 
 def hanging(

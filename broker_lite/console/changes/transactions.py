@@ -24,30 +24,19 @@ def abort(request: PageRequest, form: Form) -> ChangePlan:
     partition, start_offset = map(int, numbers)
     tp = TopicPartition(form.get("topic", ""), partition)
     admin = request.bus.admin
-    rows = [
-        row
-        for row in admin.run(lambda cluster, ms: found.open_in_logs(cluster, (tp,), ms))
-        if row.start_offset == start_offset
-    ]
-    if not rows:
-        raise InvalidTxnStateError(
-            f"{tp} has no open transaction that begins at offset {start_offset}; the page "
-            "Transactions lists the open ones"
-        )
-    known = admin.run(lambda cluster, ms: found.owners(cluster, rows, ms))
-    owner = known.get(rows[0].producer_id)
-    if owner is not None and not found.is_hanging(rows[0], known):
+    row, owner = admin.run(lambda cluster, ms: found.open_at(cluster, tp, start_offset, ms))
+    if owner is not None:
         raise InvalidTxnStateError(
             f"the transaction of id {owner.transactional_id!r} does not hang: its coordinator ends "
             f"it after {owner.timeout_ms} ms. Stop its producer, or wait"
         )
 
     def apply() -> str:
-        admin.run(lambda cluster, ms: found.abort(cluster, rows[0], ms))
+        admin.run(lambda cluster, ms: found.abort(cluster, row, ms))
         return "/transactions"
 
     steps = (
-        f"Writes an abort marker to {tp} for producer {rows[0].producer_id}.",
+        f"Writes an abort marker to {tp} for producer {row.producer_id}.",
         "The records of the transaction in this partition become invisible for ever.",
     )
     command = (
