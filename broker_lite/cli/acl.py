@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,8 +14,13 @@ from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import Command, cluster_options, open_admin
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
-from broker_lite.client.administration import acls
-from broker_lite.errors import DuplicateResourceError, InvalidConfigError, ResourceNotFoundError
+from broker_lite.client.administration import acls, users
+from broker_lite.errors import (
+    DuplicateResourceError,
+    InvalidConfigError,
+    LogbusError,
+    ResourceNotFoundError,
+)
 from broker_lite.security.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -144,7 +149,13 @@ def list_acls(principal: str | None, cluster: ChosenCluster, form: str | None) -
     wanted = AclFilter(principal=None if principal is None else principal_of(principal))
     with open_admin(cluster) as admin:
         found = admin.run(lambda cluster, ms: acls.describe_acls(cluster, wanted, ms))
+        strangers = _strangers(admin, found)
     output.show(map(words_of, found), form)
+    if strangers:
+        output.say(
+            f"no user exists for {', '.join(strangers)}: the ACLs apply only to certificates or "
+            "tokens of that name"
+        )
     if not found:
         output.say("there are no ACLs; add one with: logbus acl add")
 
@@ -186,7 +197,13 @@ def add(
             new = []
         elif new:
             admin.run(lambda cluster, ms: acls.create_acls(cluster, new, ms))
+        strangers = _strangers(admin, wanted)
     output.show([words_of(each) | {"added": each in new} for each in wanted], form)
+    if strangers:
+        output.say(
+            f"there is no user {principal!r} yet (logbus user add); the ACL applies as soon as one "
+            "logs in, or a certificate or token has this name"
+        )
 
 
 @acl.command()
@@ -268,6 +285,19 @@ def check(
     output.show_one({"allowed": allowed, "because": why}, form)
     if not allowed:
         raise click.exceptions.Exit(EXIT_DENIED)
+
+
+def _strangers(admin: Admin, found: Iterable[Acl]) -> list[str]:
+    """Return the principals of ACLs that no user has. Return none if this user may not list the
+    users, or if the cluster has no users, because clients then show certificates or tokens."""
+    try:
+        known = admin.run(lambda cluster, ms: users.describe_users(cluster, None, ms))
+    except LogbusError:
+        return []
+    names = {principal_of(WILDCARD), *(f"User:{each.name}" for each in known)}
+    named = {entry.principal for _, entry in found}
+    # The name in a certificate, such as CN=etl, is no user's.
+    return sorted(each for each in named - names if "=" not in each) if known else []
 
 
 def _known(admin: Admin) -> set[Acl]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,11 @@ from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.numbers import Real
 from broker_lite.cli.zookeeper import tls_options
-from broker_lite.client.administration import users
-from broker_lite.errors import InvalidConfigError, ResourceNotFoundError
+from broker_lite.client.administration import acls, users
+from broker_lite.errors import InvalidConfigError, LogbusError, ResourceNotFoundError
 from broker_lite.model import ScramMechanism
+from broker_lite.security.acls import AclFilter
+from broker_lite.security.written_acls import principal_of
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
@@ -220,12 +223,24 @@ def delete(
         if change.is_wanted(question):
             admin.run(lambda cluster, ms: users.delete_user(cluster, name, ms))
             report.add({"user": name, "deleted": True}, f"user {name!r} is deleted")
+            if _has_acls(admin, name):
+                output.say(f"ACLs still name it: logbus acl list --principal {shlex.quote(name)}")
 
 
 def _is_user(admin: Admin, name: str) -> bool:
     try:
         return bool(admin.run(lambda cluster, ms: users.describe_users(cluster, (name,), ms)))
     except ResourceNotFoundError:
+        return False
+
+
+def _has_acls(admin: Admin, name: str) -> bool:
+    """Return whether ACLs name the user. Return False if this user may not list the ACLs, or if the
+    brokers have no authorizer."""
+    wanted = AclFilter(principal=principal_of(name))
+    try:
+        return bool(admin.run(lambda cluster, ms: acls.describe_acls(cluster, wanted, ms)))
+    except LogbusError:
         return False
 
 

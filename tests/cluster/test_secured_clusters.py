@@ -126,6 +126,18 @@ def test_user_delete_and_add_refuse_the_own_user_before_any_change(
     assert command(secured, "user", "delete", "third", "--yes", config=second).returncode == 0
 
 
+def test_acls_of_a_missing_user_are_noted(secured: LocalCluster, tmp_path: Path) -> None:
+    """Kafka permits an ACL for any name, so a misspelt name had no effect and no message."""
+    for name in ("fifth", "CN=of a certificate", "*"):
+        said = command(secured, "acl", "add", name, "read", "--topic", "noted").stderr
+        assert ("there is no user 'fifth' yet" in said) == (name == "fifth")
+    assert "no user exists for User:fifth" in command(secured, "acl", "list").stderr
+    add_user(secured, tmp_path, "fifth")
+    assert "no user" not in command(secured, "acl", "list", "--principal", "fifth").stderr
+    said = command(secured, "user", "delete", "fifth", "--yes").stderr
+    assert "ACLs still name it: logbus acl list --principal fifth" in said
+
+
 def test_acl_delete_of_the_own_rights_succeeds(secured: LocalCluster, tmp_path: Path) -> None:
     """The command deleted the ACL, and failed because it could no longer list the ACLs."""
     own = str(add_user(secured, tmp_path, "fourth"))
