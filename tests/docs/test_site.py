@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -106,6 +107,18 @@ def test_how_to_guides_have_a_check_and_an_undo() -> None:
     for name in guides:
         assert "**Check.**" in written()[name], name
         assert "**Undo.**" in written()[name], name
+
+
+def test_lists_follow_a_blank_line_and_nest_by_four_spaces(pages: dict[str, str]) -> None:
+    """The site shows other lists as running text, or without their nesting."""
+    item, wrong = r"(?:[*-]|\d+\.) ", []
+    for name, text in pages.items():
+        lines = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S).splitlines()
+        for before, line in itertools.pairwise(lines):
+            begins = re.match(item, line) and before and not re.match(rf"\s*{item}| {{2,}}", before)
+            if begins or re.match(rf" {{1,3}}{item}", line):
+                wrong.append(f"{name}: {line}")
+    assert not wrong
 
 
 def test_sentences_are_counted_without_code_and_tables() -> None:
