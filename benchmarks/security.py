@@ -2,6 +2,8 @@
 
     python benchmarks/security.py [--seconds 2] [--rounds 5] [--only NAME,…] [--before CHECKOUT]
 
+``--only`` chooses parts: transfer, logins, authorizer, crowds, records and start.
+
 The script prints one JSON object. Every broker has an open listener and a listener with SASL_SSL
 (SCRAM-SHA-256), and all cases of a round run in turns. ``load`` is the machine's load average
 around a part.
@@ -21,8 +23,22 @@ difference of the minima of short runs, which alternate. ``share`` divides this 
 processor time of a small produce request (``benchmarks/broker.py``). ``uncached_us`` is the time of
 a first decision with ACLS access control lists.
 
-``before``: ``benchmarks/broker.py`` of another checkout and of this checkout in turns, without any
-security. ``ratio`` is the former processor time of a small produce request divided by the present.
+``crowds``: the p99 of a logged-in client's small produce requests (acks=all), in turns without and
+with other clients. ``slow``: CROWD connections send a byte of their TLS handshake a second, and
+connect again when the broker closes them. ``storm``: CROWD clients log in at once, again and again.
+``ratio`` is the median of p99 divided by the p99 of the turn before. ``broker_cores`` is the
+broker's processor time in a second. The crowd runs in processes of a low priority: its processor
+time is that of other machines. On a busy machine p99 shows the load of the machine.
+
+``records``: the broker's processor ms for a MB of produce requests in TLS records of 3 KB, as
+librdkafka sends them, and of 16 KB, as Java's and logbus's clients send them.
+
+``start``: seconds of ``logbus up --detach`` with a new folder, with and without ``--secure``.
+``further_s`` is the median difference.
+
+``before``: another checkout and this checkout in turns. ``cpu_us``: ``benchmarks/broker.py``,
+without any security. ``ratio`` is the former processor time of a small produce request divided by
+the present. ``records``: the part ``records``.
 """
 
 from __future__ import annotations
@@ -31,7 +47,10 @@ import argparse
 import contextlib
 import datetime
 import json
+import multiprocessing
 import os
+import socket
+import ssl
 import statistics
 import struct
 import subprocess
@@ -40,22 +59,28 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import confluent_kafka as ck
+from broker import columns_batch, produce_request
 from confluent_kafka import admin as ck_admin
 from peers.fetch import Cannot
 from peers.servers import KafkaServers, LogbusServers, free_ports
 
 from broker_lite.client.administration import users
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.transport.blocking import PooledConnection
+from broker_lite.client.transport.blocking import PooledConnection, monotonic_ms
+from broker_lite.client.transport.login import TaskSecret
+from broker_lite.client.transport.steps import ProduceExchange
 from broker_lite.config import BrokerConfig, parse
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.secret import Secret
+from broker_lite.errors import LogbusError
 from broker_lite.local.issuing import CertificateFolder
 from broker_lite.model import Endpoint, ScramMechanism
+from broker_lite.record.records import Row, encode_rows
 from broker_lite.security.acls import (
     Entry,
     Operation,
@@ -67,6 +92,7 @@ from broker_lite.security.acls import (
 from broker_lite.security.authorizer import AclIndex
 from broker_lite.server.network.access import Authorizer
 from broker_lite.server.network.context import RequestContext, Session
+from broker_lite.wire.produce import PartitionRecords, TopicRecords
 
 FOLDER = Path(__file__).parent
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
@@ -78,6 +104,11 @@ ACLS = 10_000
 SHORT_RUN, SHORT_RUNS = 300, 400
 USER, PASSWORD = "bench", "of the bench"
 SMALL = "produce_100B_16_connections_8_deep"
+CROWD = 1000
+CROWD_NICE = 10
+PROBE_GAP_S = 0.002
+RECORD_BYTES = (3000, 16384)
+STORM_THREADS = 100
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
 
@@ -102,21 +133,36 @@ class Side(NamedTuple):
             "ssl.ca.location": self.ca,
         }
 
-    def security(self) -> ClientSecurity:
-        """Return the security settings of logbus's client for the TLS listener."""
-        return ClientSecurity(
-            "SASL_SSL",
-            ca_location=self.ca,
-            mechanism="SCRAM-SHA-256",
-            username=USER,
-            secret=Secret(PASSWORD),
-        )
-
     def cpu_s(self) -> float:
         """Return the broker's processor seconds so far."""
         (pid,) = self.servers.processes()["broker"]
         fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+@contextlib.contextmanager
+def logbus_side(protocol: str = "SASL_SSL") -> Iterator[tuple[Side, str]]:
+    """Start a broker of logbus with an open listener and one of this protocol, and create a user.
+
+    Yield its side and its certificate file.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        made = CertificateFolder(folder)
+        pem = made.certify("clients", "broker", ["127.0.0.1"], datetime.datetime.now(datetime.UTC))
+        opened, ours = free_ports(2)
+        config = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{opened},{protocol}://127.0.0.1:{ours}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "ssl.keystore.location": str(pem),
+        }
+        if protocol.startswith("SASL"):
+            config["sasl.enabled.mechanisms"] = "SCRAM-SHA-256"
+        servers = stack.enter_context(LogbusServers(1, config))
+        with Admin(servers.bootstrap_servers) as admin:
+            mechanisms = [ScramMechanism.SHA_256]
+            admin.run(lambda at, ms: users.set_password(at, USER, PASSWORD, mechanisms, ms))
+        yield Side(servers, ours, str(folder / "clients-ca.pem")), str(pem)
 
 
 @contextlib.contextmanager
@@ -126,21 +172,8 @@ def sides() -> Iterator[dict[str, Side]]:
     Kafka is left out if it cannot be downloaded.
     """
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        made = CertificateFolder(folder)
-        pem = made.certify("clients", "broker", ["127.0.0.1"], datetime.datetime.now(datetime.UTC))
-        ca = str(folder / "clients-ca.pem")
-        opened, ours = free_ports(2)
-        config = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{opened},SASL_SSL://127.0.0.1:{ours}",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
-            "ssl.keystore.location": str(pem),
-        }
-        found = {"logbus": Side(stack.enter_context(LogbusServers(1, config)), ours, ca)}
-        with Admin(found["logbus"].servers.bootstrap_servers) as admin:
-            mechanisms = [ScramMechanism.SHA_256]
-            admin.run(lambda at, ms: users.set_password(at, USER, PASSWORD, mechanisms, ms))
+        ours, pem = stack.enter_context(logbus_side())
+        found = {"logbus": ours}
         config = {
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
             "SASL_SSL:SASL_SSL",
@@ -148,11 +181,11 @@ def sides() -> Iterator[dict[str, Side]]:
             "sasl.enabled.mechanisms": "SCRAM-SHA-256",
             "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": JAAS,
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(pem),
+            "ssl.keystore.location": pem,
         }
         try:
             kafka = stack.enter_context(KafkaServers(config=config, further="SASL_SSL"))
-            found["kafka"] = Side(kafka, kafka.further_port, ca)
+            found["kafka"] = Side(kafka, kafka.further_port, ours.ca)
             _add_user_to_kafka(found["kafka"])
         except Cannot as error:
             print(f"without Kafka: {error}", file=sys.stderr)
@@ -257,19 +290,28 @@ def _ratio(above: list[float], below: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 2)
 
 
+def key_security(port: int, ca: str) -> ClientSecurity:
+    """Log in with the password; return settings with which a login derives no keys."""
+
+    def of(secret: Secret | TaskSecret) -> ClientSecurity:
+        return ClientSecurity(
+            "SASL_SSL",
+            ca_location=ca,
+            mechanism="SCRAM-SHA-256",
+            username=USER,
+            secret=secret,
+        )
+
+    address = Endpoint("127.0.0.1", port)
+    first = PooledConnection(address, "bench", LOGIN_TIMEOUT_S, of(Secret(PASSWORD)))
+    first.close()
+    assert first.task_secret is not None
+    return of(first.task_secret)
+
+
 def log_in(side: Side, seconds: float) -> tuple[float, float]:
     """Log in repeatedly; return logins per second, and the broker's processor ms for a login."""
-    security, address = side.security(), Endpoint("127.0.0.1", side.port)
-    first = PooledConnection(address, "bench", LOGIN_TIMEOUT_S, security)
-    assert first.task_secret is not None
-    keys = ClientSecurity(
-        "SASL_SSL",
-        ca_location=side.ca,
-        mechanism="SCRAM-SHA-256",
-        username=USER,
-        secret=first.task_secret,
-    )
-    first.close()
+    address, keys = Endpoint("127.0.0.1", side.port), key_security(side.port, side.ca)
     counts = [0] * LOGIN_THREADS
     until = time.perf_counter() + seconds
 
@@ -305,6 +347,186 @@ def logins(found: dict[str, Side], rounds: int, seconds: float) -> dict[str, Any
     if "kafka" in kept:
         result["ratio"] = _ratio([a[0] for a in kept["logbus"]], [a[0] for a in kept["kafka"]])
     return result
+
+
+def slow_connections(port: int, ready: Event, ended: Event) -> None:
+    """Keep CROWD connections open that send a byte of their TLS handshake a second."""
+    os.nice(CROWD_NICE)
+    outgoing = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="b")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = outgoing.read()
+
+    def opened() -> socket.socket:
+        sock = socket.create_connection(("127.0.0.1", port))
+        sock.setblocking(False)
+        return sock
+
+    sockets, sent = [opened() for _ in range(CROWD)], [0] * CROWD
+    ready.set()
+    number = 0
+    while not ended.wait(10 / CROWD):
+        for _ in range(10):
+            number = (number + 1) % CROWD
+            try:
+                sockets[number].send(hello[sent[number] : sent[number] + 1])
+                sent[number] += 1
+            except OSError:
+                sockets[number].close()
+                sockets[number], sent[number] = opened(), 0
+
+
+def storms(port: int, ca: str, ready: Event, ended: Event) -> None:
+    """Log in CROWD times at once, repeatedly. A client that the broker closes tries again."""
+    os.nice(CROWD_NICE)
+    address, keys = Endpoint("127.0.0.1", port), key_security(port, ca)
+
+    def log_in_once() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(LogbusError):
+                PooledConnection(address, "storm", LOGIN_TIMEOUT_S, keys).close()
+                return
+
+    while not ended.is_set():
+        threads = [threading.Thread(target=log_in_once) for _ in range(CROWD)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            if number == STORM_THREADS:
+                ready.set()
+        for thread in threads:
+            thread.join()
+
+
+class Probe:
+    """A logged-in client that sends small produce requests, one after the other."""
+
+    def __init__(self, side: Side) -> None:
+        batch = PartitionRecords(0, encode_rows([Row(0, 1, None, bytes(100), ())]))
+        rows = [TopicRecords("", topic_id_of(side), [batch])]
+        self._exchange = ProduceExchange(rows, acks=-1, timeout_ms=30_000)
+        address = Endpoint("127.0.0.1", side.port)
+        keys = key_security(side.port, side.ca)
+        self._connection = PooledConnection(address, "probe", LOGIN_TIMEOUT_S, keys)
+
+    def p99_ms(self, seconds: float) -> float:
+        took, until = [], time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            began = time.perf_counter()
+            deadline_ms = monotonic_ms() + LOGIN_TIMEOUT_S * 1000
+            self._connection.send(self._exchange, deadline_ms)
+            self._connection.receive(deadline_ms)
+            took.append((time.perf_counter() - began) * 1000)
+            time.sleep(PROBE_GAP_S)
+        return statistics.quantiles(took, n=100)[98]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Turn(NamedTuple):
+    """The p99 of the probe, and the cores that the broker used meanwhile."""
+
+    p99_ms: float
+    broker_cores: float
+
+
+def crowds(rounds: int, seconds: float) -> dict[str, Any]:
+    started = multiprocessing.get_context("spawn")
+    kept: dict[str, list[tuple[Turn, Turn]]] = {"slow": [], "storm": []}
+    with logbus_side() as (side, _):
+        until_logged_in(side)
+        probe = Probe(side)
+
+        def turn() -> Turn:
+            cpu_s, began = side.cpu_s(), time.perf_counter()
+            p99_ms = probe.p99_ms(seconds)
+            return Turn(p99_ms, (side.cpu_s() - cpu_s) / (time.perf_counter() - began))
+
+        turn()
+        for _ in range(rounds):
+            for name, rows in kept.items():
+                alone = turn()
+                ready, ended = started.Event(), started.Event()
+                work, ca = (slow_connections, ()) if name == "slow" else (storms, (side.ca,))
+                crowd = started.Process(target=work, args=(side.port, *ca, ready, ended))
+                crowd.start()
+                assert ready.wait(60), "the crowd did not start"
+                rows.append((alone, turn()))
+                ended.set()
+                crowd.join(60)
+        probe.close()
+    return {
+        name: {
+            key: [
+                round(statistics.median(getattr(each, key) for each in column), 2)
+                for column in zip(*rows, strict=True)
+            ]
+            for key in Turn._fields
+        }
+        | {"ratio": _ratio([b.p99_ms for _, b in rows], [a.p99_ms for a, _ in rows])}
+        for name, rows in kept.items()
+    }
+
+
+def records(seconds: float) -> dict[str, Any]:
+    """Return the broker's processor ms for a MB, by bytes of a TLS record."""
+    found: dict[str, Any] = {}
+    with logbus_side("SSL") as (side, _):
+        request = memoryview(produce_request(topic_id_of(side), columns_batch(1 << 20)))
+        context = ssl.create_default_context(cafile=side.ca)
+        for size in RECORD_BYTES:
+            plain = socket.create_connection(("127.0.0.1", side.port))
+            with context.wrap_socket(plain, server_hostname="127.0.0.1") as sock:
+                count, cpu_s, until = 0, side.cpu_s(), time.perf_counter() + seconds
+                while time.perf_counter() < until:
+                    for at in range(0, len(request), size):
+                        sock.sendall(request[at : at + size])
+                    receive(sock, int.from_bytes(receive(sock, 4), "big"))
+                    count += 1
+                size_mb = count * len(request) / 1e6
+                found[str(size)] = round((side.cpu_s() - cpu_s) * 1000 / size_mb, 2)
+    return found
+
+
+def receive(sock: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        found += sock.recv(size - len(found))
+    return found
+
+
+def topic_id_of(side: Side) -> str:
+    """Create a topic with one partition; return its id."""
+    name = side.servers.new_topic(1)
+    with Admin(side.servers.bootstrap_servers) as admin:
+        return admin.cluster([name]).topics[name].topic_id
+
+
+def start(rounds: int) -> dict[str, Any]:
+    """Measure the start of a cluster in a new folder, with and without security, in turns."""
+    kept: dict[str, list[float]] = {"up": [], "up --secure": []}
+    for number in range(rounds + 1):
+        for name in kept if number % 2 else reversed(kept):
+            with tempfile.TemporaryDirectory() as folder:
+                environment = os.environ | {"XDG_DATA_HOME": f"{folder}/data"}
+                command = [sys.executable, "-P", "-m", "broker_lite"]
+                where = ["--dir", f"{folder}/cluster"]
+                began = time.perf_counter()
+                run = [*command, *name.split(), "-d", "--port", "0", *where]
+                subprocess.run(run, check=True, capture_output=True, env=environment)
+                took = time.perf_counter() - began
+                down = [*command, "down", *where]
+                subprocess.run(down, check=True, capture_output=True, env=environment)
+            if number:
+                kept[name].append(took)
+    opened, secured = kept.values()
+    further = [after - before for before, after in zip(opened, secured, strict=True)]
+    return {
+        "up_s": round(statistics.median(opened), 2),
+        "up_secure_s": round(statistics.median(secured), 2),
+        "further_s": round(statistics.median(further), 2),
+    }
 
 
 class _Topic(NamedTuple):
@@ -373,20 +595,41 @@ def small_produce_us(checkout: Path, seconds: float) -> float:
     return float(json.loads(done.stdout)[SMALL]["cpu_us"])
 
 
+def record_costs(checkout: Path, seconds: float) -> dict[str, float]:
+    """Run the part ``records`` with the packages of a checkout."""
+    command = [sys.executable, "-P", str(FOLDER / "security.py"), "--only", "records"]
+    path = os.pathsep.join(map(str, (checkout, FOLDER)))
+    done = subprocess.run(
+        [*command, "--seconds", str(seconds)],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)["records"]
+    return {str(size): found[str(size)] for size in RECORD_BYTES}
+
+
 def before(checkout: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    pairs = []
+    pairs, costs = [], []
     for number in range(rounds):
         places = (checkout, FOLDER.parent) if number % 2 else (FOLDER.parent, checkout)
         found = {place: small_produce_us(place, seconds) for place in places}
         pairs.append((found[checkout], found[FOLDER.parent]))
-    return {"cpu_us": pairs, "ratio": _ratio([a for a, _ in pairs], [b for _, b in pairs])}
+        ours = {place: record_costs(place, seconds) for place in places}
+        costs.append((ours[checkout], ours[FOLDER.parent]))
+    return {
+        "cpu_us": pairs,
+        "ratio": _ratio([a for a, _ in pairs], [b for _, b in pairs]),
+        "records": {size: [(a[size], b[size]) for a, b in costs] for size in costs[0][0]},
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="transfer,logins,authorizer")
+    parser.add_argument("--only", default="transfer,logins,authorizer,crowds,records,start")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT")
     options = parser.parse_args()
     wanted = set(options.only.split(","))
@@ -408,6 +651,12 @@ def main() -> None:
     if "authorizer" in wanted:
         small_us = small_produce_us(FOLDER.parent, options.seconds)
         measure("authorizer", lambda: dict(authorizer(small_us)))
+    if "crowds" in wanted:
+        measure("crowds", lambda: crowds(options.rounds, options.seconds))
+    if "records" in wanted:
+        measure("records", lambda: records(options.seconds))
+    if "start" in wanted:
+        measure("start", lambda: start(options.rounds))
     if options.before is not None:
         measure("before", lambda: before(options.before, options.rounds, options.seconds))
     print(json.dumps(result, indent=1))
