@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import kafka.protocol.consumer as consumer
-import kafka.protocol.producer as producer
 import pytest
+from support.api_frames import LIBRARY
 
 from broker_lite.errors import ProtocolError
 from broker_lite.wire.api import (
@@ -24,10 +23,6 @@ from broker_lite.wire.api import (
     write_request_header,
 )
 from broker_lite.wire.primitives import Writer
-from broker_lite.wire.tables import REQUESTS
-
-BY_HAND = {ApiKey.PRODUCE: producer.ProduceRequest, ApiKey.FETCH: consumer.FetchRequest}
-THEIRS = {**BY_HAND, **REQUESTS}
 
 
 def test_every_api_has_versions_and_a_codec() -> None:
@@ -42,12 +37,12 @@ def test_every_api_has_versions_and_a_codec() -> None:
         ApiKey.UNREGISTER_BROKER,
         ApiKey.ENVELOPE,
     }
-    assert set(VERSIONS) == {*REQUESTS, *BY_HAND, *ours}
+    assert set(VERSIONS) == {*LIBRARY, *ours}
 
 
-@pytest.mark.parametrize("key", sorted(THEIRS))
+@pytest.mark.parametrize("key", sorted(LIBRARY))
 def test_versions_and_flexibility_match_the_tables(key: int) -> None:
-    kind = THEIRS[key]
+    kind = LIBRARY[key]
     assert key == kind.API_KEY
     first, last = VERSIONS[key]
     assert kind.valid_versions[0] <= first <= last <= kind.valid_versions[1] or first == 0
@@ -98,9 +93,9 @@ def test_truncated_header_is_refused_at_every_byte() -> None:
             parse_header(memoryview(whole[:size]))
 
 
-@pytest.mark.parametrize("key", sorted(THEIRS))
+@pytest.mark.parametrize("key", sorted(LIBRARY))
 def test_request_headers_equal_those_of_kafka_python(key: int) -> None:
-    kind = THEIRS[key]
+    kind = LIBRARY[key]
     for version in range(*VERSIONS[key]):
         message = kind(version=version)
         message.with_header(correlation_id=77, client_id="someone")
