@@ -457,7 +457,7 @@ def test_unserved_api_is_refused_and_the_connection_stays_open(target: Target) -
                 answer = target.leader.call_library(asked, answers)
                 assert f"error_code={UnsupportedVersionError.code}" in repr(answer)
                 refused += 1
-    assert refused == 14
+    assert refused == 13
     assert target.leader.call(MetadataRequest(())).brokers
 
 
