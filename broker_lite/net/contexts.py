@@ -296,6 +296,8 @@ def handshake_refusal(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is refused: {error.verify_message}"
     reason = getattr(error, "reason", None) or ""
+    if reason == "HTTP_REQUEST":
+        return "the client sent an HTTP request to a TLS listener of Kafka's protocol"
     if reason in _PLAIN_REASONS:
         return "the client does not speak TLS; set security.protocol=SSL in the client"
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":

@@ -211,15 +211,22 @@ class _World(Target):
         await asyncio.wait_for(reply.done, 60)
         return reply  # type: ignore[no-any-return]
 
-    def frame(self, rng: random.Random, step: int, name: str, message: bytes) -> tuple[bytes, bool]:
-        """Return a frame, and whether a correct client may send it at this step of the login."""
+    def frame(
+        self, rng: random.Random, step: int, name: str, message: bytes, *, is_token: bool
+    ) -> tuple[bytes, bool]:
+        """Return a frame, and whether a correct client may send it at this step of the login.
+        ``is_token``: the frame is a SASL message without a header."""
+        if is_token:
+            sent = mutated(message, rng, 2) if rng.random() < 0.5 else message
+            return sent, sent == message
         if rng.random() < 0.1:
             key = rng.choice(sorted(VERSIONS))
             version = rng.randrange(VERSIONS[key][0], VERSIONS[key][1] + 1)
             names = {**NAMES, "topic_id": "A" * 22}
             return mutated(request_frame(key, version, names), rng, 2), False
         if step == 0:
-            frame = request_frame(ApiKey.SASL_HANDSHAKE, 1, NAMES, {"mechanism": name})
+            version = rng.randrange(2)
+            frame = request_frame(ApiKey.SASL_HANDSHAKE, version, NAMES, {"mechanism": name})
         else:
             changed = mutated(message, rng, 2) if rng.random() < 0.5 else message
             fields = {"auth_bytes": changed}
@@ -249,7 +256,8 @@ class Sasl(_World):
             OAUTHBEARER: bearer_message(USER if password == PASSWORD else "another"),
         }.get(name, client.first())
         for step in range(rng.randrange(1, 6)):
-            frame, intact = self.frame(rng, step, name, message)
+            is_token = session.sends_tokens
+            frame, intact = self.frame(rng, step, name, message, is_token=is_token)
             is_exact = is_exact and intact
             size += len(frame)
             reply = await self.send(session, frame)
@@ -259,8 +267,11 @@ class Sasl(_World):
             if reply.refusal or reply.closes:
                 return size
             key = int.from_bytes(frame[:2], "big")
-            assert key in BEFORE_LOGIN, f"API {key} was answered before the login"
-            if step == 1 and is_exact and name == SHA_256:
+            assert is_token or key in BEFORE_LOGIN, f"API {key} was answered before the login"
+            if step == 1 and is_exact and name == SHA_256 and is_token:
+                with contextlib.suppress(SaslAuthenticationError):
+                    message = client.final(reply.frame[4:])
+            elif step == 1 and is_exact and name == SHA_256:
                 answer = Reader(memoryview(reply.frame), 8)
                 if answer.i16() == 0 and answer.classic_nullable_string() is None:
                     with contextlib.suppress(SaslAuthenticationError):
@@ -332,7 +343,8 @@ class Live(_World):
         message = ScramClient(SHA_256, USER, "wrong", "nonce").first()
         stream = b""
         for step in range(rng.randrange(1, 11)):
-            frame, _ = self.frame(rng, step, SHA_256, message)
+            is_token = step > 0 and rng.random() < 0.3
+            frame, _ = self.frame(rng, step, SHA_256, message, is_token=is_token)
             size = len(frame)
             if rng.random() < 0.05:
                 size = rng.choice((-1, 0, 1, size + 7, 1 << 20, (1 << 31) - 1))

@@ -165,6 +165,19 @@ def test_error_of_a_plaintext_client_at_a_tls_listener_names_the_setting(
     assert "the client does not speak TLS; set security.protocol=SSL" in caplog.text
 
 
+def test_http_request_at_a_tls_listener_is_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def attack(address: Endpoint) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    assert serve(listener(write_pem(tmp_path)), attack) == []
+    assert "an HTTP request to a TLS listener of Kafka's protocol" in caplog.text
+
+
 def test_plaintext_client_does_not_read_a_tls_alert_as_a_frame_length() -> None:
     """A client that read the alert as a length would allocate 352,518,912 bytes (KIP-498)."""
     alert = b"\x15\x03\x03\x00\x02\x02\x46"
