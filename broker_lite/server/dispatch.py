@@ -222,6 +222,8 @@ class Dispatcher:
         if too_long := why_too_long(key, len(frame)):
             self._refuse(request, frame, reply, InvalidRequestError(too_long))
             return
+        if _changes_framing(request):
+            reply.hold()
         requests, reply.duration = self._meters[key]
         requests.n += 1
         if self._parts.quotas.is_on:
@@ -314,6 +316,8 @@ class Dispatcher:
             if request.api_key == ApiKey.SASL_AUTHENTICATE and request.session.closes:
                 reply.close_after(request.session.closes)
             reply.answer((data,) if data else ())
+        if _changes_framing(request) and reply.is_open and not reply.closes:
+            reply.go_on()
 
     async def _encoded(
         self, request: RequestContext, message: Any, reply: ResponseSlot | None = None
@@ -390,6 +394,11 @@ class Dispatcher:
     def close(self) -> None:
         """Cancel all waiting requests, because the broker stops."""
         self._tasks.cancel()
+
+
+def _changes_framing(request: RequestContext) -> bool:
+    """Return whether the answer decides if the connection's next frame has a header."""
+    return request.api_key == ApiKey.SASL_HANDSHAKE or request.api_version == NO_HEADER
 
 
 def _name(request: RequestContext) -> str:

@@ -313,6 +313,25 @@ def test_login_without_headers_after_sasl_handshake_0_is_served(secured: LocalCl
     connection.close()
 
 
+def test_frames_after_sasl_handshake_0_may_arrive_together(secured: LocalCluster) -> None:
+    """A client may send its first message before it has read the answer to the handshake."""
+    connection = PlainConnection(secured.bootstrap_servers)
+    client = ScramClient(ScramMechanism.SHA_256, "alice", "wonder land", "client-nonce")
+    handshake = kafka_sasl.SaslHandshakeRequest(mechanism="SCRAM-SHA-256", version=0)
+    handshake.with_header(correlation_id=1, client_id="tests")
+    first = client.first()
+    data = handshake.encode(header=True, framed=True)
+    connection.send(data + len(first).to_bytes(4, "big") + first)
+    frames = connection.receive_all(2)
+    final = client.final(bytes(frames[1]))
+    data = encode_call(MetadataRequest(None), 2, "tests")
+    connection.send(len(final).to_bytes(4, "big") + final + data)
+    proof, metadata = connection.receive_all(2)
+    client.verify(bytes(proof))
+    assert decode_call(MetadataRequest(None), metadata).brokers
+    connection.close()
+
+
 def test_failed_login_without_headers_closes_the_connection(secured: LocalCluster) -> None:
     connection = PlainConnection(secured.bootstrap_servers)
     handshake_0(connection, "SCRAM-SHA-256")

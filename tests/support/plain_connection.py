@@ -43,6 +43,17 @@ class PlainConnection:
                 (frame,) = frames
                 return frame
 
+    def receive_all(self, count: int) -> list[memoryview]:
+        """Return the next ``count`` frames, which may arrive together."""
+        frames: list[memoryview] = []
+        while len(frames) < count:
+            size = self._socket.recv_into(self._receiver.buffer())
+            if size == 0:
+                raise EOFError("the broker closed the connection")
+            frames += self._receiver.received(size)
+        assert len(frames) == count
+        return frames
+
     def call(self, request: Call[Answer], client_id: str | None = "tests") -> Answer:
         """Send a request of the logbus client; return the response."""
         number = next(self._numbers)
