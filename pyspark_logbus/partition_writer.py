@@ -173,8 +173,8 @@ def write_attempt(
     operators commit when their rows are consumed. Raises the errors of ``write_batches`` and those
     of the coordinator.
     """
-    pair: tuple[int, int] = (NO_PRODUCER, NO_EPOCH)
-    rows, is_open, is_committed = 0, False, False
+    joined: ProducerIdentity | None = None
+    rows = 0
     try:
         with _sink_of_task(options, identity.sink) as sink:
             producer = sink.producer
@@ -183,31 +183,29 @@ def write_attempt(
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                if not is_open and not is_committed:
+                if not rows:
                     joined = _join(producer, options, identity)
-                    is_committed = joined is None
-                    if joined is not None:
-                        pair, is_open = joined, True
                 rows += batch.num_rows
-                if is_open:
+                if joined is not None:
                     for _ in _send(sink, batch, columns):
                         pass
-            if is_open:
+            if joined is not None:
                 producer.finish()
             else:
                 producer.leave()
     except BaseException:
         # BaseException includes the interruption of a killed task. The records of an open attempt
         # would keep ``read_committed`` readers from reading later records.
-        if is_open:
-            abort_attempt(options, identity, pair)
+        if joined is not None:
+            abort_attempt(options, identity, joined)
         raise
-    return Attempt(identity, pair, rows)
+    return Attempt(identity, joined or (NO_PRODUCER, NO_EPOCH), rows)
 
 
 def _join(
     producer: AttemptProducer, options: WriteOptions, identity: TaskIdentity
 ) -> ProducerIdentity | None:
+    """Join the batch. Return None if the coordinator has committed the batch before."""
     request = JoinBatchRequest(*identity, options.transaction_timeout_ms)
     try:
         return producer.join(request)
