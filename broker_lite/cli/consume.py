@@ -21,6 +21,7 @@ from broker_lite.cli.context import (
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.numbers import Whole
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
+from broker_lite.security.acls import Operation
 
 if TYPE_CHECKING:
     from broker_lite.cli.records import Printer
@@ -270,7 +271,8 @@ def chosen_partitions(
     view = admin.cluster()
     chosen = []
     for name in topics:
-        there = [part.partition for part in found_topic(view, name).partitions]
+        topic = found_topic(view, name, user=admin.user, operation=Operation.READ)
+        there = [part.partition for part in topic.partitions]
         for number in wanted:
             if number not in there:
                 raise click.BadParameter(

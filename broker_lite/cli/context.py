@@ -14,6 +14,8 @@ import click
 
 from broker_lite.cli.contexts import CONTEXT, choose_cluster
 from broker_lite.errors import LogbusError, ReadOnlyContextError, UnknownTopicOrPartitionError
+from broker_lite.security.acls import Operation, ResourceKind
+from broker_lite.security.denials import cure
 
 if TYPE_CHECKING:
     from broker_lite.cli.contexts import ChosenCluster, Context
@@ -170,9 +172,17 @@ def open_admin(cluster: ChosenCluster) -> Admin:
     return Admin(bootstrap(cluster), client_id="logbus-cli")
 
 
-def found_topic(view: ClusterView, name: str, *, offer: bool = True) -> TopicMetadata:
+def found_topic(
+    view: ClusterView,
+    name: str,
+    *,
+    offer: bool = True,
+    user: str = "",
+    operation: Operation = Operation.DESCRIBE,
+) -> TopicMetadata:
     """Return the topic's metadata. Raises UnknownTopicOrPartitionError with the nearest names,
-    or with the command that creates the topic unless ``offer`` is False."""
+    or with the command that creates the topic unless ``offer`` is False. If ``user`` logs in, the
+    error has the command that allows the operation, too."""
     topic = view.topics.get(name)
     if topic is not None and topic.error is None:
         return topic
@@ -186,8 +196,11 @@ def found_topic(view: ClusterView, name: str, *, offer: bool = True) -> TopicMet
         hint = f"; did you mean {', '.join(near)}?"
     elif offer:
         hint = f"; create it with: logbus topic create {name}"
+    if user:
+        hint += f"; {cure(user, operation, ResourceKind.TOPIC, name)}"
     raise UnknownTopicOrPartitionError(
-        f"topic {name!r} does not exist, or you may not see it{hint}"
+        f"topic {name!r} does not exist, or {f'User:{user}' if user else 'you'} may not see it"
+        f"{hint}"
     )
 
 

@@ -29,6 +29,7 @@ from broker_lite.cli.interruption import Interruption
 from broker_lite.cli.main import EXIT_INTERRUPTED
 from broker_lite.cli.numbers import Whole
 from broker_lite.errors import LogbusError
+from broker_lite.security.acls import Operation
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -126,7 +127,7 @@ def produce(
     )
     servers = bootstrap(cluster)
     with Admin(servers) as admin:
-        found_topic(admin.cluster(), topic)
+        found_topic(admin.cluster(), topic, user=admin.user, operation=Operation.WRITE)
     started = time.monotonic()
     with Producer(servers, config) as producer:
         sent = _Sending(producer, topic, partition, rate)

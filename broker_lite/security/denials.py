@@ -36,10 +36,22 @@ def denial(
 ) -> LogbusError:
     """Return the authorization error of the kind. ``shown`` replaces the name in its message."""
     verb, noun = operation.name.lower(), kind.name.lower()
+    named_as = "NAME" if shown else shlex.quote(name)
     return ERRORS[kind](
-        f"{principal}{_MAY_NOT}{verb} {noun} {shown or repr(name)}; a user with ALTER on the "
-        f"cluster can allow it with: logbus acl add {_argument(principal)} {verb} "
-        f"{_option(kind, 'NAME' if shown else shlex.quote(name))}"
+        f"{principal}{_MAY_NOT}{verb} {noun} {shown or repr(name)}; "
+        f"{_cure(principal, operation, kind, named_as)}"
+    )
+
+
+def cure(user: str, operation: Operation, kind: ResourceKind, name: str) -> str:
+    """Return who may allow the operation to a user, and the command."""
+    return _cure(f"{_USER}{user}", operation, kind, shlex.quote(name))
+
+
+def _cure(principal: str, operation: Operation, kind: ResourceKind, name: str) -> str:
+    return (
+        "a user with ALTER on the cluster can allow it with: logbus acl add "
+        f"{_argument(principal)} {operation.name.lower()} {_option(kind, name)}"
     )
 
 
