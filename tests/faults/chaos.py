@@ -1,6 +1,7 @@
 """Inject many faults, one after the other, under a workload whose history is checked.
 
-    make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [ISOLATIONS=0] [FLIPS=0] [SINK_KILLS=0] [SECURE=1]
+    make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [ISOLATIONS=0] [FLIPS=0] [SINK_KILLS=0]
+        [LOOP_KILLS=0] [SECURE=1]
     (``python -m faults.chaos`` with tests on the path)
 
 Each round creates a topic and injects ten faults while a workload writes and reads the topic. Then
@@ -14,6 +15,7 @@ the round checks the log of each replica against the history. The kinds of fault
   ZooKeeper.
 * Flips of bits: ``bit_flips``.
 * Kills of the exactly-once sink: ``sink_chaos``.
+* Kills of a loop that copies in transactions: ``loop_chaos``.
 
 With SECURE=1, kills, cuts and pauses hit a cluster of ``logbus up --secure``, with logins over TLS,
 ACLs, and certificates between brokers. The results are written to
@@ -35,6 +37,7 @@ from random import Random
 from typing import Any
 
 from faults import bit_flips, sink_chaos
+from faults.loop_chaos import LoopChaos
 from faults.machine import Network, why_no_disks, why_no_networks
 from faults.replicated import Replicated, on_disks, on_network
 
@@ -217,6 +220,7 @@ def main() -> int:
     parser.add_argument("--isolations", type=int, default=0)
     parser.add_argument("--flips", type=int, default=0)
     parser.add_argument("--sink-kills", type=int, default=0, help="of each kind")
+    parser.add_argument("--loop-kills", type=int, default=0, help="of each kind")
     parser.add_argument("--secure", action="store_true", help="kills, cuts and pauses: with TLS")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
@@ -244,6 +248,11 @@ def main() -> int:
             place.mkdir()
             found = sink_chaos.run(place, Random(options.seed), options.sink_kills)
             keep("exactly_once_sink", facts | found)
+        if options.loop_kills:
+            place = Path(directory) / "loop"
+            place.mkdir()
+            found = sink_chaos.run(place, Random(options.seed), options.loop_kills, LoopChaos)
+            keep("transaction_loop", facts | found)
     return 0
 
 

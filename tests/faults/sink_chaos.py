@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from support.spark_processes import QUICK_JVM, arguments, children
 
@@ -186,14 +186,18 @@ class Reader(threading.Thread):
 class SinkChaos:
     """Kills processes of a cluster and a query, one kind after the other."""
 
+    kinds: ClassVar = KINDS
+    copying: ClassVar[type[Driver]] = Driver
+    """The process that copies."""
+
     def __init__(self, cluster: LocalCluster, bus: Bus, driver: Driver, chance: random.Random):
         self.cluster, self.bus, self.driver, self.random = cluster, bus, driver, chance
         self.kills: Counter[str] = Counter()
 
     def run(self, kills: int, reader: Reader) -> None:
         """Make ``kills`` kills of each kind. Ctrl-C ends the run and checks the records so far."""
-        while min(self.kills[kind] for kind in KINDS) < kills:
-            for kind in KINDS:
+        while min(self.kills[kind] for kind in self.kinds) < kills:
+            for kind in self.kinds:
                 time.sleep(self.random.random() * PAUSE_S)
                 self.strike(kind)
                 before = len(reader.seen)
@@ -229,23 +233,26 @@ class SinkChaos:
     def victim(self, kind: str) -> LocalBroker:
         if kind == "coordinator":
             sink = json.loads((self.checkpoint / "metadata").read_text())["id"]
-            found = self.bus.admin.run(
-                lambda cluster, ms: find_coordinator(cluster, sink, ms, KEY_TYPE_TRANSACTION)
-            )
-            address = f"{found.host}:{found.port}"
-            return next(each for each in self.cluster.brokers if each.endpoint == address)
+            return self.coordinator(sink, KEY_TYPE_TRANSACTION)
         tp = TopicPartition(OUTPUT, self.random.randrange(PARTITIONS))
         view = self.bus.cluster().partition(tp)
         leader = view.leader if view is not None else -1
         found_leader = [each for each in self.cluster.brokers if each.id == leader]
         return found_leader[0] if found_leader else self.random.choice(self.cluster.brokers)
 
+    def coordinator(self, key: str, key_type: int) -> LocalBroker:
+        found = self.bus.admin.run(lambda cluster, ms: find_coordinator(cluster, key, ms, key_type))
+        address = f"{found.host}:{found.port}"
+        return next(each for each in self.cluster.brokers if each.endpoint == address)
+
     @property
     def checkpoint(self) -> Path:
         return Path(self.driver.command[-1])
 
 
-def run(folder: Path, chance: random.Random, kills: int) -> dict[str, Any]:
+def run(
+    folder: Path, chance: random.Random, kills: int, chaos_type: type[SinkChaos] = SinkChaos
+) -> dict[str, Any]:
     """Make ``kills`` kills of each kind; raise AssertionError for a lost or duplicated number."""
     began = time.monotonic()
     config = {"zookeeper.session.timeout.ms": "2000"}
@@ -255,9 +262,9 @@ def run(folder: Path, chance: random.Random, kills: int) -> dict[str, Any]:
     ):
         for topic in (SOURCE, OUTPUT):
             bus.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
-        driver = Driver(cluster.bootstrap_servers, folder)
+        driver = chaos_type.copying(cluster.bootstrap_servers, folder)
         writer, reader = Writer(bus), Reader(bus)
-        chaos = SinkChaos(cluster, bus, driver, chance)
+        chaos = chaos_type(cluster, bus, driver, chance)
         driver.start()
         try:
             writer.start()
