@@ -67,6 +67,7 @@ class Sink:
             servers,
             client_id=options.client_id,
             timeout_ms=options.request_timeout_ms,
+            has_answered=True,
             pool=shared_pool(options.client_id, security_for(servers, config.security)),
         )
         self._partitions: dict[str, tuple[int, float]] = {}
@@ -115,6 +116,7 @@ def producer_config(options: WriteOptions, transactional_id: str = "") -> Produc
         idempotence=options.idempotence,
         client_id=options.client_id,
         security=_given_security(options),
+        has_answered=True,  # The driver has checked the topic.
     )
 
 

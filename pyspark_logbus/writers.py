@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from broker_lite.errors import InvalidConfigError
+from broker_lite.errors import InvalidConfigError, NoBrokersError
 from pyspark_logbus import exactly_once
 from pyspark_logbus.connection_security import QuerySecurity, connection_security
 from pyspark_logbus.error_line import error_line, pickled_error_line
@@ -159,7 +159,8 @@ def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
 def _check_topic(options: WriteOptions) -> None:
     """Check that a broker answers and that the topic in the option ``topic`` exists.
 
-    Raises NoBrokersError and UnknownTopicOrPartitionError.
+    If brokers answered this process before, an outage of five seconds ends the check: the tasks
+    wait for the brokers. Raises NoBrokersError and UnknownTopicOrPartitionError.
     """
     modules_are_no_garbage()
     key = (options.bootstrap_servers, options.topic, options.security)
@@ -177,13 +178,18 @@ def _check_topic(options: WriteOptions) -> None:
     servers, timeout_ms = options.bootstrap_servers, options.request_timeout_ms
     names = (options.topic,) if options.topic else ()
     security = connection_security(servers, options.security)
-    with (
-        Admin(
-            servers, client_id=options.client_id, timeout_ms=timeout_ms, security=security
-        ) as admin,
-        warn_if_silent(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
-    ):
-        topic = admin.cluster(names).topics.get(options.topic)
-        if options.topic and (topic is None or topic.error is not None):
-            raise admin.missing_topic(options.topic)
+    try:
+        with (
+            Admin(
+                servers, client_id=options.client_id, timeout_ms=timeout_ms, security=security
+            ) as admin,
+            warn_if_silent(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
+        ):
+            topic = admin.cluster(names).topics.get(options.topic)
+            if options.topic and (topic is None or topic.error is not None):
+                raise admin.missing_topic(options.topic)
+    except NoBrokersError:
+        if key not in _checked:
+            raise
+        return
     _checked[key] = now

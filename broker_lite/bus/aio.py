@@ -56,6 +56,7 @@ async def aconnect(
     ``connect``."""
     security, options = take_security(options)
     check_names(options)
+    options["has_answered"] = True  # Checked below.
     servers = await asyncio.to_thread(resolve, bootstrap_servers, zookeeper)
     bus = AsyncBus(
         servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security

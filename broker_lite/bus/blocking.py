@@ -57,6 +57,7 @@ def connect(
     """
     security, options = take_security(options)
     check_names(options)
+    options["has_answered"] = True  # Checked below.
     servers = resolve(bootstrap_servers, zookeeper)
     bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security)
     bus.admin.describe_cluster()

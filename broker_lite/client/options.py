@@ -64,7 +64,8 @@ def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) ->
         for name, value in values.items()
     }
     _settle_idempotence(checked, given)
-    return kind(**checked, security=base.get("security"))
+    answered = base.get("has_answered", False)
+    return kind(**checked, security=base.get("security"), has_answered=answered)
 
 
 def _unknown(option: str, spellings: Mapping[str, str], of_consumer: bool) -> InvalidConfigError:

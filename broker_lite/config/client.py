@@ -102,6 +102,10 @@ class ProducerConfig(Config):
     security: ClientSecurity | None = None
     """The security of the producer's connections. With None, ``client.discovery.security_for``
     finds it."""
+    has_answered: bool = False
+    """Whether a broker of the cluster has answered the program before. If so, the first request of
+    the producer waits for silent brokers. If not, it fails after five seconds
+    (``FIRST_CONTACT_MS``)."""
 
     def validate(self) -> None:
         if self.transactional_id and (self.acks != "all" or not self.idempotence):
@@ -178,3 +182,7 @@ class ConsumerConfig(Config):
     security: ClientSecurity | None = None
     """The security of the consumer's connections. With None, ``client.discovery.security_for``
     finds it."""
+    has_answered: bool = False
+    """Whether a broker of the cluster has answered the program before. If so, the first request of
+    the consumer waits for silent brokers. If not, it fails after five seconds
+    (``FIRST_CONTACT_MS``)."""

@@ -21,7 +21,12 @@ from support.replicated import Watched
 from broker_lite.bus import Bus, connect
 from broker_lite.cli.main import run
 from broker_lite.client import EndOffsetsWatch, read_range
-from broker_lite.errors import CorruptMessageError, DeliveryTimedOutError, RetriableError
+from broker_lite.errors import (
+    CorruptMessageError,
+    DeliveryTimedOutError,
+    NoBrokersError,
+    RetriableError,
+)
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 
@@ -79,6 +84,27 @@ def test_producer_and_readers_survive_a_killed_broker(
         }:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_new_clients_of_a_connected_bus_wait_for_stopped_brokers(
+    make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: their first requests failed after five seconds, as at a wrong address."""
+    with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
+        bus.create_topic("t", 1)
+        broker = cluster.brokers[0]
+        broker.kill()
+        monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 0)
+        with pytest.raises(NoBrokersError):
+            connect(cluster.bootstrap_servers)
+        with bus.producer() as producer:
+            sent = producer.send("t", b"x")
+            back = threading.Timer(0.5, broker.start)
+            back.start()
+            with bus.consumer("t", start="earliest") as consumer:
+                assert sent.result(60).offset == 0
+                assert [record.value for record in consumer.poll(60.0)] == [b"x"]
+            back.join()
 
 
 @pytest.mark.timeout(120)

@@ -120,7 +120,10 @@ class BrokerReport(NamedTuple):
 
 
 class Admin:
-    """Administration of one cluster. ``timeout_ms`` limits each call with its retries."""
+    """Administration of one cluster. ``timeout_ms`` limits each call with its retries.
+
+    Without ``has_answered``, a call fails after five seconds if no broker has ever answered.
+    """
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class Admin:
         timeout_ms: float = TIMEOUT_MS,
         pool: Pool | None = None,
         security: ClientSecurity | None = None,
+        has_answered: bool = False,
     ) -> None:
         endpoints = parse_endpoints(bootstrap_servers)
         self.bootstrap_servers = join(endpoints)
@@ -137,7 +141,9 @@ class Admin:
         if pool is None:
             pool = Pool(client_id, security_for(self.bootstrap_servers, security))
         self._pool = pool
-        self._cluster = Cluster(endpoints, monotonic_ms, client_id, pool.security.user)
+        self._cluster = Cluster(
+            endpoints, monotonic_ms, client_id, pool.security.user, has_answered
+        )
 
     def __enter__(self) -> Admin:
         return self

@@ -64,7 +64,11 @@ class AsyncConsumer(ConsumerFace):
             self,
             self._shell,
             Cluster(
-                parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id, security.user
+                parse_endpoints(bootstrap_servers),
+                monotonic_ms,
+                config.client_id,
+                security.user,
+                config.has_answered,
             ),
             config,
             group=group,

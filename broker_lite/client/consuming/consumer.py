@@ -87,7 +87,11 @@ class Consumer(ConsumerFace):
         config = config or ConsumerConfig()
         security = security_for(bootstrap_servers, config.security)
         cluster = Cluster(
-            parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id, security.user
+            parse_endpoints(bootstrap_servers),
+            monotonic_ms,
+            config.client_id,
+            security.user,
+            config.has_answered,
         )
         self._condition = threading.Condition()
         self._pool = Pool(config.client_id, security)

@@ -105,13 +105,15 @@ class Cluster:
 
     ``now_ms`` returns monotonic milliseconds. ``whole_ms`` is the time of the newest metadata of
     all topics. ``user`` is the name with which the client logs in; empty if a certificate or a
-    token names the client.
+    token names the client. ``has_answered`` says whether a broker has ever answered this client or
+    the part of the program that made it. Operations then retry for longer: the address is right.
     """
 
     bootstrap: tuple[Endpoint, ...]
     now_ms: Callable[[], float]
     client_id: str = "logbus"
     user: str = ""
+    has_answered: bool = False
     view: ClusterView = field(default_factory=ClusterView)
     view_ms: float = float("-inf")
     whole_ms: float = float("-inf")
@@ -144,6 +146,7 @@ class Cluster:
         view = _without_older_leaders(view, self.view)
         self.view = view if everything else self.view.merged(view)
         self.view_ms = self.now_ms()
+        self.has_answered = True
         if everything:
             self.whole_ms = self.view_ms
         return self.view

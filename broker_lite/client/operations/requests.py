@@ -143,7 +143,7 @@ def refresh(
     cluster. Later it is retried, because a certificate may be under renewal.
     """
     names = None if topics is None else list(topics)
-    is_first = cluster.view_ms == float("-inf")
+    is_first = not cluster.has_answered
     if is_first:
         deadline_ms = min(deadline_ms, cluster.now_ms() + FIRST_CONTACT_MS)
     attempt = 0
@@ -516,7 +516,7 @@ def on_any_broker(
         if not problem.retriable:
             raise problem
         cluster.failed(endpoint)
-        if isinstance(problem, NetworkError) and cluster.view_ms == float("-inf"):
+        if isinstance(problem, NetworkError) and not cluster.has_answered:
             deadline_ms = min(deadline_ms, answers_by_ms)
         pause = backoff_ms(attempt)
         if cluster.now_ms() + pause >= deadline_ms:

@@ -103,7 +103,11 @@ class Producer:
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         security = security_for(bootstrap_servers, config.security)
         self._cluster = Cluster(
-            parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id, security.user
+            parse_endpoints(bootstrap_servers),
+            monotonic_ms,
+            config.client_id,
+            security.user,
+            config.has_answered,
         )
         # ``AsyncProducer`` passes an event loop's shell and never lets a call here block.
         self._reactor: Reactor | None = None

@@ -28,7 +28,9 @@ def end_batch(
     SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after the timeout.
     After a timeout the batch may be committed, which Spark's replay of the batch detects.
     """
-    cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, client_id)
+    cluster = Cluster(
+        parse_endpoints(bootstrap_servers), monotonic_ms, client_id, has_answered=True
+    )
     operation = ask_sink(
         cluster, CachedCoordinator(request.sink), request, monotonic_ms() + timeout_ms
     )

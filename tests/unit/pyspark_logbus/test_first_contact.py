@@ -41,6 +41,16 @@ def test_sink_names_the_address_before_sending_rows(impatient, caplog, topic):
     assert "no broker answers yet" in caplog.text
 
 
+def test_running_query_leaves_silent_brokers_to_its_tasks(impatient, monkeypatch):
+    """Regression: the check of the topic, which runs once in 30 seconds, ended a running query
+    when brokers were silent for five seconds. Its tasks wait for delivery.timeout.ms."""
+    write_options = options.write_options(options.parse({"topic": "t"}), NOBODY)
+    key = (NOBODY, "t", write_options.security)
+    monkeypatch.setitem(writers._checked, key, float("-inf"))
+    writers._check_topic(write_options)
+    assert writers._checked[key] == float("-inf")  # The next micro-batch checks again.
+
+
 def test_first_contact_adds_no_warning_to_other_errors(caplog):
     with first_contact.warn_if_silent(NOBODY, 5):
         pass

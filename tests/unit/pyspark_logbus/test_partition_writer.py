@@ -127,7 +127,7 @@ def test_producer_uses_the_query_options():
     assert config == ProducerConfig(
         acks="1", compression="lz4", linger_ms=7, batch_bytes=1000, max_request_bytes=2000,
         buffer_bytes=70_000, delivery_timeout_ms=300, max_block_ms=400, retry_backoff_ms=5,
-        request_timeout_ms=60, client_id="mine", idempotence=False,
+        request_timeout_ms=60, client_id="mine", idempotence=False, has_answered=True,
     )  # fmt: skip
 
 

@@ -361,6 +361,20 @@ def test_rows_fail_if_no_broker_was_ever_reached() -> None:
     assert isinstance(rows.error, NoBrokersError)
 
 
+def test_rows_of_a_known_cluster_wait_for_silent_brokers() -> None:
+    """Regression: a new producer of a connected bus failed its first record after five seconds
+    while all brokers restarted."""
+    bench = Bench()
+    bench.cluster.has_answered = True
+    bench.metadata = NoBrokersError("refused")
+    rows = bench.rows((b"k", b"v"))
+    bench.world.run(60_000)
+    bench.metadata = metadata()
+    bench.world.run(5_000)
+    bench.world.the(ApiKey.PRODUCE).produced(**{f"p{next(iter(bench.produced()))}": (100, -1)})
+    assert rows.error is None
+
+
 def test_refused_init_producer_id_is_retried() -> None:
     bench = Bench()
     answers = [InitProducerIdResponse(0, 15, -1, -1)] * 3 + [InitProducerIdResponse(0, 0, 7, 0)]
