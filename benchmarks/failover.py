@@ -5,9 +5,12 @@
 
 There are three brokers, three replicas and acks=all. One client sends 1,000 records of 100 B a
 second to one partition. The figure is the longest gap in ms between two acknowledgements around
-each event; the client must not report an error. ``many_partitions`` is the time from the kill of a
-broker that leads a third of the partitions until each partition acknowledges a record. All
-processes share the machine's cores. The script prints one JSON object.
+each event; the client must not report an error. ``many_partitions`` kills a broker that leads a
+third of the partitions, and starts it again. Its figures are seconds: from the creation until all
+replicas are in sync, from the kill until each partition acknowledges a record, and from the start
+until the broker listens and until all replicas are in sync. A topic has at most 1,800 partitions,
+so more partitions are in several topics. All processes share the machine's cores. The script prints
+one JSON object.
 
 librdkafka, Apache Kafka's Java client and franz-go send 600 records/s to 6 partitions while each
 broker in turn is killed. Each partition that the broker led counts separately. ``quick`` rows set
@@ -45,6 +48,10 @@ FOREIGN_PARTITIONS = 6
 SETTLED_S = 0.5
 """Seconds for which acknowledgements must arrive regularly before and after an event."""
 WAIT_S = 60.0
+WAIT_A_PARTITION_S = 0.02
+"""Further seconds to wait for many partitions, for each of them."""
+TOPIC_PARTITIONS_MAX = 1_800
+"""Partitions with three replicas that one ZooKeeper write creates, rounded down."""
 REBALANCE_MS = "300"
 _NUMBERS = itertools.count()
 
@@ -177,25 +184,32 @@ class Bench:
         self.bus.close()
         self.cluster.stop()
 
-    def make_topic(self, partitions: int) -> str:
+    def make_topic(self, partitions: int, wait_s: float = WAIT_S) -> str:
         """Create a topic with three replicas; return its name when all are in sync."""
         name = f"failover-{next(_NUMBERS)}"
         self.bus.create_topic(name, partitions, 3)
-        self.settle(name)
+        self.settle(name, wait_s)
         return name
 
-    def settle(self, topic: str) -> TopicMetadata:
-        """Wait until all replicas are in sync and the preferred leaders lead."""
-        until = time.monotonic() + WAIT_S
+    def settle(
+        self, topic: str, wait_s: float = WAIT_S, *, by_preferred: bool = True
+    ) -> TopicMetadata:
+        """Wait until all replicas are in sync and, with ``by_preferred``, the preferred replicas
+        lead."""
+        until = time.monotonic() + wait_s
         while time.monotonic() < until:
             rows = self.bus.admin.cluster([topic]).topics[topic]
             if all(
-                row.leader == row.replicas[0] and set(row.isr) == set(row.replicas)
+                set(row.isr) == set(row.replicas)
+                and (row.leader == row.replicas[0] or not by_preferred)
                 for row in rows.partitions
             ):
                 return rows
             time.sleep(0.05)
-        raise AssertionError(f"replicas of {topic} do not get in sync: {rows}")
+        late = [row for row in rows.partitions if set(row.isr) != set(row.replicas)]
+        raise AssertionError(
+            f"{len(late)} partitions of {topic} are not in sync after {wait_s:.0f} s: {late[:3]}"
+        )
 
     def broker(self, number: int) -> LocalBroker:
         return next(broker for broker in self.cluster.brokers if broker.id == number)
@@ -270,23 +284,42 @@ class Bench:
         return {"events": count, **found, **percentiles(gaps)}
 
     def many_partitions(self, count: int) -> dict[str, Any]:
-        """Kill the leader of a third of all partitions.
-
-        Return the seconds until all partitions accept records.
-        """
-        topic = self.make_topic(count)
+        """Kill the leader of a third of all partitions, and start it again; return the times."""
+        wait_s = WAIT_S + count * WAIT_A_PARTITION_S
+        topics: dict[str, int] = {}
+        began = time.monotonic()
+        for first in range(0, count, TOPIC_PARTITIONS_MAX):
+            partitions = min(TOPIC_PARTITIONS_MAX, count - first)
+            topics[self.make_topic(partitions, wait_s)] = partitions
+            created = time.monotonic() - began
+            print(f"{first + partitions} partitions in sync: {created:.1f} s", file=sys.stderr)
+        places = [(name, number) for name, size in topics.items() for number in range(size)]
         with self.bus.producer(linger_ms=0) as producer:
-            for number in range(count):
-                producer.send(topic, b"before", partition=number)
+            for name, number in places:
+                producer.send(name, b"before", partition=number)
             producer.flush()
-            since = time.monotonic()
+            for name in topics:
+                self.settle(name, wait_s)
+            began = time.monotonic()
             self.broker(0).kill()
-            futures = [producer.send(topic, b"after", partition=n) for n in range(count)]
-            failed = sum(future.exception(WAIT_S) is not None for future in futures)
-            seconds = time.monotonic() - since
+            futures = [producer.send(name, b"after", partition=n) for name, n in places]
+            failed = sum(future.exception(wait_s) is not None for future in futures)
+            seconds = time.monotonic() - began
+        began = time.monotonic()
         self.broker(0).start()
-        self.settle(topic)
-        return {"partitions": count, "failed_sends": failed, "seconds": round(seconds, 2)}
+        listens = time.monotonic() - began
+        for name in topics:
+            self.settle(name, wait_s, by_preferred=False)
+        in_sync = time.monotonic() - began
+        return {
+            "partitions": count,
+            "topics": len(topics),
+            "created_in_sync_seconds": round(created, 2),
+            "failed_sends": failed,
+            "seconds": round(seconds, 2),
+            "restart_listens_seconds": round(listens, 2),
+            "restart_in_sync_seconds": round(in_sync, 2),
+        }
 
 
 def percentiles(samples: list[float]) -> dict[str, float]:
