@@ -18,7 +18,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 def machine_id() -> bytes:
     """Return the 16 bytes of Linux's boot id, or empty bytes on a system without one."""
     try:
-        found = bytes.fromhex(_BOOT_ID.read_text("ascii").replace("-", ""))
+        boot_id = bytes.fromhex(_BOOT_ID.read_text("ascii").replace("-", ""))
     except (OSError, ValueError):
         return b""
-    return found if len(found) == MACHINE_BYTES else b""
+    return boot_id if len(boot_id) == MACHINE_BYTES else b""

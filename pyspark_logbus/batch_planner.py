@@ -108,6 +108,6 @@ def _swapped(
     if isinstance(options.ending, offsets.SymbolicOffset):
         return []
     begins, ends = start.partitions(), end.partitions()
-    found = [at for at in sorted(begins) if ends[at].offset < begins[at].offset]
-    earliest = reader.listed(found, EARLIEST_TIMESTAMP)
-    return [at for at in found if earliest[at].offset <= ends[at].offset]
+    reversed_tps = [at for at in sorted(begins) if ends[at].offset < begins[at].offset]
+    earliest = reader.listed(reversed_tps, EARLIEST_TIMESTAMP)
+    return [at for at in reversed_tps if earliest[at].offset <= ends[at].offset]

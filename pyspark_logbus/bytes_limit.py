@@ -33,7 +33,7 @@ class BytesLimit:
         self._options = options
         self._reader = reader
         self._pool: ThreadPoolExecutor | None = None
-        self._asked: tuple[SourceOffset, SourceOffset, Future[SourceOffset]] | None = None
+        self._lookup: tuple[SourceOffset, SourceOffset, Future[SourceOffset]] | None = None
 
     def within(
         self, start: SourceOffset, end: SourceOffset, live: Live, *, patience_s: float | None
@@ -46,26 +46,26 @@ class BytesLimit:
         their error. ``live`` shows which topics were deleted. The call does not wait for deleted
         topics.
         """
-        asked = self._asked
+        lookup = self._lookup
         if (
-            asked is None
-            or not plan.same_place(asked[0], start)
-            or plan.existing_topics(asked[1], live) is not asked[1]
+            lookup is None
+            or not plan.same_place(lookup[0], start)
+            or plan.existing_topics(lookup[1], live) is not lookup[1]
         ):
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(BYTES_THREADS, "logbus-bytes")
-            asked = (start, end, self._pool.submit(self._ask, start, end))
-            self._asked = asked
+            lookup = (start, end, self._pool.submit(self._find_end, start, end))
+            self._lookup = lookup
         try:
-            capped = asked[2].result(patience_s)
+            capped = lookup[2].result(patience_s)
         except TimeoutError:
             return start
         except LogbusError as error:
-            self._asked = None
+            self._lookup = None
             if not error.retriable or patience_s is None:
                 raise
             return start
-        self._asked = None
+        self._lookup = None
         return start if plan.same_place(start, capped) else capped
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class BytesLimit:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
+    def _find_end(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
         budget = self._options.bytes_max
         topic_ids = {name: topic.topic_id for name, topic in end.topics.items()}
         begins = {

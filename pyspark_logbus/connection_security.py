@@ -40,8 +40,8 @@ _derived: dict[tuple[str, ClientSecurity], tuple[float, ClientSecurity]] = {}
 def query_security(values: Mapping[str, Any]) -> QuerySecurity:
     """Return the security of a query's options. Raises InvalidConfigError for a wrong value."""
     given = {name: str(values[name]) for name in OPTIONS if name in values}
-    found = security_of_options(given)
-    return Path(given[FILE]) if set(given) == {FILE} else found
+    security = security_of_options(given)
+    return Path(given[FILE]) if set(given) == {FILE} else security
 
 
 def connection_security(servers: str, security: QuerySecurity) -> ClientSecurity:
@@ -92,7 +92,7 @@ def for_tasks(
         warn_if_silent(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
     ):
         admin.cluster(())
-        found = admin.security_without_password()
+        secured = admin.security_without_password()
     _derived.clear()
-    _derived[key] = now, found
-    return found
+    _derived[key] = now, secured
+    return secured

@@ -101,18 +101,18 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> LogbusReader:
         from pyspark_logbus.batch_reader import LogbusReader
 
-        found, plan = self._plan(schema, streaming=False)
-        return LogbusReader(found, plan.for_tasks())
+        read_options, plan = self._plan(schema, streaming=False)
+        return LogbusReader(read_options, plan.for_tasks())
 
     def streamReader(self, schema: StructType) -> LogbusStreamReader:
         from pyspark_logbus.stream_reader import LogbusStreamReader
 
         try:
-            found, plan = self._plan(schema, streaming=True)
+            read_options, plan = self._plan(schema, streaming=True)
         except LogbusError as error:
             # An error raised here would be hidden behind an error of Spark's runner.
             return LogbusStreamReader(None, None, error)
-        return LogbusStreamReader(found, plan)
+        return LogbusStreamReader(read_options, plan)
 
     @error_line()
     def writer(self, schema: StructType, overwrite: bool) -> LogbusWriter:
@@ -135,22 +135,22 @@ class DefaultSource(DataSource):
         from pyspark_logbus.schema import check_user_schema
 
         check_user_schema(schema)
-        found = options.read_options(self._values, self._bootstrap, streaming=streaming)
+        read_options = options.read_options(self._values, self._bootstrap, streaming=streaming)
         plan = ReadPlan(
             bootstrap_servers=self._bootstrap,
             schema=schema,
-            fail_on_data_loss=found.fail_on_data_loss,
-            isolation=found.isolation,
-            fetch_bytes=found.fetch_bytes,
-            local_reads=found.local_reads,
-            poll_timeout_ms=found.poll_timeout_ms,
-            request_timeout_ms=found.request_timeout_ms,
-            client_id=found.client_id,
-            security=found.security,
+            fail_on_data_loss=read_options.fail_on_data_loss,
+            isolation=read_options.isolation,
+            fetch_bytes=read_options.fetch_bytes,
+            local_reads=read_options.local_reads,
+            poll_timeout_ms=read_options.poll_timeout_ms,
+            request_timeout_ms=read_options.request_timeout_ms,
+            client_id=read_options.client_id,
+            security=read_options.security,
             reads_once=streaming,
         )
         self._is_planned = True
-        return found, plan
+        return read_options, plan
 
 
 def _parse(given: Mapping[str, str]) -> dict[str, Any]:

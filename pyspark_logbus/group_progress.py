@@ -70,7 +70,7 @@ class GroupProgress:
         self._lease_ms = lease_ms
         self._renew_ms = renew_ms
         self._wake = threading.Condition()
-        self._wanted: SourceOffset | None = None
+        self._newest: SourceOffset | None = None
         self._published: SourceOffset | None = None
         self._until_ms = 0
         self._holder = ""
@@ -90,9 +90,9 @@ class GroupProgress:
     def publish(self, at: SourceOffset) -> None:
         """Publish ``at`` as the group's offsets in the background."""
         with self._wake:
-            if at is self._wanted or at == self._wanted:
+            if at is self._newest or at == self._newest:
                 return
-            self._wanted = at
+            self._newest = at
             self._wake.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(
@@ -111,7 +111,7 @@ class GroupProgress:
             with self._wake:
                 self._wake.wait_for(
                     lambda: (
-                        self._published is self._wanted or self._holder_runs or bool(self._problem)
+                        self._published is self._newest or self._holder_runs or bool(self._problem)
                     ),
                     (self._lease_ms + 2 * self._renew_ms) / 1000,
                 )
@@ -133,7 +133,7 @@ class GroupProgress:
             return f"held by another query ({self._holder})"
         if self._problem:
             return self._problem
-        if self._published is not self._wanted:
+        if self._published is not self._newest:
             return "pending"
         replaced = ", ".join(sorted(self._replaced))
         return f"not published: {replaced} was recreated" if replaced else "published"
@@ -145,7 +145,7 @@ class GroupProgress:
         """
         with self._wake:
             return self._wake.wait_for(
-                lambda: self._published is self._wanted or bool(self._holder), timeout_s
+                lambda: self._published is self._newest or bool(self._holder), timeout_s
             )
 
     def close(self, timeout_s: float = 2.0) -> None:
@@ -163,11 +163,11 @@ class GroupProgress:
         while True:
             with self._wake:
                 self._wake.wait_for(
-                    lambda: self._closing or self._published is not self._wanted,
+                    lambda: self._closing or self._published is not self._newest,
                     self._pause_ms() / 1000,
                 )
-                wanted, closing = self._wanted, self._closing
-            self._turn(wanted, release=closing)
+                newest, closing = self._newest, self._closing
+            self._turn(newest, release=closing)
             if closing:
                 return
             if self._holder or self._problem:
@@ -177,15 +177,15 @@ class GroupProgress:
     def _pause_ms(self) -> int:
         return self._renew_ms
 
-    def _turn(self, wanted: SourceOffset | None, *, release: bool) -> None:
-        """Commit the offsets ``wanted`` to the group once. Store an error for ``state``, without
+    def _turn(self, newest: SourceOffset | None, *, release: bool) -> None:
+        """Commit the offsets ``newest`` to the group once. Store an error for ``state``, without
         raising it. The next turn tries again."""
-        if wanted is None:
+        if newest is None:
             return
         try:
-            if self._now_ms() >= self._until_ms and not self._acquire(wanted):
+            if self._now_ms() >= self._until_ms and not self._acquire(newest):
                 return
-            self._commit(wanted, release=release)
+            self._commit(newest, release=release)
             self._problem = ""
         except LogbusError as error:
             if not self._problem:
@@ -199,10 +199,10 @@ class GroupProgress:
                 self._wake.notify_all()
             return
         with self._wake:
-            self._published = wanted
+            self._published = newest
             self._wake.notify_all()
 
-    def _acquire(self, wanted: SourceOffset) -> bool:
+    def _acquire(self, newest: SourceOffset) -> bool:
         """Acquire the lease, and return whether this query has it.
 
         If no other query has a lease, this method commits a lease and reads it back. Of two queries
@@ -210,7 +210,7 @@ class GroupProgress:
         """
         holder, until_ms = self._foreign()
         if not holder:
-            self._commit(wanted, release=False)
+            self._commit(newest, release=False)
             holder, until_ms = self._foreign()
         if not holder:
             self._holder, self._holder_runs = "", False

@@ -47,16 +47,16 @@ class Losses:
             return losses
         now = self._monotonic()
         suspects = {}
-        found = []
+        confirmed_losses = []
         for loss in losses:
             if loss.kind == plan.REGRESSED:
                 key = loss[:3]
                 since = suspects[key] = self._suspects.get(key, now)
                 if now - since < self.grace_s:
                     continue
-            found.append(loss)
+            confirmed_losses.append(loss)
         self._suspects = suspects
-        return found
+        return confirmed_losses
 
     def judge(self, losses: list[Loss]) -> frozenset[TopicPartition]:
         """Log and count each new loss. Return the partitions whose log end moved back. The query's

@@ -189,13 +189,13 @@ def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[L
     extended.
     """
     of = {(item.topic, item.partition): item for item in ranges}
-    found = []
+    extended = []
     for loss in losses:
         item = of.get((loss.topic, loss.partition))
         if item is not None and loss.kind in (GONE, RECREATED, UNSUBSCRIBED):
             loss = loss._replace(first=item.start, end=max(loss.end, item.end))
-        found.append(loss)
-    return found
+        extended.append(loss)
+    return extended
 
 
 def existing_topics(start: SourceOffset, live: Live) -> SourceOffset:
@@ -255,22 +255,22 @@ class Admission:
         ``target`` has the log ends. In the partitions ``cut_back`` the log end moved back for good,
         so the query's position may move back to it.
         """
-        wanted = settle(start, target, cut_back)
-        if same_place(start, wanted):
+        settled = settle(start, target, cut_back)
+        if same_place(start, settled):
             return start
         limits = self.limits
         if unlimited:
             self._last_ms = now_ms
-            return wanted
-        sizes = _sizes(start, wanted)
+            return settled
+        sizes = _sizes(start, settled)
         waited = self._last_ms is None or now_ms - self._last_ms >= limits.delay_max_ms
         if limits.rows_min and not waited and sum(sizes.values()) < limits.rows_min:
             return start
         self._last_ms = now_ms
         if not limits.rows_max:
-            return wanted
-        ends = limit_rows(start, wanted, sizes, limits.rows_max, limits.new_partitions)
-        return _with_ends(wanted, ends)
+            return settled
+        ends = limit_rows(start, settled, sizes, limits.rows_max, limits.new_partitions)
+        return _with_ends(settled, ends)
 
 
 def settle(
@@ -390,7 +390,7 @@ def ranges_between(
     """
     if end.begin is not None:
         start = SourceOffset(end.cluster_id, end.begin)
-    found = []
+    ranges = []
     for name in sorted(end.topics):
         topic = end.topics[name]
         for number in sorted(topic.partitions):
@@ -399,7 +399,7 @@ def ranges_between(
             if at is None:
                 at = OffsetAndEpoch(to.offset if new_partitions == "latest" else 0)
             if at.offset < to.offset:
-                found.append(
+                ranges.append(
                     OffsetRange(
                         name,
                         number,
@@ -411,7 +411,7 @@ def ranges_between(
                         end_epoch=to.leader_epoch,
                     )
                 )
-    return found
+    return ranges
 
 
 def has_transactions(
@@ -441,33 +441,33 @@ def split_ranges(
         return whole
     small = [_parts(item.size, total, partitions_min) == 1 for item in whole]
     large_total = sum(item.size for item, is_small in zip(whole, small) if not is_small)
-    wanted = max(partitions_min - sum(small), 1)
+    large_parts = max(partitions_min - sum(small), 1)
     return [
         part
         for item, is_small in zip(whole, small)
-        for part in _divide(item, 1 if is_small else _parts(item.size, large_total, wanted))
+        for part in _divide(item, 1 if is_small else _parts(item.size, large_total, large_parts))
     ]
 
 
-def _parts(size: int, total: int, wanted: int) -> int:
-    """Return the number of parts for one range: ``size / total`` of ``wanted``, at least 1. Halves
-    are rounded up, as in Spark's Scala code."""
-    return max((2 * size * wanted + total) // (2 * total), 1)
+def _parts(size: int, total: int, part_count: int) -> int:
+    """Return the number of parts for one range: ``size / total`` of ``part_count``, at least 1.
+    Halves are rounded up, as in Spark's Scala code."""
+    return max((2 * size * part_count + total) // (2 * total), 1)
 
 
 def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
-    found, at, remaining = [], item.start, item.size
+    divided, at, remaining = [], item.start, item.size
     for part in range(parts):
         size = remaining // (parts - part)
         remaining -= size
         if size:
             epoch = item.start_epoch if at == item.start else -1
             stored = item.stored_bytes * size // item.size if item.stored_bytes >= 0 else -1
-            found.append(
+            divided.append(
                 item._replace(start=at, end=at + size, start_epoch=epoch, stored_bytes=stored)
             )
         at += size
-    return found
+    return divided
 
 
 TASKS_MIN = 8
@@ -527,10 +527,10 @@ def with_stored_bytes(
     ``reach`` has, for each partition, an end offset and the stored bytes up to it from the range's
     start, about ``TASK_BYTES``.
     """
-    found = []
+    sized = []
     for item in ranges:
         end, size = reach.get(TopicPartition(item.topic, item.partition), (item.start, 0))
         if end > item.start:
             item = item._replace(stored_bytes=size * item.size // (end - item.start))
-        found.append(item)
-    return found
+        sized.append(item)
+    return sized

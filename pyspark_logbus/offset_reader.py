@@ -55,8 +55,8 @@ def matching(topics: Topics, names: Iterable[str]) -> list[str]:
     if topics.pattern:
         pattern = re.compile(topics.pattern)
         return sorted(name for name in names if pattern.fullmatch(name))
-    wanted = set(topics.names) or {tp.topic for tp in topics.partitions}
-    return sorted(wanted.intersection(names))
+    subscribed = set(topics.names) or {tp.topic for tp in topics.partitions}
+    return sorted(subscribed.intersection(names))
 
 
 class OffsetReader:
@@ -116,35 +116,35 @@ class OffsetReader:
         names = None if topics.pattern else matching(topics, named_topics(topics))
         with self._first_contact():
             view = self.view = self.retrying(lambda: self.admin.cluster(names))
-        found: dict[TopicPartition, str] = {}
+        topic_ids: dict[TopicPartition, str] = {}
         for name in matching(topics, view.topics) if names is None else names:
             topic = view.topics.get(name)
             if topic is None or topic.error is not None:
                 if names is None or name in known:
                     continue
                 raise self.admin.missing_topic(name)
-            found.update((tp, topic.topic_id) for tp in view.partitions_of(name))
+            topic_ids.update((tp, topic.topic_id) for tp in view.partitions_of(name))
         if topics.partitions:
             for tp in topics.partitions:
-                if tp not in found and tp.topic not in known:
+                if tp not in topic_ids and tp.topic not in known:
                     raise UnknownTopicOrPartitionError(
                         f"assign names {tp}, but topic {tp.topic!r} has only "
                         f"{len(view.partitions_of(tp.topic))} partitions; add some with: "
                         f"logbus topic alter {tp.topic} --partitions {tp.partition + 1}"
                     )
-            found = {tp: found[tp] for tp in topics.partitions if tp in found}
-        return found
+            topic_ids = {tp: topic_ids[tp] for tp in topics.partitions if tp in topic_ids}
+        return topic_ids
 
     def listed(
         self, tps: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, ListedOffset]:
         """Return the offset of each partition for a timestamp in ms. Two special timestamps exist:
         -1 is the log's end, and -2 is its start."""
-        asked = dict.fromkeys(tps, timestamp_ms)
-        if not asked:
+        timestamps = dict.fromkeys(tps, timestamp_ms)
+        if not timestamps:
             return {}
         isolation = self.options.isolation
-        return self.retrying(lambda: self.admin.list_offsets(asked, isolation=isolation))
+        return self.retrying(lambda: self.admin.list_offsets(timestamps, isolation=isolation))
 
     def start(self) -> SourceOffset:
         """Return the start of a query without a checkpoint."""
@@ -169,10 +169,10 @@ class OffsetReader:
         partitions takes some 20 ms.
         """
         isolation = self.options.isolation
-        found = self.retrying(lambda: self.admin.log_bounds(ids, TASK_BYTES, isolation=isolation))
-        self.reach = {tp: (row.reach_end, row.reach_bytes) for tp, row in found.items()}
-        start = self._offset(ids, {tp: row.start for tp, row in found.items()})
-        return start, self._offset(ids, {tp: row.end for tp, row in found.items()})
+        bounds = self.retrying(lambda: self.admin.log_bounds(ids, TASK_BYTES, isolation=isolation))
+        self.reach = {tp: (row.reach_end, row.reach_bytes) for tp, row in bounds.items()}
+        start = self._offset(ids, {tp: row.start for tp, row in bounds.items()})
+        return start, self._offset(ids, {tp: row.end for tp, row in bounds.items()})
 
     def _start(self, ids: Mapping[TopicPartition, str]) -> SourceOffset:
         options = self.options
@@ -244,11 +244,11 @@ class OffsetReader:
                 )
 
     def _from_offsets(self, at: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        found = dict(at)
+        resolved = dict(at)
         for mark in (offsets.EARLIEST, offsets.LATEST):
             marked = [tp for tp, offset in at.items() if offset == mark]
-            found.update((tp, row.offset) for tp, row in self.listed(marked, mark).items())
-        return found
+            resolved.update((tp, row.offset) for tp, row in self.listed(marked, mark).items())
+        return resolved
 
     def _from_times(
         self, option: str, times: Mapping[TopicPartition, int], late: str | None
@@ -257,8 +257,8 @@ class OffsetReader:
             return {}
         isolation = self.options.isolation
         listed = self.retrying(lambda: self.admin.list_offsets(times, isolation=isolation))
-        found = {tp: row.offset for tp, row in listed.items()}
-        unmatched = [tp for tp, offset in found.items() if offset < 0]
+        offsets_by_tp = {tp: row.offset for tp, row in listed.items()}
+        unmatched = [tp for tp, offset in offsets_by_tp.items() if offset < 0]
         if unmatched and (late or self.options.late_timestamp) == "error":
             raise InvalidConfigError(
                 f"No offset matched from request of {option}: "
@@ -266,21 +266,21 @@ class OffsetReader:
                 + "; give startingOffsetsByTimestampStrategy=latest to start there at the end"
             )
         latest = self.listed(unmatched, LATEST_TIMESTAMP)
-        found.update((tp, row.offset) for tp, row in latest.items())
-        return found
+        offsets_by_tp.update((tp, row.offset) for tp, row in latest.items())
+        return offsets_by_tp
 
     def _from_group(self, ids: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
         group = self.options.group_id or default_group(self.options, self.view.cluster_id)
         committed = self.retrying(lambda: self.admin.committed(group, list(ids)) if ids else {})
-        found = {
+        resolved = {
             tp: row.offset
             for tp, row in committed.items()
             if tp in ids and row.topic_id in (ids[tp], NULL_TOPIC_ID)
         }
         stamp = EARLIEST_TIMESTAMP if self.options.fallback == "earliest" else LATEST_TIMESTAMP
-        rest = self.listed([tp for tp in ids if tp not in found], stamp)
-        found.update((tp, row.offset) for tp, row in rest.items())
-        return found
+        rest = self.listed([tp for tp in ids if tp not in resolved], stamp)
+        resolved.update((tp, row.offset) for tp, row in rest.items())
+        return resolved
 
     def _within_the_log(self, at: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the start offsets, each within its log.

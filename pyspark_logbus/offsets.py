@@ -249,7 +249,7 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
     """Parse the option ``assign``, JSON of partitions: ``{"t": [0, 1]}``."""
     if not text.lstrip().startswith("{"):
         raise InvalidConfigError(f'{option}={text!r}: give JSON such as {{"topic":[0,1]}}')
-    found = set()
+    assignment = set()
     for topic, numbers in _json_object(option, text).items():
         if not isinstance(numbers, list) or not all(
             _is_whole(n, 0, PARTITION_MAX) for n in numbers
@@ -257,12 +257,12 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
             raise InvalidConfigError(
                 f"{option}: topic {topic!r} needs a list of partitions, not {numbers!r}"
             )
-        found |= {TopicPartition(topic, n) for n in numbers}
-    if not found:
+        assignment |= {TopicPartition(topic, n) for n in numbers}
+    if not assignment:
         raise InvalidConfigError(
             f'{option}={text!r} names no partition; give JSON such as {{"topic":[0,1]}}'
         )
-    return tuple(sorted(found))
+    return tuple(sorted(assignment))
 
 
 def expand(
@@ -274,34 +274,34 @@ def expand(
 
     Raises InvalidConfigError if the option lacks an assigned partition or names others.
     """
-    wanted = sorted(assigned)
+    tps = sorted(assigned)
     values: dict[TopicPartition, int] = {}
-    for partition in wanted:
+    for partition in tps:
         row = topics.get(partition.topic, {})
         value = row.get(str(partition.partition), row.get(ALL_PARTITIONS))
         if value is not None:
             values[partition] = value
-    known = set(wanted)
+    known = set(tps)
     extra = [
         f"{topic}-{number}"
         for topic, row in sorted(topics.items())
         for number in sorted(row)
         if number != ALL_PARTITIONS and TopicPartition(topic, int(number)) not in known
     ]
-    names = {partition.topic for partition in wanted}
+    names = {partition.topic for partition in tps}
     extra += [
         f"{topic}-*"
         for topic, row in sorted(topics.items())
         if topic not in names and not any(n != ALL_PARTITIONS for n in row)
     ]
-    missing = [str(partition) for partition in wanted if partition not in values]
+    missing = [str(partition) for partition in tps if partition not in values]
     if missing or extra:
         said = [f"not specified: {', '.join(missing)}"] if missing else []
         said += [f"specified but not read: {', '.join(extra)}"] if extra else []
         raise InvalidConfigError(
             f"if {option} contains specific values, you must specify all TopicPartitions. Use -1 "
             f'for latest, -2 for earliest, or a topic\'s "*" for its other partitions; '
-            f"{'; '.join(said)}; assigned: {', '.join(map(str, wanted)) or 'none'}"
+            f"{'; '.join(said)}; assigned: {', '.join(map(str, tps)) or 'none'}"
         )
     return values
 
@@ -317,12 +317,12 @@ def _json_object(option: str, text: str) -> dict[str, Any]:
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    document = dict(pairs)
+    if len(document) < len(pairs):
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {double!r} appears more than once; remove all but one")
-    return found
+    return document
 
 
 def _is_whole(value: Any, least: int, most: int) -> bool:

@@ -113,12 +113,12 @@ def timestamp(name: str, value: str) -> int:
 
 
 def topics(name: str, value: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(t.strip() for t in value.split(",") if t.strip()))
-    if not found:
+    names = tuple(dict.fromkeys(t.strip() for t in value.split(",") if t.strip()))
+    if not names:
         raise InvalidConfigError(
             f"{name}={value!r}: No topics to subscribe to; give topic names separated by commas"
         )
-    return found
+    return names
 
 
 _ESCAPE_OR_SET = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*)\]", re.DOTALL)
@@ -131,13 +131,13 @@ def pattern(name: str, value: str) -> str:
     Spark's Kafka source takes Java's syntax. Python refuses most Java-only syntax (``\Q``,
     ``\p{L}``) and takes the rest literally, so it would match no topic without an error.
     """
-    for found in _ESCAPE_OR_SET.finditer(value):
-        members = re.sub(r"\\.", "", found[1] or "")
+    for match in _ESCAPE_OR_SET.finditer(value):
+        members = re.sub(r"\\.", "", match[1] or "")
         if "&&" in members:
             what, instead = "intersects sets (&&)", "use a lookahead: (?![aeiou])[a-z]"
         elif "[" in members:
             what, instead = "has a set inside a set", "join the sets: [a-z0-9]"
-        elif found[0] == r"\0":
+        elif match[0] == r"\0":
             what, instead = r"has an octal escape (\0)", r"write the character, or \x61"
         else:
             continue

@@ -465,11 +465,11 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def _warn_of_replacement(name: str, text: str, why: str, taken: str) -> None:
+def _warn_of_replacement(name: str, text: str, why: str, replacement: str) -> None:
     said = f"{name}={text.strip()}"
-    if text.strip().lower() != taken and said not in _warned:
+    if text.strip().lower() != replacement and said not in _warned:
         _warned.add(said)
-        log.warning("%s %s; logbus uses %s instead", said, why, taken)
+        log.warning("%s %s; logbus uses %s instead", said, why, replacement)
 
 
 def _refuse_or_ignore(key: str, lower: str, ignored: list[str]) -> None:

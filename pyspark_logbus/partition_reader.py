@@ -415,10 +415,10 @@ def _joined(name: str, parts: list[Part]) -> pa.Array:
     time."""
     joined = _JOINED.get(name)
     counts = np.array([rows.row_count for _, rows in parts])
-    found = None if joined is None else joined(parts, counts)
-    if found is None:
+    column = None if joined is None else joined(parts, counts)
+    if column is None:
         return pa.concat_arrays([_BUILDERS[name](*part) for part in parts])
-    return found
+    return column
 
 
 def _joined_key(parts: list[Part], counts: Counts) -> pa.Array | None:

@@ -78,13 +78,13 @@ class Sink:
         known = self._partitions.get(topic)
         now = time.monotonic()
         if known is None or known[0] < at_least or now - known[1] > PARTITIONS_KNOWN_S:
-            found = self._admin.cluster((topic,)).topics.get(topic)
-            if found is None or found.error is not None:
+            metadata = self._admin.cluster((topic,)).topics.get(topic)
+            if metadata is None or metadata.error is not None:
                 raise self._admin.missing_topic(topic)
             if known is not None and isinstance(self.producer, AttemptProducer):
                 # An attempt of an exactly-once batch keeps its producer and partition counts.
-                return len(found.partitions) if at_least else known[0]
-            if known is not None and len(found.partitions) > known[0]:
+                return len(metadata.partitions) if at_least else known[0]
+            if known is not None and len(metadata.partitions) > known[0]:
                 # Make a new producer: the present one has the old partition count and would refuse
                 # new partitions.
                 self.producer.flush()
@@ -92,7 +92,7 @@ class Sink:
                 self.producer = Producer(
                     self.options.bootstrap_servers, producer_config(self.options)
                 )
-            known = self._partitions[topic] = (len(found.partitions), now)
+            known = self._partitions[topic] = (len(metadata.partitions), now)
         return known[0]
 
 
@@ -282,22 +282,22 @@ def _check(
     rows = to_columns(batch, columns)
     if columns.partition < 0:
         return rows, None
-    wanted = batch.column(columns.partition)
-    highest = pc.max(wanted).as_py()
+    requested = batch.column(columns.partition)
+    highest = pc.max(requested).as_py()
     if highest is not None and highest >= count:
         count = sink.partitions(topic, highest + 1)
-    check_partitions(topic, wanted, count)
-    chosen = numpy_of(wanted, np.int32)
-    if wanted.null_count:
+    check_partitions(topic, requested, count)
+    chosen = numpy_of(requested, np.int32)
+    if requested.null_count:
         # -1 means that the key or the producer chooses the partition.
-        chosen = np.where(nulls_of(wanted), np.int32(-1), chosen)
+        chosen = np.where(nulls_of(requested), np.int32(-1), chosen)
     return rows, chosen
 
 
-def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:
-    """Raise InvalidPartitionsError if ``wanted`` has a partition number outside ``0`` to ``count -
-    1``."""
-    bounds = pc.min_max(wanted).as_py()
+def check_partitions(topic: str, requested: pa.Array, count: int) -> None:
+    """Raise InvalidPartitionsError if ``requested`` has a partition number outside ``0`` to ``count
+    - 1``."""
+    bounds = pc.min_max(requested).as_py()
     low, high = bounds["min"], bounds["max"]
     if low is not None and (low < 0 or high >= count):
         wrong = low if low < 0 else high

@@ -60,7 +60,7 @@ class QueryLag:
 def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
     """Return the lag of each logbus source in a progress document
     (``json.loads(progress.json)``)."""
-    found = []
+    lags = []
     for source in progress.get("sources", ()):
         latest, ends = _document(source.get("latestOffset")), _document(source.get("endOffset"))
         is_ours = "lagAfterBatchTotal" in latest or (
@@ -70,7 +70,7 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
             continue
         lag = _after(latest.get("topics", {}), ends)
         rows = int(source.get("numInputRows", 0))
-        found.append(
+        lags.append(
             QueryLag(
                 query_id=str(progress.get("id", "")),
                 query_name=str(progress.get("name") or ""),
@@ -83,7 +83,7 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
                 by_partition=lag,
             )
         )
-    return found
+    return lags
 
 
 def _document(offset: Any) -> dict[str, Any]:

@@ -46,12 +46,12 @@ def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence
     stored bytes."""
     if reader.reach:
         return plan.with_stored_bytes(ranges, reader.reach)
-    asked = {
+    sizes_to_read = {
         TopicPartition(item.topic, item.partition): (item.start, plan.TASK_BYTES) for item in ranges
     }
     topic_ids = {item.topic: item.topic_id for item in ranges}
     try:
-        reach = reader.admin.offsets_for_bytes(asked, topic_ids)
+        reach = reader.admin.offsets_for_bytes(sizes_to_read, topic_ids)
     except LogbusError as error:
         log.info("no broker reports the bytes of %d ranges: %s", len(ranges), error)
         return ranges

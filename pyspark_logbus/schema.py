@@ -79,22 +79,22 @@ def check_user_schema(schema: StructType) -> None:
         )
 
 
-def _same(given: DataType, wanted: DataType) -> bool:
+def _same(given: DataType, expected: DataType) -> bool:
     """Return whether two types are equal, including the names of the fields of headers.
 
     The fields and elements of headers must be nullable.
     """
-    if isinstance(wanted, ArrayType):
+    if isinstance(expected, ArrayType):
         return (
             isinstance(given, ArrayType)
             and isinstance(given.elementType, StructType)
-            and isinstance(wanted.elementType, StructType)
+            and isinstance(expected.elementType, StructType)
             and [(f.name, f.dataType) for f in given.elementType.fields]
-            == [(f.name, f.dataType) for f in wanted.elementType.fields]
+            == [(f.name, f.dataType) for f in expected.elementType.fields]
             and given.containsNull
             and all(field.nullable for field in given.elementType.fields)
         )
-    return type(given) is type(wanted) and given == wanted
+    return type(given) is type(expected) and given == expected
 
 
 class SinkColumns(NamedTuple):
@@ -164,9 +164,9 @@ def _check(
     said: str,
 ) -> None:
     if name in tp and not isinstance(schema.fields[tp[name]].dataType, tuple(kinds)):
-        found = schema.fields[tp[name]].dataType.simpleString()
+        actual = schema.fields[tp[name]].dataType.simpleString()
         raise InvalidSchemaError(
-            f"{name} must be a(n) {said}, not {found}; cast it or drop the column"
+            f"{name} must be a(n) {said}, not {actual}; cast it or drop the column"
         )
 
 

@@ -192,21 +192,21 @@ class StreamPlanner:
             self._check_start(start)
         live = self._require_live()
         self._check_cluster(until, live)
-        found = plan.ranges_between(begin, until, self.options.new_partitions)
+        ranges = plan.ranges_between(begin, until, self.options.new_partitions)
         if not self._checked:
             # Spark repeats this batch after a restart. This run has not yet checked its offsets.
             self._checked = True
-            held = SourceOffset(until.cluster_id, until.topics)
-            self._losses.judge(plan.with_ranges(self._find_losses(held, live), found))
-            found = self._check_begins(begin, until, found, is_repeated=True)
+            stored = SourceOffset(until.cluster_id, until.topics)
+            self._losses.judge(plan.with_ranges(self._find_losses(stored, live), ranges))
+            ranges = self._check_begins(begin, until, ranges, is_repeated=True)
         else:
-            found = self._check_begins(begin, until, found, is_repeated=False)
-        found = [item for item in found if self._is_there(item, live)]
+            ranges = self._check_begins(begin, until, ranges, is_repeated=False)
+        ranges = [item for item in ranges if self._is_there(item, live)]
         if self._progress is None:
             # Spark repeats this batch after a restart, so no planning call has claimed the group.
             committed = begin.topics if until.begin is None else until.begin
             self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
-        return make_tasks(found, self.options, self._reader, self._live.view)
+        return make_tasks(ranges, self.options, self._reader, self._live.view)
 
     def stop(self) -> None:
         """Publish pending offsets, and close all connections and threads. A second call does
@@ -291,8 +291,8 @@ class StreamPlanner:
         deadline = self._monotonic() + options.request_timeout_ms / 1000
         grace_until = self._monotonic() + self._losses.grace_s
         ids = self._reader.partitions(start.topics)
-        wanted = set(matching(options.topics, start.topics))
-        while self._monotonic() < grace_until and not wanted <= {tp.topic for tp in ids}:
+        topic_names = set(matching(options.topics, start.topics))
+        while self._monotonic() < grace_until and not topic_names <= {tp.topic for tp in ids}:
             time.sleep(0.005)
             ids = self._reader.partitions(start.topics)
         listed = self._reader.listed(ids, LATEST_TIMESTAMP)
@@ -385,7 +385,12 @@ class StreamPlanner:
         return plan.find_losses(start, live, self.options.topics, self._live.seen)
 
     def _check_begins(
-        self, start: SourceOffset, end: SourceOffset, found: list[OffsetRange], *, is_repeated: bool
+        self,
+        start: SourceOffset,
+        end: SourceOffset,
+        ranges: list[OffsetRange],
+        *,
+        is_repeated: bool,
     ) -> list[OffsetRange]:
         """Return the batch's ranges without records that were deleted before the query read them.
 
@@ -394,19 +399,19 @@ class StreamPlanner:
         with a repeated batch, so the next batch's report counts the losses.
         """
         begin = start if end.begin is None else SourceOffset(end.cluster_id, end.begin)
-        asked = {TopicPartition(item.topic, item.partition): item for item in found}
+        by_tp = {TopicPartition(item.topic, item.partition): item for item in ranges}
         fresh = {
             tp
-            for tp, item in asked.items()
+            for tp, item in by_tp.items()
             if plan.starts_in(begin, item.topic, item.topic_id, item.partition) is None
         }
         if not is_repeated:
-            asked = {tp: asked[tp] for tp in fresh}
-        if not asked:
-            return found
-        earliest = self._earliest(asked)
+            by_tp = {tp: by_tp[tp] for tp in fresh}
+        if not by_tp:
+            return ranges
+        earliest = self._earliest(by_tp)
         losses = []
-        for tp, item in asked.items():
+        for tp, item in by_tp.items():
             row = earliest.get(tp)
             if row is not None and row.offset > item.start:
                 detail = (
@@ -419,7 +424,7 @@ class StreamPlanner:
                 losses.append(Loss(plan.GONE, *tp, item.start, item.end, "the topic was deleted"))
         self._losses.judge(losses)
         clipped = []
-        for item in found:
+        for item in ranges:
             tp = TopicPartition(item.topic, item.partition)
             row = earliest.get(tp)
             if row is not None and row.offset > item.start:
@@ -429,34 +434,34 @@ class StreamPlanner:
         return clipped
 
     def _earliest(
-        self, asked: Mapping[TopicPartition, OffsetRange]
+        self, requested: Mapping[TopicPartition, OffsetRange]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the log start offsets of the partitions ``asked``, without deleted topics.
+        """Return the log start offsets of the partitions ``requested``, without deleted topics.
 
         A starting broker may not list a topic yet. So this method repeats the lookup of a missing
         topic, for at most ``request.timeout.ms``, while the background long poll reports the topic.
         """
         try:
-            return self._reader.listed(asked, EARLIEST_TIMESTAMP)
+            return self._reader.listed(requested, EARLIEST_TIMESTAMP)
         except UnknownTopicOrPartitionError as error:
             problem = error
-        found: dict[TopicPartition, ListedOffset] = {}
+        listed: dict[TopicPartition, ListedOffset] = {}
         deadline = self._monotonic() + self.options.request_timeout_ms / 1000
-        for topic in sorted({tp.topic for tp in asked}):
-            tps = [tp for tp in asked if tp.topic == topic]
+        for topic in sorted({tp.topic for tp in requested}):
+            tps = [tp for tp in requested if tp.topic == topic]
             while True:
                 try:
-                    found.update(self._reader.listed(tps, EARLIEST_TIMESTAMP))
+                    listed.update(self._reader.listed(tps, EARLIEST_TIMESTAMP))
                     break
                 except UnknownTopicOrPartitionError as error:
                     problem = error
                 now = self._require_live().topics.get(topic)
-                if now is None or now.topic_id != asked[tps[0]].topic_id:
+                if now is None or now.topic_id != requested[tps[0]].topic_id:
                     break
                 if self._monotonic() > deadline:
                     raise problem
                 time.sleep(0.005)
-        return found
+        return listed
 
     def _is_there(self, item: OffsetRange, live: Live) -> bool:
         topic = live.topics.get(item.topic)

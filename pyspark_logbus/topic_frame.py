@@ -126,21 +126,21 @@ def plan_part(
 
 
 def _time_ms(name: str, value: Time, now_ms: int) -> int:
-    found: int | None
+    time_ms: int | None
     match value:
         case str():
-            found = parse_time_ms(value.strip(), now_ms)
+            time_ms = parse_time_ms(value.strip(), now_ms)
         case datetime.datetime():
-            found = datetime_ms(value)
+            time_ms = datetime_ms(value)
         case datetime.date():
-            found = datetime_ms(datetime.datetime(value.year, value.month, value.day))
+            time_ms = datetime_ms(datetime.datetime(value.year, value.month, value.day))
         case bool():
-            found = None
+            time_ms = None
         case _:
-            found = value
-    if found is None or found < 0:
+            time_ms = value
+    if time_ms is None or time_ms < 0:
         raise InvalidConfigError(
             f"{name}={value!r}: give a datetime, 2026-11-20, 2026-11-20T10:00:00+01:00 (UTC where "
             "no zone is named), -1d (s, m, h or d before now), or milliseconds since 1970"
         )
-    return found
+    return time_ms

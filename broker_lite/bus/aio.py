@@ -152,10 +152,10 @@ class AsyncBus:
         ``Bus.create_message_streams`` with one stream. Callbacks may be coroutines.
         """
         group = options.pop("group_id", group) if group is None else group
-        asked = reading(topics, partitions, pattern, group)
+        subscription = reading(topics, partitions, pattern, group)
         callbacks = Callbacks(on_assign, on_revoke, on_lost)
         given = options if zookeeper is None else {**options, "zookeeper": zookeeper}
-        kind = membership(coordination, asked, given, callbacks)
+        kind = membership(coordination, subscription, given, callbacks)
         joining: Joining | None = None
         if kind == "zookeeper":
             from broker_lite.native.streams import joining_on_loop
@@ -164,7 +164,7 @@ class AsyncBus:
             config = build(ConsumerConfig, options, self._options)
             joining = joining_on_loop(
                 self.admin,
-                asked.topics,
+                subscription.topics,
                 pattern=pattern,
                 group=group,
                 zookeeper=zookeeper or self.zookeeper,
@@ -173,14 +173,14 @@ class AsyncBus:
             )
         elif kind == "kafka":
             config = build(MemberConfig, options, self._options)
-            joining = in_group(asked.topics, pattern)
+            joining = in_group(subscription.topics, pattern)
         else:
             config = build(ConsumerConfig, options, self._options)
         consumer = AsyncConsumer(
             self.bootstrap_servers,
-            asked.topics,
+            subscription.topics,
             group=group,
-            partitions=asked.partitions,
+            partitions=subscription.partitions,
             config=config,
             callbacks=callbacks,
             joining=joining,

@@ -187,22 +187,22 @@ class Bus:
         from broker_lite.client.membership.kafka_membership import in_group
 
         group = options.pop("group_id", group) if group is None else group
-        asked = reading(topics, partitions, pattern, group)
+        subscription = reading(topics, partitions, pattern, group)
         callbacks = Callbacks(on_assign, on_revoke, on_lost)
-        kind = membership(coordination, asked, options, callbacks)
+        kind = membership(coordination, subscription, options, callbacks)
         if kind == "zookeeper":
             return self.create_message_streams(
-                *asked.topics, group=group, pattern=pattern, **callbacks._asdict(), **options
+                *subscription.topics, group=group, pattern=pattern, **callbacks._asdict(), **options
             )[0]
         is_member = kind == "kafka"
         consumer = Consumer(
             self.bootstrap_servers,
-            asked.topics,
+            subscription.topics,
             group=group,
-            partitions=asked.partitions,
+            partitions=subscription.partitions,
             config=build(MemberConfig if is_member else ConsumerConfig, options, self._options),
             callbacks=callbacks,
-            joining=in_group(asked.topics, pattern) if is_member else None,
+            joining=in_group(subscription.topics, pattern) if is_member else None,
         )
         self._consumers.add(consumer)
         return consumer
@@ -234,15 +234,15 @@ class Bus:
         from broker_lite.native.streams import open_streams
 
         group = options.pop("group_id", group) if group is None else group
-        asked = reading(topics, None, pattern, group)
-        if asked.partitions is not None:
+        subscription = reading(topics, None, pattern, group)
+        if subscription.partitions is not None:
             raise InvalidConfigError(
                 "with a group, give topics and not partitions: the group assigns the partitions"
             )
         opened = open_streams(
             self.admin,
             self.bootstrap_servers,
-            asked.topics,
+            subscription.topics,
             pattern=pattern,
             streams=streams,
             group=group,

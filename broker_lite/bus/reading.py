@@ -50,11 +50,11 @@ def reading(
 
 
 def membership(
-    coordination: str, asked: Reading, options: Mapping[str, Any], callbacks: Callbacks
+    coordination: str, subscription: Reading, options: Mapping[str, Any], callbacks: Callbacks
 ) -> str:
     """Return the kind of group coordination: "kafka" (by a broker), "zookeeper", or "" for a
     consumer that is not a member. Raises InvalidConfigError for options that exclude each other."""
-    names, chosen, pattern, group = asked
+    names, chosen, pattern, group = subscription
     if coordination not in ("kafka", "zookeeper"):
         raise InvalidConfigError(f"coordination={coordination!r}: give kafka or zookeeper")
     if coordination == "zookeeper":

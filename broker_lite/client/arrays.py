@@ -95,7 +95,7 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
         return repeat(None, count)
     _, offsets_buffer, data_buffer = array.buffers()
     if data_buffer is None or not count:
-        found: Iterator[bytes | None] = repeat(b"", count)
+        contents: Iterator[bytes | None] = repeat(b"", count)
     else:
         # Slice by count, because the buffer of a foreign array may be longer than the array.
         if count <= FEW and not array.null_count:
@@ -105,10 +105,10 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
         offsets = np.frombuffer(offsets_buffer, np.int32, count + 1, 4 * array.offset)
         # BytesIO.read is three times as fast as one slice per value.
         data = BytesIO(memoryview(data_buffer)[int(offsets[0]) : int(offsets[-1])])
-        found = map(data.read, np.diff(offsets).tolist())
+        contents = map(data.read, np.diff(offsets).tolist())
     if not array.null_count:
-        return found
-    values = list(found)
+        return contents
+    values = list(contents)
     for index in np.flatnonzero(nulls_of(array)).tolist():
         values[index] = None
     return iter(values)

@@ -103,16 +103,16 @@ def take_security(options: Mapping[str, Any]) -> tuple[ClientSecurity | None, di
     """Split keyword options into security settings and other options. A keyword has underscores in
     place of dots: ``sasl_username``. Raises InvalidConfigError."""
     rest: dict[str, Any] = {}
-    found: dict[str, str] = {}
+    security_options: dict[str, str] = {}
     for name, value in options.items():
         key = name.replace("_", ".")
         if key not in OPTIONS:
             rest[name] = value
         elif isinstance(value, str | os.PathLike):
-            found[key] = os.fspath(value)
+            security_options[key] = os.fspath(value)
         else:
             raise InvalidConfigError(f"{name}: give text, not {type(value).__name__}")
-    return security_of_options(found), rest
+    return security_of_options(security_options), rest
 
 
 def security_of_file(path: Path) -> ClientSecurity:
@@ -189,5 +189,7 @@ def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
     # The keys are Kafka's JAAS options. Without clientId, the options sasl.oauthbearer.* give the
     # client's id and secret.
     names = {"clientId": CLIENT_ID, "clientSecret": CLIENT_SECRET, "scope": TOKEN_SCOPE}
-    found = {key: login.options[name] for name, key in names.items() if login.options.get(name)}
-    return {**options, **found}
+    login_options = {
+        key: login.options[name] for name, key in names.items() if login.options.get(name)
+    }
+    return {**options, **login_options}

@@ -71,9 +71,9 @@ def resolve(
     servers = servers_of_file(Path(file)) if file else ""
     if servers:
         return join(parse_endpoints(servers))
-    found = read_cluster(last_cluster_path(env))
-    if found and found.get("bootstrap_servers"):
-        return join(parse_endpoints(str(found["bootstrap_servers"])))
+    cluster = read_cluster(last_cluster_path(env))
+    if cluster and cluster.get("bootstrap_servers"):
+        return join(parse_endpoints(str(cluster["bootstrap_servers"])))
     raise NoClusterError(
         "nothing names a cluster: give bootstrap_servers='host:port', set "
         f"{ENV_BOOTSTRAP} or {ENV_ZOOKEEPER}, or start one here with: logbus up"
@@ -102,10 +102,10 @@ def read_cluster(path: str | Path) -> dict[str, Any] | None:
     """Return the addresses and settings in a file of ``logbus up``; None if the file is missing or
     unreadable."""
     try:
-        found = json.loads(Path(path).read_text("utf-8"))
+        facts = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return facts if isinstance(facts, dict) else None
 
 
 def security_for(
@@ -139,13 +139,13 @@ def recorded_security(
     """Return the settings that ``logbus up --secure`` wrote for the cluster with these addresses.
     Return NO_SECURITY for any other cluster."""
     env = os.environ if environment is None else environment
-    wanted = {_loopback(endpoint) for endpoint in parse_endpoints(bootstrap_servers)}
+    endpoints = {_loopback(endpoint) for endpoint in parse_endpoints(bootstrap_servers)}
     folder = data_directory(env)
     for path in (folder / LAST_CLUSTER, *sorted(folder.glob(f"{CLUSTERS}/*.json"))):
         facts = read_cluster(path) or {}
         if facts.get("client_config") and facts.get("bootstrap_servers"):
             own = parse_endpoints(str(facts["bootstrap_servers"]))
-            if wanted <= {_loopback(endpoint) for endpoint in own}:
+            if endpoints <= {_loopback(endpoint) for endpoint in own}:
                 return security_of_file(Path(facts["client_config"]))
     return NO_SECURITY
 
@@ -165,10 +165,10 @@ def parse_endpoints(
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         example = f"'127.0.0.1:{servers}'" if isinstance(servers, int) else "'host:port'"
         raise InvalidConfigError(f"{option}={servers!r}: give host and port as text: {example}")
-    found = tuple(_parse_endpoint(text.strip(), option) for text in texts if text.strip())
-    if not found:
+    endpoints = tuple(_parse_endpoint(text.strip(), option) for text in texts if text.strip())
+    if not endpoints:
         raise InvalidConfigError(f"{option}={servers!r}: give host:port")
-    return found
+    return endpoints
 
 
 def join(endpoints: Sequence[Endpoint]) -> str:
@@ -201,9 +201,9 @@ def brokers_in_zookeeper(address: str, timeout_s: float = ZOOKEEPER_TIMEOUT_S) -
 
     deadline = time.monotonic() + timeout_s
     while True:
-        found = read_brokers(address, timeout_s=max(0.1, deadline - time.monotonic()))
-        if found:
-            return list(found)
+        endpoints = read_brokers(address, timeout_s=max(0.1, deadline - time.monotonic()))
+        if endpoints:
+            return list(endpoints)
         if time.monotonic() >= deadline:
             raise CoordinationUnavailableError(
                 f"ZooKeeper at {address} has no live broker; check the chroot (/logbus), "

@@ -200,19 +200,19 @@ def decode_all(
             together = joinable(items, at) if is_rows and at >= alone_before else 0
             try:
                 if together > 1:
-                    found, count = decode_joined(items[at : at + together], start, end)
+                    rows, count = decode_joined(items[at : at + together], start, end)
                     at += count
                 else:
                     at += 1
-                    found = decode(item, tp, start, end)
+                    rows = decode(item, tp, start, end)
             except CorruptMessageError as error:
                 if together > 1:
                     alone_before = at + together
                 else:
                     yield Skipped(item.header.base_offset, item.header.next_offset, error)
                 continue
-            if found is not None:
-                yield found
+            if rows is not None:
+                yield rows
 
 
 def offsets_of(rows: Slice) -> npt.NDArray[np.int64]:

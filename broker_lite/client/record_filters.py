@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def has_header(headers: pa.Array, wanted: str) -> pa.Array:
-    """Return for each record whether it has a header. ``wanted`` is the header's name, or
+def has_header(headers: pa.Array, header: str) -> pa.Array:
+    """Return for each record whether it has a header. ``header`` is the header's name, or
     NAME=VALUE."""
-    name, equals, value = wanted.partition("=")
+    name, equals, value = header.partition("=")
     pairs = pc.list_flatten(headers)
-    found = pc.equal(pc.struct_field(pairs, "key"), name)
+    matches = pc.equal(pc.struct_field(pairs, "key"), name)
     if equals:
         same = pc.equal(pc.struct_field(pairs, "value"), pa.scalar(value.encode()))
-        found = pc.and_(found, pc.fill_null(same, False))
-    rows = pc.unique(pc.filter(pc.list_parent_indices(headers), found))
+        matches = pc.and_(matches, pc.fill_null(same, False))
+    rows = pc.unique(pc.filter(pc.list_parent_indices(headers), matches))
     numbers = pa.array(range(len(headers)), rows.type)
     return pc.is_in(numbers, value_set=rows)

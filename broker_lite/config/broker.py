@@ -523,11 +523,11 @@ class BrokerConfig(Config):
 
 
 def _principals(key: str, text: str) -> tuple[str, ...]:
-    found = tuple(filter(None, (part.strip() for part in text.split(";"))))
-    for principal in found:
+    patterns = tuple(filter(None, (part.strip() for part in text.split(";"))))
+    for principal in patterns:
         kind, _, name = principal.partition(":")
         if kind != "User" or not name or ",User:" in name.replace(" ", ""):
             raise InvalidConfigError(
                 f"{key}: {principal[:80]!r} is not User:name; separate several with semicolons"
             )
-    return found
+    return patterns

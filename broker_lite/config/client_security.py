@@ -217,10 +217,10 @@ def check_https(url: str, setting: str) -> None:
 
 def _versions(text: str) -> tuple[str, ...]:
     named = [part.strip() for part in text.split(",")]
-    found = tuple(version for version in NO_SECURITY.versions if version in named)
-    if not found:
+    allowed = tuple(version for version in NO_SECURITY.versions if version in named)
+    if not allowed:
         raise InvalidConfigError(f"{VERSIONS}={text[:60]!r}: give TLSv1.3, TLSv1.2 or both")
-    return found
+    return allowed
 
 
 def _check_stores(options: Mapping[str, str]) -> None:

@@ -126,7 +126,7 @@ def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
             "listeners has several names; set inter.broker.listener.name to the one for brokers"
         )
     own = _own_settings(config, protocols)
-    found = tuple(
+    listeners = tuple(
         ListenerConfig(
             name,
             protocols[name],
@@ -139,8 +139,8 @@ def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
         )
         for name, address in bound.items()
     )
-    _check_inter_broker(found, config.inter_broker_client_config)
-    return found
+    _check_inter_broker(listeners, config.inter_broker_client_config)
+    return listeners
 
 
 def metrics_listener(config: BrokerConfig) -> ListenerConfig | None:
@@ -178,7 +178,7 @@ def _short_form(config: BrokerConfig) -> ListenerConfig:
 
 
 def _addresses(key: str, text: str) -> dict[str, Endpoint]:
-    found: dict[str, Endpoint] = {}
+    addresses: dict[str, Endpoint] = {}
     for row in filter(None, (part.strip() for part in text.split(","))):
         match = _LISTENER.fullmatch(row)
         if match is None or int(match[4]) > 65535:
@@ -186,15 +186,15 @@ def _addresses(key: str, text: str) -> dict[str, Endpoint]:
                 f"{key}: {row[:80]!r} is not NAME://host:port; write an IPv6 address in brackets"
             )
         name = match[1].upper()
-        if name in found:
+        if name in addresses:
             raise InvalidConfigError(
                 f"{key} names listener {name} twice; give each listener its own name"
             )
         host = match[2] or match[3]
         if not host and key == "advertised.listeners":
             raise InvalidConfigError(f"{key}: {row[:80]!r} has no host; give one that clients know")
-        found[name] = Endpoint(host or "0.0.0.0", int(match[4]))
-    return found
+        addresses[name] = Endpoint(host or "0.0.0.0", int(match[4]))
+    return addresses
 
 
 def _protocols(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str, str]:
@@ -320,12 +320,12 @@ def _check_broker_logins(brokers: ListenerConfig, client_config: str) -> None:
         )
 
 
-def _check_inter_broker(found: tuple[ListenerConfig, ...], client_config: str) -> None:
+def _check_inter_broker(listeners: tuple[ListenerConfig, ...], client_config: str) -> None:
     """Raise InvalidConfigError unless the inter-broker listener is safe from clients: with TLS it
     must require certificates of a CA that no other listener trusts."""
-    brokers = next(each for each in found if each.is_inter_broker)
+    brokers = next(each for each in listeners if each.is_inter_broker)
     _check_broker_logins(brokers, client_config)
-    if brokers.tls is None or len(found) == 1:
+    if brokers.tls is None or len(listeners) == 1:
         return
     prefix = f"{LISTENER_PREFIX}{brokers.name.lower()}."
     if not brokers.requires_certificate:
@@ -333,7 +333,7 @@ def _check_inter_broker(found: tuple[ListenerConfig, ...], client_config: str) -
             f"listener {brokers.name} connects brokers without client certificates; set "
             f"{prefix}ssl.client.auth=required"
         )
-    for other in found:
+    for other in listeners:
         if other.tls is None or other is brokers:
             continue
         if other.tls.truststore == brokers.tls.truststore:

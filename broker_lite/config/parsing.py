@@ -70,8 +70,8 @@ def text(config: Any) -> dict[str, str]:
 def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str:
     """Return ``"; did you mean 'X'?"`` with the closest known word, or ``""`` if no word is
     close."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def load(kind: type[C], path: str | Path) -> C:

@@ -92,11 +92,11 @@ def _plan(
     plan = change.plan(request, given)
     servers = request.bus.bootstrap_servers
     command = shell(*plan.command, "-b", servers) if plan.command else ""
-    kept = {name: value for name, value in given.items() if name not in ("typed", "token")}
+    fields = {name: value for name, value in given.items() if name not in ("typed", "token")}
     data: Data = {
         "change": change,
         "fields": [],
-        "given": kept,
+        "given": fields,
         "plan": {"steps": plan.steps, "confirm": plan.confirm, "command": command},
         "refusal": refusal,
     }

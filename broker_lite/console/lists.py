@@ -74,35 +74,37 @@ def listing(
     """
     everything = list(rows)
     text = query.get("q", "").strip()
-    found = [row for row in everything if text.lower() in str(row[name]).lower()]
+    matching = [row for row in everything if text.lower() in str(row[name]).lower()]
     large = {column.key: column.begins_large for column in columns}
     chosen = query.get("sort", "")
     chosen = chosen if chosen in large else sort
     order = query.get("order", "")
     descending = order == "desc" if order in ("asc", "desc") else large[chosen]
-    found.sort(key=lambda row: _natural(row[name]))
+    matching.sort(key=lambda row: _natural(row[name]))
     # Unknown values come last in both orders.
-    known = [row for row in found if row[chosen] is not None]
+    known = [row for row in matching if row[chosen] is not None]
     known.sort(key=lambda row: _natural(row[chosen]), reverse=descending)
-    found = known + [row for row in found if row[chosen] is None]
-    pages = max(1, -(-len(found) // ROWS))
-    wanted = query.get("page", "")
+    matching = known + [row for row in matching if row[chosen] is None]
+    pages = max(1, -(-len(matching) // ROWS))
+    page_text = query.get("page", "")
     page = (
-        min(int(wanted), pages) if wanted.isascii() and wanted.isdigit() and len(wanted) < 9 else 1
+        min(int(page_text), pages)
+        if page_text.isascii() and page_text.isdigit() and len(page_text) < 9
+        else 1
     )
     page = max(1, page)
-    kept = {key: query[key] for key in ("q", "sort", "order") if query.get(key)}
+    fields = {key: query[key] for key in ("q", "sort", "order") if query.get(key)}
     return Listing(
-        found[(page - 1) * ROWS : page * ROWS],
+        matching[(page - 1) * ROWS : page * ROWS],
         tuple(columns),
-        len(found),
+        len(matching),
         len(everything),
         page,
         pages,
         chosen,
         descending,
         text,
-        kept,
+        fields,
     )
 
 

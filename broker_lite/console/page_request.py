@@ -103,24 +103,24 @@ class PageRequest(NamedTuple):
     def topic(self) -> TopicMetadata:
         """Return the topic that the path names. Raises UnknownTopicOrPartitionError."""
         name = self.path["topic"]
-        found = self.reading.sample.view.topics.get(name)
-        if found is None or found.error is not None:
+        topic = self.reading.sample.view.topics.get(name)
+        if topic is None or topic.error is not None:
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} does not exist, or you may not describe it. A new topic shows "
                 "here within seconds"
             )
-        return found
+        return topic
 
     def group(self) -> GroupReading:
         """Return the group that the path names. Raises GroupIdNotFoundError."""
         name = self.path["group"]
-        found = self.reading.groups.get(name)
-        if found is None:
+        group = self.reading.groups.get(name)
+        if group is None:
             raise GroupIdNotFoundError(
                 f"group {name!r} does not exist, or you may not describe it. A new group shows "
                 "here within seconds"
             )
-        return found
+        return group
 
     def number(self, key: str, default: int | None = None) -> int | None:
         """Return a query field as a number that is not negative. Raises InvalidRequestError."""

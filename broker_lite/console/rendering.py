@@ -20,18 +20,18 @@ STATIC = FOLDER / "static"
 
 def environment() -> Environment:
     """Return the environment of the HTML templates, which escapes every text."""
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=select_autoescape(("html",), default=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= FILTERS
-    made.filters["chart"] = chart
-    made.filters["preview"] = preview
-    made.globals["version"] = __version__
-    return made
+    templates.filters |= FILTERS
+    templates.filters["chart"] = chart
+    templates.filters["preview"] = preview
+    templates.globals["version"] = __version__
+    return templates
 
 
 def as_json(data: Any) -> bytes:

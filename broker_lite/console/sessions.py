@@ -264,11 +264,9 @@ def _begin(function: Callable[[Bus], VisibleNames], bus: Bus) -> Future[VisibleN
 
 def _bus_of(service: Bus, user: str, password: str) -> Bus:
     security: ClientSecurity = replace(service.security, username=user, secret=Secret(password))
-    made = Bus(
-        service.bootstrap_servers, client_id=service.client_id, options={}, security=security
-    )
-    made.admin.timeout_ms = ANSWER_MS
-    return made
+    bus = Bus(service.bootstrap_servers, client_id=service.client_id, options={}, security=security)
+    bus.admin.timeout_ms = ANSWER_MS
+    return bus
 
 
 def _describable(bus: Bus) -> VisibleNames:
@@ -282,7 +280,7 @@ def _describable(bus: Bus) -> VisibleNames:
 def _may_describe_cluster(bus: Bus) -> bool:
     """Return whether brokers show their data directories, which needs DESCRIBE on the cluster."""
     try:
-        found = bus.admin.broker_reports(with_sizes=False)
+        reports = bus.admin.broker_reports(with_sizes=False)
     except LogbusError:
         return False
-    return any(row.error is None for report in found for row in report.log_dirs)
+    return any(row.error is None for report in reports for row in report.log_dirs)

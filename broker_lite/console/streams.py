@@ -49,23 +49,23 @@ def file_of(request: PageRequest) -> Response:
         raise SearchLimitError(f"{DOWNLOADS} downloads run already; cancel one, or try again soon")
     try:
         with request.desk.search():
-            made = export(request, form, int(time.time() * 1000))
+            exported = export(request, form, int(time.time() * 1000))
     except BaseException:
         request.desk.downloads.release()
         raise
 
     def end() -> None:
-        made.file.close()
+        exported.file.close()
         request.desk.downloads.release()
 
-    name = f"{request.path['topic']}{'-part' if made.is_part else ''}.{form}"
+    name = f"{request.path['topic']}{'-part' if exported.is_part else ''}.{form}"
     return ClosingResponse(
-        iter(lambda: made.file.read(BLOCK), b""),
+        iter(lambda: exported.file.read(BLOCK), b""),
         end,
         media_type=TYPES[form],
         headers={
             "Content-Disposition": f'attachment; filename="{name}"',
-            "X-Logbus-Records": str(made.records),
+            "X-Logbus-Records": str(exported.records),
         },
     )
 

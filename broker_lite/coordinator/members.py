@@ -210,13 +210,13 @@ class Roster:
         """Return the topics that members are subscribed to; None if the topics are unknown."""
         if self.former is not None or (self.members and self.protocol_type != CONSUMER):
             return None
-        found: set[str] = set()
+        subscribed: set[str] = set()
         for row in self.members.values():
             topics = subscribed_topics(row.metadata(protocol) or row.protocols[0].metadata)
             if topics is None:
                 return None
-            found |= topics
-        return frozenset(found)
+            subscribed |= topics
+        return frozenset(subscribed)
 
     def leaves_unassigned(self, protocol: str | None, counts: Mapping[str, int]) -> bool:
         """Return whether a partition of the group's topics has no assignment. ``counts`` holds the

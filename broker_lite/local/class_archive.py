@@ -56,11 +56,11 @@ class ClassArchive:
             return False  # The user has no home directory.
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self._directory.stat()
+            status = self._directory.stat()
         except OSError:
             return False
         others = stat.S_IWGRP | stat.S_IWOTH
-        return found.st_uid == os.geteuid() and not found.st_mode & others
+        return status.st_uid == os.geteuid() and not status.st_mode & others
 
     def _name(self, path: Path) -> str:
         return f"{self._prefix}{zlib.crc32(path.read_bytes()):08x}.jsa"

@@ -420,14 +420,14 @@ def first_free_ports(host: str, first: int, count: int, *, but: Collection[int] 
     """
     if first == 0:
         return [0] * count
-    found: list[int] = []
+    ports: list[int] = []
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
         if port in but:
             continue
         if _is_free(host, port):
-            found.append(port)
-        if len(found) == count:
-            return found
+            ports.append(port)
+        if len(ports) == count:
+            return ports
     raise InvalidConfigError(f"fewer than {count} free ports from {first} on; give another --port")
 
 
@@ -448,8 +448,8 @@ def _is_free(host: str, port: int) -> bool:
     """Return whether a broker could listen on the port. Raises InvalidConfigError if another
     process is not the reason that it could not."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = addresses[0]
         socket.create_server(address, family=family).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:

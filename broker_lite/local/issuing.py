@@ -132,12 +132,12 @@ class CertificateFolder:
     def certificates(self) -> Iterator[IssuedCertificate]:
         """Yield every certificate of the folder, CAs first. Raises InvalidConfigError for a folder
         without certificates."""
-        found = [read_certificate(path) for path in sorted(self.folder.glob("*.pem"))]
-        if not found:
+        certificates = [read_certificate(path) for path in sorted(self.folder.glob("*.pem"))]
+        if not certificates:
             raise InvalidConfigError(
                 f"{self.folder} has no certificates; create one with: logbus cert create NAME"
             )
-        yield from sorted(found, key=lambda each: (not each.is_ca, each.path.name))
+        yield from sorted(certificates, key=lambda each: (not each.is_ca, each.path.name))
 
     def _authority(
         self, name: str, now: datetime.datetime
@@ -198,10 +198,10 @@ def read_certificate(path: Path) -> IssuedCertificate:
     """Return the facts of the first certificate in a PEM file. Raises InvalidConfigError that names
     the file."""
     try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InvalidConfigError(f"{path}: the file has no PEM certificate: {error}") from None
-    extensions = found.extensions
+    extensions = certificate.extensions
     try:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         addresses = [str(each) for each in names.get_values_for_type(x509.IPAddress)]
@@ -214,11 +214,11 @@ def read_certificate(path: Path) -> IssuedCertificate:
         is_ca = False
     return IssuedCertificate(
         path,
-        found.subject.rfc4514_string(),
-        found.issuer.rfc4514_string(),
+        certificate.subject.rfc4514_string(),
+        certificate.issuer.rfc4514_string(),
         hosts,
-        found.not_valid_before_utc,
-        found.not_valid_after_utc,
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
         is_ca,
     )
 
@@ -243,11 +243,11 @@ def _ca_of(certificate: IssuedCertificate) -> tuple[str, str]:
     return ca, name
 
 
-def _is_due(found: IssuedCertificate, hosts: tuple[str, ...], now: datetime.datetime) -> bool:
+def _is_due(certificate: IssuedCertificate, hosts: tuple[str, ...], now: datetime.datetime) -> bool:
     """Return whether a certificate is old or lacks a host."""
-    if now - found.begins > datetime.timedelta(days=RENEWED_DAYS):
+    if now - certificate.begins > datetime.timedelta(days=RENEWED_DAYS):
         return True
-    return not set(map(_host, hosts)) <= set(map(_host, found.hosts))
+    return not set(map(_host, hosts)) <= set(map(_host, certificate.hosts))
 
 
 def _host(name: str) -> x509.GeneralName:

@@ -98,7 +98,7 @@ class ClusterSecurity:
         """Return the settings of broker ``number`` that listens for clients on ``endpoint``."""
         host, port = endpoint
         bracketed = f"[{host}]" if ":" in host else host
-        found = {
+        settings = {
             "listeners": f"{CLIENTS_LISTENER}://{bracketed}:{port},BROKERS://127.0.0.1:0",
             "listener.security.protocol.map": f"{CLIENTS_LISTENER}:SASL_SSL,BROKERS:SSL",
             "inter.broker.listener.name": "BROKERS",
@@ -115,13 +115,13 @@ class ClusterSecurity:
             "ssl.client.auth": "required",
             "ssl.principal.mapping.rules": _BROKER_RULE,
         }
-        found |= {f"listener.name.brokers.{key}": value for key, value in between.items()}
+        settings |= {f"listener.name.brokers.{key}": value for key, value in between.items()}
         if given.get("advertised.host"):
             reached = given.get("advertised.port") or port
-            found["advertised.listeners"] = (
+            settings["advertised.listeners"] = (
                 f"{CLIENTS_LISTENER}://{given['advertised.host']}:{reached}"
             )
-        return {key: value for key, value in found.items() if key not in given}
+        return {key: value for key, value in settings.items() if key not in given}
 
     def write_client_configs(self, servers: str, password: str = "") -> None:
         """Write admin.conf and admin.properties, unless they already contain these addresses. An

@@ -68,13 +68,13 @@ def find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     if home and os.access(Path(home, "bin", "java"), os.X_OK):
         return str(Path(home, "bin", "java"))
-    found = shutil.which("java")
-    if found is None:
+    java = shutil.which("java")
+    if java is None:
         raise MissingDependencyError(
             "no java in JAVA_HOME or PATH; install Java 17 or later (Debian: apt-get install "
             "openjdk-17-jre-headless)"
         )
-    return found
+    return java
 
 
 def find_jars(folder: str | Path | None = None) -> Path:

@@ -68,13 +68,13 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
 
 
 def decode_entries(path: str, data: bytes) -> frozenset[Entry]:
-    found = frozenset(
+    entries = frozenset(
         Entry(_text(principal), _text(host), acls.Operation(operation), Permission(permission))
         for principal, host, operation, permission in decode_value(path, data)["entries"]
     )
-    if any(entry.permission is Permission.ANY for entry in found):
+    if any(entry.permission is Permission.ANY for entry in entries):
         raise ValueError("an entry neither allows nor denies")
-    return found
+    return entries
 
 
 def _text(value: object) -> str:
@@ -110,7 +110,9 @@ async def load_acls(store: MetadataStore, unreadable: Unreadable) -> Acls:
         for pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
     ]
     names = await asyncio.gather(*(store.children(folder) for folder in folders))
-    paths = [f"{folder}/{name}" for folder, found in zip(folders, names) for name in found or ()]
+    paths = [
+        f"{folder}/{name}" for folder, children in zip(folders, names) for name in children or ()
+    ]
     return await refresh_acls(store, {}, paths, unreadable)
 
 

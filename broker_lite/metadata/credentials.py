@@ -58,16 +58,16 @@ def encode_user(credentials: UserCredentials) -> bytes:
 
 
 def decode_user(path: str, data: bytes) -> UserCredentials:
-    found = {}
+    credentials = {}
     for name, row in decode_value(path, data)["mechanisms"].items():
         pairs = tuple(KeyPair(*map(b64decode, pair)) for pair in row["keys"])
         numbers = row["iterations"], row["old_until_ms"]
         if len(pairs) not in (1, 2) or not all(type(number) is int for number in numbers):
             raise ValueError(f"{len(pairs)} pairs of keys, or a number that is none")
-        found[ScramMechanism(name)] = ScramCredential(
+        credentials[ScramMechanism(name)] = ScramCredential(
             b64decode(row["salt"]), row["iterations"], pairs, row["old_until_ms"]
         )
-    return found
+    return credentials
 
 
 _KIND = ZnodeKind[str, UserCredentials](

@@ -267,8 +267,8 @@ class GroupOffsets:
             return
         for _ in range(ATTEMPTS_MAX):
             try:
-                found = await self.claim(group)
-                await asyncio.shield(self._writer.commit(found, offsets))
+                new_claim = await self.claim(group)
+                await asyncio.shield(self._writer.commit(new_claim, offsets))
                 return
             except NotCoordinatorError:
                 continue
@@ -438,17 +438,17 @@ class GroupOffsets:
         # Read the topics after the offsets. A topic that is read before its offsets could be
         # deleted and recreated in between.
         topics = await self._assignments({key.topic for key in offsets})
-        found = {}
+        committed = {}
         for key, offset in offsets.items():
             topic = topics.get(key.topic)
             if topic is None or key.partition >= len(topic.replicas):
                 continue
             # A native member that owns a partition without a commit stores NO_OFFSET.
             if offset.topic_id == topic.topic_id and offset.offset != NO_OFFSET:
-                found[key] = offset
+                committed[key] = offset
             elif offset.topic_id != topic.topic_id and with_former:
-                found[key] = CommittedOffset(NO_OFFSET, topic_id=offset.topic_id)
-        return found
+                committed[key] = CommittedOffset(NO_OFFSET, topic_id=offset.topic_id)
+        return committed
 
     async def _assignments(self, topics: Iterable[str]) -> dict[str, znodes.Assignment]:
         names = sorted(topics)
@@ -552,15 +552,15 @@ class GroupOffsets:
         keys = await self._committed(group)
         paths = [znodes.offset_path(group, *key) for key in keys]
         is_native = await self.kind(group) == znodes.KIND_NATIVE
-        found = []
+        rows = []
         znodes_there = await gather([self._store.get(path) for path in paths])
         for key, path, znode in zip(keys, paths, znodes_there):
             if znode is not None:
                 offset = znodes.decode_offset(path, znode.data)
                 # In a native group, a claim of the partition rewrites the offset unchanged.
                 touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
-                found.append(_OffsetRow(key, path, znode.version, offset.topic_id, touched_ms))
-        return found
+                rows.append(_OffsetRow(key, path, znode.version, offset.topic_id, touched_ms))
+        return rows
 
     async def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Delete the group's offsets of ``partitions``. With None, delete the whole group.
@@ -589,9 +589,9 @@ class GroupOffsets:
                     return
                 continue
             checks = claim.checks
-            wanted = [znodes.offset_path(group, *key) for key in partitions]
-            there = await gather([self._store.get(path) for path in wanted])
-            paths = [path for path, znode in zip(wanted, there) if znode is not None]
+            offset_paths = [znodes.offset_path(group, *key) for key in partitions]
+            there = await gather([self._store.get(path) for path in offset_paths])
+            paths = [path for path, znode in zip(offset_paths, there) if znode is not None]
             self._writer.forget(group)
             refused = await self._delete(checks, paths, [])
             if refused is None:
@@ -676,8 +676,8 @@ class GroupOffsets:
         parents = znodes.consumers_path(claim.group), znodes.pending_path(claim.group)
         theirs = tuple(f"{parent}/" for parent in parents)
         below = [each async for each in self._below(group)]
-        kept = {path, group, claim.mark}
-        paths = [p for p in below if p not in kept and not p.startswith(theirs)]
+        last_paths = {path, group, claim.mark}
+        paths = [p for p in below if p not in last_paths and not p.startswith(theirs)]
         paths.sort(key=lambda path: path not in parents)
         self._writer.forget(claim.group)
         last: list[Operation] = [Delete(claim.mark), Delete(path, version), Delete(group)]

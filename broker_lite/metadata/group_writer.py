@@ -248,11 +248,11 @@ class GroupWriter:
             shares = [share for share in shares if self._is_wanted(share)]
             if not shares:
                 return
-            found = await self._learn(shares)
+            znodes_by_path = await self._learn(shares)
             operations: list[Operation] = []
             owners: list[WriteShare] = []
             for share in shares:
-                operations += self._operations(share, found)
+                operations += self._operations(share, znodes_by_path)
                 owners += [share] * (len(operations) - len(owners))
             refused = await self._try(shares, operations)
             if refused is None:
@@ -307,22 +307,24 @@ class GroupWriter:
         return dict(zip(paths, await gather([self._store.get(path) for path in paths])))
 
     async def _learn_children(self, group: str, path: str) -> None:
-        found = await self._store.children(path)
-        if found is None:
+        children = await self._store.children(path)
+        if children is None:
             refused = await self._store.write([Create(path)])
             if refused is not None and refused.reason == "missing":
                 await self._store.write([Create(znodes.offsets_path(group)), Create(path)])
-            found = await self._store.children(path)
-        self._known[path] = set(found or ())
+            children = await self._store.children(path)
+        self._known[path] = set(children or ())
 
-    def _operations(self, share: WriteShare, found: Mapping[str, Znode | None]) -> list[Operation]:
+    def _operations(
+        self, share: WriteShare, znodes_by_path: Mapping[str, Znode | None]
+    ) -> list[Operation]:
         claim = share.writing.claim
         operations: list[Operation] = list(claim.checks)
         if share.generation is not None:
             path = znodes.coordinator_path(claim.group)
             operations[0] = Set(path, znodes.encode_coordinator(share.generation), claim.version)
         names = self._known.get(znodes.pending_path(claim.group), set())
-        planned = PartOperations(claim.group, names, found, share.offsets)
+        planned = PartOperations(claim.group, names, znodes_by_path, share.offsets)
         for part in share.parts:
             if part.done.done():
                 continue
@@ -361,8 +363,8 @@ class GroupWriter:
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]
         paths = [znodes.coordinator_path(other.group) for other in others]
-        found = await gather([self._store.get(path) for path in paths])
-        for other, znode in zip(others, found):
+        current = await gather([self._store.get(path) for path in paths])
+        for other, znode in zip(others, current):
             if znode is None or znode.version != other.version or not other.is_seen_in(znode):
                 other.held = False
                 self.forget(other.group)

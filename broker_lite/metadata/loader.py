@@ -90,9 +90,9 @@ class ZnodeKind(NamedTuple, Generic[K, T]):
         return self.bad
 
 
-def _add_unreadable(unreadable: Unreadable, found: UnreadableZnode) -> None:
-    logger.error("znode %s cannot be read: %s. %s", *found)
-    unreadable[found.path] = found
+def _add_unreadable(unreadable: Unreadable, znode: UnreadableZnode) -> None:
+    logger.error("znode %s cannot be read: %s. %s", *znode)
+    unreadable[znode.path] = znode
 
 
 async def refreshed(

@@ -34,15 +34,15 @@ async def read_members(store: MetadataStore, group: str) -> list[NativeMember]:
         if owner.consumer in owned:
             owned[owner.consumer].append(tp)
     paths = [znodes.consumer_path(group, name) for name in names]
-    found = []
+    members = []
     for name, path, znode in zip(names, paths, await gather([store.get(p) for p in paths])):
         if znode is not None:
             try:
                 subscription = znodes.decode_subscription(path, znode.data)
             except UnsupportedVersionError:
                 subscription = NativeSubscription((), None, 0)
-            found.append(NativeMember(name, subscription, tuple(sorted(owned[name]))))
-    return found
+            members.append(NativeMember(name, subscription, tuple(sorted(owned[name]))))
+    return members
 
 
 async def _owners(store: MetadataStore, group: str) -> dict[TopicPartition, OwnerZnode]:
@@ -52,8 +52,8 @@ async def _owners(store: MetadataStore, group: str) -> dict[TopicPartition, Owne
         TopicPartition(topic, int(name)) for topic, row in zip(topics, rows) for name in row or ()
     ]
     paths = [znodes.owner_path(group, *tp) for tp in partitions]
-    found = {}
+    owners = {}
     for tp, path, znode in zip(partitions, paths, await gather([store.get(p) for p in paths])):
         if znode is not None:
-            found[tp] = znodes.decode_owner(path, znode.data)
-    return found
+            owners[tp] = znodes.decode_owner(path, znode.data)
+    return owners

@@ -130,13 +130,13 @@ def states_changed(states: Iterable[StateChange]) -> NoticeContent:
 def announce(before: Notices, content: NoticeContent) -> Announcement:
     """Return the write that adds a notice. It drops the oldest notices beyond the limits."""
     notice = Notice(before.sequence + 1, content)
-    kept = (*before.notices, notice)[-KEPT_MAX:]
-    kept = (*map(_names_alone, kept[:-STATES_KEPT_MAX]), *kept[-STATES_KEPT_MAX:])
-    data = encode_notices(kept)
+    notices = (*before.notices, notice)[-KEPT_MAX:]
+    notices = (*map(_names_alone, notices[:-STATES_KEPT_MAX]), *notices[-STATES_KEPT_MAX:])
+    data = encode_notices(notices)
     if len(data) > KEPT_BYTES_MAX:
-        kept = _fitting(kept)
-        data = encode_notices(kept)
-    return Announcement(Set(CHANGES, data, before.sequence), Notices(notice.sequence, kept))
+        notices = _fitting(notices)
+        data = encode_notices(notices)
+    return Announcement(Set(CHANGES, data, before.sequence), Notices(notice.sequence, notices))
 
 
 def merge(notices: Notices, seen: int) -> Merged | None:
@@ -150,11 +150,11 @@ def merge(notices: Notices, seen: int) -> Merged | None:
     topics: dict[str, dict[int, LeaderAndIsr | None] | None] = {}
     cluster = False
     security: set[str] = set()
-    wanted = set(range(seen + 1, notices.sequence + 1))
+    expected = set(range(seen + 1, notices.sequence + 1))
     for sequence, content in notices.notices:
-        if sequence not in wanted:
+        if sequence not in expected:
             continue
-        wanted.discard(sequence)
+        expected.discard(sequence)
         cluster = cluster or not (content.topics or content.security)
         security.update(content.security)
         for topic, partitions in content.topics.items():
@@ -163,7 +163,7 @@ def merge(notices: Notices, seen: int) -> Merged | None:
                 topics[topic] = None
             else:
                 known.update(_decoded(content.states, topic, partitions))
-    return None if wanted else Merged(topics, cluster, frozenset(security))
+    return None if expected else Merged(topics, cluster, frozenset(security))
 
 
 def _decoded(
@@ -195,16 +195,16 @@ def _names_alone(notice: Notice) -> Notice:
 
 def _fitting(notices: Sequence[Notice]) -> tuple[Notice, ...]:
     """Return the newest notices that fit into KEPT_BYTES_MAX, with their states while those fit."""
-    kept: list[Notice] = []
+    fitting: list[Notice] = []
     size = 0
     for notice in reversed(notices):
         if size + _size(notice) > KEPT_BYTES_MAX:
             notice = _names_alone(notice)
         size += _size(notice)
-        if kept and size > KEPT_BYTES_MAX:
+        if fitting and size > KEPT_BYTES_MAX:
             break
-        kept.append(notice)
-    return tuple(reversed(kept))
+        fitting.append(notice)
+    return tuple(reversed(fitting))
 
 
 def encode_notices(notices: Sequence[Notice]) -> bytes:
@@ -230,8 +230,10 @@ def _row(notice: Notice) -> dict[str, Any]:
 
 
 def _notice(row: dict[str, Any]) -> Notice:
-    found = row.get("states")
-    states = None if found is None else NoticeStates(found["replicas"], found["topics"])
+    state_rows = row.get("states")
+    states = (
+        None if state_rows is None else NoticeStates(state_rows["replicas"], state_rows["topics"])
+    )
     return Notice(
         row["sequence"], NoticeContent(row["topics"], states, tuple(row.get("security", ())))
     )

@@ -110,8 +110,8 @@ def split(group: str, offsets: Offsets) -> Iterator[Offsets]:
 class PartOperations:
     """The operations on parts in one write for one group.
 
-    ``names`` are the known parts of the group. ``found`` has the znodes of the ended parts and of
-    their offsets, by path. The write also has ordinary commits in the ``committed`` partitions;
+    ``names`` are the known parts of the group. ``znodes_by_path`` has the znodes of the ended parts
+    and of their offsets. The write also has ordinary commits in the ``committed`` partitions;
     these commits came after the parts and take precedence.
     """
 
@@ -119,7 +119,7 @@ class PartOperations:
         self,
         group: str,
         names: Container[str],
-        found: Mapping[str, Znode | None],
+        znodes_by_path: Mapping[str, Znode | None],
         committed: Container[TopicPartition],
     ) -> None:
         self.operations: list[Operation] = []
@@ -130,7 +130,7 @@ class PartOperations:
         """Partitions whose offset znode the write creates."""
         self._group = group
         self._names = names
-        self._found = found
+        self._znodes = znodes_by_path
         self._committed = committed
         self._set: dict[str, tuple[int, int]] = {}
         """By path, each offset that this write sets: the version of its znode, and the zxid at
@@ -157,7 +157,7 @@ class PartOperations:
     def end(self, write: EndPart) -> None:
         """Delete a part and set its offsets, unless it has ended already."""
         path = znodes.part_path(self._group, write.name)
-        if self._found.get(path) is None or write.name in self.ended:
+        if self._znodes.get(path) is None or write.name in self.ended:
             return
         self.ended.add(write.name)
         self.operations.append(Delete(path))
@@ -167,7 +167,7 @@ class PartOperations:
 
     def _commit(self, key: TopicPartition, offset: CommittedOffset, created_zxid: int) -> None:
         path = znodes.offset_path(self._group, *key)
-        znode = self._found.get(path)
+        znode = self._znodes.get(path)
         known = self._set.get(path)
         if known is None and znode is not None:
             known = znode.version, znodes.offset_zxid(path, znode)

@@ -62,13 +62,13 @@ async def prepare(
                 "log.dir"
             )
         await store.write([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(new_id()))])
-    found = znodes.decode_cluster_id(znodes.CLUSTER_ID, znode.data)
-    if cluster_id not in ("", found):
+    stored_id = znodes.decode_cluster_id(znodes.CLUSTER_ID, znode.data)
+    if cluster_id not in ("", stored_id):
         raise InconsistentClusterIdError(
             f"the data directory belongs to cluster {cluster_id}, but this ZooKeeper is of cluster "
-            f"{found}: correct zookeeper.connect or log.dir"
+            f"{stored_id}: correct zookeeper.connect or log.dir"
         )
-    return found
+    return stored_id
 
 
 async def write_cluster_change(
@@ -84,10 +84,10 @@ async def write_cluster_change(
     """
     for _ in range(ATTEMPTS_MAX):
         notices = await load_notices(store)
-        wanted = await operation()
-        if wanted is None:
+        next_operation = await operation()
+        if next_operation is None:
             return
-        write = [wanted, announce(notices, content).write]
+        write = [next_operation, announce(notices, content).write]
         if await write_surely(store, write, wait_connected) is None:
             return
     raise WriteConflictError(
@@ -163,9 +163,11 @@ class Registrar:
                     await self._store.write([Delete(self._path, occupant.version)])
                     continue
                 if waited_ms >= self._patience_ms:
-                    raise self._taken(other)
+                    raise self._id_taken_error(other)
                 if waited_ms == 0:
-                    _log.warning("%s; waiting for its session to end", self._taken(other).message)
+                    _log.warning(
+                        "%s; waiting for its session to end", self._id_taken_error(other).message
+                    )
                 await asyncio.sleep(POLL_S)
                 waited_ms += POLL_S * 1000
                 continue
@@ -258,7 +260,7 @@ class Registrar:
             )
         return Set(path, data, znode.version)
 
-    def _taken(self, other: Registration) -> BrokerIdTakenError:
+    def _id_taken_error(self, other: Registration) -> BrokerIdTakenError:
         return BrokerIdTakenError(
             f"broker.id={other.broker_id} is taken by the broker at {other.endpoint} with data "
             f"directory {other.directory_id} (this broker's is {self._registration.directory_id}): "

@@ -378,7 +378,7 @@ def decode_registration(path: str, data: bytes) -> Registration:
         value["start_counter"],
         value["rack"],
         value["features"],
-        {topic: tuple(held) for topic, held in value["partitions"].items()},
+        {topic: tuple(numbers) for topic, numbers in value["partitions"].items()},
         bool(value.get("draining")),
         bool(value.get("full")),
         _listeners(value["listeners"]),

@@ -169,12 +169,12 @@ def close_znodes(
         client.set_acls(top, CREATOR_ALL_ACL)
         # ZooKeeper hashes credentials, so read the hashed credentials from one znode and compare
         # the others with them.
-        wanted = _owners(client, top)
-        if closes_root or _owns(client, "/", wanted):
+        owners = _owners(client, top)
+        if closes_root or _owns(client, "/", owners):
             client.set_acls("/", CREATOR_ALL_ACL)
         paths = _tree(client, top)
         for path in paths:
-            if _owners(client, path) not in (None, wanted):
+            if _owners(client, path) not in (None, owners):
                 client.set_acls(path, CREATOR_ALL_ACL)
         left = [path for path in paths if _is_open(client, path)]
         if left:
@@ -186,12 +186,12 @@ def close_znodes(
 
 def _tree(client: KazooClient, path: str) -> list[str]:
     """Return the paths of a znode and of all znodes below it, parents first."""
-    found, waiting = [], [path]
+    listed, waiting = [], [path]
     while waiting:
         path = waiting.pop()
-        found.append(path)
+        listed.append(path)
         waiting += [f"{path.rstrip('/')}/{name}" for name in _children(client, path)]
-    return found
+    return listed
 
 
 def _owners(client: KazooClient, path: str) -> frozenset[tuple[str, str]] | None:
@@ -345,7 +345,7 @@ class ZooKeeperStore:
             path += f"/{part}"
             # Other programs may have created the parents of the chroot.
             with contextlib.suppress(NodeExistsError):
-                await self._ask("create", self._client.create_async, path, b"", acl=self._acl)
+                await self._request("create", self._client.create_async, path, b"", acl=self._acl)
 
     async def close(self) -> None:
         """End the session. ZooKeeper deletes its ephemeral znodes at once.
@@ -380,15 +380,19 @@ class ZooKeeperStore:
         while True:
             try:
                 if watch:
-                    answer = await self._ask("get", self._client.get_async, full, self._on_watch)
+                    answer = await self._request(
+                        "get", self._client.get_async, full, self._on_watch
+                    )
                 else:
                     answer = await self._read("get", GetData(full, None))
             except NoNodeError:
                 if not watch:
                     return None
                 # A failed get sets no watch; exists sets one. Retry if the znode was just created.
-                found = await self._ask("exists", self._client.exists_async, full, self._on_watch)
-                if found is None:
+                status = await self._request(
+                    "exists", self._client.exists_async, full, self._on_watch
+                )
+                if status is None:
                     return None
                 continue
             data, stat = answer
@@ -401,7 +405,7 @@ class ZooKeeperStore:
         full = self._chroot + path
         try:
             if watch:
-                names = await self._ask(
+                names = await self._request(
                     "children", self._client.get_children_async, full, self._on_watch
                 )
             else:
@@ -431,7 +435,7 @@ class ZooKeeperStore:
                     transaction.set_data(path, operation.data, operation.version)
                 case Delete():
                     transaction.delete(path, operation.version)
-        results = await self._ask("write", transaction.commit_async)
+        results = await self._request("write", transaction.commit_async)
         for index, result in enumerate(results):
             if not isinstance(result, Exception) or isinstance(result, _FAILED_WITH_OTHERS):
                 continue
@@ -454,7 +458,7 @@ class ZooKeeperStore:
 
     async def _sync_next_turn(self, path: str) -> None:
         self._sync = None  # A later call needs a new request.
-        await self._ask("sync", self._client.sync_async, self._chroot + path)
+        await self._request("sync", self._client.sync_async, self._chroot + path)
 
     # Methods that kazoo's threads call.
 
@@ -506,7 +510,7 @@ class ZooKeeperStore:
         if kind == EventType.DELETED:
             self._on_event(ChildrenChanged(path))
 
-    async def _ask(
+    async def _request(
         self, operation: str, request: Callable[..., Any], *values: Any, **options: Any
     ) -> Any:
         """Send a kazoo request and await the answer.

@@ -66,7 +66,7 @@ class MirrorCheckpoint:
         commits = self._target.admin.committed(self._name)
         self.settings = positions.read_settings(commits)
         signatures = [
-            found for each in commits.values() if (found := positions.read_signature(each))
+            signature for each in commits.values() if (signature := positions.read_signature(each))
         ]
         before = max(signatures, default=None)
         if before is None or before.producer_epoch >= EPOCH_MAX:
@@ -132,12 +132,12 @@ class MirrorCheckpoint:
 
 
 def translated(
-    source: MirrorSource, target: MirrorTarget, asked: Mapping[str, Mapping[str, int]]
+    source: MirrorSource, target: MirrorTarget, offsets: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
     """Translate offsets of the source to offsets of the copy, from the stored state of any mirror.
 
-    ``asked`` has the offsets by topic and partition number. Raises InvalidConfigError for an offset
-    or a partition that is not copied.
+    ``offsets`` has the offsets by topic and partition number. Raises InvalidConfigError for an
+    offset or a partition that is not copied.
     """
     name = positions.name_for(source.describe().cluster_id)
     admin = target.admin
@@ -145,7 +145,7 @@ def translated(
     entries: Entries = (
         _read_log(admin, target.servers, name, there.topic_id(name)) if name in there.topics else {}
     )
-    tps = [w for topic in asked for w in view.partitions_of(topic)]
+    tps = [w for topic in offsets for w in view.partitions_of(topic)]
     commits = admin.committed(name, tps) if tps else {}
     maps = {}
     for tp in tps:
@@ -156,17 +156,17 @@ def translated(
             view.topic_id(tp.topic),
             there.topic_id(tp.topic),
         )
-    return planning.translate_offsets(asked, maps)
+    return planning.translate_offsets(offsets, maps)
 
 
 def _read_log(admin: Admin, servers: str, name: str, topic_id: str) -> Entries:
     """Read a mirror's topic, and return its entries by partition."""
     tp = TopicPartition(name, 0)
     end = admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
-    found: Entries = {}
+    entries: Entries = {}
     for rows in read_range(tp, topic_id, -1, 0, end, bootstrap=servers):
         for record in records(tp, rows):
             entry = positions.read_entry(record.value)
             if entry is not None:
-                found.setdefault(entry.tp, []).append(entry)
-    return found
+                entries.setdefault(entry.tp, []).append(entry)
+    return entries

@@ -172,21 +172,21 @@ class MirrorClaim:
         self._pool.close()
 
     def _coordinator(self) -> Endpoint:
-        found: Endpoint = self._pool.run(
+        coordinator: Endpoint = self._pool.run(
             group_requests.find_coordinator(self._cluster, self._group, monotonic_ms() + JOIN_MS)
         )
-        return found
+        return coordinator
 
     def _members(self) -> tuple[DescribedGroupMember, ...]:
         try:
-            found: dict[str, Any] = self._pool.run(
+            described: dict[str, Any] = self._pool.run(
                 admin_requests.describe_groups(
                     self._cluster, (self._group,), monotonic_ms() + JOIN_MS
                 )
             )
         except GroupIdNotFoundError:
             return ()
-        members: tuple[DescribedGroupMember, ...] = found[self._group].members
+        members: tuple[DescribedGroupMember, ...] = described[self._group].members
         return members
 
     def _join(self) -> None:

@@ -47,7 +47,7 @@ class GroupSync:
         source_ids = {copy.tp.topic: copy.source_id for copy in copies.values()}
         target_ids = {copy.tp.topic: copy.target_id for copy in copies.values()}
         maps = {tp: copy.known for tp, copy in copies.items()}
-        found: list[GroupRow] = []
+        group_rows: list[GroupRow] = []
         for group, commits in at_source.items():
             if group.startswith(MIRROR_PREFIX):
                 continue
@@ -64,8 +64,8 @@ class GroupSync:
                 for row in rows
                 if row.state == "write"
             }
-            found.extend(self._committed(rows, self._commit(group, writes)))
-        self.rows = found
+            group_rows.extend(self._committed(rows, self._commit(group, writes)))
+        self.rows = group_rows
 
     def _commit(
         self, group: str, writes: Mapping[TopicPartition, CommittedOffset]

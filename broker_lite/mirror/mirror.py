@@ -112,14 +112,14 @@ class Mirror:
         self.source.close()
         self.target.close()
 
-    def translated(self, asked: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    def translated(self, offsets: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
         """Translate offsets of the source to offsets of the copy, from the stored state of any
         mirror.
 
-        ``asked`` has the offsets by topic and partition number. Raises InvalidConfigError for an
+        ``offsets`` has the offsets by topic and partition number. Raises InvalidConfigError for an
         offset or a partition that is not copied.
         """
-        return checkpoint.translated(self.source, self.target, asked)
+        return checkpoint.translated(self.source, self.target, offsets)
 
     # Methods that open the mirror and copy topics and settings.
 
@@ -155,14 +155,17 @@ class Mirror:
         there = self.target.admin.cluster()
         fresh = [name for name in names if name not in there.topics]
         for name in names:
-            wanted = planning.wanted_settings(settings["topic", name])
-            for text in (*wanted.notes, *(f"{x} is not known here" for x in wanted.unknown)):
+            copy_settings = planning.wanted_settings(settings["topic", name])
+            for text in (
+                *copy_settings.notes,
+                *(f"{x} is not known here" for x in copy_settings.unknown),
+            ):
                 self._log.write_once(f"topic {name}: {text}")
             count = len(view.topics[name].partitions)
             if name in fresh:
-                created = planning.settings_to_create(wanted)
+                created = planning.settings_to_create(copy_settings)
                 self.target.admin.create_topic(name, count, self._replication_factor, created)
-                self._checkpoint.settings[name] = wanted.values
+                self._checkpoint.settings[name] = copy_settings.values
                 continue
             if len(there.topics[name].partitions) < count:
                 self.target.admin.create_partitions(name, count)
@@ -213,17 +216,17 @@ class Mirror:
                 self.save()
                 self._set_aside(name, refused)
                 continue
-            wanted = planning.wanted_settings(settings["topic", name])
+            copy_settings = planning.wanted_settings(settings["topic", name])
             given = self._checkpoint.settings.get(name, {})
-            changes = planning.settings_to_alter(wanted, current["topic", name], given)
+            changes = planning.settings_to_alter(copy_settings, current["topic", name], given)
             if changes:
                 self.target.admin.alter_configs(name, changes)
                 self._log.write(
                     f"topic {name}: {planning.describe_changes(changes)}, as at the source"
                 )
-            self._checkpoint.settings[name] = wanted.values
+            self._checkpoint.settings[name] = copy_settings.values
             first = self.copies.get(TopicPartition(name, 0))
-            if first is not None and given != wanted.values:
+            if first is not None and given != copy_settings.values:
                 first.is_dirty = True
 
     def _begin_copies(self, ids: Mapping[TopicPartition, tuple[str, str]]) -> None:
@@ -278,8 +281,8 @@ class Mirror:
     # Methods that copy records.
 
     def _begin_fetch(self, wait_ms: int) -> Future[Fetched]:
-        wanted = [copy.position for copy in self.copies.values()]
-        return self._executor.submit(self.source.fetch, wanted, wait_ms)
+        positions = [copy.position for copy in self.copies.values()]
+        return self._executor.submit(self.source.fetch, positions, wait_ms)
 
     def _advance(self, fetched: Fetched) -> dict[TopicPartition, WalkResult]:
         """Advance the positions past the fetched batches, so that the next fetch can start. Handle
@@ -335,11 +338,11 @@ class Mirror:
             if copy is None:
                 continue
             try:
-                made = [rewrite(batch, tp, froms[tp]) for batch in walked.batches]
+                rewritten = [rewrite(batch, tp, froms[tp]) for batch in walked.batches]
             except LogbusError as error:
                 self._set_aside(tp.topic, error)
                 continue
-            pieces[tp] = [piece for piece in made if piece is not None]
+            pieces[tp] = [piece for piece in rewritten if piece is not None]
         refused = self.target.write(pieces, self._written)
         for tp, why in refused.items():
             if tp.topic not in self.aside:

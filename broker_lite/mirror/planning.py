@@ -53,10 +53,10 @@ def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
 def absent(pattern: str, names: Sequence[str]) -> list[str]:
     """Return the topics that ``pattern`` names and that are not among ``names``. Only a plain list
     (``a|b``) names topics."""
-    asked = pattern.split("|")
-    if not all(re.fullmatch(r"[a-zA-Z0-9._-]+", each) for each in asked):
+    named = pattern.split("|")
+    if not all(re.fullmatch(r"[a-zA-Z0-9._-]+", each) for each in named):
         return []
-    return [each for each in asked if not any(re.fullmatch(each, name) for name in names)]
+    return [each for each in named if not any(re.fullmatch(each, name) for name in names)]
 
 
 def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
@@ -112,26 +112,26 @@ def _is_taken(name: str, value: str) -> bool:
     return True
 
 
-def settings_to_create(wanted: WantedSettings) -> dict[str, str]:
+def settings_to_create(settings: WantedSettings) -> dict[str, str]:
     """Return the settings with which to create a copy: those that differ from the defaults."""
     defaults = text(TopicConfig())
-    return {name: value for name, value in wanted.values.items() if value != defaults[name]}
+    return {name: value for name, value in settings.values.items() if value != defaults[name]}
 
 
 def settings_to_alter(
-    wanted: WantedSettings, current: Mapping[str, ConfigEntry], given: Mapping[str, str]
+    settings: WantedSettings, current: Mapping[str, ConfigEntry], given: Mapping[str, str]
 ) -> dict[str, str | None]:
     """Return the settings to change at the copy. None removes a setting that the source no longer
     has. This applies only if the copy still has the value that the mirror set (``given``)."""
     changes: dict[str, str | None] = {
         name: value
-        for name, value in wanted.values.items()
+        for name, value in settings.values.items()
         if name in current and current[name].value != value
     }
     for name, value in given.items():
         entry = current.get(name)
         is_ours = entry is not None and (entry.source, entry.value) == ("topic", value)
-        if is_ours and name not in wanted.values:
+        if is_ours and name not in settings.values:
             changes[name] = None
     return changes
 
@@ -213,12 +213,12 @@ def plan_group(
 
 
 def translate_offsets(
-    asked: Mapping[str, Mapping[str, int]], maps: Mapping[TopicPartition, OffsetMap]
+    offsets: Mapping[str, Mapping[str, int]], maps: Mapping[TopicPartition, OffsetMap]
 ) -> dict[str, dict[str, int]]:
     """Translate source offsets in Spark's form, ``{"topic": {"0": 42}}``, to the target's offsets.
     Raises InvalidConfigError for an offset that is not copied yet."""
-    found: dict[str, dict[str, int]] = {}
-    for topic, rows in asked.items():
+    translated: dict[str, dict[str, int]] = {}
+    for topic, rows in offsets.items():
         for partition, offset in rows.items():
             tp = TopicPartition(topic, int(partition))
             known = maps.get(tp)
@@ -229,5 +229,5 @@ def translate_offsets(
                     f"{tp}: offset {offset} is not copied yet; the copy has {so_far}. Run logbus "
                     "mirror until it has the offset"
                 )
-            found.setdefault(topic, {})[partition] = moved
-    return found
+            translated.setdefault(topic, {})[partition] = moved
+    return translated

@@ -102,14 +102,14 @@ def read_signature(commit: CommittedOffset) -> Signature | None:
 
 def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str, dict[str, str]]:
     """Return the settings that the previous mirror copied from the source, by topic."""
-    found: dict[str, dict[str, str]] = {}
+    settings: dict[str, dict[str, str]] = {}
     for tp, commit in commits.items():
         try:
             said = json.loads(commit.metadata)["settings"]
-            found[tp.topic] = {str(name): str(value) for name, value in said.items()}
+            settings[tp.topic] = {str(name): str(value) for name, value in said.items()}
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
-    return found
+    return settings
 
 
 class CopiedEntry(NamedTuple):
@@ -164,18 +164,21 @@ def restored(
     Ignores entries of a deleted topic of the same name. An entry replaces all earlier runs from its
     first run on, because the source had lost their records, or a mirror stored them twice.
     """
-    found = OffsetMap()
+    offset_map = OffsetMap()
     for entry in entries:
         if entry.source_id == source_id and entry.target_id == target_id:
-            found.cut_source(entry.runs[0].source if entry.runs else entry.source_next)
-            found.runs.extend(entry.runs)
-            found.source_next, found.target_next = entry.source_next, entry.target_next
+            offset_map.cut_source(entry.runs[0].source if entry.runs else entry.source_next)
+            offset_map.runs.extend(entry.runs)
+            offset_map.source_next, offset_map.target_next = entry.source_next, entry.target_next
     if committed is not None and committed.source_id == source_id:
         if committed.run is not None:
-            found.runs.append(committed.run)
-        if committed.source_next >= found.source_next:
-            found.source_next, found.target_next = committed.source_next, committed.target_next
-    return OffsetMap(found.runs, found.source_next, found.target_next)
+            offset_map.runs.append(committed.run)
+        if committed.source_next >= offset_map.source_next:
+            offset_map.source_next, offset_map.target_next = (
+                committed.source_next,
+                committed.target_next,
+            )
+    return OffsetMap(offset_map.runs, offset_map.source_next, offset_map.target_next)
 
 
 def is_of_another(

@@ -45,7 +45,7 @@ class Resumer:
         known.cut(end)
         begin = max(known.target_next, start)
         if end > begin:
-            held = (
+            at_target = (
                 row
                 for rows in read_range(
                     tp,
@@ -58,13 +58,13 @@ class Resumer:
                 for row in contents(rows)
             )
             at_source = self._source_rows(copy, max(known.source_next, first))
-            found = positions.reconcile(known, held, at_source, end)
-            copy.already, copy.foreign = found.copied, found.foreign
-            copy.unsaved.extend(found.new_runs)
-            if found.foreign:
+            reconciliation = positions.reconcile(known, at_target, at_source, end)
+            copy.already, copy.foreign = reconciliation.copied, reconciliation.foreign
+            copy.unsaved.extend(reconciliation.new_runs)
+            if reconciliation.foreign:
                 self._log.write(
-                    f"{tp}: {found.foreign} records on the target are not at the source (another "
-                    "client wrote them, or retention deleted them at the source)"
+                    f"{tp}: {reconciliation.foreign} records on the target are not at the source "
+                    "(another client wrote them, or retention deleted them at the source)"
                 )
         if not known.runs:
             known.target_next = end
@@ -75,22 +75,22 @@ class Resumer:
         deleted records, or a crash or an unclean election lost copied records."""
         ends, at = self._source.ends, copy.position.offset
         first = ends((copy.tp,), EARLIEST_TIMESTAMP)[copy.tp]
-        kept: OffsetAndEpoch | None = None
+        resume_at: OffsetAndEpoch | None = None
         if isinstance(error, LogTruncatedError):
-            kept = OffsetAndEpoch(error.offset, error.epoch)
+            resume_at = OffsetAndEpoch(error.offset, error.epoch)
         elif first <= at:
             end = ends((copy.tp,), LATEST_TIMESTAMP)[copy.tp]
-            kept = OffsetAndEpoch(end, NO_EPOCH) if end < at else None
-        if kept is None:
+            resume_at = OffsetAndEpoch(end, NO_EPOCH) if end < at else None
+        if resume_at is None:
             # The point where the logs differ is unknown, so fetch again without the leader epoch.
             copy.position.lineage.forget()
         else:
-            gone = f"offsets {kept.offset} to {at - 1}"
+            gone = f"offsets {resume_at.offset} to {at - 1}"
             self._log.write(
                 f"{copy.tp}: the source has lost {gone} after they were copied. The copy keeps "
                 "them, followed by the records that replaced them at the source"
             )
-            copy.lost(*kept)
+            copy.lost(*resume_at)
         self.begin_at(copy, first)
 
     def begin_at(self, copy: Copy, first: int) -> None:

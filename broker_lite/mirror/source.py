@@ -152,20 +152,20 @@ class MirrorSource:
         partitions."""
         if not tps:
             return {}
-        found = self.admin.list_offsets(dict.fromkeys(tps, time), isolation="read_committed")
-        return {tp: row.offset for tp, row in found.items()}
+        listed = self.admin.list_offsets(dict.fromkeys(tps, time), isolation="read_committed")
+        return {tp: row.offset for tp, row in listed.items()}
 
     def groups(self, pattern: str) -> dict[str, dict[TopicPartition, CommittedOffset]]:
         """Return the committed offsets of all groups, of every type, whose whole name matches
         ``pattern``."""
-        found = {}
+        commits_by_group = {}
         for row in self.admin.list_groups(with_types=False):
             if not row.group or not re.fullmatch(pattern, row.group):
                 continue
             commits = self.admin.committed(row.group)
             if commits:
-                found[row.group] = commits
-        return found
+                commits_by_group[row.group] = commits
+        return commits_by_group
 
     def fetch(
         self, positions: Sequence[FetchPosition], wait_ms: int
@@ -174,21 +174,21 @@ class MirrorSource:
 
         Waits at most ``wait_ms`` for new records. Raises NoBrokersError.
         """
-        wanted = {position.tp: position for position in positions}
+        by_tp = {position.tp: position for position in positions}
         if self._is_stale:
-            topics = list(dict.fromkeys(tp.topic for tp in wanted))
+            topics = list(dict.fromkeys(tp.topic for tp in by_tp))
             self._pool.run(requests.refresh_once(self._cluster, topics))
             self._is_stale = False
         # The first partitions of a request may fill the whole response, so rotate the order.
         self._turn += 1
-        turn = self._turn % max(1, len(wanted))
-        rows = list(wanted)
+        turn = self._turn % max(1, len(by_tp))
+        rows = list(by_tp)
         by_leader, errors = self._cluster.by_leader(rows[turn:] + rows[:turn])
-        found: dict[TopicPartition, FetchedPartition | LogbusError] = dict(errors)
+        results: dict[TopicPartition, FetchedPartition | LogbusError] = dict(errors)
         sends = [
             Send(
                 endpoint,
-                self._exchange([wanted[tp] for tp in group], wait_ms),
+                self._exchange([by_tp[tp] for tp in group], wait_ms),
                 REQUEST_TIMEOUT_MS + wait_ms,
             )
             for endpoint, group in by_leader.items()
@@ -197,10 +197,10 @@ class MirrorSource:
         for (endpoint, group), answer in zip(by_leader.items(), answers, strict=True):
             if isinstance(answer, LogbusError):
                 self._cluster.failed(endpoint)
-            found |= answers_of(answer, {tp: wanted[tp].topic_id for tp in group})
-        if any(isinstance(row, LogbusError) for row in found.values()):
+            results |= answers_of(answer, {tp: by_tp[tp].topic_id for tp in group})
+        if any(isinstance(row, LogbusError) for row in results.values()):
             self._is_stale = True
-        return found
+        return results
 
     def _exchange(self, group: Sequence[FetchPosition], wait_ms: int) -> FetchExchange:
         view = self._cluster.view
@@ -213,9 +213,9 @@ class MirrorSource:
         error."""
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         while True:
-            found = self.fetch([position], 0)
+            results = self.fetch([position], 0)
             match position.evaluate(
-                found.get(
+                results.get(
                     position.tp, NoBrokersError("the source did not answer for the partition")
                 )
             ):

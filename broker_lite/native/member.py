@@ -203,7 +203,7 @@ class NativeShell:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Get() | List() | Write() | Beat():
-                self._spawn(self._ask(effect, self._connection))
+                self._spawn(self._send_request(effect, self._connection))
             case StreamAssign(stream, tp, start):
                 self._readers.assign(stream, tp, start)
             case StreamRevoke(stream, tp):
@@ -226,7 +226,7 @@ class NativeShell:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, effect: Get | List | Write | Beat, connection: int) -> None:
+    async def _send_request(self, effect: Get | List | Write | Beat, connection: int) -> None:
         store = self._store
         if store is None or connection != self._connection:
             return  # An effect of an earlier session must not run in this one.

@@ -145,22 +145,22 @@ class Ownership:
 
     def _advance(self, tp: TopicPartition) -> None:
         """Take the next step that brings one partition closer to the assignment."""
-        wanted = self._target.get(tp)
+        assigned = self._target.get(tp)
         owned = self.owned.get(tp)
         claim = self.claims.get(tp)
         if owned is not None:
-            fits = wanted is not None and owned.stream == wanted[0]
-            if fits and wanted is not None and owned.topic_id == wanted[1].topic_id:
+            fits = assigned is not None and owned.stream == assigned[0]
+            if fits and assigned is not None and owned.topic_id == assigned[1].topic_id:
                 return
             if owned.state == OWNED:
                 self._revoke(tp, owned)
         elif claim is not None:
-            if claim.stage == WRITING or (wanted is not None and claim.stream == wanted[0]):
+            if claim.stage == WRITING or (assigned is not None and claim.stream == assigned[0]):
                 return
             del self.claims[tp]
             self._advance(tp)
-        elif wanted is not None:
-            claim = self.claims[tp] = PartitionClaim(wanted[0])
+        elif assigned is not None:
+            claim = self.claims[tp] = PartitionClaim(assigned[0])
             if tp in self._owned_by_others:
                 claim.tried_ms = self._requests.now_ms
                 self._read_owner(tp, claim)
@@ -197,15 +197,15 @@ class Ownership:
     def _claim(
         self, tp: TopicPartition, claim: PartitionClaim, path: str, znode: Znode | None
     ) -> None:
-        wanted = self._target.get(tp)
-        if self.claims.get(tp) is not claim or wanted is None:
+        assigned = self._target.get(tp)
+        if self.claims.get(tp) is not claim or assigned is None:
             return
-        topic_id = wanted[1].topic_id
-        found = None if znode is None else znodes.decode_offset(path, znode.data)
-        if found is None or found.topic_id != topic_id:
+        topic_id = assigned[1].topic_id
+        committed = None if znode is None else znodes.decode_offset(path, znode.data)
+        if committed is None or committed.topic_id != topic_id:
             # There is no offset, or it belongs to a deleted topic of the same name.
-            found = CommittedOffset(NO_OFFSET, topic_id=topic_id)
-        data = znodes.encode_offset(found)
+            committed = CommittedOffset(NO_OFFSET, topic_id=topic_id)
+        data = znodes.encode_offset(committed)
         claim.stage = WRITING
         owner = znodes.encode_owner(OwnerZnode(self._consumer, claim.stream))
         self._write(
@@ -220,7 +220,7 @@ class Ownership:
                 OwnedPartition(
                     claim.stream, topic_id, 0 if znode is None else znode.version + 1, data
                 ),
-                found,
+                committed,
             ),
         )
 
@@ -229,25 +229,28 @@ class Ownership:
         tp: TopicPartition,
         claim: PartitionClaim,
         owned: OwnedPartition,
-        found: CommittedOffset,
+        stored: CommittedOffset,
         refused: Refused | None,
     ) -> None:
-        wanted = self._target.get(tp)
+        assigned = self._target.get(tp)
         if refused is None:
             del self.claims[tp]
             self._uncertain.discard(tp)
             self.owned[tp] = owned
-            if wanted is None or (wanted[0], wanted[1].topic_id) != (owned.stream, owned.topic_id):
+            if assigned is None or (assigned[0], assigned[1].topic_id) != (
+                owned.stream,
+                owned.topic_id,
+            ):
                 self._release(tp, owned)
                 return
             self._grants += 1
             owned.grant = self._grants
-            committed = None if found.offset == NO_OFFSET else found
-            is_added = tp.partition >= wanted[1].first_count
+            committed = None if stored.offset == NO_OFFSET else stored
+            is_added = tp.partition >= assigned[1].first_count
             start = PartitionStart(committed, is_added, owned.topic_id, owned.grant)
             self._requests.out.append(StreamAssign(owned.stream, tp, start))
             return
-        if wanted is None:
+        if assigned is None:
             del self.claims[tp]
             return
         if refused.position == 0 and refused.reason == "exists":

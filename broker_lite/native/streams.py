@@ -143,10 +143,10 @@ def open_streams(
         memberships.append(NativeMembership(reader, session=session, topics=subscription.topics))
         return memberships[-1]
 
-    made: list[Consumer] = []
+    consumers: list[Consumer] = []
     try:
         for _ in range(streams):
-            made.append(
+            consumers.append(
                 Consumer(
                     bootstrap_servers,
                     group=group,
@@ -157,10 +157,10 @@ def open_streams(
             )
         session.start()
     except BaseException:
-        for stream in made:
+        for stream in consumers:
             stream.stop()
         raise
-    return MessageStreams(session, made, memberships)
+    return MessageStreams(session, consumers, memberships)
 
 
 def joining_on_loop(
@@ -217,15 +217,17 @@ def subscribe(
         raise InvalidConfigError(
             f"session_timeout_ms={session_timeout_ms}: give at least {SESSION_TIMEOUT_MIN_MS}"
         )
-    made = NativeSubscription(names, pattern, streams, socket.gethostname(), config.client_id)
-    size = len(znodes.encode_subscription(made))
+    subscription = NativeSubscription(
+        names, pattern, streams, socket.gethostname(), config.client_id
+    )
+    size = len(znodes.encode_subscription(subscription))
     if size > REGISTRATION_BYTES_MAX:
         raise InvalidConfigError(
             f"{len(names)} topics, pattern={(pattern or '')[:40]!r}: the registration would have "
             f"{size} bytes, more than {REGISTRATION_BYTES_MAX}; give a pattern in place of names, "
             "or a shorter pattern"
         )
-    return made
+    return subscription
 
 
 def zookeeper_address(admin: Admin, given: str | None) -> str:

@@ -142,9 +142,9 @@ class View:
             self._on_read()
 
     def _listed(self, names: list[str] | None) -> None:
-        found = names or []
-        self.members = {name: self.members[name] for name in found if name in self.members}
-        for name in found:
+        listed = names or []
+        self.members = {name: self.members[name] for name in listed if name in self.members}
+        for name in listed:
             if name not in self.members:
                 self._members_left += 1
                 path = znodes.consumer_path(self._group, name)
@@ -193,18 +193,18 @@ class View:
             self.topics.pop(topic, None)
             self._read_done()
             return
-        found = znodes.decode_assignment(znodes.topic_path(topic), znode.data)
+        assignment = znodes.decode_assignment(znodes.topic_path(topic), znode.data)
         known = self.topics.get(topic)
-        if known is not None and known.topic_id == found.topic_id:
-            self.topics[topic] = known._replace(partition_count=len(found.replicas))
+        if known is not None and known.topic_id == assignment.topic_id:
+            self.topics[topic] = known._replace(partition_count=len(assignment.replicas))
             self._read_done()
             return
         if self._members_left:
-            self._unrecorded.append((topic, found, znode.created_zxid))
+            self._unrecorded.append((topic, assignment, znode.created_zxid))
         else:
-            self._record(topic, found, znode.created_zxid)
+            self._record(topic, assignment, znode.created_zxid)
 
-    def _record(self, topic: str, found: Assignment, created_zxid: int) -> None:
+    def _record(self, topic: str, assignment: Assignment, created_zxid: int) -> None:
         """Record a topic for the group, unless it is recorded already.
 
         If the topic was created after some member had registered, it counts as a later topic for
@@ -214,34 +214,36 @@ class View:
             self._registered_zxids[name] for name, row in self.members.items() if covers(row, topic)
         )
         if not self._has_read and created_zxid < min(began, default=created_zxid + 1):
-            self._initial_topics.add(found.topic_id)
-        first = self._first(found, is_another=False)
+            self._initial_topics.add(assignment.topic_id)
+        first = self._first(assignment, is_another=False)
         path = znodes.topic_offsets_path(self._group, topic)
         self._requests.write([Create(znodes.topic_owners_path(self._group, topic))], _ignore_result)
         self._requests.write([Create(path, znodes.encode_first_read(first))], _ignore_result)
-        self._requests.get(path, partial(self._first_read, topic, found))
+        self._requests.get(path, partial(self._first_read, topic, assignment))
 
-    def _first_read(self, topic: str, found: Assignment, znode: Znode | None) -> None:
+    def _first_read(self, topic: str, assignment: Assignment, znode: Znode | None) -> None:
         path = znodes.topic_offsets_path(self._group, topic)
-        count = len(found.replicas)
+        count = len(assignment.replicas)
         if znode is None:
             # The group is being deleted.
             self._retry_topic(topic)
             return
         known = znodes.decode_first_read(path, znode.data) if znode.data else None
-        if known is not None and known.topic_id == found.topic_id:
-            self._ready(topic, WatchedTopic(found.topic_id, count, known.partition_count), None)
+        if known is not None and known.topic_id == assignment.topic_id:
+            self._ready(
+                topic, WatchedTopic(assignment.topic_id, count, known.partition_count), None
+            )
             return
-        first = self._first(found, is_another=known is not None)
-        facts = WatchedTopic(found.topic_id, count, first.partition_count)
+        first = self._first(assignment, is_another=known is not None)
+        facts = WatchedTopic(assignment.topic_id, count, first.partition_count)
         write = Set(path, znodes.encode_first_read(first), znode.version)
         self._requests.write([write], partial(self._ready, topic, facts))
 
-    def _first(self, found: Assignment, *, is_another: bool) -> FirstReadZnode:
+    def _first(self, assignment: Assignment, *, is_another: bool) -> FirstReadZnode:
         """Return the value to record for a topic. ``is_another`` is true if the group has recorded
         a topic of this name with another id."""
-        is_old = found.topic_id in self._initial_topics and not is_another
-        return FirstReadZnode(found.topic_id, len(found.replicas) if is_old else 0)
+        is_old = assignment.topic_id in self._initial_topics and not is_another
+        return FirstReadZnode(assignment.topic_id, len(assignment.replicas) if is_old else 0)
 
     def _ready(self, topic: str, facts: WatchedTopic, refused: Refused | None) -> None:
         if refused is not None:

@@ -106,33 +106,35 @@ def read_revocations(
         return ()
     try:
         parts = Path(path).read_bytes().split(_END_OF_LIST)[:-1]
-        found = tuple(x509.load_pem_x509_crl(part + _END_OF_LIST) for part in parts)
+        revocations = tuple(x509.load_pem_x509_crl(part + _END_OF_LIST) for part in parts)
     except (OSError, ValueError) as error:
         raise InvalidConfigError(
             f"{setting}={path}: the file has no PEM revocation list: {error}"
         ) from None
-    if not found:
+    if not revocations:
         raise InvalidConfigError(
             f"{setting}={path}: the file has no revocation list (-----BEGIN X509 CRL-----); "
             "name one, or leave the setting empty"
         )
-    for revoked in found:
+    for revoked in revocations:
         ends = revoked.next_update_utc
         if ends is not None and _ms(ends) < now_ms:
             raise InvalidConfigError(
                 f"{setting}={path}: the revocation list of {revoked.issuer.rfc4514_string()} "
                 f"expired on {ends:%Y-%m-%d %H:%M} UTC; issue a new one"
             )
-    return found
+    return revocations
 
 
 def _hosts(certificate: x509.Certificate) -> list[str]:
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternative_names = certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
     except x509.ExtensionNotFound:
         return []
-    addresses = [str(each) for each in found.get_values_for_type(x509.IPAddress)]
-    return [*found.get_values_for_type(x509.DNSName), *addresses]
+    addresses = [str(each) for each in alternative_names.get_values_for_type(x509.IPAddress)]
+    return [*alternative_names.get_values_for_type(x509.DNSName), *addresses]
 
 
 def _matches(name: str, host: str) -> bool:

@@ -210,10 +210,10 @@ class TlsTransport:
         if not _file_buffer:
             _file_buffer = bytearray(FILE_BYTES)
         buffer = memoryview(_file_buffer)[: min(count, FILE_BYTES)]
-        found = os.preadv(file, [buffer], position)
+        size = os.preadv(file, [buffer], position)
         sent = 0
-        while sent < found:
-            self._sending_bytes = self._tls.write(buffer[sent : min(found, sent + SEND_BYTES)])
+        while sent < size:
+            self._sending_bytes = self._tls.write(buffer[sent : min(size, sent + SEND_BYTES)])
             try:
                 sent += self._send()
             except BlockingIOError:

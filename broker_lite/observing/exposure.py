@@ -36,17 +36,17 @@ def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: i
         cure = "stop the cluster (logbus down), then start it with: logbus up --secure"
     else:
         return None
-    found: dict[str, list[int]] = {}
+    brokers_by_setting: dict[str, list[int]] = {}
     for key, is_open in _OPEN.items():
         for broker_id, own in sorted(settings.items()):
             value = own.get(key, "")
             if is_open(value):
-                found.setdefault(f"{key}={value or '(empty)'}", []).append(broker_id)
-    if not found:
+                brokers_by_setting.setdefault(f"{key}={value or '(empty)'}", []).append(broker_id)
+    if not brokers_by_setting:
         return None
     rows = [
         text if len(ids) == len(settings) else f"{text} (broker {', '.join(map(str, ids))})"
-        for text, ids in found.items()
+        for text, ids in brokers_by_setting.items()
     ]
     return Cause("warning", "access", f"open to {users}: {', '.join(rows)}", cure)
 

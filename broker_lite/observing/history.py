@@ -55,8 +55,8 @@ class Recorder:
     def values(self, name: str) -> list[float]:
         """Return the values of a series, oldest first. Return an empty list for a name that is not
         recorded."""
-        found = self._series.get(name)
-        return [] if found is None else found.values()
+        series = self._series.get(name)
+        return [] if series is None else series.values()
 
 
 def rate(before: float, now: float, seconds: float) -> float:

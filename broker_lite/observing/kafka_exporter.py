@@ -44,26 +44,26 @@ Values = dict[tuple[str, ...], float]
 def kafka_samples(reading: ClusterReading) -> list[Sample]:
     """Return the metrics of a reading."""
     view = reading.sample.view
-    found: dict[str, Values] = {name: {} for name in KAFKA_METRICS}
-    found["brokers"][()] = len(view.brokers)
+    metrics: dict[str, Values] = {name: {} for name in KAFKA_METRICS}
+    metrics["brokers"][()] = len(view.brokers)
     for name, topic in view.topics.items():
-        found["topic_partitions"][(name,)] = len(topic.partitions)
+        metrics["topic_partitions"][(name,)] = len(topic.partitions)
         for tp, part in zip(view.partitions_of(name), topic.partitions, strict=True):
             for metric, value in _of_partition(tp, part, reading).items():
-                found[metric][(name, str(tp.partition))] = value
+                metrics[metric][(name, str(tp.partition))] = value
     for name, row in reading.groups.items():
-        found["consumergroup_members"][(name,)] = row.members
+        metrics["consumergroup_members"][(name,)] = row.members
         for tp, lag in reading.lags[name].partitions.items():
             labels = (name, tp.topic, str(tp.partition))
             if lag.committed is not None:
-                found["consumergroup_current_offset"][labels] = lag.committed.offset
+                metrics["consumergroup_current_offset"][labels] = lag.committed.offset
             if lag.records is not None:
-                found["consumergroup_lag"][labels] = lag.records
+                metrics["consumergroup_lag"][labels] = lag.records
     for metric in ("consumergroup_current_offset", "consumergroup_lag"):
-        for (name, topic_name, _), value in found[metric].items():
-            sums = found[f"{metric}_sum"]
+        for (name, topic_name, _), value in metrics[metric].items():
+            sums = metrics[f"{metric}_sum"]
             sums[(name, topic_name)] = sums.get((name, topic_name), 0) + value
-    return [Sample(KAFKA_METRICS[name], values) for name, values in found.items()]
+    return [Sample(KAFKA_METRICS[name], values) for name, values in metrics.items()]
 
 
 def _of_partition(

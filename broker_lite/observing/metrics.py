@@ -60,32 +60,32 @@ Values = dict[tuple[str, ...], float]
 def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
     """Return all metrics, at most ``SERIES_MAX`` series."""
     reading = sampler.reading
-    found: dict[str, Values] = {"sample_failures": {}}
+    metrics: dict[str, Values] = {"sample_failures": {}}
     for reason, count in sampler.failures_by_reason.items():
-        found["sample_failures"][(reason,)] = count
+        metrics["sample_failures"][(reason,)] = count
     if reading is not None:
-        found["sample_age_seconds"] = {(): sampler.age_s}
-        found["cluster_brokers"] = {(): len(reading.sample.view.brokers)}
-        found |= _topics(reading) | _groups(reading)
+        metrics["sample_age_seconds"] = {(): sampler.age_s}
+        metrics["cluster_brokers"] = {(): len(reading.sample.view.brokers)}
+        metrics |= _topics(reading) | _groups(reading)
         if by_partition:
-            found |= _partitions(reading)
-    dropped = _limit(found)
-    found["series_dropped"] = {(): dropped}
-    rows = [Sample(CLUSTER_METRICS[name], values) for name, values in found.items()]
+            metrics |= _partitions(reading)
+    dropped = _limit(metrics)
+    metrics["series_dropped"] = {(): dropped}
+    rows = [Sample(CLUSTER_METRICS[name], values) for name, values in metrics.items()]
     buckets = (tuple(sampler.durations.counts), sampler.durations.total)
     duration = CLUSTER_METRICS["sample_duration_seconds"]
     return [*rows, Sample(duration, {}, {(): buckets})]
 
 
-def _limit(found: dict[str, Values]) -> int:
-    """Drop series from the end of ``found`` until at most ``SERIES_MAX`` are left. Return the
+def _limit(metrics: dict[str, Values]) -> int:
+    """Drop series from the end of ``metrics`` until at most ``SERIES_MAX`` are left. Return the
     number of dropped series."""
     room, dropped = SERIES_MAX, 0
-    for name, values in found.items():
-        kept = dict(list(values.items())[: max(room, 0)]) if len(values) > room else values
-        dropped += len(values) - len(kept)
-        room -= len(kept)
-        found[name] = kept
+    for name, values in metrics.items():
+        limited = dict(list(values.items())[: max(room, 0)]) if len(values) > room else values
+        dropped += len(values) - len(limited)
+        room -= len(limited)
+        metrics[name] = limited
     return dropped
 
 

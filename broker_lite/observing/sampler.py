@@ -144,9 +144,9 @@ def take_reading(
     ends = _offsets(admin, led, LATEST_TIMESTAMP)
     at_ms = time.time() * 1000
     whole_ms = began_ms if base is None else base.whole_ms
-    found = causes(sample, failure)
+    problems = causes(sample, failure)
     reading = ClusterReading(
-        at_ms, whole_ms, 0.0, sample, tuple(found), starts, ends, {}, groups, lags, 0.0, failure
+        at_ms, whole_ms, 0.0, sample, tuple(problems), starts, ends, {}, groups, lags, 0.0, failure
     )
     topics = _topics(reading, before)
     total = sum(row.records_per_s for row in topics.values())
@@ -187,8 +187,8 @@ def _starts(base: ClusterReading, sample: ClusterSample) -> dict[TopicPartition,
 def _offsets(admin: Admin, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
     if not tps:
         return {}
-    found = admin.list_offsets(dict.fromkeys(tps, timestamp), isolation="read_uncommitted")
-    return {tp: row.offset for tp, row in found.items()}
+    offsets = admin.list_offsets(dict.fromkeys(tps, timestamp), isolation="read_uncommitted")
+    return {tp: row.offset for tp, row in offsets.items()}
 
 
 def _topics(now: ClusterReading, before: ClusterReading | None) -> dict[str, TopicReading]:
@@ -202,7 +202,7 @@ def _topics(now: ClusterReading, before: ClusterReading | None) -> dict[str, Top
             ill[health.tp.topic] = ill.get(health.tp.topic, 0) + 1
     lags = topic_lags(now.lags)
     seconds = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
-    found = {}
+    readings = {}
     for name, topic in sorted(now.sample.view.topics.items()):
         tps = now.sample.view.partitions_of(name)
         speed = 0.0
@@ -212,7 +212,7 @@ def _topics(now: ClusterReading, before: ClusterReading | None) -> dict[str, Top
                 for tp in tps
                 if tp in now.ends and tp in before.ends
             )
-        found[name] = TopicReading(
+        readings[name] = TopicReading(
             name,
             len(tps),
             max((len(part.replicas) for part in topic.partitions), default=0),
@@ -222,7 +222,7 @@ def _topics(now: ClusterReading, before: ClusterReading | None) -> dict[str, Top
             ill.get(name, 0),
             lags.get(name),
         )
-    return found
+    return readings
 
 
 def topic_lags(groups: Mapping[str, GroupLag]) -> dict[str, int]:
@@ -322,9 +322,9 @@ class Sampler:
         seconds."""
         with self._changed:
             # A reading in progress began before the caller's change, so wait for the next one.
-            wanted = self._readings + (2 if self._is_reading else 1)
+            target_count = self._readings + (2 if self._is_reading else 1)
             self._wake.set()
-            self._changed.wait_for(lambda: self._readings >= wanted, timeout_s)
+            self._changed.wait_for(lambda: self._readings >= target_count, timeout_s)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the first reading has ended, at most ``timeout_s`` seconds."""

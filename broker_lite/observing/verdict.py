@@ -54,7 +54,7 @@ def causes(sample: ClusterSample, groups_failure: str = "") -> list[Cause]:
     """Return the causes why a cluster is not healthy, the worst first. The list is empty for a
     healthy cluster. ``groups_failure`` is the reason why the groups could not be read, or ""."""
     lost = list(zookeeper_causes(sample.reports))
-    found = [
+    all_causes = [
         *_controller(sample),
         *lost,
         *partition_causes(partitions(sample)),
@@ -66,13 +66,13 @@ def causes(sample: ClusterSample, groups_failure: str = "") -> list[Cause]:
             f"their offsets cannot be read ({groups_failure}); lags are those of the last reading"
         )
         cure = "check that all brokers run, and that ZooKeeper has a quorum"
-        found.append(Cause("warning", "groups", text, cure))
-    return sorted(found, key=lambda cause: cause.state != "critical")
+        all_causes.append(Cause("warning", "groups", text, cure))
+    return sorted(all_causes, key=lambda cause: cause.state != "critical")
 
 
-def state_of(found: Iterable[Cause]) -> State:
+def state_of(reported: Iterable[Cause]) -> State:
     """Return the worst state of the causes, or ok without causes."""
-    states = {cause.state for cause in found}
+    states = {cause.state for cause in reported}
     return "critical" if "critical" in states else "warning" if "warning" in states else "ok"
 
 
@@ -99,20 +99,20 @@ def broker_causes(sample: ClusterSample, broker_id: int) -> list[Cause]:
         known = ", ".join(map(str, sorted(sample.view.brokers))) or "none"
         return [Cause("critical", about, f"not registered; brokers that run: {known}",
                       "start it, and read its broker.log")]  # fmt: skip
-    held = [
+    replicas = [
         (name, row)
         for name, topic in sample.view.topics.items()
         for row in topic.partitions
         if broker_id in row.replicas
     ]
-    behind = [f"{name}-{row.partition}" for name, row in held if broker_id not in row.isr]
-    found = [cause for cause in disk_causes(sample) if cause.about == about]
-    found += zookeeper_causes([row for row in sample.reports if row.broker_id == broker_id])
+    behind = [f"{name}-{row.partition}" for name, row in replicas if broker_id not in row.isr]
+    result = [cause for cause in disk_causes(sample) if cause.about == about]
+    result += zookeeper_causes([row for row in sample.reports if row.broker_id == broker_id])
     if behind:
-        text = f"{len(behind)} of {len(held)} replicas are not in sync, such as {behind[0]}"
+        text = f"{len(behind)} of {len(replicas)} replicas are not in sync, such as {behind[0]}"
         cure = f"wait for it: logbus health --broker {broker_id} --wait"
-        found.append(Cause("warning", about, text, cure))
-    return found
+        result.append(Cause("warning", about, text, cure))
+    return result
 
 
 def _controller(sample: ClusterSample) -> Iterator[Cause]:
@@ -140,9 +140,9 @@ def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
 def unreadable_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
     """Yield a cause for each znode of a user, an access control list or quotas that a broker cannot
     read."""
-    for found in sorted({each for report in reports for each in report.unreadable}):
-        text = f"znode {found.path} cannot be read: {found.reason}"
-        yield Cause("warning", "ZooKeeper", text, found.cure)
+    for znode in sorted({each for report in reports for each in report.unreadable}):
+        text = f"znode {znode.path} cannot be read: {znode.reason}"
+        yield Cause("warning", "ZooKeeper", text, znode.cure)
 
 
 def disk_causes(sample: ClusterSample) -> Iterator[Cause]:

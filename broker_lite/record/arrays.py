@@ -55,8 +55,8 @@ def bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
 def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
     """Return a mask of a column that has nulls: True at each null."""
     bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
-    found: npt.NDArray[np.bool_] = bits[array.offset : array.offset + len(array)] == 0
-    return found
+    nulls: npt.NDArray[np.bool_] = bits[array.offset : array.offset + len(array)] == 0
+    return nulls
 
 
 def lengths_of(array: pa.Array, null: int) -> npt.NDArray[np.int64]:

@@ -182,9 +182,9 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
     total = int(ends[-1])
     while start < count:
         left = -(-(total - before) // room)
-        wanted = before + -(-(total - before) // left)
+        target_bytes = before + -(-(total - before) // left)
         # The row that reaches the target size belongs to this slice, if it fits.
-        stop = int(np.searchsorted(ends, wanted)) + 1
+        stop = int(np.searchsorted(ends, target_bytes)) + 1
         if stop > count or ends[stop - 1] > before + room:
             stop = int(np.searchsorted(ends, before + room, side="right"))
         stop = min(max(stop, start + 1), start + fmt.RECORDS_MAX, count)

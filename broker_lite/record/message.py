@@ -296,10 +296,10 @@ def _check_values(
                     )
         elif nulls:
             bits = int.from_bytes(body[at : at + (length + 7 >> 3)], "little")
-            found = length - (bits & (1 << length) - 1).bit_count()
-            if found != nulls:
+            null_count = length - (bits & (1 << length) - 1).bit_count()
+            if null_count != nulls:
                 raise CorruptMessageError(
-                    f"field {node} of the columns has {found} nulls, but declares {nulls}"
+                    f"field {node} of the columns has {null_count} nulls, but declares {nulls}"
                 )
 
 

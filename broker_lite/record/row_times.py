@@ -27,10 +27,10 @@ def first_row(
 
     Return None without such a row. ``data`` starts with the batch. Raises CorruptMessageError.
     """
-    found = _offsets_and_times(data, header)
-    if found is None:
+    columns = _offsets_and_times(data, header)
+    if columns is None:
         return offset, header.constant_timestamp
-    offsets, times = found
+    offsets, times = columns
     rows = np.flatnonzero((times >= timestamp) & (offsets >= offset))
     return (int(offsets[rows[0]]), int(times[rows[0]])) if len(rows) else None
 
@@ -38,10 +38,10 @@ def first_row(
 def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
     """Return the maximum timestamp (ms) of the rows from ``offset`` on, or -1 without such rows.
     Raises CorruptMessageError."""
-    found = _offsets_and_times(data, header)
-    if found is None:
+    columns = _offsets_and_times(data, header)
+    if columns is None:
         return header.constant_timestamp
-    offsets, times = found
+    offsets, times = columns
     return int(times[offsets >= offset].max(initial=NO_TIMESTAMP))
 
 

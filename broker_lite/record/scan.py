@@ -75,14 +75,14 @@ def _zeros(body: Bytes) -> Positions:
 
     The body is searched in cache-sized pieces. Of a run of zeros at most the first is returned.
     """
-    found = [np.empty(0, np.int64)]
+    positions = [np.empty(0, np.int64)]
     for start in range(1, len(body), _PIECE_BYTES):
         piece = body[start : start + _PIECE_BYTES]
         zero = piece == 0
         # Subtracting one wraps 0 to 255, so one comparison checks both ends of the range.
         zero &= body[start - 1 : start - 1 + len(piece)] - 1 < 127
-        found.append(np.flatnonzero(zero) + start)
-    return np.concatenate(found)
+        positions.append(np.flatnonzero(zero) + start)
+    return np.concatenate(positions)
 
 
 def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
@@ -130,8 +130,8 @@ def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positi
         return None
     arrived, lost = total, total + 1
     index = np.searchsorted(starts, ends)
-    found = starts.take(index, mode="clip") == ends
-    jump = np.where(ends == size, arrived, np.where(found, index, lost))
+    has_successor = starts.take(index, mode="clip") == ends
+    jump = np.where(ends == size, arrived, np.where(has_successor, index, lost))
     jump = np.append(jump, (arrived, lost))
     chain = np.zeros(1, np.int64)
     while len(chain) <= count:

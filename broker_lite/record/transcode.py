@@ -48,14 +48,14 @@ def rows_to_columns(
     """
     if header.is_control or header.record_count == 0:
         return NO_ROWS
-    found = _read_body(rows_body(buffer, header, limit), header.record_count)
+    decoded = _read_body(rows_body(buffer, header, limit), header.record_count)
     return Columns(
         header.record_count,
-        found.key,
-        found.value,
-        _read_timestamps(found.timestamps, header),
-        found.headers,
-        _read_deltas(found.deltas, header),
+        decoded.key,
+        decoded.value,
+        _read_timestamps(decoded.timestamps, header),
+        decoded.headers,
+        _read_deltas(decoded.deltas, header),
     )
 
 
@@ -92,11 +92,11 @@ def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, B
     counts = np.array([header.record_count for header in headers], np.int64)
     stops = np.cumsum(counts)
     total = int(stops[-1])
-    found = _read_body(memoryview(b"".join(bodies)), total)
-    if not np.array_equal(found.ends[stops - 1], np.cumsum(list(map(len, bodies)))):
+    decoded = _read_body(memoryview(b"".join(bodies)), total)
+    if not np.array_equal(decoded.ends[stops - 1], np.cumsum(list(map(len, bodies)))):
         raise CorruptMessageError("the records of a batch do not end where the batch ends")
     last_deltas = np.array([header.last_offset_delta for header in headers], np.int64)
-    deltas = found.deltas
+    deltas = decoded.deltas
     if (deltas[stops - counts] < 0).any() or (deltas[stops - 1] > last_deltas).any():
         raise CorruptMessageError("a record's offset is outside the offsets of its batch")
     deltas = deltas + _repeated([h.base_offset - first.base_offset for h in headers], counts)
@@ -106,13 +106,13 @@ def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, B
         max_timestamp=max(header.max_timestamp for header in headers),
         record_count=total,
     )
-    times = found.timestamps + _repeated([header.base_timestamp for header in headers], counts)
+    times = decoded.timestamps + _repeated([header.base_timestamp for header in headers], counts)
     columns = Columns(
         total,
-        found.key,
-        found.value,
+        decoded.key,
+        decoded.value,
         fixed(times, TIMESTAMP_TYPE),
-        found.headers,
+        decoded.headers,
         _read_deltas(deltas, whole),
     )
     return columns, whole, len(headers)
@@ -194,10 +194,10 @@ def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array 
     alternating = pa.Array.from_buffers(
         pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), data], null_count=0
     )
-    taken = alternating.take(fixed(np.arange(0, 2 * count, 2, dtype=np.int32), pa.int32()))
+    values = alternating.take(fixed(np.arange(0, 2 * count, 2, dtype=np.int32), pa.int32()))
     if not null_count:
-        return taken
-    _, offsets, content = taken.buffers()
+        return values
+    _, offsets, content = values.buffers()
     return pa.Array.from_buffers(
         pa.binary(), count, [bitmap(~nulls), offsets, content], null_count=null_count
     )

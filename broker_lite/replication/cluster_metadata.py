@@ -54,10 +54,10 @@ class ClusterMetadata:
 
     def topic(self, name: str) -> TopicView:
         """Return the topic. Raises UnknownTopicOrPartitionError if it does not exist."""
-        found = self.topics.get(name)
-        if found is None:
+        topic = self.topics.get(name)
+        if topic is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
-        return found
+        return topic
 
     def topic_named(self, name_or_id: str) -> TopicView:
         """Return the topic with this name or id.

@@ -81,8 +81,10 @@ def elect(
     successor, isr = _first(replicas, able), able
     if isr and len(isr) < min_insync:
         full = [r for r in lasting if r not in able]
-        kept = [r for r in state.isr if r not in members and _is_live(r, suspected)]
-        spare = [*full, *(r for r in kept if r.broker_id in replicas)][: min_insync - len(isr)]
+        suspected_members = [r for r in state.isr if r not in members and _is_live(r, suspected)]
+        spare = [*full, *(r for r in suspected_members if r.broker_id in replicas)][
+            : min_insync - len(isr)
+        ]
         isr = tuple(r for r in state.isr if r in isr or r in spare)
     if has_live_leader(state, live) and state.leader in [r.broker_id for r in able]:
         if isr == state.isr:

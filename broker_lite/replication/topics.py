@@ -190,11 +190,11 @@ def _rows(
         if len(assignment[0]) > 1:
             check_replicated(metadata, f"{len(assignment[0])} replicas")
         return [tuple(row) for row in assignment]
-    wanted = factor or default_factor(len(metadata.known))
-    if wanted > 1:
-        check_replicated(metadata, f"{wanted} replicas")
+    requested_factor = factor or default_factor(len(metadata.known))
+    if requested_factor > 1:
+        check_replicated(metadata, f"{requested_factor} replicas")
     try:
-        return place(count, wanted, metadata.live, first=metadata.placed_count)
+        return place(count, requested_factor, metadata.live, first=metadata.placed_count)
     except InvalidReplicationFactorError as error:
         away = sorted(metadata.known - set(metadata.live))
         if factor or not away:
@@ -220,10 +220,10 @@ def _replica_count(metadata: ClusterMetadata, event: TopicCreationRequested) -> 
     The clamp keeps ``partitions_max`` computable; a later check refuses the invalid number.
     """
     if event.assignment:
-        wanted = len(event.assignment[0])
+        count = len(event.assignment[0])
     else:
-        wanted = event.replication_factor or default_factor(len(metadata.known))
-    return min(max(wanted, 1), max(len(metadata.known), 1))
+        count = event.replication_factor or default_factor(len(metadata.known))
+    return min(max(count, 1), max(len(metadata.known), 1))
 
 
 def _check_count(name: str, count: int, factor: int) -> None:

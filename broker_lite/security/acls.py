@@ -255,11 +255,11 @@ def canonical_host(address: str) -> str:
     becomes IPv4. A text that is no address is returned unchanged.
     """
     try:
-        found = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
+        ip = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
     except ValueError:
         return address
-    mapped = getattr(found, "ipv4_mapped", None)
-    return str(mapped or found)
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return str(mapped or ip)
 
 
 class AclFilter(NamedTuple):

@@ -63,8 +63,8 @@ def line_of(now_ms: int, event: str, fields: Mapping[str, Any]) -> str:
     """Return one line of the log: a JSON object with ``time``, ``event`` and the fields that are
     not None, empty or 0."""
     line = {"time": iso(now_ms), "event": event}
-    kept = {name: cut(value) for name, value in fields.items() if value not in (None, "", 0)}
-    return json.dumps(line | kept)
+    present = {name: cut(value) for name, value in fields.items() if value not in (None, "", 0)}
+    return json.dumps(line | present)
 
 
 def cut(value: Any) -> Any:

@@ -80,7 +80,9 @@ class AclIndex:
         for pattern in self._entries:
             if pattern.type is PatternType.PREFIXED:
                 lengths[pattern.kind].add(len(pattern.name))
-        self._prefix_lengths = {kind: sorted(found) for kind, found in lengths.items()}
+        self._prefix_lengths = {
+            kind: sorted(kind_lengths) for kind, kind_lengths in lengths.items()
+        }
         self._cache: dict[tuple[str, str, Operation, ResourceKind, str], Decision] = {}
         self._any_cache: dict[tuple[str, str, Operation, ResourceKind], bool] = {}
 
@@ -105,24 +107,24 @@ class AclIndex:
         self, principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
     ) -> bool:
         """Return whether the principal may do the operation on the named resource."""
-        found = self._cache.get((principal, host, operation, kind, name))
-        if found is None:
-            found = self.decide(principal, host, operation, kind, name)
-        return found.is_allowed
+        decision = self._cache.get((principal, host, operation, kind, name))
+        if decision is None:
+            decision = self.decide(principal, host, operation, kind, name)
+        return decision.is_allowed
 
     def decide(
         self, principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
     ) -> Decision:
         """Return the decision and the ACL that caused it."""
         key = (principal, host, operation, kind, name)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._decide(*key)
+        decision = self._cache.get(key)
+        if decision is None:
+            decision = self._decide(*key)
             if len(name) <= CACHED_NAME_LENGTH_MAX:
                 if len(self._cache) >= CACHED_DECISIONS_MAX:
                     self._cache.clear()
-                self._cache[key] = found
-        return found
+                self._cache[key] = decision
+        return decision
 
     def _decide(
         self, principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
@@ -151,12 +153,12 @@ class AclIndex:
         if principal in self._super_users:
             return True
         key = (principal, host, operation, kind)
-        found = self._any_cache.get(key)
-        if found is None:
+        is_allowed = self._any_cache.get(key)
+        if is_allowed is None:
             if len(self._any_cache) >= CACHED_DECISIONS_MAX:
                 self._any_cache.clear()
-            found = self._any_cache[key] = self._may_any(*key)
-        return found
+            is_allowed = self._any_cache[key] = self._may_any(*key)
+        return is_allowed
 
     def _may_any(self, principal: str, host: str, operation: Operation, kind: ResourceKind) -> bool:
         allowing = {operation, Operation.ALL} | IMPLIED_BY.get(operation, frozenset())

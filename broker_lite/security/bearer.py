@@ -64,16 +64,16 @@ def parse_bearer(message: bytes) -> BearerClaim:
             "allowed"
         )
     try:
-        found = _MESSAGE.fullmatch(message.decode())
+        match = _MESSAGE.fullmatch(message.decode())
     except UnicodeDecodeError:
-        found = None
-    if found is None:
+        match = None
+    if match is None:
         raise SaslAuthenticationError("OAUTHBEARER: the message does not have the form of RFC 7628")
-    values = [row[5:] for row in found[2].split("\x01") if row[:5].lower() == "auth="]
+    values = [row[5:] for row in match[2].split("\x01") if row[:5].lower() == "auth="]
     scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
     if scheme.lower() != "bearer" or _TOKEN.fullmatch(token) is None:
         raise SaslAuthenticationError("OAUTHBEARER: the message has no bearer token")
-    return BearerClaim(found[1] or "", token)
+    return BearerClaim(match[1] or "", token)
 
 
 def end_of_token(token: str) -> int:

@@ -67,8 +67,8 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
     """Return the entity with these pairs of type and name. Raises InvalidRequestError for invalid
     pairs."""
     given = list(parts)
-    found = dict(given)
-    if not found or len(found) < len(given):
+    pairs = dict(given)
+    if not pairs or len(pairs) < len(given):
         raise InvalidRequestError("a quota needs a user, a client id or an ip, each at most once")
     for entity_type, name in given:
         if entity_type not in KEYS:
@@ -80,18 +80,18 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
                 f"the {entity_type} {name[:40]!r} is empty, longer than {NAME_LENGTH_MAX} "
                 "characters, or has control characters"
             )
-    if IP in found and len(found) > 1:
+    if IP in pairs and len(pairs) > 1:
         raise InvalidRequestError(
             "a quota of an ip cannot also name a user or a client id; name the ip alone"
         )
-    address = found.get(IP)
+    address = pairs.get(IP)
     if address is not None:
-        found[IP] = canonical_host(address)
+        pairs[IP] = canonical_host(address)
         try:
-            ipaddress.ip_address(found[IP] or "")
+            ipaddress.ip_address(pairs[IP] or "")
         except ValueError:
             raise InvalidRequestError(f"ip {address[:40]!r} is not an IP address") from None
-    return Entity(tuple(sorted(found.items())))
+    return Entity(tuple(sorted(pairs.items())))
 
 
 def check_value(entity: Entity, key: str, value: float) -> None:
@@ -154,7 +154,7 @@ class QuotaTable:
     def limits(self, user: str, client_id: str) -> dict[str, Limit]:
         """Return the quotas that apply to a client, by key."""
         names = {USER: user, CLIENT_ID: client_id}
-        found: dict[str, Limit] = {}
+        limits: dict[str, Limit] = {}
         for names_user, names_client, types in _ORDER:
             is_named = {USER: names_user, CLIENT_ID: names_client}
             entity = Entity(
@@ -163,8 +163,8 @@ class QuotaTable:
             shared = tuple(f"{each}={names[each]}" for each in types)
             for key, rate in self._quotas.get(entity, {}).items():
                 if _is_rate(rate):
-                    found.setdefault(key, Limit(rate, (key, *shared)))
-        return found
+                    limits.setdefault(key, Limit(rate, (key, *shared)))
+        return limits
 
     def connection_limit(self, address: str, network: str) -> Limit | None:
         """Return the limit of new connections per second for an address. Return None if the address
@@ -229,10 +229,10 @@ def selects(components: Iterable[Component], entity: Entity, *, strict: bool) ->
     """Return whether the entity meets all conditions. With ``strict`` it must also have no other
     entity types."""
     names = dict(entity.parts)
-    wanted = list(components)
-    if strict and entity.types != {each.entity_type for each in wanted}:
+    conditions = list(components)
+    if strict and entity.types != {each.entity_type for each in conditions}:
         return False
     return all(
         each.entity_type in names and (each.is_any or names[each.entity_type] == each.name)
-        for each in wanted
+        for each in conditions
     )

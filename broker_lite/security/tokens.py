@@ -63,17 +63,17 @@ def parse_keys(text: bytes) -> TokenKeys:
         ) from None
     if len(given) > KEYS_MAX:
         raise InvalidConfigError(f"the document has more than {KEYS_MAX} keys; remove some")
-    found: dict[str, TokenKey] = {}
+    keys: dict[str, TokenKey] = {}
     for row in given:
         key = _key(row)
         if key is not None:
-            found[str(row.get("kid", ""))] = key
-    if not found:
+            keys[str(row.get("kid", ""))] = key
+    if not keys:
         raise InvalidConfigError(
             "the document has no key for signatures of the types RSA (2,048 bits or more), EC or "
             "OKP"
         )
-    return found
+    return keys
 
 
 def _key(row: Mapping[str, Any]) -> TokenKey | None:
@@ -115,8 +115,8 @@ def key_id_of(token: str) -> str:
             raise SaslAuthenticationError(
                 f"OAUTHBEARER: the token's header has {name!r}, which logbus does not accept"
             )
-    found = header.get("kid", "")
-    return found if isinstance(found, str) else ""
+    key_id = header.get("kid", "")
+    return key_id if isinstance(key_id, str) else ""
 
 
 def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> CheckedToken:

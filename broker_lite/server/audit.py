@@ -122,12 +122,12 @@ Changes = Callable[[Any, Any, "MetadataSnapshot"], Iterator[AuditedChange]]
 
 
 def _created(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    asked = {row.name: row for row in message.topics}
+    requested = {row.name: row for row in message.topics}
     for row in response.topics:
-        settings = {each.name: each.value for each in asked[row.name].configs}
+        settings = {each.name: each.value for each in requested[row.name].configs}
         counts = {
-            "partitions": asked[row.name].num_partitions,
-            "replicas": asked[row.name].replication_factor,
+            "partitions": requested[row.name].num_partitions,
+            "replicas": requested[row.name].replication_factor,
         }
         yield AuditedChange(f"topic {row.name}", None, counts | settings, row.error_code)
 
@@ -136,9 +136,9 @@ def _markers_written(
     message: Any, response: Any, before: MetadataSnapshot
 ) -> Iterator[AuditedChange]:
     """Yield the partitions in which an administrator ended a transaction."""
-    for asked, row in zip(message.markers, response.markers, strict=True):
-        outcome = "commit" if asked.transaction_result else "abort"
-        after = {"producer_id": asked.producer_id, "transaction": outcome}
+    for requested, row in zip(message.markers, response.markers, strict=True):
+        outcome = "commit" if requested.transaction_result else "abort"
+        after = {"producer_id": requested.producer_id, "transaction": outcome}
         for topic in row.topics:
             for each in topic.partitions:
                 name = f"partition {topic.name}-{each.partition_index}"
@@ -176,7 +176,7 @@ def _trimmed(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[
 
 
 def _configured(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    for asked, row in zip(message.resources, response.responses, strict=True):
+    for requested, row in zip(message.resources, response.responses, strict=True):
         is_topic = row.resource_type == 2
         topic = before.topics.get(row.resource_name) if is_topic else None
         if topic is not None:
@@ -185,24 +185,24 @@ def _configured(message: Any, response: Any, before: MetadataSnapshot) -> Iterat
             known = before.broker_config(int(row.resource_name))
         else:
             known = {}
-        after = {each.name: each.value for each in asked.configs}
+        after = {each.name: each.value for each in requested.configs}
         old = {name: known.get(name) for name in after}
         kind = "topic" if is_topic else "broker"
         yield AuditedChange(f"{kind} {row.resource_name}", old, after, row.error_code)
 
 
 def _acls_created(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    for asked, row in zip(message.creations, response.results, strict=True):
+    for requested, row in zip(message.creations, response.results, strict=True):
         try:
             after = str(
                 acl_of(
-                    asked.resource_type,
-                    asked.resource_pattern_type,
-                    asked.resource_name,
-                    asked.principal,
-                    asked.host,
-                    asked.operation,
-                    asked.permission_type,
+                    requested.resource_type,
+                    requested.resource_pattern_type,
+                    requested.resource_name,
+                    requested.principal,
+                    requested.host,
+                    requested.operation,
+                    requested.permission_type,
                 )
             )
         except InvalidRequestError as error:
@@ -240,10 +240,10 @@ def _users(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[Au
 
 
 def _limited(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    for asked, row in zip(message.entries, response.entries, strict=True):
-        pairs = tuple(sorted(((e.entity_type, e.entity_name) for e in asked.entity), key=str))
+    for requested, row in zip(message.entries, response.entries, strict=True):
+        pairs = tuple(sorted(((e.entity_type, e.entity_name) for e in requested.entity), key=str))
         old = next((each for entity, each in before.quotas.items() if entity.parts == pairs), {})
-        after = {each.key: None if each.remove else each.value for each in asked.ops}
+        after = {each.key: None if each.remove else each.value for each in requested.ops}
         name = ", ".join(f"{kind} {each or '(default)'}" for kind, each in pairs)
         yield AuditedChange(
             f"quota of {name}", {key: old.get(key) for key in after}, after, row.error_code
@@ -290,7 +290,7 @@ def _elected(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[
 
 
 def _reassigned(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    wanted = {
+    targets = {
         (row.name, each.partition_index): each.replicas
         for row in message.topics
         for each in row.partitions
@@ -301,7 +301,7 @@ def _reassigned(message: Any, response: Any, before: MetadataSnapshot) -> Iterat
         for each in row.partitions:
             known = _partition(before, row.name, each.partition_index)
             old = None if known is None else {"replicas": str(list(known.target))}
-            replicas = wanted.get((row.name, each.partition_index))
+            replicas = targets.get((row.name, each.partition_index))
             new = {"replicas": "cancelled" if replicas is None else str(list(replicas))}
             name = f"partition {row.name}-{each.partition_index}"
             yield AuditedChange(name, old, new, each.error_code)

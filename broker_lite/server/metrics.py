@@ -299,5 +299,5 @@ class Metrics:
 
 
 def _gauge(name: str, read: Read) -> Sample:
-    found = read()
-    return Sample(METRICS[name], found if isinstance(found, Mapping) else {(): float(found)})
+    value = read()
+    return Sample(METRICS[name], value if isinstance(value, Mapping) else {(): float(value)})

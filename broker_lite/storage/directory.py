@@ -117,9 +117,9 @@ class DataDirectory:
             missing.append(path)
             path = path.rpartition("/")[0]
         self.files.make_dir(self.path)
-        for made in missing:
-            above = made.rpartition("/")[0]
-            self.files.sync_dir(above or ("/" if made.startswith("/") else "."))
+        for created in missing:
+            above = created.rpartition("/")[0]
+            self.files.sync_dir(above or ("/" if created.startswith("/") else "."))
 
     def _take_marker(self) -> None:
         marker = f"{self.path}/{paths.CLEAN_MARKER}"
@@ -145,19 +145,21 @@ class DataDirectory:
     def _load_identity(self) -> None:
         data = read_whole(self.files, f"{self.path}/{paths.META}")
         if data is None:
-            held = [n for n in self.files.list_dir(self.path) if paths.parse_partition_dir(n)]
-            if held:
+            partition_dirs = [
+                n for n in self.files.list_dir(self.path) if paths.parse_partition_dir(n)
+            ]
+            if partition_dirs:
                 raise StorageError(
-                    f"log.dir {self.path} holds {len(held)} partitions but no {paths.META}; "
-                    "restore that file, or set log.dir to an empty folder"
+                    f"log.dir {self.path} holds {len(partition_dirs)} partitions but no "
+                    f"{paths.META}; restore that file, or set log.dir to an empty folder"
                 )
             self.directory_id = self._random_id()
             return
         try:
-            found = dict(line.split("=", 1) for line in decode_lines(data))
-            self.directory_id = found["directory.id"]
-            self.cluster_id = found["cluster.id"]
-            self.start_counter = int(found["start.counter"])
+            properties = dict(line.split("=", 1) for line in decode_lines(data))
+            self.directory_id = properties["directory.id"]
+            self.cluster_id = properties["cluster.id"]
+            self.start_counter = int(properties["start.counter"])
         except (CorruptCheckpoint, KeyError, ValueError) as error:
             raise StorageError(
                 f"{self.path}/{paths.META} is damaged: {error}. Restore it from a copy."
@@ -349,12 +351,12 @@ class DataDirectory:
         partition inherits no offsets.
         """
         with self._checkpoints:
-            for held, write in (
+            for offsets, write in (
                 (self.recovery_points, self._write_recovery_points),
                 (self.log_starts, self._write_log_starts),
             ):
-                if key in held:
-                    write({other: offset for other, offset in held.items() if other != key})
+                if key in offsets:
+                    write({other: offset for other, offset in offsets.items() if other != key})
 
     # Methods that delete files after a delay.
 

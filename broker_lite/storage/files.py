@@ -257,11 +257,11 @@ class OsFiles:
         mode = os.O_RDWR if writable else os.O_RDONLY
         # O_NONBLOCK: opening a FIFO in place of a file must not hang the broker.
         fd = os.open(path, mode | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file", path)
-        return OsFile(fd, path, found.st_size)
+        return OsFile(fd, path, status.st_size)
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
@@ -304,5 +304,5 @@ class OsFiles:
         return _OsLock(fd)
 
     def space(self, path: str) -> tuple[int, int]:
-        found = os.statvfs(path)
-        return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+        status = os.statvfs(path)
+        return status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail

@@ -58,15 +58,15 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
     """
     batches = records = size = 0
     end_offset, problems = UNKNOWN, []
-    for found in inspect_file(files, path):
-        header, problem = found.header, found.problem
+    for batch in inspect_file(files, path):
+        header, problem = batch.header, batch.problem
         if problem:
-            problems.append(f"position {found.position}: {problem}")
+            problems.append(f"position {batch.position}: {problem}")
             continue
         known = epochs.epoch_at(header.base_offset) if epochs is not None else UNKNOWN
         if known not in (UNKNOWN, header.leader_epoch):
             problems.append(
-                f"position {found.position}: the batch has leader epoch {header.leader_epoch}, but "
+                f"position {batch.position}: the batch has leader epoch {header.leader_epoch}, but "
                 f"the epoch file says {known}"
             )
         batches, records = batches + 1, records + header.record_count
@@ -84,7 +84,7 @@ def check_partition(
     names = files.list_dir(directory)
     epochs = leader_epochs.load(files, directory)
     expected = log_start
-    parsed = [found for found in map(paths.parse_segment_file, names) if found is not None]
+    parsed = [file for file in map(paths.parse_segment_file, names) if file is not None]
     bases = [base for base, suffix in parsed if suffix == paths.LOG]
     for base in bases:
         path = paths.segment_file(directory, base, paths.LOG)
@@ -125,8 +125,8 @@ def _damaged_small_files(
         paths.TXN_INDEX: transaction_index.decode,
     }
     for name in names:
-        found = paths.parse_segment_file(name)
-        decode = decoders.get(found[1]) if found is not None else None
+        parsed = paths.parse_segment_file(name)
+        decode = decoders.get(parsed[1]) if parsed is not None else None
         data = read_whole(files, f"{directory}/{name}") if decode is not None else None
         if decode is None or data is None:
             continue

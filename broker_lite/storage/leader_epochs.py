@@ -85,8 +85,8 @@ class LeaderEpochs:
         entries = self._entries
         if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
             return False
-        kept = tuple(e for e in entries if e[0] < epoch and e[1] < start_offset)
-        self._entries = (*kept, (epoch, start_offset))
+        remaining = tuple(e for e in entries if e[0] < epoch and e[1] < start_offset)
+        self._entries = (*remaining, (epoch, start_offset))
         return True
 
     def epoch_at(self, offset: int) -> int:
@@ -114,9 +114,9 @@ class LeaderEpochs:
     def truncate_from_end(self, end_offset: int) -> bool:
         """Remove epochs that begin at or beyond ``end_offset``, in memory only. Return whether any
         did."""
-        kept = tuple(e for e in self._entries if e[1] < end_offset)
-        changed = kept != self._entries
-        self._entries = kept
+        remaining = tuple(e for e in self._entries if e[1] < end_offset)
+        changed = remaining != self._entries
+        self._entries = remaining
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:

@@ -529,13 +529,13 @@ class Log:
         """
         try:
             with self._data.guard(f"truncating {self.key}"):
-                found = self.reader.locate(offset)[1]
+                batch = self.reader.locate(offset)[1]
         except CorruptMessageError:
             damage = self.reader.damage_over(offset)
             if damage is None:
                 raise
             return damage.first_offset, damage.position
-        return found.header.base_offset, found.position
+        return batch.header.base_offset, batch.position
 
     def _cut_log(self, offset: int, position: int, now_ms: int) -> None:
         self.flushed_end = min(self.flushed_end, offset)
@@ -550,14 +550,14 @@ class Log:
         self.flushed_end = offset
 
     def _cut_segments(self, offset: int, position: int, now_ms: int) -> None:
-        kept = [s for s in self.reader.chain[1] if s.base_offset <= offset]
-        dropped = self.reader.chain[1][len(kept) :]
-        active = kept[-1]
+        remaining = [s for s in self.reader.chain[1] if s.base_offset <= offset]
+        dropped = self.reader.chain[1][len(remaining) :]
+        active = remaining[-1]
         self.reader.loaded.clear()
         active.open_writable()
-        self.reader.publish(tuple(kept))
+        self.reader.publish(tuple(remaining))
         active.cut(position, offset)
-        self.reader.publish(tuple(kept))
+        self.reader.publish(tuple(remaining))
         self.reader.forget_hints()
         for segment in dropped:
             self._discard(segment, now_ms)
@@ -565,12 +565,12 @@ class Log:
         self.reader.corruption = tuple(d for d in self.reader.corruption if d.first_offset < offset)
         active.damaged = any(d.segment_base == active.base_offset for d in self.reader.corruption)
         active.save_indexes()
-        for segment in kept:
+        for segment in remaining:
             # A closed segment may still hold bytes that no flush has synced.
             if segment is active or not segment.is_synced:
                 segment.datasync()
         self._files.sync_dir(self.directory)
-        for segment in kept:
+        for segment in remaining:
             segment.name_synced = True
 
     def _truncate_epochs(self, offset: int) -> None:

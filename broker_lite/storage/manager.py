@@ -166,7 +166,7 @@ class LogManager:
         for name in names:
             if name.endswith((paths.DELETED, paths.TEMPORARY)):
                 remove_tree(self._files, f"{self._data.path}/{name}")
-            elif self._strays.found(name):
+            elif self._strays.register(name):
                 continue
             elif (key := paths.parse_partition_dir(name)) is not None:
                 config = (configs or {}).get(key.topic_id, self._default_config)
@@ -280,8 +280,8 @@ class LogManager:
             self._data.check()
 
     def _recovery_points(self) -> dict[PartitionKey, int]:
-        kept = self._strays.of(self._data.recovery_points)
-        return kept | {key: log.flushed_end for key, log in self.logs.items()}
+        points = self._strays.of(self._data.recovery_points)
+        return points | {key: log.flushed_end for key, log in self.logs.items()}
 
     def _log_starts(self) -> dict[PartitionKey, int]:
         return self._strays.of(self._data.log_starts) | {

@@ -96,10 +96,10 @@ class OffsetIndex:
     def cut(self, position: int) -> OffsetIndex:
         """Return a copy without entries at or beyond ``position``. Readers continue to use the old
         index."""
-        kept = OffsetIndex(self.base_offset)
+        index = OffsetIndex(self.base_offset)
         count = bisect_left(self._positions, position)
-        kept._offsets, kept._positions = self._offsets[:count], self._positions[:count]
-        return kept
+        index._offsets, index._positions = self._offsets[:count], self._positions[:count]
+        return index
 
     def encode(
         self, log_bytes: int, next_offset: int, damaged: bool, has_transactions: bool = False

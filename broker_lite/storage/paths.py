@@ -46,8 +46,8 @@ def partition_dir(data_dir: str, key: PartitionKey) -> str:
 
 def parse_partition_dir(name: str) -> PartitionKey | None:
     """Return the partition of a directory name, or None for any other name."""
-    found = _PARTITION.fullmatch(name)
-    return PartitionKey(found[1], int(found[2])) if found else None
+    match = _PARTITION.fullmatch(name)
+    return PartitionKey(match[1], int(match[2])) if match else None
 
 
 def stray_dir(data_dir: str, key: PartitionKey, since_ms: int) -> str:
@@ -57,8 +57,8 @@ def stray_dir(data_dir: str, key: PartitionKey, since_ms: int) -> str:
 def parse_stray_dir(name: str) -> tuple[PartitionKey, int] | None:
     """Return a stray's partition, and the wall time in ms at which its directory was renamed.
     Return None for other names."""
-    found = _STRAY.fullmatch(name)
-    return (PartitionKey(found[1], int(found[2])), int(found[3])) if found else None
+    match = _STRAY.fullmatch(name)
+    return (PartitionKey(match[1], int(match[2])), int(match[3])) if match else None
 
 
 def segment_file(partition: str, base_offset: int, suffix: str) -> str:
@@ -67,8 +67,8 @@ def segment_file(partition: str, base_offset: int, suffix: str) -> str:
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
     """Return the base offset and the suffix of a segment's file; None for other names."""
-    found = _SEGMENT_FILE.fullmatch(name)
-    return (int(found[1]), found[2]) if found else None
+    match = _SEGMENT_FILE.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
 
 
 def torn_file(partition: str, offset: int, number: int) -> str:
@@ -78,5 +78,5 @@ def torn_file(partition: str, offset: int, number: int) -> str:
 
 def parse_torn_file(name: str) -> tuple[int, int] | None:
     """Return the offset and the number of a torn file, or None for any other name."""
-    found = _TORN.fullmatch(name)
-    return (int(found[1]), int(found[2])) if found else None
+    match = _TORN.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None

@@ -51,8 +51,8 @@ def rebuild_producers(
             if entry is not None:
                 aborted.append(entry)
         if segment.has_transactions and segment.next_offset > began:
-            kept = indexes[segment].cut(began).entries
-            indexes[segment] = TransactionIndex([*kept, *aborted])
+            entries = indexes[segment].cut(began).entries
+            indexes[segment] = TransactionIndex([*entries, *aborted])
     state.next_offset = end
     state.raise_starts(reader.log_start_offset)
     _take_indexes(indexes, segments[-1])

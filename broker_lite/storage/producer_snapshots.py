@@ -67,4 +67,4 @@ class ProducerSnapshots:
     def _listed(self) -> list[tuple[int, str]]:
         """Return the end offset and the file name of each snapshot, oldest first."""
         names = [(paths.parse_segment_file(n), n) for n in self._files.list_dir(self._directory)]
-        return [(found[0], n) for found, n in names if found and found[1] == paths.SNAPSHOT]
+        return [(parsed[0], n) for parsed, n in names if parsed and parsed[1] == paths.SNAPSHOT]

@@ -156,21 +156,21 @@ class LogReader:
         last stable offset. For closed segments this may read index files.
         """
         bases, segments = self.chain
-        found: list[AbortedEntry] = []
+        aborted: list[AbortedEntry] = []
         for segment in segments[max(bisect_right(bases, start) - 1, 0) :]:
             if not segment.has_transactions:
                 continue
             if not segment.has_transaction_index:
                 self.note_loaded(segment)
             try:
-                if segment.transactions.collect(start, end, found):
+                if segment.transactions.collect(start, end, aborted):
                     break
             except CorruptIndex as error:
                 raise StorageError(
                     f"the transaction index of {self.key} at offset {segment.base_offset} cannot "
                     f"be used: {error}; restart the broker, which rebuilds it"
                 ) from None
-        return found
+        return aborted
 
     @property
     def segment_count(self) -> int:
@@ -215,8 +215,8 @@ class LogReader:
             base, segment, position = hint
             self._check_first(segment, position, base)
         else:
-            segment, found = self.locate(offset)
-            base, position = found.header.base_offset, found.position
+            segment, batch = self.locate(offset)
+            base, position = batch.header.base_offset, batch.position
             hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, segment, position)
         if at_tail and segment is active:
             stop = IndexEntry(end, size)
@@ -292,13 +292,13 @@ class LogReader:
         if end >= segment.next_offset:
             return IndexEntry(end, segment.size_bytes)
         try:
-            found = self._find(segment, end)
+            boundary = self._find(segment, end)
         except CorruptMessageError:
             damage = self.damage_over(end)
             if damage is None or damage.segment_base != segment.base_offset:
                 raise
             return IndexEntry(damage.first_offset, damage.position)
-        return IndexEntry(found.header.base_offset, found.position)
+        return IndexEntry(boundary.header.base_offset, boundary.position)
 
     def _clip(self, offset: int, stop: IndexEntry) -> IndexEntry:
         """Return the lower of ``stop`` and the start of the first unreadable range after
@@ -364,8 +364,8 @@ class LogReader:
         bases, _ = self.chain
         i = bisect_right(bases, segment.base_offset)
         limit = bases[i] if i < len(bases) else segment.next_offset
-        found = segment.damage_at(bad, segment.size_bytes, limit)
-        damage = found.in_log(self.key, segment.base_offset)
+        bad_range = segment.damage_at(bad, segment.size_bytes, limit)
+        damage = bad_range.in_log(self.key, segment.base_offset)
         self.add_damage((damage,))
         # Check the end last, because a truncation publishes the new end before it drops the damage
         # beyond that end.
@@ -375,9 +375,9 @@ class LogReader:
         segment.damaged = True
         return damage
 
-    def add_damage(self, found: tuple[CorruptRange, ...]) -> None:
+    def add_damage(self, damage: tuple[CorruptRange, ...]) -> None:
         """Record damaged ranges. Later reads of unreadable ranges raise CorruptMessageError."""
-        self.corruption = tuple(sorted({*self.corruption, *found}, key=lambda d: d.first_offset))
+        self.corruption = tuple(sorted({*self.corruption, *damage}, key=lambda d: d.first_offset))
 
     @_translated
     def verify(self, start: int, end: int) -> list[CorruptRange]:
@@ -387,11 +387,11 @@ class LogReader:
         Reads all the bytes, so do not call it on the event loop's thread. Ignores offsets outside
         the log.
         """
-        found: list[CorruptRange] = []
+        damage: list[CorruptRange] = []
         start, end = max(start, self.log_start_offset), min(end, self.tail[0])
         for item in self._checked(start, end):
             if isinstance(item, CorruptRange):
-                found.append(item)
+                damage.append(item)
                 continue
             segment, batch = item
             header = batch.header
@@ -401,8 +401,8 @@ class LogReader:
                     f"{epoch}"
                 )
                 at = (header.base_offset, header.next_offset, segment.base_offset, batch.position)
-                found.append(CorruptRange(self.key, *at, header.size_bytes, reason, False))
-        return found
+                damage.append(CorruptRange(self.key, *at, header.size_bytes, reason, False))
+        return damage
 
     def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, LogBatch] | CorruptRange]:
         """Yield valid batches and damaged ranges in order. Computes every checksum."""
@@ -419,11 +419,11 @@ class LogReader:
             expected, position = first.header.base_offset, first.position
             while start < end:
                 try:
-                    for found in walk_batches(segment.file, position, segment.size_bytes, expected):
-                        if found.header.base_offset >= end:
+                    for batch in walk_batches(segment.file, position, segment.size_bytes, expected):
+                        if batch.header.base_offset >= end:
                             return
-                        yield segment, found
-                        start = found.header.next_offset
+                        yield segment, batch
+                        start = batch.header.next_offset
                     following = self._following_base(segment)
                     start = max(start, following) if following <= end else end
                     break
@@ -467,9 +467,9 @@ class LogReader:
                     if damage is not None:
                         damage.append(item)
                     continue
-                found = item[1]
-                if found.header.max_timestamp >= timestamp and not found.is_void:
-                    listed = self._first_in_batch(segment, found, timestamp)
+                batch = item[1]
+                if batch.header.max_timestamp >= timestamp and not batch.is_void:
+                    listed = self._first_in_batch(segment, batch, timestamp)
                     if listed is not None:
                         return listed if listed.offset < end else None
         return None
@@ -502,26 +502,26 @@ class LogReader:
         """Return the newest timestamp of a segment's records in [start, end). Return -1 if no
         record has a timestamp."""
         newest = NO_TIMESTAMP
-        for found in self.headers(segment, max(start, segment.base_offset), end):
-            time_ms, header = found.header.max_timestamp, found.header
+        for batch in self.headers(segment, max(start, segment.base_offset), end):
+            time_ms, header = batch.header.max_timestamp, batch.header
             if header.is_control:
                 continue
             if header.base_offset < start and time_ms > newest and not header.is_log_append_time:
-                time_ms = self._newest_in_batch(segment, found, start)
+                time_ms = self._newest_in_batch(segment, batch, start)
             newest = max(newest, time_ms)
         return newest
 
-    def _newest_in_batch(self, segment: Segment, found: LogBatch, first: int) -> int:
-        whole = read_batch(segment.file, found.position, segment.size_bytes)
+    def _newest_in_batch(self, segment: Segment, batch: LogBatch, first: int) -> int:
+        whole = read_batch(segment.file, batch.position, segment.size_bytes)
         if whole is None:
             return NO_TIMESTAMP
         # Import here: row_times loads pyarrow and numpy, which only lookups by time need.
         from broker_lite.record.row_times import newest_row
 
         try:
-            return newest_row(whole[1], found.header, first)
+            return newest_row(whole[1], batch.header, first)
         except CorruptMessageError:
-            return found.header.max_timestamp
+            return batch.header.max_timestamp
 
     @_translated
     def first_at(self, offset: int, end: int) -> ListedOffset | None:
@@ -535,24 +535,24 @@ class LogReader:
         offset = self.next_readable(max(offset, self.log_start_offset))
         skipped = 0
         while offset < end:
-            segment, found = self.locate(offset)
-            header = found.header
-            if skipped < SKIPPED_BATCHES_MAX and self._has_no_row(found):
+            segment, batch = self.locate(offset)
+            header = batch.header
+            if skipped < SKIPPED_BATCHES_MAX and self._has_no_row(batch):
                 skipped += 1
             else:
                 if offset <= header.base_offset or header.is_log_append_time:
                     base = max(offset, header.base_offset)
                     return ListedOffset(base, header.constant_timestamp, header.leader_epoch)
-                listed = self._first_in_batch(segment, found, first=offset)
+                listed = self._first_in_batch(segment, batch, first=offset)
                 if listed is not None:
                     return listed
             offset = self.next_readable(header.next_offset)
         return None
 
-    def _has_no_row(self, found: LogBatch) -> bool:
+    def _has_no_row(self, batch: LogBatch) -> bool:
         """Return whether a batch has no row for read_committed readers."""
-        header = found.header
-        return found.is_void or (
+        header = batch.header
+        return batch.is_void or (
             header.is_transactional
             and any(
                 entry.producer_id == header.producer_id
@@ -585,24 +585,24 @@ class LogReader:
                 if position < 0:
                     first = segment.find(at, size)
                     at, position = first.header.base_offset, first.position
-                for found in walk_headers(segment.file, position, size, at):
-                    at, following = found.header.base_offset, found.header.next_offset
+                for batch in walk_headers(segment.file, position, size, at):
+                    at, following = batch.header.base_offset, batch.header.next_offset
                     if at >= end:
                         return
                     if self.corruption and self.damage_over(at) is not None:
                         break
                     if following > segment.next_offset:
                         raise BadBatch(
-                            found.position,
+                            batch.position,
                             at,
                             "the batch's last offset is beyond the segment's end",
                         )
                     if following > start:
-                        if needs_check(found.header) and not _is_sound(segment, found):
+                        if needs_check(batch.header) and not _is_sound(segment, batch):
                             raise BadBatch(
-                                found.position, at, "the checksum is wrong", found.header
+                                batch.position, at, "the checksum is wrong", batch.header
                             )
-                        yield found
+                        yield batch
                     at = following
                 else:
                     return
@@ -611,10 +611,10 @@ class LogReader:
                 at, position = damage.next_offset, damage.position + damage.length
 
     def _first_in_batch(
-        self, segment: Segment, found: LogBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
+        self, segment: Segment, batch: LogBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
     ) -> ListedOffset | None:
         """Return the first row from offset ``first`` on with at least ``timestamp``, or None."""
-        header, position = found.header, found.position
+        header, position = batch.header, batch.position
         first = max(header.base_offset, self.log_start_offset, first)
         if header.is_log_append_time:
             return ListedOffset(first, header.max_timestamp, header.leader_epoch)
@@ -684,9 +684,9 @@ class LogReader:
         i = bisect_right(bases, offset) - 1
         if i >= 0 and bases[i] == offset:
             return segments[i], IndexEntry(offset, 0)
-        segment, found = self.locate(offset)
-        return segment, IndexEntry(found.header.base_offset, found.position)
+        segment, batch = self.locate(offset)
+        return segment, IndexEntry(batch.header.base_offset, batch.position)
 
 
-def _is_sound(segment: Segment, found: LogBatch) -> bool:
-    return read_batch(segment.file, found.position, segment.size_bytes) is not None
+def _is_sound(segment: Segment, batch: LogBatch) -> bool:
+    return read_batch(segment.file, batch.position, segment.size_bytes) is not None

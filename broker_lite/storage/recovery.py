@@ -112,7 +112,7 @@ def open_log(
     # Ignore damage in records that were deleted after the damage was found.
     start = data.log_starts.get(key, 0)
     log.reader.corruption = tuple(
-        found for found in log.reader.corruption if found.next_offset > start
+        corrupt for corrupt in log.reader.corruption if corrupt.next_offset > start
     )
     return log, opening.report()
 
@@ -155,7 +155,7 @@ class _Opening:
         segments: list[Segment] = []
         for i, base in enumerate(bases):
             following = bases[i + 1] if i + 1 < len(bases) else UNBOUNDED
-            segment = Segment.found(self.files, self.directory, base)
+            segment = Segment.existing(self.files, self.directory, base)
             if segments and segments[-1].next_offset > base:
                 self._set_aside([base])
                 continue
@@ -186,13 +186,13 @@ class _Opening:
         order."""
         bases, others = [], []
         for name in self.files.list_dir(self.directory):
-            found = paths.parse_segment_file(name)
+            parsed = paths.parse_segment_file(name)
             if name.endswith((paths.DELETED, paths.TEMPORARY)):
                 self.files.remove(f"{self.directory}/{name}")
-            elif found and found[1] == paths.LOG:
-                bases.append(found[0])
-            elif found and found[1] != paths.SNAPSHOT:
-                others.append((found[0], name))
+            elif parsed and parsed[1] == paths.LOG:
+                bases.append(parsed[0])
+            elif parsed and parsed[1] != paths.SNAPSHOT:
+                others.append((parsed[0], name))
         for base, name in others:
             if base not in bases:
                 self.files.remove(f"{self.directory}/{name}")
@@ -203,10 +203,10 @@ class _Opening:
 
     def _drop_deleted(self, bases: list[int], log_start: int) -> list[int]:
         """Delete the segments that end before the log's start. Return the other base offsets."""
-        kept = [b for b, after in zip(bases, [*bases[1:], UNBOUNDED]) if after > log_start]
-        for base in bases[: len(bases) - len(kept)]:
+        remaining = [b for b, after in zip(bases, [*bases[1:], UNBOUNDED]) if after > log_start]
+        for base in bases[: len(bases) - len(remaining)]:
             self._remove(base)
-        return kept
+        return remaining
 
     def _remove(self, base: int, *suffixes: str) -> None:
         for suffix in suffixes or paths.SEGMENT_SUFFIXES:
@@ -239,20 +239,20 @@ class _Opening:
             # The page cache may hold bytes that a failed fsync of an earlier process never wrote.
             segment.file.forget_cached(start.position)
         limit = following if following != UNBOUNDED else max(point, segment.base_offset)
-        found = segment.rescan(
+        rescan = segment.rescan(
             start, limit, check_crc=True, recovery_point=point, epoch_of=self._epoch_of
         )
-        self._scanned += found.scanned_bytes
-        self._add_damage(segment, found.damage)
+        self._scanned += rescan.scanned_bytes
+        self._add_damage(segment, rescan.damage)
         segment.synced_bytes = 0
-        if found.torn is None:
+        if rescan.torn is None:
             segment.datasync()
             self._changed = True
             if following != UNBOUNDED:
                 with contextlib.suppress(OSError):
                     segment.save_indexes()
                 segment.release()
-        return found.torn
+        return rescan.torn
 
     def _epoch_of(self, header: BatchHeader) -> int:
         """Return the epoch that the epoch file has for a batch. The file is synced before the
@@ -282,8 +282,8 @@ class _Opening:
         gap = CorruptRange(self.key, first, following, base, position, 0, reason, True)
         self.damage.append(gap)
 
-    def _add_damage(self, segment: Segment, found: tuple[BadRange, ...]) -> None:
-        self.damage.extend(bad.in_log(self.key, segment.base_offset) for bad in found)
+    def _add_damage(self, segment: Segment, damage: tuple[BadRange, ...]) -> None:
+        self.damage.extend(bad.in_log(self.key, segment.base_offset) for bad in damage)
 
     # Methods that set torn tails aside.
 
@@ -329,13 +329,13 @@ class _Opening:
     def _torn_path(self, offset: int) -> str:
         """Return an unused path for a torn file. Delete the oldest torn files above the limit."""
         torn = [
-            (found, name)
+            (parsed, name)
             for name in self.files.list_dir(self.directory)
-            if (found := paths.parse_torn_file(name))
+            if (parsed := paths.parse_torn_file(name))
         ]
         for _, name in torn[: max(0, len(torn) - TORN_FILES_MAX + 1)]:
             self.files.remove(f"{self.directory}/{name}")
-        number = max((found[1] for found, _ in torn if found[0] == offset), default=0) + 1
+        number = max((parsed[1] for parsed, _ in torn if parsed[0] == offset), default=0) + 1
         return paths.torn_file(self.directory, offset, number)
 
     # Methods that complete the opening of the log.

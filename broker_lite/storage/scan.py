@@ -146,10 +146,10 @@ def resync(file: File, position: int, end: int, offset: int, limit: int) -> LogB
             at = match.start()
             if at >= BATCHES_CHUNK_BYTES:
                 break
-            found = read_batch(file, position + at, end)
-            if found is None or not offset <= found[0].base_offset < limit:
+            whole = read_batch(file, position + at, end)
+            if whole is None or not offset <= whole[0].base_offset < limit:
                 continue
-            header, after = found[0], position + at + found[0].size_bytes
+            header, after = whole[0], position + at + whole[0].size_bytes
             if after == end or _continues(file, after, end, header.next_offset):
                 return LogBatch(header, position=position + at)
         position += BATCHES_CHUNK_BYTES
@@ -157,8 +157,8 @@ def resync(file: File, position: int, end: int, offset: int, limit: int) -> LogB
 
 
 def _continues(file: File, position: int, end: int, expected: int) -> bool:
-    found = read_batch(file, position, end)
-    return found is not None and found[0].base_offset == expected
+    whole = read_batch(file, position, end)
+    return whole is not None and whole[0].base_offset == expected
 
 
 def is_whole(file: File, bad: BadBatch, end: int) -> bool:
@@ -197,10 +197,10 @@ def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
     while position < end:
         bad: BadBatch | None = None
         try:
-            for found in walk_batches(file, position, end, expected, epoch):
-                yield InspectedBatch(base_offset, found.position, found.header, "")
-                position = found.position + found.header.size_bytes
-                expected, epoch = found.header.next_offset, found.header.leader_epoch
+            for batch in walk_batches(file, position, end, expected, epoch):
+                yield InspectedBatch(base_offset, batch.position, batch.header, "")
+                position = batch.position + batch.header.size_bytes
+                expected, epoch = batch.header.next_offset, batch.header.leader_epoch
         except BadBatch as error:
             bad = error
         if bad is None:

@@ -130,7 +130,7 @@ class Segment:
         return segment
 
     @classmethod
-    def found(cls, files: Files, directory: str, base_offset: int) -> Segment:
+    def existing(cls, files: Files, directory: str, base_offset: int) -> Segment:
         """Return an existing segment, with size and times from the file system. Does not check its
         content."""
         segment = cls(files, directory, base_offset)
@@ -204,8 +204,8 @@ class Segment:
     def _has_batch_at(self, entry: IndexEntry) -> bool:
         if entry.position == 0:
             return entry.offset == self.base_offset
-        found = read_batch(self.file, entry.position, self.size_bytes)
-        return found is not None and found[0].base_offset == entry.offset
+        whole = read_batch(self.file, entry.position, self.size_bytes)
+        return whole is not None and whole[0].base_offset == entry.offset
 
     def _head(self, suffix: str, length: int) -> bytes:
         return self._files.open(self.path(suffix)).pread(0, length)
@@ -242,8 +242,8 @@ class Segment:
         """
         offset, position = self.index.last()
         try:
-            for found in walk_headers(self.file, position, self.size_bytes, offset):
-                offset = found.header.next_offset
+            for batch in walk_headers(self.file, position, self.size_bytes, offset):
+                offset = batch.header.next_offset
         except BadBatch:
             return False
         return offset == self.next_offset
@@ -302,11 +302,11 @@ class Segment:
     @property
     def transactions(self) -> TransactionIndex:
         """The transaction index, loaded from its file if needed. Raises OSError, CorruptIndex."""
-        found = self._transactions
-        if found is None:
-            found = self.load_transactions()[0]
-            self._transactions = found
-        return found
+        loaded = self._transactions
+        if loaded is None:
+            loaded = self.load_transactions()[0]
+            self._transactions = loaded
+        return loaded
 
     @transactions.setter
     def transactions(self, index: TransactionIndex) -> None:
@@ -379,9 +379,9 @@ class Segment:
         self.max_timestamp = self.times.last_timestamp()
         start = self.index.last()
         with contextlib.suppress(BadBatch):
-            for found in walk_headers(self.file, start.position, self.size_bytes, start.offset):
-                if not found.header.is_control:
-                    self.max_timestamp = max(self.max_timestamp, found.header.max_timestamp)
+            for batch in walk_headers(self.file, start.position, self.size_bytes, start.offset):
+                if not batch.header.is_control:
+                    self.max_timestamp = max(self.max_timestamp, batch.header.max_timestamp)
 
     def start_sync(self) -> None:
         """Start writing unsynced bytes to disk."""
@@ -439,12 +439,12 @@ class Segment:
         """Return the batch that holds ``offset``, by walking headers from the batch boundary
         ``entry``. Raises BadBatch."""
         expected, position = entry
-        for found in walk_headers(
+        for batch in walk_headers(
             self.file, position, end, expected, policy=_ANY_EPOCHS, chunk_bytes=FIND_CHUNK_BYTES
         ):
-            expected = found.header.next_offset
+            expected = batch.header.next_offset
             if expected > offset:
-                return found
+                return batch
         raise BadBatch(end, expected, "the file ends before this offset")
 
     def header_at(self, entry: IndexEntry, end: int, epoch: int = NO_EPOCH) -> BatchHeader:
@@ -479,12 +479,12 @@ class Segment:
         self.size_bytes = position
         while position < end:
             try:
-                for found in walk(self.file, position, end, expected, epoch):
+                for batch in walk(self.file, position, end, expected, epoch):
                     if epoch_of is not None:
-                        _check_epoch(found, epoch_of(found.header))
-                    self.note(found.header, found.position, interval_bytes)
+                        _check_epoch(batch, epoch_of(batch.header))
+                    self.note(batch.header, batch.position, interval_bytes)
                     position, expected = self.size_bytes, self.next_offset
-                    epoch = found.header.leader_epoch
+                    epoch = batch.header.leader_epoch
             except BadBatch as bad:
                 if bad.offset >= recovery_point:
                     return Rescan(tuple(damage), bad, position - start.position)
@@ -527,8 +527,8 @@ class Segment:
         return True
 
 
-def _check_epoch(found: LogBatch, epoch: int) -> None:
-    header, position = found.header, found.position
+def _check_epoch(batch: LogBatch, epoch: int) -> None:
+    header, position = batch.header, batch.position
     if epoch not in (-1, header.leader_epoch):
         reason = (
             f"the batch has leader epoch {header.leader_epoch}, but the epoch file says {epoch}"

@@ -32,7 +32,7 @@ class Strays:
     def keys(self) -> Collection[PartitionKey]:
         return self._since.keys()
 
-    def found(self, name: str) -> bool:
+    def register(self, name: str) -> bool:
         """Return whether ``name`` is the name of a stray's directory. If so, record the stray."""
         stray = paths.parse_stray_dir(name)
         if stray is not None:

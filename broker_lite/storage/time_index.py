@@ -69,10 +69,10 @@ class TimeIndex:
 
     def cut(self, next_offset: int) -> TimeIndex:
         """Return a copy without the entries at or beyond ``next_offset``."""
-        kept = TimeIndex(self.base_offset)
+        index = TimeIndex(self.base_offset)
         count = bisect_left(self._offsets, next_offset - self.base_offset)
-        kept._offsets, kept._timestamps = self._offsets[:count], self._timestamps[:count]
-        return kept
+        index._offsets, index._timestamps = self._offsets[:count], self._timestamps[:count]
+        return index
 
     def last_timestamp(self) -> int:
         """Return the timestamp of the newest entry; -1 for an empty index."""

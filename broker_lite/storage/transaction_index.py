@@ -62,15 +62,15 @@ class TransactionIndex:
         """Return a copy without the markers at or beyond ``offset``."""
         return TransactionIndex([one for one in self._entries if one.last_offset < offset])
 
-    def collect(self, start: int, end: int, found: list[AbortedEntry]) -> bool:
-        """Append the transactions with records in [start, end) to ``found``.
+    def collect(self, start: int, end: int, aborted: list[AbortedEntry]) -> bool:
+        """Append the transactions with records in [start, end) to ``aborted``.
 
         Return True if no later segment can hold another such transaction.
         """
         entries = self._entries
         for i in range(bisect_left(entries, start, key=_LAST_OFFSET), len(entries)):
             if entries[i].first_offset < end:
-                found.append(entries[i])
+                aborted.append(entries[i])
             if entries[i].last_stable_offset >= end:
                 return True
         return False

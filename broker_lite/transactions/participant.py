@@ -74,27 +74,27 @@ class Participant:
             return None
         return Verification(producer_id, epoch, known.token, is_new=False)
 
-    def verify(self, asked: Verification, number: int = NO_TRANSACTION) -> bool:
+    def verify(self, verification: Verification, number: int = NO_TRANSACTION) -> bool:
         """Record that the coordinator confirmed transaction ``number`` for the producer.
 
         Return whether the write that asked for the verification may continue. It may not if another
-        verification or a newer epoch of the producer has replaced ``asked``.
+        verification or a newer epoch of the producer has replaced ``verification``.
         """
-        known = self._holder(asked)
+        known = self._holder(verification)
         if known is not None:
             known.number = number
         return known is not None
 
-    def refuse(self, asked: Verification) -> None:
+    def refuse(self, verification: Verification) -> None:
         """Record that the coordinator refused the producer or did not answer. The next write starts
         a new verification."""
-        known = self._holder(asked)
+        known = self._holder(verification)
         if known is not None and known.number is None:
-            del self._producers[asked.producer_id]
+            del self._producers[verification.producer_id]
 
-    def holds(self, asked: Verification) -> bool:
+    def holds(self, verification: Verification) -> bool:
         """Return whether a write that waited for this verification may now enter the queue."""
-        known = self._holder(asked)
+        known = self._holder(verification)
         return known is not None and known.number is not None
 
     def number(self, producer_id: int) -> int:
@@ -124,6 +124,6 @@ class Participant:
         """
         self._producers.clear()
 
-    def _holder(self, asked: Verification) -> _Producer | None:
-        known = self._producers.get(asked.producer_id)
-        return known if known is not None and known.token == asked.token else None
+    def _holder(self, verification: Verification) -> _Producer | None:
+        known = self._producers.get(verification.producer_id)
+        return known if known is not None and known.token == verification.token else None

@@ -182,8 +182,8 @@ class SinkPartition:
 
     def head(self, sink: str) -> SinkHead | None:
         """Return a sink's committed head; None for an unknown sink."""
-        found = self._sinks.get(sink)
-        return found.head if found is not None else None
+        known = self._sinks.get(sink)
+        return known.head if known is not None else None
 
     def heads(self) -> dict[str, SinkHead]:
         """Return the committed head of every sink."""
@@ -201,8 +201,8 @@ class SinkPartition:
 
     def attempts(self, sink: str) -> dict[int, SinkSlot]:
         """Return the slots of a sink's attempts that are not committed or aborted yet."""
-        found = self._sinks.get(sink)
-        return {row: self._slots[row] for row in found.attempts} if found is not None else {}
+        known = self._sinks.get(sink)
+        return {row: self._slots[row] for row in known.attempts} if known is not None else {}
 
     # Methods that handle requests.
 
@@ -240,9 +240,9 @@ class SinkPartition:
         elif event.run != head.run:
             former = (head.run, *head.former_runs)[:FORMER_RUNS_MAX]
             state = SinkState.PREPARE_ABORT
-            taken = replace(head, run=event.run, former_runs=former, state=state,
+            joined_head = replace(head, run=event.run, former_runs=former, state=state,
                             ends_batch=NO_BATCH, winners=frozenset(), day=self._day())  # fmt: skip
-            self._write_head(event.sink, taken, event)
+            self._write_head(event.sink, joined_head, event)
         else:
             self._join_batch(sink, head, event)
 
@@ -717,8 +717,8 @@ class SinkPartition:
 
 
 def _is_same_attempt(slot: SinkSlot, event: ev.JoinBatch) -> bool:
-    wanted = event.run, event.batch, event.task, event.attempt
-    return (slot.run, slot.batch, slot.task, slot.attempt) == wanted
+    requested = event.run, event.batch, event.task, event.attempt
+    return (slot.run, slot.batch, slot.task, slot.attempt) == requested
 
 
 def _aborting(head: SinkHead, batch: int, day: int) -> SinkHead:

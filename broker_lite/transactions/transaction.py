@@ -293,11 +293,11 @@ class Transaction:
             return
         producer_id, epoch, previous_id = record.producer_id, record.epoch + 1, NO_PRODUCER
         if record.epoch >= EPOCH_LAST:
-            taken = self._take_id(event)
-            if taken is None:
+            new_id = self._take_id(event)
+            if new_id is None:
                 return
             previous_id = record.producer_id if continues else NO_PRODUCER
-            producer_id, epoch = taken, 0
+            producer_id, epoch = new_id, 0
         bumped = replace(
             record,
             producer_id=producer_id,
@@ -441,10 +441,10 @@ class Transaction:
         if bump:
             next_id = NO_PRODUCER
             if record.epoch >= EPOCH_LAST:
-                taken = self._take_id(cause)
-                if taken is None:
+                new_id = self._take_id(cause)
+                if new_id is None:
                     return False
-                next_id = taken
+                next_id = new_id
             decided = replace(
                 decided,
                 epoch=record.epoch + 1,
@@ -460,13 +460,13 @@ class Transaction:
         """Return a reserved producer id. If none is reserved, request one, park the cause and
         return None.
         """
-        taken, self._spare_id = self._spare_id, None
-        if taken is None:
+        new_id, self._spare_id = self._spare_id, None
+        if new_id is None:
             self._is_fetching_id = True
             self._effects.append(fx.FetchProducerId())
             if cause is not None:
                 self._park(cause)
-        return taken
+        return new_id
 
     # Methods that park requests and retry them.
 

@@ -139,11 +139,11 @@ def _put_partitions(writer: Writer, partitions: Iterable[TopicPartition]) -> Non
 
 
 def _partitions(reader: Reader) -> tuple[TopicPartition, ...]:
-    found = []
+    tps = []
     for _ in range(_count(reader)):
         topic = reader.classic_string()
-        found += [TopicPartition(topic, reader.i32()) for _ in range(_count(reader))]
-    return tuple(found)
+        tps += [TopicPartition(topic, reader.i32()) for _ in range(_count(reader))]
+    return tuple(tps)
 
 
 def _count(reader: Reader) -> int:

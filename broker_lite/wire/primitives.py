@@ -212,13 +212,13 @@ class Reader:
 
     def tags(self) -> dict[int, memoryview]:
         """Read tagged fields by number."""
-        found = {}
+        fields = {}
         for _ in range(self._tag_count()):
             number = self.uvarint()
             size = self.uvarint()
             position = self._advance(size)
-            found[number] = self.buffer[position : position + size]
-        return found
+            fields[number] = self.buffer[position : position + size]
+        return fields
 
 
 class Writer:

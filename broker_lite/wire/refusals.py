@@ -89,18 +89,18 @@ def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -
         return None
     is_long = len(frame) > REFUSED_BYTES_MAX
     if layout.request is None or (is_long and _is_of_the_whole(layout, version)):
-        asked: Any = SimpleNamespace()
+        requested: Any = SimpleNamespace()
     elif is_long:
         return None
     else:
-        asked = _asked(layout, request, frame)
-    if request.api_key == ApiKey.PRODUCE and asked.acks == 0:
+        requested = _decoded_request(layout, request, frame)
+    if request.api_key == ApiKey.PRODUCE and requested.acks == 0:
         return None
-    if request.api_key == _DESCRIBE_TOPIC_PARTITIONS and not asked.topics:
-        asked = SimpleNamespace(topics=[SimpleNamespace()])
+    if request.api_key == _DESCRIBE_TOPIC_PARTITIONS and not requested.topics:
+        requested = SimpleNamespace(topics=[SimpleNamespace()])
     refusal = _Refusal(version, code, reason)
-    body = refusal.struct(layout.response, asked)
-    if not refusal.said and not _asks_nothing(layout.request, version, asked):
+    body = refusal.struct(layout.response, requested)
+    if not refusal.said and not _asks_nothing(layout.request, version, requested):
         return None
     tagged = None if layout.flexible else False
     header = I32.pack(request.correlation_id) + (b"\x00" if layout.flexible else b"")
@@ -123,7 +123,7 @@ def _is_of_the_whole(layout: _Layout, version: int) -> bool:
     return any(field.name == "error_code" for field in layout.response.untagged_fields(version))
 
 
-def _asked(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
+def _decoded_request(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
     reader = Reader(frame, request.body_at)
     if layout.flexible and not is_served(request.api_key, request.api_version):
         # ``parse_header`` skips the tagged fields of a header only for served versions.
@@ -144,25 +144,27 @@ class _Refusal:
         self.reason = reason
         self.said = False
 
-    def struct(self, table: Any, asked: Any, *, is_row: bool = False) -> dict[str, Any]:
+    def struct(self, table: Any, requested: Any, *, is_row: bool = False) -> dict[str, Any]:
         fields = table.untagged_fields(self.version)
         whole = any(field.name == "error_code" for field in fields)
-        body = {field.name: self._value(field, asked, whole) for field in fields}
+        body = {field.name: self._value(field, requested, whole) for field in fields}
         if not is_row:
             return body
-        if isinstance(asked, int | str):
+        if isinstance(requested, int | str):
             # This row consists only of its name or id.
-            body[_name_of(fields, isinstance(asked, str))] = asked
+            body[_name_of(fields, isinstance(requested, str))] = requested
             return body
         for field in fields:
-            given = getattr(asked, field.name, getattr(asked, _FIELDS.get(field.name, ""), None))
+            given = getattr(
+                requested, field.name, getattr(requested, _FIELDS.get(field.name, ""), None)
+            )
             is_name = not field.is_array() and field.type_str != "bytes"
             if given is not None and is_name and field.name not in _ABSENT:
                 is_id = field.type_str == "uuid"
                 body[field.name] = tables.uuid(given) if is_id else given
         return body
 
-    def _value(self, field: Any, asked: Any, whole: bool) -> Any:
+    def _value(self, field: Any, requested: Any, whole: bool) -> Any:
         if field.name in ("error_code", "partition_error_code"):
             self.said = True
             return self.code
@@ -170,7 +172,7 @@ class _Refusal:
             return self.reason
         if field.is_struct_array():
             # An error of the whole request applies to all its rows.
-            rows = [] if whole else _asked_rows(field.name, asked)
+            rows = [] if whole else _requested_rows(field.name, requested)
             return [self.struct(field.array_of, row, is_row=True) for row in rows]
         if field.name in _ABSENT:
             return _ABSENT[field.name]
@@ -187,11 +189,11 @@ def _name_of(fields: list[Any], is_text: bool) -> str:
     )
 
 
-def _asks_nothing(table: Any, version: int, asked: Any) -> bool:
+def _asks_nothing(table: Any, version: int, requested: Any) -> bool:
     """Return whether all arrays of the request are empty, so that an empty response is correct. A
     null array usually requests everything."""
     arrays = [field for field in table.untagged_fields(version) if field.is_array()]
-    given = [getattr(asked, field.name) for field in arrays]
+    given = [getattr(requested, field.name) for field in arrays]
     return bool(arrays) and all(
         rows is not None
         and (not rows or field.is_struct_array())
@@ -200,15 +202,15 @@ def _asks_nothing(table: Any, version: int, asked: Any) -> bool:
     )
 
 
-def _asked_rows(name: str, asked: Any) -> list[Any]:
+def _requested_rows(name: str, requested: Any) -> list[Any]:
     """Return the request's rows for a response's array."""
-    found: list[Any] = []
+    rows: list[Any] = []
     for candidate in (name, *_ROWS.get(name, ())):
-        found += getattr(asked, candidate, None) or ()
+        rows += getattr(requested, candidate, None) or ()
     if name == "results":
         # AlterReplicaLogDirs answers by topic, independent of the directory.
-        found += [topic for row in getattr(asked, "dirs", None) or () for topic in row.topics]
-    return found
+        rows += [topic for row in getattr(requested, "dirs", None) or () for topic in row.topics]
+    return rows
 
 
 @cache
@@ -238,11 +240,11 @@ def _newer_layout(key: int, version: int) -> _Layout | None:
 def _kinds() -> dict[int, tuple[Any, Any]]:
     """Return the request and response classes of every API in the library, except ApiVersions,
     which the broker never refuses."""
-    found = {}
+    kinds = {}
     for module in (admin, consumer, metadata, producer, sasl):
         for name, kind in vars(module).items():
             answer = getattr(module, name.removesuffix("Request") + "Response", None)
             if name.endswith("Request") and hasattr(kind, "_struct") and answer is not None:
-                found[kind.API_KEY] = (kind, answer)
-    del found[ApiKey.API_VERSIONS]
-    return found
+                kinds[kind.API_KEY] = (kind, answer)
+    del kinds[ApiKey.API_VERSIONS]
+    return kinds

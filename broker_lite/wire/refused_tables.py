@@ -31,16 +31,16 @@ def _table(versions: str, *fields: Field) -> Any:
 
 def _json(field: Field) -> dict[str, Any]:
     name, kind, versions = field if len(field) == 3 else (*field, "0+")
-    found = {"name": name, "versions": versions}
+    definition = {"name": name, "versions": versions}
     if kind == _NO_STRUCT:
         inner = _json(("never_there", "int8"))
-        return {**found, "type": "Old", "fields": [inner], "nullableVersions": "0+"}
+        return {**definition, "type": "Old", "fields": [inner], "nullableVersions": "0+"}
     if isinstance(kind, tuple):
         return {**_json((name, [*kind], versions)), "nullableVersions": "0+"}
     if isinstance(kind, list):
-        return {**found, "type": "[]Old", "fields": list(map(_json, kind))}
+        return {**definition, "type": "[]Old", "fields": list(map(_json, kind))}
     nullable = {"nullableVersions": "0+"} if kind.endswith("?") else {}
-    return {**found, **nullable, "type": kind.removesuffix("?")}
+    return {**definition, **nullable, "type": kind.removesuffix("?")}
 
 
 _INDEX: Field = ("partition_index", "int32")
@@ -158,11 +158,11 @@ def _of_all(
 
 def _of_groups(name: str, versions: tuple[int, int], *group: Field) -> UnservedApi:
     """Return the layout of a request that names groups, each with its own error in the answer."""
-    asked = _table("0+", ("group_ids", "[]string"), ("include_authorized_operations", "bool"))
+    request = _table("0+", ("group_ids", "[]string"), ("include_authorized_operations", "bool"))
     epochs: tuple[Field, ...] = (("group_epoch", "int32"), ("assignment_epoch", "int32"))
     row = [_ERROR, _MESSAGE, _GROUP, ("group_state", "string"), *epochs, *group,
            ("members", "[]int8"), ("authorized_operations", "int32")]  # fmt: skip
-    return UnservedApi(name, versions, 0, asked, _table("0+", _THROTTLE, ("groups", row)))
+    return UnservedApi(name, versions, 0, request, _table("0+", _THROTTLE, ("groups", row)))
 
 
 _GROUP: Field = ("group_id", "string")

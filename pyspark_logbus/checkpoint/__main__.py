@@ -41,14 +41,14 @@ class OffsetConverter:
         Raises UnknownTopicOrPartitionError for a partition that the cluster lacks, and
         InvalidConfigError for an offset past the log end offset.
         """
-        found = offsets if self._mirror is None else self._mirror.translated(offsets)
+        translated = offsets if self._mirror is None else self._mirror.translated(offsets)
         tps = {
             TopicPartition(topic, int(number)): offset
-            for topic, row in found.items()
+            for topic, row in translated.items()
             for number, offset in row.items()
         }
-        view = self._admin.cluster(sorted(found))
-        there = {tp for topic in found for tp in view.partitions_of(topic)}
+        view = self._admin.cluster(sorted(translated))
+        there = {tp for topic in translated for tp in view.partitions_of(topic)}
         for tp in sorted(tps.keys() - there):
             raise UnknownTopicOrPartitionError(
                 f"{tp} is not on this cluster; copy the topic first: logbus mirror --from …"
@@ -66,7 +66,7 @@ class OffsetConverter:
                 view.topic_id(topic),
                 {int(number): OffsetAndEpoch(offset) for number, offset in row.items()},
             )
-            for topic, row in found.items()
+            for topic, row in translated.items()
         }
         return SourceOffset(view.cluster_id, topics)
 
@@ -127,12 +127,12 @@ def print_result(conversion: Conversion, new: Path, form: str | None) -> None:
     if form == "csv" or output.is_table(form):
         output.show(rows, form)
     else:
-        found = {
+        report = {
             "batch": conversion.batch,
             "is_completed": conversion.is_completed,
             "offsets": rows,
         }
-        output.show_one(found, form)
+        output.show_one(report, form)
     next_step = "resumes after" if conversion.is_completed else "repeats"
     output.say(
         f'Now start the query as format("logbus") with checkpointLocation {new}: it {next_step} '

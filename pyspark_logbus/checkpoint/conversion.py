@@ -104,18 +104,18 @@ def _converted(
     ``conversion``."""
     ends = []
     for source, line in enumerate(batch.ends):
-        asked = offset_log.kafka_offsets(line)
-        if asked is None:
+        kafka = offset_log.kafka_offsets(line)
+        if kafka is None:
             ends.append(line)
             continue
-        end = convert_offsets(asked)
+        end = convert_offsets(kafka)
         if number == conversion.batch == 0 and not conversion.is_completed:
             end = _with_begin(old, source, end, convert_offsets)
         ends.append(offset_log.line(end))
         if number == conversion.batch:
             conversion.offsets.extend(
                 ConvertedOffset(source, tp.topic, tp.partition,
-                      asked[tp.topic][str(tp.partition)], at.offset)
+                      kafka[tp.topic][str(tp.partition)], at.offset)
                 for tp, at in sorted(end.partitions().items())
             )  # fmt: skip
     return batch._replace(ends=tuple(ends))

@@ -59,21 +59,21 @@ def read_batch(name: str, text: str) -> MicroBatch:
 def kafka_offsets(line: str) -> KafkaOffsets | None:
     """Return the offsets of a line that Kafka's source wrote; None for any other source."""
     try:
-        found = json.loads(line)
+        document = json.loads(line)
     except ValueError:
         return None
-    return found if _is_kafkas(found) else None
+    return document if _is_kafkas(document) else None
 
 
-def _is_kafkas(found: Any) -> bool:
+def _is_kafkas(document: Any) -> bool:
     return (
-        isinstance(found, dict)
-        and bool(found)
+        isinstance(document, dict)
+        and bool(document)
         and all(
             isinstance(row, dict)
             and row
             and all(number.isdecimal() and type(at) is int for number, at in row.items())
-            for row in found.values()
+            for row in document.values()
         )
     )
 

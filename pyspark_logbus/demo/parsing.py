@@ -45,13 +45,13 @@ def event_time(line: Column, arrival: Column) -> Column:
 def kind(line: Column) -> Column:
     """Return an expression for the line's HTTP status, severity, action or program, else
     "other"."""
-    severity = f.upper(_found(line, _SEVERITY))
+    severity = f.upper(_extract(line, _SEVERITY))
     return f.coalesce(
-        _found(line, _STATUS),
+        _extract(line, _STATUS),
         severity,
-        _found(line, _ACTION),
-        _found(line, _PROGRAM),
-        _found(line, _NAMED),
+        _extract(line, _ACTION),
+        _extract(line, _PROGRAM),
+        _extract(line, _NAMED),
         f.lit(OTHER),
     )
 
@@ -62,6 +62,6 @@ def _syslog_time(line: Column, year: Column) -> Column:
     return f.try_to_timestamp(text, f.lit("yyyy MMM d HH:mm:ss"))
 
 
-def _found(line: Column, pattern: str) -> Column:
+def _extract(line: Column, pattern: str) -> Column:
     text = f.regexp_extract(line, pattern, 1)
     return f.when(text != "", text)

@@ -59,8 +59,8 @@ class Results:
         with self._lock:
             values = list(self._last.values())
         for value in values:
-            found = json.loads(value)
-            sums[found["kind"]] = sums.get(found["kind"], 0) + found["count"]
+            document = json.loads(value)
+            sums[document["kind"]] = sums.get(document["kind"], 0) + document["count"]
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def take_changed(self, most: int) -> list[Count]:
@@ -94,5 +94,5 @@ class Results:
 
 
 def _count(value: bytes) -> Count:
-    found = json.loads(value)
-    return Count(found["minute"], found["kind"], found["count"])
+    document = json.loads(value)
+    return Count(document["minute"], document["kind"], document["count"])

@@ -103,12 +103,12 @@ def run(plan: Plan, screen: Screen) -> DemoTotals:
     find_java()
     find_jars()
     if plan.file is not None:
-        found = sources.from_file(plan.file, plan.lines_max)
+        line_sources = sources.from_file(plan.file, plan.lines_max)
     else:
-        found = sources.from_machine(plan.lines_max)
-    lines = [line for source in found for line in source.lines]
+        line_sources = sources.from_machine(plan.lines_max)
+    lines = [line for source in line_sources for line in source.lines]
     own_count = OWN_LINES if plan.file is None else 0
-    for source in found:
+    for source in line_sources:
         note = f" ({source.note})" if source.note else ""
         screen.say(f"  {len(source.lines):>8,} lines  {source.name}{note}")
     if own_count:

@@ -62,16 +62,16 @@ def from_file(path: Path, lines_max: int) -> list[LineSource]:
 
 def from_machine(lines_max: int) -> list[LineSource]:
     """Return at most ``lines_max`` lines of /var/log and the journal that this user may read."""
-    found: list[LineSource] = []
+    line_sources: list[LineSource] = []
     left = lines_max
     for name, take in _machine_logs():
         lines = take(left)
         left -= len(lines)
         if lines:
-            found.append(LineSource(name, lines))
+            line_sources.append(LineSource(name, lines))
         if not left:
             break
-    return found
+    return line_sources
 
 
 def _machine_logs() -> Iterator[tuple[str, ReadLines]]:
@@ -95,7 +95,7 @@ def _log(path: Path, lines_max: int) -> list[bytes]:
 def _journal(lines_max: int) -> list[bytes]:
     if shutil.which("journalctl") is None:
         return []
-    asked = subprocess.run(
+    journalctl = subprocess.run(
         [
             "journalctl",
             "--no-pager",
@@ -108,7 +108,7 @@ def _journal(lines_max: int) -> list[bytes]:
         capture_output=True,
         check=False,
     )
-    return [line for line in asked.stdout.split(b"\n") if line.strip()]
+    return [line for line in journalctl.stdout.split(b"\n") if line.strip()]
 
 
 def _take(file: IO[bytes], lines_max: int) -> list[bytes]:
@@ -129,23 +129,23 @@ class FileTail:
 
     def lines(self, lines_max: int) -> list[bytes]:
         """Return at most ``lines_max`` lines written since the previous call."""
-        found: list[bytes] = []
+        new_lines: list[bytes] = []
         for path in self._paths():
-            if len(found) >= lines_max:
+            if len(new_lines) >= lines_max:
                 break
-            found += self._new_lines(path, lines_max - len(found))
-        return found
+            new_lines += self._new_lines(path, lines_max - len(new_lines))
+        return new_lines
 
     def _new_lines(self, path: Path, lines_max: int) -> list[bytes]:
-        found: list[bytes] = []
+        new_lines: list[bytes] = []
         try:
             with path.open("rb") as file:
                 file.seek(self._positions.get(path, 0))
                 # Leave an incomplete line for the next call.
-                while len(found) < lines_max and (line := file.readline()).endswith(b"\n"):
+                while len(new_lines) < lines_max and (line := file.readline()).endswith(b"\n"):
                     self._positions[path] = file.tell()
                     if line.strip():
-                        found.append(line.rstrip(b"\r\n"))
+                        new_lines.append(line.rstrip(b"\r\n"))
         except OSError:
-            return found
-        return found
+            return new_lines
+        return new_lines

@@ -180,8 +180,8 @@ def test_many_small_partitions_are_fetched_in_few_tasks(bus, make_topic, monkeyp
     assert len(tasks) == TASKS_MIN
     asked = []
     session = range_reader._RangeSession
-    ask = session._ask
-    monkeypatch.setattr(session, "_ask", lambda *given: asked.append(1) or ask(*given))
+    ask = session._fetch_once
+    monkeypatch.setattr(session, "_fetch_once", lambda *given: asked.append(1) or ask(*given))
     found = [row for task in tasks for part in reader.read(task) for row in part.to_pylist()]
     assert not asked
     # The rows of each partition must keep their order.

@@ -219,7 +219,7 @@ class Producer:
             self._waking,
             lambda outcome: None,
             columns=columns,
-            wanted=self.key.partition,
+            requested=self.key.partition,
             size_bytes=sum(map(len, values)),
             timestamp_ms=int(1_735_689_600_000 + self.cluster.loop.now * 1000),
         )

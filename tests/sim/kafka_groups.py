@@ -597,7 +597,7 @@ async def join(
 ) -> tuple[JoinResult, str | None]:
     """Join; return the result and the coordinator's claim, which is None if it lost the group."""
     result = await groups.join(GROUP, make)
-    held = groups._held.get(GROUP)
+    held = groups._groups.get(GROUP)
     return result, None if held is None else held.claim.value.claim
 
 

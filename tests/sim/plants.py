@@ -515,12 +515,12 @@ def stray_logs_are_not_deleted(patch: Patch) -> None:
 @plant
 def consumers_read_to_the_flushed_end(patch: Patch) -> None:
     """Plant a fault: a consumer's fetch returns records up to the leader's flushed end."""
-    wanted = fetch._ConsumerFetch._wanted
+    wanted = fetch._ConsumerFetch._range_of
 
     def more(self: Any, replica: Replica, *values: Any) -> Any:
         return wanted(self, replica, *values)._replace(end_offset=replica.role.flushed_end)
 
-    patch.setattr(fetch._ConsumerFetch, "_wanted", more)
+    patch.setattr(fetch._ConsumerFetch, "_range_of", more)
 
 
 @plant

@@ -103,7 +103,7 @@ class Worker:
             threading.Condition(),
             lambda outcome: finished.set(),
             columns=Columns(len(values), None, pa.array(values, pa.binary()), None, None),
-            wanted=partition,
+            requested=partition,
             size_bytes=sum(map(len, values)),
             timestamp_ms=int(1_735_689_600_000 + self.cluster.loop.now * 1000),
         )

@@ -167,7 +167,7 @@ class Transactional:
             self._waking,
             lambda outcome: None,
             columns=Columns(len(values), None, pa.array(values, pa.binary()), None, None),
-            wanted=partition,
+            requested=partition,
             size_bytes=sum(map(len, values)),
             timestamp_ms=int(1_735_689_600_000 + self.cluster.loop.now * 1000),
         )

@@ -20,13 +20,15 @@ from broker_lite.wire.calls.acls import (
 )
 
 
-def describe_acls(cluster: Cluster, wanted: AclFilter, deadline_ms: float) -> Operation[list[Acl]]:
+def describe_acls(
+    cluster: Cluster, acl_filter: AclFilter, deadline_ms: float
+) -> Operation[list[Acl]]:
     """Return the ACLs that the filter selects.
 
     Raises SecurityDisabledError if the brokers have no authorizer, and ClusterAuthorizationError if
     the user lacks DESCRIBE on the cluster.
     """
-    exchange = CallExchange(DescribeAclsRequest(_filter(wanted)))
+    exchange = CallExchange(DescribeAclsRequest(_filter(acl_filter)))
     answer = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     return _acls(answer)
 
@@ -84,15 +86,15 @@ def _acl(row: AclRow) -> Acl:
     )
 
 
-def _filter(wanted: AclFilter) -> AclRow:
+def _filter(acl_filter: AclFilter) -> AclRow:
     return AclRow(
-        wanted.kind,
-        wanted.name,
-        wanted.type,
-        wanted.principal,
-        wanted.host,
-        wanted.operation,
-        wanted.permission,
+        acl_filter.kind,
+        acl_filter.name,
+        acl_filter.type,
+        acl_filter.principal,
+        acl_filter.host,
+        acl_filter.operation,
+        acl_filter.permission,
     )
 
 

@@ -179,8 +179,8 @@ class Admin:
     def run(self, make: Callable[[Cluster, float], Operation[T]]) -> T:
         """Run the operation that ``make`` returns for a cluster and a deadline, such as those of
         ``administration.transactions``. Return its result."""
-        found: T = self._run(make(self._cluster, self._deadline()))
-        return found
+        result: T = self._run(make(self._cluster, self._deadline()))
+        return result
 
     def _deadline(self) -> float:
         return monotonic_ms() + self.timeout_ms
@@ -194,8 +194,8 @@ class Admin:
         view: ClusterView = self._run(requests.refresh(self._cluster, names, self._deadline()))
         if names is None:
             return view
-        wanted = {name: view.topics[name] for name in names if name in view.topics}
-        return replace(view, topics=wanted)
+        named = {name: view.topics[name] for name in names if name in view.topics}
+        return replace(view, topics=named)
 
     def missing_topic(self, name: str) -> LogbusError:
         """Return the error that says why a topic cannot be used. For a topic that does not exist,
@@ -296,10 +296,10 @@ class Admin:
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Return the partitions with a reassignment in progress."""
-        found: dict[TopicPartition, Reassignment] = self._run(
+        moves: dict[TopicPartition, Reassignment] = self._run(
             replica_requests.reassignments(self._cluster, self._deadline())
         )
-        return found
+        return moves
 
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
@@ -310,7 +310,7 @@ class Admin:
         records that it lacks are lost. ``partitions`` None selects all partitions. The result then
         has only the partitions whose leader had to change.
         """
-        found: dict[TopicPartition, LogbusError | None] = self._run(
+        outcomes: dict[TopicPartition, LogbusError | None] = self._run(
             replica_requests.elect_leaders(
                 self._cluster,
                 None if partitions is None else list(partitions),
@@ -318,7 +318,7 @@ class Admin:
                 deadline_ms=self._deadline(),
             )
         )
-        return found
+        return outcomes
 
     def retire_broker(self, broker_id: int) -> None:
         """Unregister a broker that will not return. Raises InvalidRequestError if the broker runs
@@ -458,10 +458,10 @@ class Admin:
         The result has every partition with a committed offset, and every partition that a member
         owns.
         """
-        found = self.lag_many([group])[group]
-        if found.error is not None:
-            raise found.error
-        return dict(found.partitions)
+        group_lag = self.lag_many([group])[group]
+        if group_lag.error is not None:
+            raise group_lag.error
+        return dict(group_lag.partitions)
 
     def lag_many(
         self,
@@ -486,8 +486,8 @@ class Admin:
             empty=empty,
             before=before,
         )
-        found: dict[str, GroupLag] = self._run(operation)
-        return found
+        lags: dict[str, GroupLag] = self._run(operation)
+        return lags
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
         """Return the live members of a group with their partitions. The result is empty for an
@@ -509,11 +509,13 @@ class Admin:
     def unstable_partitions(self, group: str) -> set[TopicPartition]:
         """Return the partitions with an offset of the group that an open transaction has not
         committed yet."""
-        found: set[TopicPartition] = set()
+        unstable: set[TopicPartition] = set()
         self._run(
-            group_requests.committed(self._cluster, group, None, self._deadline(), unstable=found)
+            group_requests.committed(
+                self._cluster, group, None, self._deadline(), unstable=unstable
+            )
         )
-        return found
+        return unstable
 
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
@@ -627,7 +629,7 @@ class Admin:
 def _report(broker_id: int, answer: DescribeLogDirsResponse | LogbusError) -> BrokerReport:
     if isinstance(answer, LogbusError):
         return BrokerReport(broker_id, (LogDir(broker_id, "", answer, -1, -1, {}),))
-    found = []
+    unreadable = []
     for row in answer.results:
         error = error_for(row.error_code) if row.error_code else None
         sizes = {
@@ -635,10 +637,10 @@ def _report(broker_id: int, answer: DescribeLogDirsResponse | LogbusError) -> Br
             for topic in row.topics
             for part in topic.partitions
         }
-        found.append(
+        unreadable.append(
             LogDir(broker_id, row.log_dir, error, row.total_bytes, row.usable_bytes, sizes)
         )
-    report = BrokerReport(broker_id, tuple(found))
+    report = BrokerReport(broker_id, tuple(unreadable))
     state = answer.state
     if state is None:
         return report

@@ -122,7 +122,7 @@ def create_topic(
     )
     yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
     if not validate_only:
-        found = yield from _await_everywhere(
+        visible = yield from _await_everywhere(
             cluster,
             topic.name,
             lambda view: (
@@ -131,7 +131,7 @@ def create_topic(
             ),
             deadline_ms,
         )
-        topic_id = topic_id or found.topic_id(topic.name)
+        topic_id = topic_id or visible.topic_id(topic.name)
     return topic_id
 
 
@@ -198,8 +198,8 @@ def create_partitions(
             return None
         return error
 
-    wanted = (topics.PartitionsToCreate(name, count),)
-    call = topics.CreatePartitionsRequest(wanted, validate_only=validate_only)
+    rows = (topics.PartitionsToCreate(name, count),)
+    call = topics.CreatePartitionsRequest(rows, validate_only=validate_only)
     yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
     if validate_only:
         return
@@ -287,11 +287,11 @@ def _has_settings(
 ) -> bool:
     for row in answer.results:
         for item in row.configs:
-            wanted = changes.get(item.name)
+            value = changes.get(item.name)
             is_own = item.config_source == configs.SOURCE_TOPIC
             if item.name in changes and (is_own, item.value if is_own else None) != (
-                wanted is not None,
-                wanted,
+                value is not None,
+                value,
             ):
                 return False
     return True
@@ -302,7 +302,7 @@ def describe_configs(
 ) -> Operation[list[configs.DescribeConfigsResult]]:
     """Return the settings of topics and brokers. Any broker answers for a topic, but only the
     broker itself answers for its own settings."""
-    found: list[configs.DescribeConfigsResult] = []
+    results: list[configs.DescribeConfigsResult] = []
 
     def check(answer: configs.DescribeConfigsResponse) -> LogbusError | None:
         for row in answer.results:
@@ -311,7 +311,7 @@ def describe_configs(
                 if isinstance(error, UnknownTopicOrPartitionError):
                     raise _no_topic(row.resource_name)
                 return error
-        found.extend(answer.results)
+        results.extend(answer.results)
         return None
 
     def request(rows: Sequence[configs.ConfigResource]) -> CallExchange[Any]:
@@ -334,7 +334,7 @@ def describe_configs(
         error = check(answer)
         if error is not None:
             raise error
-    return found
+    return results
 
 
 def delete_records(
@@ -441,20 +441,20 @@ def list_groups(
 def _all_groups(
     answers: Mapping[int, groups.ListGroupsResponse | LogbusError],
 ) -> list[groups.ListedGroup]:
-    found: dict[str, groups.ListedGroup] = {}
+    listed: dict[str, groups.ListedGroup] = {}
     for broker_id, answer in answers.items():
         if isinstance(answer, LogbusError) or answer.error_code:
             error = answer if isinstance(answer, LogbusError) else error_for(answer.error_code)
             raise type(error)(f"broker {broker_id} did not list its groups: {error.message}")
-        found.update((row.group_id, row) for row in answer.groups)
-    return [found[name] for name in sorted(found)]
+        listed.update((row.group_id, row) for row in answer.groups)
+    return [listed[name] for name in sorted(listed)]
 
 
 def describe_groups(
     cluster: Cluster, names: Iterable[str], deadline_ms: float
 ) -> Operation[dict[str, groups.DescribedGroup]]:
     """Return descriptions of groups from their coordinators, by group name."""
-    found: dict[str, groups.DescribedGroup] = {}
+    described: dict[str, groups.DescribedGroup] = {}
     for name in names:
         answer = yield from on_coordinator(
             cluster,
@@ -467,8 +467,8 @@ def describe_groups(
             ),
             deadline_ms,
         )
-        found[name] = answer.groups[0]
-    return found
+        described[name] = answer.groups[0]
+    return described
 
 
 def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[None]:

@@ -55,7 +55,7 @@ def lag_of(
     ``starts`` has the first unread offset, and ``ends`` the end, of each partition with a leader.
     ``firsts`` has the first unread records. ``now_ms`` is the time since 1970.
     """
-    found = {}
+    lags = {}
     for tp in sorted(committed.keys() | owners.keys()):
         end = ends[tp].offset if tp in ends else None
         records = None if end is None else max(end - starts[tp], 0)
@@ -64,8 +64,8 @@ def lag_of(
         unread = (
             first if records and isinstance(first, ListedOffset) and first.offset >= 0 else None
         )
-        found[tp] = PartitionLag(committed.get(tp), end, records, seconds, owners.get(tp), unread)
-    return found
+        lags[tp] = PartitionLag(committed.get(tp), end, records, seconds, owners.get(tp), unread)
+    return lags
 
 
 def _seconds(first: ListedOffset | LogbusError | None, now_ms: float) -> float | None:

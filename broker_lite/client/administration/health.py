@@ -79,17 +79,17 @@ def cluster_health(
     ``min_insync`` returns min.insync.replicas for a topic and a number of replicas. The number
     leaves out replicas that a reassignment removes.
     """
-    found = []
+    rows = []
     for name, topic in view.topics.items():
         for partition in topic.partitions:
             tp = TopicPartition(name, partition.partition)
             move = (moves or {}).get(tp)
             adding, removing = ((), ()) if move is None else (move.adding, move.removing)
             least = min_insync(name, len(partition.replicas) - len(removing))
-            found.append(
+            rows.append(
                 partition_health(tp, partition, view.brokers, adding=adding, min_insync=least)
             )
-    return found
+    return rows
 
 
 def fewer_replicas(view: ClusterView, factor: int) -> list[str]:

@@ -38,9 +38,9 @@ def parse(text: str, now_ms: int | None = None) -> PositionSpec:
     if text[:1] in ("+", "-") and text[1:].isdigit():
         return PositionSpec("after_earliest" if text[0] == "+" else "before_latest", int(text[1:]))
     if text.startswith("@"):
-        found = parse_time_ms(text[1:], int(time.time() * 1000) if now_ms is None else now_ms)
-        if found is not None:
-            return PositionSpec("time", found)
+        time_ms = parse_time_ms(text[1:], int(time.time() * 1000) if now_ms is None else now_ms)
+        if time_ms is not None:
+            return PositionSpec("time", time_ms)
     raise InvalidRequestError(
         f"{text!r} is not a position; give earliest, latest, an offset, +N, -N, @2026-11-20, "
         "@2026-11-20T10:00:00Z, @MILLISECONDS or @-1h"
@@ -67,12 +67,12 @@ def resolved_offsets(
 ) -> dict[TopicPartition, ResolvedOffset]:
     """Return, by partition, the offset that ``resolve`` returns with the offset that the position
     means, which may lie outside the log."""
-    asked = list(partitions)
-    earliest = admin.list_offsets(dict.fromkeys(asked, EARLIEST_TIMESTAMP))
-    latest = admin.list_offsets(dict.fromkeys(asked, LATEST_TIMESTAMP))
-    timed = admin.list_offsets(dict.fromkeys(asked, spec.value)) if spec.kind == "time" else {}
-    found = {}
-    for partition in asked:
+    tps = list(partitions)
+    earliest = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
+    latest = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
+    timed = admin.list_offsets(dict.fromkeys(tps, spec.value)) if spec.kind == "time" else {}
+    resolved = {}
+    for partition in tps:
         first, last = earliest[partition].offset, latest[partition].offset
         match spec.kind:
             case "offset":
@@ -84,5 +84,5 @@ def resolved_offsets(
             case "time":
                 wanted = timed[partition].offset
                 wanted = last if wanted < 0 else wanted
-        found[partition] = ResolvedOffset(min(max(wanted, first), last), wanted)
-    return found
+        resolved[partition] = ResolvedOffset(min(max(wanted, first), last), wanted)
+    return resolved

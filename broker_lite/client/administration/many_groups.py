@@ -85,9 +85,9 @@ def lag_of_groups(
     ``empty`` names groups without members, which need no description. ``before`` is an earlier
     result: its first unread records apply to partitions whose committed offset is the same.
     """
-    found = yield from _progress(cluster, names, empty, deadline_ms)
+    progress = yield from _progress(cluster, names, empty, deadline_ms)
     now_ms = wall_ms()
-    good = {name: row for name, row in found.items() if isinstance(row, _Progress)}
+    good = {name: row for name, row in progress.items() if isinstance(row, _Progress)}
     owners = {name: _owners(row, now_ms) for name, row in good.items()}
     tps = {tp for name, row in good.items() for tp in (*row.committed, *owners[name])}
     new = {tp for name, row in good.items() for tp in owners[name] if tp not in row.committed}
@@ -108,7 +108,7 @@ def lag_of_groups(
                 unread.setdefault(tp, set()).add(start)
     times = known | (yield from _first_unread(cluster, unread, deadline_ms))
     lags: dict[str, GroupLag] = {}
-    for name, row in found.items():
+    for name, row in progress.items():
         if isinstance(row, LogbusError):
             lags[name] = GroupLag("", error=row)
             continue
@@ -129,17 +129,17 @@ def lag_of_groups(
 
 def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
     """Return the Spark query or group member that reads each partition."""
-    found = running(row.committed, now_ms)
+    queries = running(row.committed, now_ms)
     for member in row.members:
-        found |= dict.fromkeys(owned_by(member), member.member_id)
-    return found
+        queries |= dict.fromkeys(owned_by(member), member.member_id)
+    return queries
 
 
-def _known_unread(before: Mapping[str, GroupLag], found: Mapping[str, _Progress]) -> FirstUnread:
+def _known_unread(before: Mapping[str, GroupLag], progress: Mapping[str, _Progress]) -> FirstUnread:
     """Return the first unread records from an earlier result, for partitions with the same topic id
     and committed offset as then."""
     known: FirstUnread = {}
-    for name, row in found.items():
+    for name, row in progress.items():
         if name not in before:
             continue
         for tp, lag in before[name].partitions.items():
@@ -157,32 +157,34 @@ def _progress(
     """Return the state, members and offsets of groups. Retry a group that moves to another
     coordinator."""
     order = list(dict.fromkeys(names))
-    found: dict[str, _Progress | LogbusError] = {}
+    progress: dict[str, _Progress | LogbusError] = {}
     pending, attempt = order, 0
     while pending:
         for at in range(0, len(pending), GROUPS_AT_ONCE * 10):
             part = pending[at : at + GROUPS_AT_ONCE * 10]
             homes = yield from _coordinators(cluster, part, deadline_ms)
-            found |= {name: row for name, row in homes.items() if isinstance(row, LogbusError)}
+            progress |= {name: row for name, row in homes.items() if isinstance(row, LogbusError)}
             by_home: dict[Endpoint, list[str]] = {}
             for name, home in homes.items():
                 if isinstance(home, Endpoint):
                     by_home.setdefault(home, []).append(name)
             while by_home:
                 now = {home: rows[:GROUPS_AT_ONCE] for home, rows in by_home.items()}
-                found |= yield from _ask(now, empty, max(1.0, deadline_ms - cluster.now_ms()))
+                progress |= yield from _fetch_groups(
+                    now, empty, max(1.0, deadline_ms - cluster.now_ms())
+                )
                 by_home = {
                     home: rows[GROUPS_AT_ONCE:]
                     for home, rows in by_home.items()
                     if len(rows) > GROUPS_AT_ONCE
                 }
-        pending = [name for name in pending if _is_retriable(found[name])]
+        pending = [name for name in pending if _is_retriable(progress[name])]
         pause = backoff_ms(attempt)
         if not pending or cluster.now_ms() + pause >= deadline_ms:
             break
         yield Pause(pause)
         attempt += 1
-    return {name: found[name] for name in order}
+    return {name: progress[name] for name in order}
 
 
 def _is_retriable(row: object) -> bool:
@@ -196,20 +198,20 @@ def _coordinators(
     answer: groups.FindCoordinatorResponse = yield from on_any_broker(
         cluster, CallExchange(request), lambda _: None, deadline_ms
     )
-    found: dict[str, Endpoint | LogbusError] = {
+    coordinators: dict[str, Endpoint | LogbusError] = {
         row.key: error_for(row.error_code, row.error_message or "")
         if row.error_code
         else Endpoint(row.host, row.port)
         for row in answer.coordinators
     }
-    return {name: found.get(name) or _unanswered(name) for name in names}
+    return {name: coordinators.get(name) or _unanswered(name) for name in names}
 
 
 def _unanswered(name: str) -> CoordinatorNotAvailableError:
     return CoordinatorNotAvailableError(f"the broker's response lacks group {name!r}; try again")
 
 
-def _ask(
+def _fetch_groups(
     by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
     """Fetch the offsets of groups from their coordinators, and the descriptions of groups that are
@@ -221,24 +223,24 @@ def _ask(
         described = groups.DescribeGroupsRequest(tuple(n for n in names if n not in empty))
         sends.append(Send(home, CallExchange(described), timeout_ms))
     answers = yield SendAll(sends)
-    found: dict[str, _Progress | LogbusError] = {}
+    progress: dict[str, _Progress | LogbusError] = {}
     for number, names in enumerate(by_home.values()):
         offsets, described = answers[2 * number : 2 * number + 2]
         failed = next(
             (each for each in (offsets, described) if isinstance(each, LogbusError)), None
         )
         if failed is not None:
-            found |= dict.fromkeys(names, failed)
+            progress |= dict.fromkeys(names, failed)
             continue
         commits = {row.group_id: row for row in offsets.groups}
         states = {name: _described_empty(name) for name in names if name in empty}
         states |= {row.group_id: row for row in described.groups}
         for name in names:
             if name in commits and name in states:
-                found[name] = _joined(commits[name], states[name])
+                progress[name] = _joined(commits[name], states[name])
             else:
-                found[name] = _unanswered(name)
-    return found
+                progress[name] = _unanswered(name)
+    return progress
 
 
 def _described_empty(name: str) -> groups.DescribedGroup:
@@ -310,20 +312,20 @@ def _listed(
 ) -> Operation[Offsets]:
     if not tps:
         return {}
-    found: PerPartition[ListedOffset] = yield from requests.list_offsets(
+    offsets: PerPartition[ListedOffset] = yield from requests.list_offsets(
         cluster,
         dict.fromkeys(tps, timestamp),
         isolation_level=requests.isolation_code("read_committed"),
         deadline_ms=deadline_ms,
     )
-    return {tp: row for tp, row in found.items() if isinstance(row, ListedOffset)}
+    return {tp: row for tp, row in offsets.items() if isinstance(row, ListedOffset)}
 
 
 def _first_unread(
     cluster: Cluster, unread: Mapping[TopicPartition, set[int]], deadline_ms: float
 ) -> Operation[FirstUnread]:
     """Return the first record at or after each offset, or the partition's error."""
-    found: FirstUnread = {}
+    unread_records: FirstUnread = {}
     pairs = [(tp, offset) for tp, offsets in unread.items() for offset in sorted(offsets)]
     for at in range(0, len(pairs), TIMES_AT_ONCE):
         part: dict[TopicPartition, list[int]] = {}
@@ -336,5 +338,5 @@ def _first_unread(
         for tp, offsets in part.items():
             rows = answers[tp]
             for number, offset in enumerate(offsets):
-                found[tp, offset] = rows if isinstance(rows, LogbusError) else rows[number]
-    return found
+                unread_records[tp, offset] = rows if isinstance(rows, LogbusError) else rows[number]
+    return unread_records

@@ -44,9 +44,9 @@ def running(
     commits: Mapping[TopicPartition, CommittedOffset], now_ms: float
 ) -> dict[TopicPartition, str]:
     """Return, by partition, the run id of the query that has an unexpired lease."""
-    found = {}
+    run_ids = {}
     for tp, row in commits.items():
         run, until_ms = lease_of(row.metadata)
         if run and until_ms > now_ms:
-            found[tp] = run
-    return found
+            run_ids[tp] = run
+    return run_ids

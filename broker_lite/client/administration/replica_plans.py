@@ -130,13 +130,13 @@ def elections(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], *, unclean: bool
 ) -> dict[TopicPartition, Election]:
     """Return the expected outcome of an election in each partition, by this view of the cluster."""
-    found = {}
+    outcomes = {}
     for tp in tps:
         partition = _partition(view, tp)
         leader = partition.leader if partition.leader in view.brokers else None
         elected, why = _elected(view, partition, target(partition, ongoing.get(tp)), unclean)
-        found[tp] = Election(leader, elected, why)
-    return found
+        outcomes[tp] = Election(leader, elected, why)
+    return outcomes
 
 
 def _elected(
@@ -191,12 +191,12 @@ def _changed(view: ClusterView, ongoing: Ongoing, plan: Plan) -> Plan:
 
 
 def _partition(view: ClusterView, tp: TopicPartition) -> PartitionMetadata:
-    found = view.partition(tp)
-    if found is None:
+    partition = view.partition(tp)
+    if partition is None:
         raise InvalidReplicaAssignmentError(
             f"there is no partition {tp}; see: logbus topic describe {tp.topic}"
         )
-    return found
+    return partition
 
 
 def _loads(view: ClusterView) -> dict[int, int]:

@@ -95,18 +95,18 @@ def list_transactions(
     """Return all transactional ids, by name. Raises the error of a broker that does not answer."""
     request = calls.ListTransactionsRequest(producer_id_filters=producer_ids)
     answers = yield from on_every_broker(cluster, CallExchange(request), deadline_ms)
-    found = []
+    listings = []
     for broker_id, answer in answers.items():
         if isinstance(answer, LogbusError) or answer.error_code:
             error = answer if isinstance(answer, LogbusError) else error_for(answer.error_code)
             raise type(error)(f"broker {broker_id} does not list transactions: {error.message}")
-        found += [
+        listings += [
             TransactionListing(
                 row.transactional_id, row.transaction_state, row.producer_id, broker_id
             )
             for row in answer.transaction_states
         ]
-    return sorted(found)
+    return sorted(listings)
 
 
 def describe_transaction(
@@ -159,16 +159,16 @@ def open_in_logs(
     def read(
         answer: calls.DescribeProducersResponse, group: list[TopicPartition]
     ) -> PerPartition[list[OpenInLog]]:
-        found: PerPartition[list[OpenInLog]] = dict.fromkeys(
+        rows_by_tp: PerPartition[list[OpenInLog]] = dict.fromkeys(
             group, error_for(-1, "the broker's response lacks the partition; try again")
         )
         for topic in answer.topics:
             for row in topic.partitions:
                 tp = TopicPartition(topic.name, row.partition_index)
                 if row.error_code:
-                    found[tp] = error_for(row.error_code, row.error_message or "")
+                    rows_by_tp[tp] = error_for(row.error_code, row.error_message or "")
                     continue
-                found[tp] = [
+                rows_by_tp[tp] = [
                     OpenInLog(
                         tp,
                         each.producer_id,
@@ -180,10 +180,10 @@ def open_in_logs(
                     for each in row.active_producers
                     if each.current_txn_start_offset >= 0
                 ]
-        return found
+        return rows_by_tp
 
-    found = yield from per_partition(cluster, tps, make, read, deadline_ms)
-    rows = [row for listed in raise_first(found).values() for row in listed]
+    open_by_tp = yield from per_partition(cluster, tps, make, read, deadline_ms)
+    rows = [row for listed in raise_first(open_by_tp).values() for row in listed]
     return sorted(rows, key=lambda row: (row.tp, row.start_offset))
 
 
@@ -192,19 +192,19 @@ def owners(
 ) -> Operation[dict[int, TransactionDescription]]:
     """Return the transactions of the producers in ``rows``, by producer id, as their coordinators
     report them."""
-    wanted = {row.producer_id for row in rows}
-    found: dict[int, TransactionDescription] = {}
-    if not wanted:
-        return found
-    listed = yield from list_transactions(cluster, deadline_ms, tuple(sorted(wanted)))
+    producer_ids = {row.producer_id for row in rows}
+    descriptions: dict[int, TransactionDescription] = {}
+    if not producer_ids:
+        return descriptions
+    listed = yield from list_transactions(cluster, deadline_ms, tuple(sorted(producer_ids)))
     for each in listed:
         try:
-            found[each.producer_id] = yield from describe_transaction(
+            descriptions[each.producer_id] = yield from describe_transaction(
                 cluster, each.transactional_id, deadline_ms
             )
         except TransactionalIdNotFoundError:
             continue  # The id expired after it was listed.
-    return found
+    return descriptions
 
 
 def is_hanging(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> bool:
@@ -257,12 +257,12 @@ def holders(
     for row in (yield from open_in_logs(cluster, tps, deadline_ms)):
         first.setdefault(row.tp, row)
     known = yield from owners(cluster, first.values(), deadline_ms)
-    found = []
+    holding = []
     for row in first.values():
         owner = known.get(row.producer_id)
         start_ms = -1 if owner is None or is_hanging(row, known) else owner.start_ms
-        found.append(Holder(row, owner, start_ms if start_ms >= 0 else row.last_append_ms))
-    return sorted(found, key=lambda holder: (holder.since_ms, holder.row.tp))
+        holding.append(Holder(row, owner, start_ms if start_ms >= 0 else row.last_append_ms))
+    return sorted(holding, key=lambda holder: (holder.since_ms, holder.row.tp))
 
 
 def abort(cluster: Cluster, row: OpenInLog, deadline_ms: float) -> Operation[None]:

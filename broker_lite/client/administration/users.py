@@ -53,7 +53,7 @@ def describe_users(
 
 
 def _users(answer: calls.DescribedUsers) -> list[User]:
-    found = []
+    users = []
     for row in answer.users:
         if row.error_code:
             raise error_for(row.error_code, row.error_message or "")
@@ -61,8 +61,8 @@ def _users(answer: calls.DescribedUsers) -> list[User]:
             Credential(calls.MECHANISMS[each.mechanism], each.iterations, each.salt)
             for each in row.credentials
         )
-        found.append(User(row.user, credentials))
-    return found
+        users.append(User(row.user, credentials))
+    return users
 
 
 def check_password_of(own: str, name: str) -> None:

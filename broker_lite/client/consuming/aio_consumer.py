@@ -102,8 +102,8 @@ class AsyncConsumer(ConsumerFace):
                 else:
                     step = task.send(result)
         except StopIteration as stop:
-            found: T = stop.value
-            return found
+            outcome: T = stop.value
+            return outcome
 
     async def _perform(self, step: RunOperation | Wait | Await) -> Any:
         match step:

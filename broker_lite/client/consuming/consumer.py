@@ -130,8 +130,8 @@ class Consumer(ConsumerFace):
                 else:
                     step = task.send(result)
         except StopIteration as stop:
-            found: T = stop.value
-            return found
+            outcome: T = stop.value
+            return outcome
 
     def _perform(self, step: RunOperation | Wait | Await) -> Any:
         match step:

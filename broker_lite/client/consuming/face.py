@@ -73,9 +73,9 @@ class ConsumerFace:
         """Return the offset of the partition's next record. Raises UnknownTopicOrPartitionError for
         a partition that the consumer does not read."""
         tp = self._tp(topic, partition)
-        found = self.core.collector.position(tp)
-        assert found is not None
-        return found
+        next_offset = self.core.collector.position(tp)
+        assert next_offset is not None
+        return next_offset
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the positions of all partitions."""

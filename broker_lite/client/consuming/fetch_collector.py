@@ -212,7 +212,7 @@ class FetchCollector:
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the caller's offsets for a commit, with this reader's leader epochs and topic ids
         where the caller gave none."""
-        found = {}
+        commits = {}
         for tp, row in offsets.items():
             commit = CommittedOffset(row) if isinstance(row, int) else row
             if commit.leader_epoch < 0 and commit.offset == self.position(tp):
@@ -220,8 +220,8 @@ class FetchCollector:
             if commit.topic_id == NULL_TOPIC_ID:
                 topic_id = self._engine.topic_ids.get(tp.topic, NULL_TOPIC_ID)
                 commit = commit._replace(topic_id=topic_id)
-            found[tp] = commit
-        return found
+            commits[tp] = commit
+        return commits
 
     def _commit_at(self, tp: TopicPartition, offset: int) -> CommittedOffset:
         epoch, topic_id = self._epochs.get(tp, -1), self._engine.pin(tp.topic)
@@ -329,7 +329,7 @@ class FetchCollector:
 
     def _next_fetched(self) -> FetchedBatches | None:
         queue, aside = self._engine.fetched, []
-        found = None
+        next_fetched = None
         while queue:
             fetched = queue.popleft()
             if self._generations.get(fetched.tp) != fetched.generation:
@@ -337,10 +337,10 @@ class FetchCollector:
             if fetched.tp in self._paused:
                 aside.append(fetched)
                 continue
-            found = fetched
+            next_fetched = fetched
             break
         queue.extendleft(reversed(aside))
-        return found
+        return next_fetched
 
     def _open_next(self) -> None:
         assert self._tp is not None
@@ -391,9 +391,9 @@ class FetchCollector:
         """Return up to ``count`` records of the open slice and advance past them."""
         assert self._slice is not None and self._tp is not None
         self._note_returned(self._tp)
-        found = records(self._tp, self._part(count))
-        self.at += len(found)
-        return found
+        result = records(self._tp, self._part(count))
+        self.at += len(result)
+        return result
 
     def take_rows(self, parts: ConcatenatedSlices, count: int | None) -> bool:
         """Add up to ``count`` rows of the open slice to ``parts``, and return True.
@@ -423,8 +423,8 @@ class FetchCollector:
     def _part(self, count: int | None) -> Slice:
         assert self._slice is not None
         left = self._slice.row_count - self.at
-        taken = left if count is None else min(left, count)
-        return self._slice._replace(first_row=self._slice.first_row + self.at, row_count=taken)
+        row_count = left if count is None else min(left, count)
+        return self._slice._replace(first_row=self._slice.first_row + self.at, row_count=row_count)
 
 
 def _decoded_bytes(rows: Slice) -> int:
@@ -452,7 +452,7 @@ def _row_columns(tp: TopicPartition, rows: Slice, headers: bool) -> list[pa.Arra
     def column(array: pa.Array | None, kind: pa.DataType) -> pa.Array:
         return pa.nulls(count, kind) if array is None else array.slice(first, count)
 
-    found = [
+    columns = [
         column(rows.columns.key, pa.binary()),
         column(rows.columns.value, pa.binary()),
         topic_column(tp.topic, count),
@@ -462,8 +462,8 @@ def _row_columns(tp: TopicPartition, rows: Slice, headers: bool) -> list[pa.Arra
         fixed(np.full(count, int(rows.header.is_log_append_time), np.int32), pa.int32()),
     ]
     if headers:
-        found.append(column(rows.columns.headers, HEADERS_TYPE))
-    return found
+        columns.append(column(rows.columns.headers, HEADERS_TYPE))
+    return columns
 
 
 def _timestamp_column(rows: Slice) -> pa.Array:

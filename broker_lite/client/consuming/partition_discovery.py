@@ -89,15 +89,15 @@ class PartitionDiscovery:
                 replace(self._config, start="earliest"),
                 self._shell.now_ms() + LOOKUP_TIMEOUT_MS,
             )
-            spawn(self._shell, operation, partial(self._found, new))
+            spawn(self._shell, operation, partial(self._looked_up, new))
 
-    def _found(self, tps: Sequence[TopicPartition], found: Starts | LogbusError) -> None:
-        if isinstance(found, LogbusError):
+    def _looked_up(self, tps: Sequence[TopicPartition], starts: Starts | LogbusError) -> None:
+        if isinstance(starts, LogbusError):
             # Look these partitions up again when the next view of the cluster arrives.
             self._discovered.difference_update(tps)
             return
-        self._began.update(found.offsets)
-        self._on_found(found)
+        self._began.update(starts.offsets)
+        self._on_found(starts)
 
     def reset_timestamp(self, tp: TopicPartition, position: int) -> int | None:
         """Return the timestamp (-2 earliest, -1 latest) at which to resume a position outside the

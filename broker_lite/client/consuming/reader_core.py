@@ -194,10 +194,10 @@ class ReaderCore:
         """Return at most ``max_records`` records that have arrived, without waiting."""
         collector = self.collector
         try:
-            found = collector.take_records(max_records)
-            while len(found) < max_records and not collector.is_drained and self._is_more():
-                found += collector.take_records(max_records - len(found))
-            return found
+            result = collector.take_records(max_records)
+            while len(result) < max_records and not collector.is_drained and self._is_more():
+                result += collector.take_records(max_records - len(result))
+            return result
         except BaseException:
             collector.rewind()
             raise
@@ -309,8 +309,8 @@ class ReaderCore:
     ) -> Task[dict[TopicPartition, int]]:
         """Return the offset for a timestamp in each partition."""
         operation = reset_offsets(self.cluster, tps, timestamp_ms, self.config, self.deadline_ms())
-        found: dict[TopicPartition, int] = yield RunOperation(operation)
-        return found
+        offsets: dict[TopicPartition, int] = yield RunOperation(operation)
+        return offsets
 
     def _note_outside(self, tp: TopicPartition, error: LogbusError) -> None:
         """Handle a position that is not in the log. If the log was truncated, resume reading at
@@ -422,13 +422,13 @@ class ReaderCore:
         step = self.membership.commit(rows, self.assignment.grants(rows), deadline_ms)
         step.start(self.shell, self._committed)
 
-    def _committed(self, found: Any) -> None:
-        if isinstance(found, LogbusError):
-            self.commit_error = found
+    def _committed(self, result: Any) -> None:
+        if isinstance(result, LogbusError):
+            self.commit_error = result
         else:
             # Ignore NotOwnerError. Another member owns the partition now and continues from its
             # committed offset.
-            errors = [e for e in found.values() if e and not isinstance(e, NotOwnerError)]
+            errors = [e for e in result.values() if e and not isinstance(e, NotOwnerError)]
             self.commit_error = errors[0] if errors else None
         self._is_committing = False
         self.notify()

@@ -205,11 +205,11 @@ def _group_offsets(
             )
     else:
         rows = yield from group_requests.committed(cluster, group, tps, deadline_ms, former)
-    found = requests.raise_first(rows)
-    for tp, row in found.items():
+    committed = requests.raise_first(rows)
+    for tp, row in committed.items():
         if row.topic_id not in (NULL_TOPIC_ID, ids[tp.topic]):
             raise made_again(tp.topic)
-    return found
+    return committed
 
 
 def reset_offsets(

@@ -185,13 +185,13 @@ class EndOffsetsWatch:
             for tp in tps
             if tp not in self._ends or self._topic_ids.get(tp.topic) != view.topic_id(tp.topic)
         ]
-        found: dict[TopicPartition, LogEnd | LogbusError] = {}
+        log_ends: dict[TopicPartition, LogEnd | LogbusError] = {}
         led = [tp for tp in stale if view.leader(tp) is not None]
         if led:
-            found = yield from self._list(led, min(deadline_ms, cluster.now_ms() + 1000))
+            log_ends = yield from self._list(led, min(deadline_ms, cluster.now_ms() + 1000))
         self._topic_ids = topic_ids
         old = {tp: self._ends[tp] for tp in tps if tp not in stale}
-        return {**old, **found}
+        return {**old, **log_ends}
 
     def _list(
         self, led: list[TopicPartition], deadline_ms: float
@@ -206,7 +206,7 @@ class EndOffsetsWatch:
             deadline_ms=deadline_ms,
         )
         view = cluster.view
-        found: dict[TopicPartition, LogEnd | LogbusError] = {
+        log_ends: dict[TopicPartition, LogEnd | LogbusError] = {
             tp: LogEnd(row.offset, view.leader_epoch(tp)) if isinstance(row, ListedOffset) else row
             for tp, row in listed.items()
         }
@@ -215,7 +215,7 @@ class EndOffsetsWatch:
             rows = [
                 (view.topic_id(tp.topic), FetchPartition(tp.partition, end.offset, 1))
                 for tp in group
-                if isinstance(end := found[tp], LogEnd)
+                if isinstance(end := log_ends[tp], LogEnd)
             ]
             return FetchExchange(fetch_request(rows, 0, self._isolation_level, ends_only=True))
 
@@ -224,23 +224,23 @@ class EndOffsetsWatch:
         ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
             return answers_of(answer, {tp: view.topic_id(tp.topic) for tp in group})
 
-        known = [tp for tp, row in found.items() if isinstance(row, LogEnd)]
+        known = [tp for tp, row in log_ends.items() if isinstance(row, LogEnd)]
         fetched = yield from requests.per_partition(cluster, known, make, read, deadline_ms)
         for tp, row in fetched.items():
             if isinstance(row, FetchedPartition):
-                found[tp] = self._end_of(row, view.leader_epoch(tp))
-        return found
+                log_ends[tp] = self._end_of(row, view.leader_epoch(tp))
+        return log_ends
 
-    def _refreshed(self, found: dict[TopicPartition, Any] | LogbusError) -> None:
+    def _refreshed(self, result: dict[TopicPartition, Any] | LogbusError) -> None:
         self._is_renewing = False
-        if isinstance(found, LogbusError):
-            self._later(found)
+        if isinstance(result, LogbusError):
+            self._later(result)
             return
-        problems = [error for error in found.values() if isinstance(error, LogbusError)]
+        problems = [error for error in result.values() if isinstance(error, LogbusError)]
         view = self._cluster.view
         ends = {
             tp: end._replace(leader_epoch=view.leader_epoch(tp))
-            for tp, end in found.items()
+            for tp, end in result.items()
             if isinstance(end, LogEnd)
         }
         self._publish(ends)
@@ -335,8 +335,10 @@ class EndOffsetsWatch:
     ) -> tuple[dict[TopicPartition, LogEnd], LogbusError | None]:
         ends = dict(self._ends)
         problem: LogbusError | None = None
-        asked = {tp: row[1] for tp, row in self._plan.items() if row[0] == endpoint and tp in ends}
-        for tp, row in answers_of(answer, asked).items():
+        offsets = {
+            tp: row[1] for tp, row in self._plan.items() if row[0] == endpoint and tp in ends
+        }
+        for tp, row in answers_of(answer, offsets).items():
             if isinstance(row, LogbusError):
                 problem = row
                 if isinstance(problem, OffsetOutOfRangeError):

@@ -306,16 +306,16 @@ class FetchEngine:
     def _fetch(self, leader: Endpoint, lane: str, tps: list[TopicPartition]) -> None:
         config, view = self._config, self._cluster.view
         rows: list[tuple[str, FetchPartition]] = []
-        asked: dict[TopicPartition, int] = {}
+        generations: dict[TopicPartition, int] = {}
         is_repair = False
         for tp in tps:
             source = self._sources[tp]
             source.lane = lane
-            asked[tp] = source.generation
+            generations[tp] = source.generation
             epoch = view.leader_epoch(tp)
             rows.append(source.position.request(epoch, config.partition_fetch_bytes))
             is_repair = is_repair or source.position.repair_until_ms > 0
-        self._polls[leader, lane] = asked
+        self._polls[leader, lane] = generations
         is_tail = lane == "tail"
         wait_ms = config.fetch_max_wait_ms if is_tail or config.fetch_min_bytes > 1 else 0
         self._due_ms[leader, lane] = self._shell.now_ms() + wait_ms + LATE_MS
@@ -336,20 +336,20 @@ class FetchEngine:
         timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
         self._shell.request(
             Send(leader, FetchExchange(request), timeout_ms, lane),
-            lambda answer: self._fetched(leader, lane, asked, answer),
+            lambda answer: self._fetched(leader, lane, generations, answer),
         )
 
     def _fetched(
         self,
         leader: Endpoint,
         lane: str,
-        asked: dict[TopicPartition, int],
+        generations: dict[TopicPartition, int],
         answer: FetchResponse | LogbusError,
     ) -> None:
-        live = [tp for tp, row in asked.items() if self._is_live(tp, row, lane)]
-        if self._polls.get((leader, lane)) is asked:
+        live = [tp for tp, row in generations.items() if self._is_live(tp, row, lane)]
+        if self._polls.get((leader, lane)) is generations:
             del self._polls[leader, lane]
-            for tp in asked:
+            for tp in generations:
                 self._sources[tp].lane = ""
         topic_ids = {tp: self._sources[tp].position.topic_id for tp in live}
         for tp, row in answers_of(answer, topic_ids, self._cluster.user).items():
@@ -393,11 +393,11 @@ class FetchEngine:
             if tp not in self._in_place:
                 return
 
-    def _add(self, tp: TopicPartition, source: _FetchedSource, found: WalkResult) -> None:
-        size_bytes = sum(batch.header.size_bytes for batch in found.batches)
+    def _add(self, tp: TopicPartition, source: _FetchedSource, walked: WalkResult) -> None:
+        size_bytes = sum(batch.header.size_bytes for batch in walked.batches)
         source.buffered_bytes += size_bytes
         self._total_bytes += size_bytes
-        self._queue(FetchedBatches(tp, source.generation, found.batches, size_bytes, None))
+        self._queue(FetchedBatches(tp, source.generation, walked.batches, size_bytes, None))
 
     def _queue(self, fetched: FetchedBatches) -> None:
         self.fetched.append(fetched)
@@ -436,10 +436,10 @@ class FetchEngine:
         generation, offset = source.generation, position.offset
         source.retry_at_ms = float("inf")
 
-        def passed(found: Any) -> None:
+        def passed(answer: Any) -> None:
             if self._sources.get(tp) is not source or source.generation != generation:
                 return
-            result = found if isinstance(found, LogbusError) else found[tp]
+            result = answer if isinstance(answer, LogbusError) else answer[tp]
             source.retry_at_ms = 0.0
             if isinstance(result, LogbusError):
                 self._stop(tp, result)
@@ -495,14 +495,14 @@ class FetchEngine:
         names = tuple({tp.topic: None for tp in self._sources})
         spawn(self._shell, requests.refresh_once(self._cluster, names), self._renewed)
 
-    def _renewed(self, found: ClusterView | LogbusError) -> None:
-        if isinstance(found, ClusterView):
+    def _renewed(self, view: ClusterView | LogbusError) -> None:
+        if isinstance(view, ClusterView):
             topics = {tp.topic for tp in self._sources}
-            others = {topic for topic in topics if not self._check_identity(topic, found)}
+            others = {topic for topic in topics if not self._check_identity(topic, view)}
             if others:
-                rest = {name: row for name, row in found.topics.items() if name not in others}
-                found = replace(found, topics=rest)
-            self._on_view(found)
+                rest = {name: row for name, row in view.topics.items() if name not in others}
+                view = replace(view, topics=rest)
+            self._on_view(view)
             self._give_up_deposed()
 
         def go_on() -> None:

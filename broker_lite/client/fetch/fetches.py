@@ -66,7 +66,7 @@ def _topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
     by_id: dict[str, list[FetchPartition]] = {}
     for topic_id, row in rows:
         by_id.setdefault(topic_id, []).append(row)
-    return [FetchTopic("", topic_id, found) for topic_id, found in by_id.items()]
+    return [FetchTopic("", topic_id, partitions) for topic_id, partitions in by_id.items()]
 
 
 def answers_of(
@@ -84,14 +84,14 @@ def answers_of(
     rows = {
         (topic.topic_id, row.partition): row for topic in answer.topics for row in topic.partitions
     }
-    found: dict[TopicPartition, FetchedPartition | LogbusError] = {}
+    answers: dict[TopicPartition, FetchedPartition | LogbusError] = {}
     for tp, topic_id in topic_ids.items():
         row = rows.get((topic_id, tp.partition))
         if row is None:
-            found[tp] = NetworkError(f"the leader's response to a fetch lacks {tp}")
+            answers[tp] = NetworkError(f"the leader's response to a fetch lacks {tp}")
         else:
-            found[tp] = _refusal(row.error_code, user, tp.topic) if row.error_code else row
-    return found
+            answers[tp] = _refusal(row.error_code, user, tp.topic) if row.error_code else row
+    return answers
 
 
 def _refusal(code: int, user: str, topic: str) -> LogbusError:

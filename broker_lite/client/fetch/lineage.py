@@ -38,13 +38,13 @@ class Lineage:
     def begin(self, offset: int, epoch: int) -> None:
         """Start reading at ``offset``. ``epoch`` is the leader epoch of the record before
         ``offset``, or -1 if unknown."""
-        kept = [row for row in self._epochs if row[1] < offset]
-        if epoch == NO_EPOCH or not kept or kept[-1][0] != epoch:
+        epochs = [row for row in self._epochs if row[1] < offset]
+        if epoch == NO_EPOCH or not epochs or epochs[-1][0] != epoch:
             # The record before ``offset`` may have an earlier epoch, because other clients commit
             # their leader's epoch. So let ``epoch`` begin at ``offset``.
-            kept = [] if epoch == NO_EPOCH else [(epoch, offset)]
+            epochs = [] if epoch == NO_EPOCH else [(epoch, offset)]
             self._read_in = NO_EPOCH
-        self._epochs = kept
+        self._epochs = epochs
 
     def forget(self) -> None:
         """Clear the epochs, because those of the last batches may be wrong."""
@@ -82,5 +82,5 @@ class Lineage:
         at = min([diverging.offset, *others])
         if at >= offset:
             return None
-        kept = [epoch for epoch, start in self._epochs if start < at]
-        return OffsetAndEpoch(at, kept[-1] if kept else NO_EPOCH)
+        earlier_epochs = [epoch for epoch, start in self._epochs if start < at]
+        return OffsetAndEpoch(at, earlier_epochs[-1] if earlier_epochs else NO_EPOCH)

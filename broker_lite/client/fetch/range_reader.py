@@ -312,7 +312,7 @@ class _RangeSession:
             if walked is not None:
                 position.advance(walked)
                 return [*walked.batches]
-            evaluation = position.evaluate(self._ask(deadline_ms))
+            evaluation = position.evaluate(self._fetch_once(deadline_ms))
             if isinstance(evaluation, WalkResult) and not evaluation.batches:
                 problem = "the leader's log ends before the end of the range"
                 evaluation = position.evaluate(RequestTimedOutError(problem))
@@ -335,7 +335,7 @@ class _RangeSession:
                 case Retry(LogbusError() as error, attempt):
                     self._pause(error, attempt, deadline_ms)
 
-    def _ask(self, deadline_ms: float) -> FetchedPartition | LogbusError:
+    def _fetch_once(self, deadline_ms: float) -> FetchedPartition | LogbusError:
         try:
             until_ms = min(deadline_ms, monotonic_ms() + self._options.request_timeout_ms)
             if self._leader is None:
@@ -412,8 +412,8 @@ class _RangeSession:
                 isolation_level=self._options.isolation_level,
                 deadline_ms=deadline_ms,
             )
-            found: Any = requests.raise_first(self._pool.run(operation))
-            ends.append(found[self.tp].offset)
+            listed: Any = requests.raise_first(self._pool.run(operation))
+            ends.append(listed[self.tp].offset)
         return OffsetOutOfRangeError(
             f"topic {self.tp.topic!r} partition {self.tp.partition}: offset "
             f"{self.position.offset} is not in the log, which begins at {ends[0]} and ends at "

@@ -57,11 +57,11 @@ def read_small_ranges(
         rows = [(item.topic_id, _row(item, fetch_bytes)) for item in items]
         request = fetch_request(rows, WAIT_MS, isolation_level, max_bytes=fetch_bytes)
         sends.append(Send(leader, FetchExchange(request), request_timeout_ms))
-    found: dict[TopicPartition, FetchedPartition | LogbusError] = {}
+    answers: dict[TopicPartition, FetchedPartition | LogbusError] = {}
     for items, answer in zip(by_leader.values(), pool.ask_all(sends)):
-        found |= answers_of(answer, {item.tp: item.topic_id for item in items})
+        answers |= answers_of(answer, {item.tp: item.topic_id for item in items})
     for item in ranges:
-        yield _rows(item, found.pop(item.tp))
+        yield _rows(item, answers.pop(item.tp))
 
 
 def _row(item: SmallRange, fetch_bytes: int) -> FetchPartition:
@@ -84,8 +84,8 @@ def _rows(item: SmallRange, answer: FetchedPartition | LogbusError) -> list[Fetc
         return None
     batches: list[Item] = [each for each in walked.batches if each.header.base_offset < item.end]
     rows = []
-    for found in decode_all([batches], item.tp, item.start, item.end):
-        if not isinstance(found, Slice):
+    for item_rows in decode_all([batches], item.tp, item.start, item.end):
+        if not isinstance(item_rows, Slice):
             return None
-        rows.append(found)
+        rows.append(item_rows)
     return rows

@@ -86,7 +86,7 @@ class DiskParts:
         """File positions of pages that ``is_in_memory`` may have brought into the cache. ``close``
         drops them."""
         self._begin(FIRST_BYTES, probed=probed)
-        self._ask()
+        self._read_ahead()
 
     @property
     def is_under_way(self) -> bool:
@@ -114,7 +114,7 @@ class DiskParts:
             self._end = part.at + count
         first, stop = part.begin + self._before, part.begin + max(count, self._before)
         self._before = 0
-        self._ask()
+        self._read_ahead()
         if len(rest) <= first:
             part.buffer[first - len(rest) : first] = rest
             return part.buffer[first - len(rest) : stop]
@@ -123,7 +123,7 @@ class DiskParts:
         whole[len(rest) :] = part.buffer[first:stop]
         return whole
 
-    def _ask(self) -> None:
+    def _read_ahead(self) -> None:
         while (
             len(self._parts) < PARTS_AHEAD
             and self._next < self._end

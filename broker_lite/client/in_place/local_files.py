@@ -60,7 +60,7 @@ class LocalRange:
         self._tp = tp
         self._position = stored.position
         self._end = stored.position + stored.length
-        self._asked = stored.position
+        self._ahead_until = stored.position
         self._batch_bytes = 0
         self._reads_once = reads_once
         self._brought: list[tuple[int, int]] = []
@@ -86,29 +86,29 @@ class LocalRange:
         The result has no batch if ``damage`` is set or the file ends before the range does.
         """
         if self._passes_cache():
-            found = self._read_parts()
-            if found is not None:
-                return found
+            walked = self._read_parts()
+            if walked is not None:
+                return walked
         size = max(READ_BYTES // max(self._batch_bytes, 1), 1) * self._batch_bytes + HEADER_BYTES
         data = self._pread(size if self._batch_bytes else READ_BYTES)
-        found = self._walk(data)
+        walked = self._walk(data)
         needed = self._walker.needed_bytes
-        if not found.batches and len(data) < needed <= self._end - self._position:
-            found = self._walk(self._pread(needed + HEADER_BYTES))
-        self._advance(found)
+        if not walked.batches and len(data) < needed <= self._end - self._position:
+            walked = self._walk(self._pread(needed + HEADER_BYTES))
+        self._advance(walked)
         # The buffer also holds the next batch's header: its size sets the next read.
         self._batch_bytes = self._walker.needed_bytes
-        return found
+        return walked
 
     def _walk(self, data: memoryview) -> WalkResult:
         return walk(data, self._walker, self._tp)
 
-    def _advance(self, found: WalkResult) -> int:
-        """Advance past the batches of ``found``, and return their size in bytes."""
-        taken = sum(batch.header.size_bytes for batch in found.batches)
-        self._position += taken
+    def _advance(self, walked: WalkResult) -> int:
+        """Advance past the batches of ``walked``, and return their size in bytes."""
+        size = sum(batch.header.size_bytes for batch in walked.batches)
+        self._position += size
         self._drop_cached(self._position)
-        return taken
+        return size
 
     def _passes_cache(self) -> bool:
         """Return whether to use direct I/O, because some of the next bytes are not cached.
@@ -143,9 +143,9 @@ class LocalRange:
         assert self._parts is not None
         data = self._rest
         while True:
-            found = self._walk(data)
+            walked = self._walk(data)
             needed = max(HEADER_BYTES, self._walker.needed_bytes)
-            if found.batches or not len(data) < needed <= self._end - self._position:
+            if walked.batches or not len(data) < needed <= self._end - self._position:
                 break
             try:
                 more = self._parts.take(data) if needed <= PASSING_BYTES_MAX else None
@@ -158,10 +158,10 @@ class LocalRange:
             if len(more) == len(data):
                 break
             data = more
-        self._rest = data[self._advance(found) :]
+        self._rest = data[self._advance(walked) :]
         if not self._parts.is_under_way:
             self._leave_parts()
-        return found
+        return walked
 
     def _leave_parts(self) -> None:
         if self._parts is not None:
@@ -194,13 +194,13 @@ class LocalRange:
         return count + os.preadv(self._fd, [buffer[count:]], position + count)
 
     def _read_ahead(self, position: int, at_least: int) -> None:
-        start = max(self._asked, position)
+        start = max(self._ahead_until, position)
         stop = min(position + max(AHEAD_BYTES, at_least), self._end)
         for at in range(start, stop, _AHEAD_STEP):
             os.posix_fadvise(self._fd, at, _AHEAD_STEP, os.POSIX_FADV_WILLNEED)
         if self._reads_once and start < stop:
             self._brought.append((start, stop))
-        self._asked = max(start, stop)
+        self._ahead_until = max(start, stop)
 
     def _drop_cached(self, until: int) -> None:
         """Drop pages of whole stretches before ``until`` from the page cache, beginning where the

@@ -84,17 +84,17 @@ class InPlace:
         """Return the next batches, or None if the range is exhausted or unreadable."""
         file = self._open[tp]
         try:
-            found = file.read()
+            walked = file.read()
         except OSError:
-            found = None
-        if found is None or not found.batches:
+            walked = None
+        if walked is None or not walked.batches:
             self._refused.add(tp)
             self.close(tp)
             return None
         self._was_read.add(tp)
         if file.is_read:
             self.close(tp)
-        return found
+        return walked
 
     def was_read(self, tp: TopicPartition) -> bool:
         """Return whether the partition was read locally. Its file may have changed during the read,
@@ -108,9 +108,9 @@ class InPlace:
 
     def close(self, tp: TopicPartition) -> None:
         """Close the partition's open range, if any."""
-        found = self._open.pop(tp, None)
-        if found is not None:
-            found.close()
+        file = self._open.pop(tp, None)
+        if file is not None:
+            file.close()
 
     def end(self, tp: TopicPartition) -> None:
         """Drop the state of a partition that the reader no longer reads."""

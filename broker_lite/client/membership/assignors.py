@@ -57,12 +57,12 @@ def metadata(
     name: str, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int
 ) -> bytes:
     """Return the subscription metadata that a member sends for this assignor."""
-    rows, asked = tuple(sorted(owned)), tuple(topics)
+    rows, names = tuple(sorted(owned)), tuple(topics)
     if name == COOPERATIVE_STICKY:
         data = I32.pack(generation)
-        return encode_member(Subscription(asked, data, rows, generation), SUBSCRIPTION_VERSION_MAX)
+        return encode_member(Subscription(names, data, rows, generation), SUBSCRIPTION_VERSION_MAX)
     data = encode_sticky(rows, generation) if name == STICKY else b""
-    return encode_member(Subscription(asked, data), EAGER_VERSION)
+    return encode_member(Subscription(names, data), EAGER_VERSION)
 
 
 def candidate(name: str, row: JoinedMember) -> Candidate:
@@ -84,14 +84,14 @@ def candidates(
     A member whose metadata is unreadable counts as a member without topics. If the leader failed
     instead, the next leader would fail too, until the group had no members.
     """
-    found, unread = [], {}
+    decoded, unread = [], {}
     for row in rows:
         try:
-            found.append(candidate(name, row))
+            decoded.append(candidate(name, row))
         except ProtocolError as error:
-            found.append(Candidate(row.member_id, row.group_instance_id, ()))
+            decoded.append(Candidate(row.member_id, row.group_instance_id, ()))
             unread[row.member_id] = error
-    return found, unread
+    return decoded, unread
 
 
 def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]) -> Shares:
@@ -130,7 +130,7 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
         for topic in sorted(counts)
     }
     loads = _Loads([each.member_id for each in ordered], eligible.values())
-    owner = _kept(ordered, counts)
+    owner = _retained_owners(ordered, counts)
     for member in owner.values():
         loads.add(member, 1)
     free = [
@@ -150,7 +150,9 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
     return shares
 
 
-def _kept(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> dict[TopicPartition, str]:
+def _retained_owners(
+    ordered: Sequence[Candidate], counts: Mapping[str, int]
+) -> dict[TopicPartition, str]:
     """Return the present owners of partitions that exist and whose topic the owner subscribes to.
 
     If two members report the same partition, the member with the later generation owns it. With

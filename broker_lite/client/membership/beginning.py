@@ -81,14 +81,14 @@ def join_snapshot(
     snapshot = JoinSnapshot({name: len(row.partitions) for name, row in view.topics.items()})
     snapshot.ids = {name: row.topic_id for name, row in view.topics.items()}
     try:
-        found = yield from group_requests.committed(
+        committed = yield from group_requests.committed(
             cluster, group, None, deadline_ms, snapshot.former
         )
     except GroupAuthorizationError as error:
         raise denied_member(error, cluster.user, group) from None
     if not config.auto_commit:
         return snapshot
-    for tp, row in found.items():
+    for tp, row in committed.items():
         if isinstance(row, CommittedOffset) and _is_same(cluster, tp, row):
             snapshot.last[tp.topic] = max(tp.partition, snapshot.last.get(tp.topic, -1))
     return snapshot
@@ -115,24 +115,24 @@ def beginnings(
     With ``read_committed``, also leave out partitions for which an open transaction has another
     offset (KIP-447).
     """
-    wanted = sorted(tps)
+    partitions = sorted(tps)
     if config.start != "earliest":
         # The cached metadata may describe a deleted topic of the same name.
-        topics = {tp.topic for tp in wanted}
+        topics = {tp.topic for tp in partitions}
         yield from requests.refresh(cluster, sorted(topics), deadline_ms)
     yield from find_topics(
-        cluster, lambda: {w.topic for w in wanted if cluster.view.partition(w) is None}
+        cluster, lambda: {w.topic for w in partitions if cluster.view.partition(w) is None}
     )
-    ready = [tp for tp in wanted if cluster.view.partition(tp) is not None]
+    ready = [tp for tp in partitions if cluster.view.partition(tp) is not None]
     if config.isolation_level == "read_committed":
         until_ms = min(cluster.now_ms() + STABLE_WAIT_MS, deadline_ms)
-        found, unstable = yield from group_requests.stable(
+        committed, unstable = yield from group_requests.stable(
             cluster, group, ready, until_ms=until_ms, deadline_ms=deadline_ms
         )
         ready = [tp for tp in ready if tp not in unstable]
     else:
-        found = yield from group_requests.committed(cluster, group, ready, deadline_ms)
-    rows = requests.raise_first(found)
+        committed = yield from group_requests.committed(cluster, group, ready, deadline_ms)
+    rows = requests.raise_first(committed)
     bases = {}
     for tp in ready:
         topic_id = cluster.view.topic_id(tp.topic)
@@ -184,11 +184,11 @@ def commit(
                 del pending[tp]
         if identity is None or not pending:
             break
-        found = yield from group_requests.commit_offsets(
+        outcomes = yield from group_requests.commit_offsets(
             cluster, group, pending, deadline_ms, identity
         )
         problem: LogbusError | None = None
-        for tp, error in found.items():
+        for tp, error in outcomes.items():
             match error:
                 case IllegalGenerationError() | RebalanceInProgressError():
                     problem = error

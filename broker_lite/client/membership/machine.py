@@ -225,14 +225,14 @@ class MemberMachine:
             return
         if not self._is_found:
             self.doing = FINDING
-            self._out.append(FindCoordinator(self._new_tag(self._found)))
+            self._out.append(FindCoordinator(self._new_tag(self._coordinator_found)))
         elif not self._waits_to_join():
             self._release_then_join()
 
-    def _found(self, found: Any) -> None:
-        if isinstance(found, LogbusError):
-            if not found.retriable:
-                self._end(found)
+    def _coordinator_found(self, result: Any) -> None:
+        if isinstance(result, LogbusError):
+            if not result.retriable:
+                self._end(result)
                 return
             self._retry_later()
             return
@@ -309,19 +309,19 @@ class MemberMachine:
             UnreadableMember(*row) for row in unread.items() if row[0] not in self._unread
         ]
         self._unread = frozenset(unread)
-        wanted = tuple(sorted({topic for each in candidates for topic in each.topics}))
+        topic_names = tuple(sorted({topic for each in candidates for topic in each.topics}))
         self.doing = DESCRIBING
 
-        def described(found: Any) -> None:
-            if isinstance(found, LogbusError):
-                self._join_failed(found)
+        def described(topics: Any) -> None:
+            if isinstance(topics, LogbusError):
+                self._join_failed(topics)
                 return
             skips = answer.skip_assignment
-            self._topics.lead(wanted, found, assigns=not skips)
-            self._lose_recreated(found)
+            self._topics.lead(topic_names, topics, assigns=not skips)
+            self._lose_recreated(topics)
             self._sync(() if skips else self._shares(answer.protocol_name, candidates))
 
-        self._out.append(Describe(self._new_tag(described), wanted))
+        self._out.append(Describe(self._new_tag(described), topic_names))
 
     def _shares(
         self, protocol: str, candidates: Sequence[assignors.Candidate]
@@ -460,23 +460,23 @@ class MemberMachine:
         self._refreshing = self._new_tag(self._refreshed)
         self._out.append(Describe(self._refreshing, self._topics.watched))
 
-    def _refreshed(self, found: Any) -> None:
+    def _refreshed(self, topics: Any) -> None:
         self._refreshing = None
-        if isinstance(found, LogbusError):
+        if isinstance(topics, LogbusError):
             self._refresh_ms = self._now_ms + BACKOFF_MAX_MS
             return
-        if self._topics.learn(found):
+        if self._topics.learn(topics):
             self._must_join = True
-        self._lose_recreated(found)
-        if self._topics.would_assign_otherwise(found) and self.doing == RESTING:
+        self._lose_recreated(topics)
+        if self._topics.would_assign_otherwise(topics) and self.doing == RESTING:
             self._must_join = True
 
-    def _lose_recreated(self, found: Mapping[str, TopicFacts]) -> None:
+    def _lose_recreated(self, topics: Mapping[str, TopicFacts]) -> None:
         """Drop the partitions of a recreated topic. A refresh may not have happened between its
         deletion and its recreation."""
         lost = set()
         for tp in self.owned:
-            row = found.get(tp.topic)
+            row = topics.get(tp.topic)
             if row is None:
                 continue
             if self._topic_ids.setdefault(tp, row.topic_id) != row.topic_id:

@@ -218,11 +218,11 @@ class MemberShell:
         self.refused = error
         self._on_update()
 
-    def _answered(self, tag: int, found: Any) -> None:
-        if isinstance(found, LogbusError):
-            self._step(CallFailed(tag, found))
+    def _answered(self, tag: int, result: Any) -> None:
+        if isinstance(result, LogbusError):
+            self._step(CallFailed(tag, result))
         else:
-            self._step(Answered(tag, found))
+            self._step(Answered(tag, result))
 
     def _call(self, effect: CallCoordinator) -> None:
         assert self._coordinator is not None

@@ -41,12 +41,12 @@ class SubscribedTopics:
         """Return the topics whose metadata the member must refresh. None means all topics."""
         return None if self._pattern is not None else tuple(sorted({*self.names, *self._others}))
 
-    def learn(self, found: Found) -> bool:
+    def learn(self, topics: Found) -> bool:
         """Update the known topics. Return whether the matches of the pattern changed."""
-        self._facts = dict(found)
+        self._facts = dict(topics)
         before = self.names
         if self._pattern is not None:
-            self.names = self._matching(found)
+            self.names = self._matching(topics)
         return self.names != before
 
     def ids(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
@@ -54,17 +54,17 @@ class SubscribedTopics:
         known = ((tp, self._facts.get(tp.topic)) for tp in tps)
         return {tp: row.topic_id for tp, row in known if row is not None}
 
-    def lead(self, wanted: Sequence[str], found: Found, *, assigns: bool) -> None:
-        """Start to lead a group whose members subscribe to the topics ``wanted``. ``found`` has
-        their metadata.
+    def lead(self, subscribed: Sequence[str], topics: Found, *, assigns: bool) -> None:
+        """Start to lead a group whose members subscribe to the topics ``subscribed``. ``topics``
+        has their metadata.
 
         If this member does not make the assignment, it assumes that the previous leader's metadata
         was no newer than its own last refresh.
         """
-        led = found if assigns else {**found, **self._facts}
-        self._led = {topic: led[topic] for topic in wanted if topic in found}
-        self._facts.update(found)
-        self._others = frozenset(wanted)
+        led = topics if assigns else {**topics, **self._facts}
+        self._led = {topic: led[topic] for topic in subscribed if topic in topics}
+        self._facts.update(topics)
+        self._others = frozenset(subscribed)
 
     def stop_leading(self) -> None:
         """Drop the metadata of the last assignment, because this member does not lead the group
@@ -76,20 +76,20 @@ class SubscribedTopics:
         """Return the partition counts from which the leader made its assignment."""
         return {topic: row.partition_count for topic, row in (self._led or {}).items()}
 
-    def would_assign_otherwise(self, found: Found) -> bool:
+    def would_assign_otherwise(self, topics: Found) -> bool:
         """Return whether this member leads the group and would assign otherwise with the metadata
-        ``found``."""
+        ``topics``."""
         if self._led is None:
             return False
-        now = {t: row for t, row in found.items() if t in self.names or t in self._others}
+        now = {t: row for t, row in topics.items() if t in self.names or t in self._others}
         return now != self._led
 
-    def _matching(self, found: Found) -> tuple[str, ...]:
+    def _matching(self, topics: Found) -> tuple[str, ...]:
         assert self._pattern is not None
         return tuple(
             sorted(
                 name
-                for name in found
+                for name in topics
                 if not name.startswith(INTERNAL_PREFIX) and self._pattern.fullmatch(name)
             )
         )

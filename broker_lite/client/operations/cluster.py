@@ -154,9 +154,9 @@ class Cluster:
     def leader(self, tp: TopicPartition) -> Endpoint:
         """Return the address of the partition's leader. If it has no leader, raise an error with
         the reason."""
-        found = self.view.leader(tp)
-        if found is not None:
-            return found
+        endpoint = self.view.leader(tp)
+        if endpoint is not None:
+            return endpoint
         topic = self.view.topics.get(tp.topic)
         if topic is None or topic.error is not None:
             raise (topic.error if topic and topic.error else unknown_topic(tp.topic))

@@ -151,12 +151,12 @@ def committed(
             groups.OffsetFetchTopic(name, tuple(tp.partition for tp in rows))
             for name, rows in group_by_topic(list(tps)).items()
         )
-    wanted = (groups.OffsetFetchGroup(group, topics),)
-    exchange = CallExchange(groups.OffsetFetchRequest(wanted, unstable is not None))
-    found: PerPartition[CommittedOffset] = {}
+    requested = (groups.OffsetFetchGroup(group, topics),)
+    exchange = CallExchange(groups.OffsetFetchRequest(requested, unstable is not None))
+    offsets: PerPartition[CommittedOffset] = {}
 
     def check(answer: groups.OffsetFetchResponse) -> LogbusError | None:
-        found.clear()
+        offsets.clear()
         if unstable is not None:
             unstable.clear()
         for each in answer.groups:
@@ -177,9 +177,9 @@ def committed(
                 elif error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
                     return error
                 else:
-                    found[tp] = error
+                    offsets[tp] = error
             elif row.committed_offset >= 0:
-                found[tp] = CommittedOffset(
+                offsets[tp] = CommittedOffset(
                     row.committed_offset,
                     row.committed_leader_epoch,
                     row.metadata or "",
@@ -191,7 +191,7 @@ def committed(
         return None
 
     yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
-    return found
+    return offsets
 
 
 def stable(
@@ -209,12 +209,14 @@ def stable(
     offset would read records again that these transactions have processed.
     """
     unstable: set[TopicPartition] = set()
-    wanted, attempt = list(tps), 0
+    partitions, attempt = list(tps), 0
     while True:
-        found = yield from committed(cluster, group, wanted, deadline_ms, former, unstable=unstable)
+        offsets = yield from committed(
+            cluster, group, partitions, deadline_ms, former, unstable=unstable
+        )
         pause = backoff_ms(attempt)
         if not unstable or cluster.now_ms() + pause >= until_ms:
-            return found, unstable
+            return offsets, unstable
         yield Pause(pause)
         attempt += 1
 

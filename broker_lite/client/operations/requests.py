@@ -242,12 +242,12 @@ def per_partition(
             break
         yield Pause(pause)
         cluster.ask_another()
-        asked = cluster.view
+        view = cluster.view
         yield from refresh(cluster, group_by_topic(pending), deadline_ms)
         pending = [
             tp
             for tp in pending
-            if may_retry(results[tp]) or _is_another(asked, cluster.view, tp.topic)
+            if may_retry(results[tp]) or _is_another(view, cluster.view, tp.topic)
         ]
         attempt += 1
         if attempt > 4:
@@ -326,16 +326,16 @@ def list_offsets(
     def read(
         answer: offsets.ListOffsetsResponse, group: list[TopicPartition]
     ) -> PerPartition[ListedOffset]:
-        found: PerPartition[ListedOffset] = {}
+        offsets_by_tp: PerPartition[ListedOffset] = {}
         for topic in answer.topics:
             for row in topic.partitions:
                 tp = TopicPartition(topic.name, row.partition_index)
-                found[tp] = (
+                offsets_by_tp[tp] = (
                     error_for(row.error_code)
                     if row.error_code
                     else ListedOffset(row.offset, row.timestamp, row.leader_epoch)
                 )
-        return _with_missing(found, group)
+        return _with_missing(offsets_by_tp, group)
 
     return per_partition(cluster, timestamps, make, read, deadline_ms)
 
@@ -420,10 +420,10 @@ def _offsets_for_bytes(
     def read(
         answer: offsets.OffsetsForBytesResponse, group: list[TopicPartition]
     ) -> PerPartition[offsets.BytesAnswer]:
-        found: PerPartition[offsets.BytesAnswer] = {}
+        answers: PerPartition[offsets.BytesAnswer] = {}
         for tp, row in zip(group, answer.answers):
-            found[tp] = error_for(row.error_code) if row.error_code else row
-        return _with_missing(found, group)
+            answers[tp] = error_for(row.error_code) if row.error_code else row
+        return _with_missing(answers, group)
 
     return per_partition(cluster, ranges, make, read, deadline_ms)
 
@@ -433,10 +433,10 @@ def record_times(
 ) -> Operation[PerPartition[ListedOffset]]:
     """Return offset and timestamp of the first record at or after each offset. The offset is -1 if
     there is no record."""
-    found = yield from record_times_of_many(
+    times = yield from record_times_of_many(
         cluster, {tp: (offset,) for tp, offset in after.items()}, deadline_ms
     )
-    return {tp: rows if isinstance(rows, LogbusError) else rows[0] for tp, rows in found.items()}
+    return {tp: rows if isinstance(rows, LogbusError) else rows[0] for tp, rows in times.items()}
 
 
 def record_times_of_many(
@@ -465,29 +465,29 @@ def record_times_of_many(
     def read(
         answer: offsets.RecordTimesResponse, group: list[TopicPartition]
     ) -> PerPartition[tuple[ListedOffset, ...]]:
-        found: PerPartition[tuple[ListedOffset, ...]] = {}
+        times: PerPartition[tuple[ListedOffset, ...]] = {}
         rows = iter(answer.answers)
         for tp in group:
             own = list(itertools.islice(rows, len(after[tp])))
             if len(own) < len(after[tp]):
                 break
             failed = next((row for row in own if row.error_code), None)
-            found[tp] = (
+            times[tp] = (
                 error_for(failed.error_code)
                 if failed is not None
                 else tuple(ListedOffset(row.offset, row.timestamp) for row in own)
             )
-        return _with_missing(found, group)
+        return _with_missing(times, group)
 
     return per_partition(cluster, after, make, read, deadline_ms)
 
 
-def _with_missing(found: PerPartition[T], group: Iterable[TopicPartition]) -> PerPartition[T]:
-    """Return ``found`` with an error for each partition that the broker's response lacks."""
+def _with_missing(answers: PerPartition[T], group: Iterable[TopicPartition]) -> PerPartition[T]:
+    """Return ``answers`` with an error for each partition that the broker's response lacks."""
     for tp in group:
-        if tp not in found:
-            found[tp] = error_for(-1, f"the broker's response lacks {tp}")
-    return found
+        if tp not in answers:
+            answers[tp] = error_for(-1, f"the broker's response lacks {tp}")
+    return answers
 
 
 def on_any_broker(

@@ -102,7 +102,7 @@ class OpenRows(Outcome):
         count = len(self.values)
         value = binary_of(self.values)
         key = binary_of(self.keys) if self.has_keys else None
-        headers = timestamp = wanted = None
+        headers = timestamp = requested = None
         if self.headers is not None:
             headers = headers_of([self.headers.get(index) for index in range(count)])
         if self.times is not None:
@@ -110,17 +110,17 @@ class OpenRows(Outcome):
             times[list(self.times)] = list(self.times.values())
             timestamp = fixed(times, TIMESTAMP_TYPE)
         if self.partitions is not None:
-            wanted = np.full(count, -1, np.int32)
-            wanted[list(self.partitions)] = list(self.partitions.values())
+            requested = np.full(count, -1, np.int32)
+            requested[list(self.partitions)] = list(self.partitions.values())
         self.values, self.keys, self.headers, self.partitions = [], [], None, None
-        return Columns(count, key, value, timestamp, headers), wanted
+        return Columns(count, key, value, timestamp, headers), requested
 
 
 class Chunk(Outcome):
-    """Rows that a caller sent as Arrow. ``wanted`` is the requested partition of all rows, or of
+    """Rows that a caller sent as Arrow. ``requested`` is the requested partition of all rows, or of
     each row (-1: the producer chooses). With None, the producer chooses all partitions."""
 
-    __slots__ = ("columns", "size_bytes", "timestamp_ms", "wanted")
+    __slots__ = ("columns", "requested", "size_bytes", "timestamp_ms")
 
     def __init__(
         self,
@@ -129,20 +129,20 @@ class Chunk(Outcome):
         wake: Callable[[Any], None],
         *,
         columns: Columns,
-        wanted: PartitionIndex | int | None,
+        requested: PartitionIndex | int | None,
         size_bytes: int,
         timestamp_ms: int,
     ) -> None:
         super().__init__(topic, waking, wake)
         self.columns: Columns | None = columns
-        self.wanted = wanted
+        self.requested = requested
         self.size_bytes = size_bytes
         self.timestamp_ms = timestamp_ms
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | int | None]:
         assert self.columns is not None
         columns, self.columns = self.columns, None
-        return columns, self.wanted
+        return columns, self.requested
 
 
 Waiting = OpenRows | Chunk
@@ -153,7 +153,7 @@ class RowPiece(NamedTuple):
     fills."""
 
     columns: Columns
-    wanted: PartitionIndex | int | None
+    requested: PartitionIndex | int | None
     size_bytes: int
 
 
@@ -173,8 +173,8 @@ def split(
 
     Raises InvalidPartitionsError if a row requests a partition that the topic does not have.
     """
-    columns, wanted = rows.take_columns()
-    placed = _place(columns, wanted, shape, rows.topic)
+    columns, requested = rows.take_columns()
+    placed = _place(columns, requested, shape, rows.topic)
     inverse = None
     if isinstance(placed, int):
         groups = [(placed, columns)]
@@ -206,22 +206,22 @@ def split(
 
 
 def _place(
-    columns: Columns, wanted: PartitionIndex | int | None, shape: TopicShape, topic: str
+    columns: Columns, requested: PartitionIndex | int | None, shape: TopicShape, topic: str
 ) -> PartitionIndex | int:
     """Return one partition number for all rows, or an array with the partition of each row."""
     count = shape.partition_count
-    if isinstance(wanted, int):
-        _check_partition(wanted, wanted, count, topic)
-        return wanted
-    if wanted is None and columns.key is None:
+    if isinstance(requested, int):
+        _check_partition(requested, requested, count, topic)
+        return requested
+    if requested is None and columns.key is None:
         return shape.sticky.choose(count, shape.available)
-    if count == 1 and wanted is None:
+    if count == 1 and requested is None:
         return 0
-    if wanted is None:
+    if requested is None:
         placed = partitions_for(_plain(columns.key), count)
     else:
-        _check_partition(int(wanted.min()), int(wanted.max()), count, topic, least=-1)
-        placed = wanted
+        _check_partition(int(requested.min()), int(requested.max()), count, topic, least=-1)
+        placed = requested
         if (placed < 0).any() and columns.key is not None:
             placed = np.where(placed < 0, partitions_for(_plain(columns.key), count), placed)
     if (placed < 0).any():
@@ -246,11 +246,11 @@ def _plain(keys: pa.Array) -> pa.Array:
 
 def _take(columns: Columns, order: npt.NDArray[np.int64]) -> Columns:
     indexes = fixed(order, pa.int64())
-    taken = [
+    selected = [
         None if column is None else column.take(indexes)
         for column in (columns.key, columns.value, columns.timestamp, columns.headers)
     ]
-    return Columns(columns.row_count, *taken)
+    return Columns(columns.row_count, *selected)
 
 
 def _groups(columns: Columns, placed: PartitionIndex) -> Iterator[tuple[int, Columns]]:
@@ -346,7 +346,7 @@ def columns_of(
     def column(name: str) -> pa.Array | None:
         return batch.column(name) if name in names else None
 
-    wanted = column("partition")
+    requested = column("partition")
     return (
         Columns(
             batch.num_rows,
@@ -355,7 +355,7 @@ def columns_of(
             column("timestamp"),
             column("headers"),
         ),
-        None if wanted is None else _partition_column(wanted),
+        None if requested is None else _partition_column(requested),
     )
 
 

@@ -314,20 +314,20 @@ class Delivery:
             part = self._partitions[batch.tp]
             if not part.returned(batch):
                 continue
-            found = rows.get((batch.topic, batch.partition))
+            produced = rows.get((batch.topic, batch.partition))
             if response is None:
                 self._finish(batch, None)
-            elif found is None:
+            elif produced is None:
                 self._refused(
                     part, batch, error_for(-1, "the broker's response lacks the batch"), now_ms
                 )
-            elif found.error_code:
-                error = error_for(found.error_code, found.error_message or "")
+            elif produced.error_code:
+                error = error_for(produced.error_code, produced.error_message or "")
                 error = named(error, self._user, Operation.WRITE, ResourceKind.TOPIC, batch.topic)
                 self._refused(part, batch, error, now_ms)
             else:
-                batch.base_offset = found.base_offset
-                batch.log_append_time_ms = found.log_append_time_ms
+                batch.base_offset = produced.base_offset
+                batch.log_append_time_ms = produced.log_append_time_ms
                 self._accepted(part, batch)
             self._settle(batch.tp, part)
 

@@ -294,7 +294,7 @@ class BatchFuture:
     def result(self, timeout_s: float | None = None) -> list[BatchMetadata]:
         """Wait for all acknowledgements and return the offset ranges. Raises the first error."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        found: list[BatchMetadata] = []
+        metadata: list[BatchMetadata] = []
         failure: LogbusError | None = None
         for outcome in self.outcomes:
             outcome.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -302,10 +302,10 @@ class BatchFuture:
                 outcome.seen = True
                 failure = failure or outcome.error
             for batch in outcome.batches:
-                found.extend(_written(outcome.topic, batch))
+                metadata.extend(_written(outcome.topic, batch))
         if failure is not None:
             raise failure
-        return found
+        return metadata
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
         """Wait for the outcome. Return the first error, or None if all rows are in the log."""

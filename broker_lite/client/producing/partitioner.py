@@ -63,10 +63,10 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
 def partitions_for(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int32]:
     """Return the partition of every key of a binary column; -1 for a null key."""
     hashes = murmur2_column(keys) & np.uint32(0x7FFFFFFF)
-    found: npt.NDArray[np.int32] = (hashes % np.uint32(partition_count)).astype(np.int32)
+    partitions: npt.NDArray[np.int32] = (hashes % np.uint32(partition_count)).astype(np.int32)
     if keys.null_count:
-        found[nulls_of(keys)] = -1
-    return found
+        partitions[nulls_of(keys)] = -1
+    return partitions
 
 
 class Sticky:

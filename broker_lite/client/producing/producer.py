@@ -220,9 +220,11 @@ class Producer:
         """Yield the rows of ``send_arrow`` in pieces, each of about one batch for each partition
         that it fills."""
         for batch in tables_of(data):
-            columns, wanted = columns_of(batch, key, value)
+            columns, requested = columns_of(batch, key, value)
             if batch.num_rows:
-                yield from self._pieces(topic, columns, wanted if partition is None else partition)
+                yield from self._pieces(
+                    topic, columns, requested if partition is None else partition
+                )
 
     def send_columns(
         self,
@@ -245,18 +247,18 @@ class Producer:
         )
 
     def _pieces(
-        self, topic: str, columns: Columns, wanted: npt.NDArray[np.int32] | int | None
+        self, topic: str, columns: Columns, partitions: npt.NDArray[np.int32] | int | None
     ) -> Iterator[RowPiece]:
-        self._check_columns(columns, wanted)
+        self._check_columns(columns, partitions)
         total_bytes = _size_bytes(columns)
-        spreads = columns.key is not None if wanted is None else not isinstance(wanted, int)
+        spreads = columns.key is not None if partitions is None else not isinstance(partitions, int)
         limit_bytes = self._limit_bytes(topic, spreads)
         is_one = total_bytes <= limit_bytes + limit_bytes // 8
         start = 0
         for part in (columns,) if is_one else arrow.split(columns, limit_bytes):
             stop = start + part.row_count
             share = total_bytes * part.row_count // columns.row_count
-            chosen = wanted[start:stop] if isinstance(wanted, np.ndarray) else wanted
+            chosen = partitions[start:stop] if isinstance(partitions, np.ndarray) else partitions
             yield RowPiece(part, chosen, share)
             start = stop
 
@@ -270,7 +272,7 @@ class Producer:
             self._waking,
             _already_sent,
             columns=piece.columns,
-            wanted=piece.wanted,
+            requested=piece.requested,
             size_bytes=piece.size_bytes,
             timestamp_ms=wall_ms() if timestamp_ms is None else timestamp_ms,
         )
@@ -285,7 +287,9 @@ class Producer:
             self._sender.wake()
         return chunk
 
-    def _check_columns(self, columns: Columns, wanted: npt.NDArray[np.int32] | int | None) -> None:
+    def _check_columns(
+        self, columns: Columns, partitions: npt.NDArray[np.int32] | int | None
+    ) -> None:
         for name, column in (("key", columns.key), ("value", columns.value)):
             if column is None:
                 continue
@@ -296,10 +300,10 @@ class Producer:
                     f"{self._record_bytes_max} for a record. Send smaller records, or raise "
                     "max.request.size"
                 )
-        if isinstance(wanted, np.ndarray) and len(wanted) != columns.row_count:
+        if isinstance(partitions, np.ndarray) and len(partitions) != columns.row_count:
             raise InvalidSchemaError(
-                f"{len(wanted)} partitions are given for {columns.row_count} rows; give one for "
-                "each row"
+                f"{len(partitions)} partitions are given for {columns.row_count} rows; give one "
+                "for each row"
             )
 
     @staticmethod

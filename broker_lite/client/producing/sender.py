@@ -190,11 +190,11 @@ class Sender:
             lambda found: self._learned(topic, found),
         )
 
-    def _learned(self, topic: str, found: ClusterView | LogbusError) -> None:
+    def _learned(self, topic: str, result: ClusterView | LogbusError) -> None:
         waiting = self._unplaced.pop(topic, [])
         for rows in waiting:
-            if isinstance(found, LogbusError):
-                self._give_up(rows, found)
+            if isinstance(result, LogbusError):
+                self._give_up(rows, result)
             else:
                 self._place(rows)
         self.pump()
@@ -340,7 +340,7 @@ class Sender:
         )
 
     def _renewed(
-        self, names: tuple[str, ...], began_ms: float, found: ClusterView | LogbusError
+        self, names: tuple[str, ...], began_ms: float, result: ClusterView | LogbusError
     ) -> None:
         """Handle the metadata of a refresh: wait, then send again. A topic that the metadata lacks
         is looked up once more before its batches fail."""
@@ -359,8 +359,8 @@ class Sender:
             self.delivery.stale |= self.delivery.without_leader(now_ms, self._cluster.view)
             self.pump()
 
-        self.delivery.problem = found if isinstance(found, LogbusError) else None
-        if isinstance(found, LogbusError):
+        self.delivery.problem = result if isinstance(result, LogbusError) else None
+        if isinstance(result, LogbusError):
             self.delivery.stale.update(self.delivery.topics())
         else:
             self._give_up_deposed()
@@ -368,10 +368,10 @@ class Sender:
             if gone:
                 for name in gone:
                     self._confirm_gone(name)
-            elif self.delivery.without_leader(self._shell.now_ms(), found):
+            elif self.delivery.without_leader(self._shell.now_ms(), result):
                 self._cluster.ask_another()
             elif all(
-                found.leader(tp) is not None for name in names for tp in found.partitions_of(name)
+                result.leader(tp) is not None for name in names for tp in result.partitions_of(name)
             ):
                 self._renewals = 0
                 pause_ms = 0
@@ -385,9 +385,9 @@ class Sender:
         """Look up a missing topic for the time that a new topic may take to appear. If it stays
         missing, fail its batches."""
 
-        def confirmed(found: ClusterView | LogbusError) -> None:
-            if isinstance(found, UnknownTopicOrPartitionError):
-                self.delivery.fail_topic(topic, found)
+        def confirmed(result: ClusterView | LogbusError) -> None:
+            if isinstance(result, UnknownTopicOrPartitionError):
+                self.delivery.fail_topic(topic, result)
             self.pump()
 
         deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms
@@ -406,16 +406,16 @@ class Sender:
             self._identified,
         )
 
-    def _identified(self, found: Any) -> None:
-        if isinstance(found, LogbusError):
+    def _identified(self, result: Any) -> None:
+        if isinstance(result, LogbusError):
             pause_ms = backoff_ms(self._identity_failures)
             self._identity_failures += 1
-            self.delivery.problem = found
-            if not found.retriable:
+            self.delivery.problem = result
+            if not result.retriable:
                 # The broker refuses a producer id to a user who may write to no topic.
                 write, kind, user = Operation.WRITE, ResourceKind.TOPIC, self._cluster.user
                 for topic in self.delivery.topics():
-                    self.delivery.fail_topic(topic, named(found, user, write, kind, topic))
+                    self.delivery.fail_topic(topic, named(result, user, write, kind, topic))
 
             def go_on() -> None:
                 self._is_identifying = False
@@ -426,7 +426,7 @@ class Sender:
         self._is_identifying = False
         self._identity_failures = 0
         self.delivery.problem = None
-        self.delivery.set_identity(ProducerIdentity(*found))
+        self.delivery.set_identity(ProducerIdentity(*result))
         self.pump()
 
     # Methods that set the timers and run when they expire.

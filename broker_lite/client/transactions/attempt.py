@@ -35,7 +35,7 @@ class AttemptProducer(Producer):
         )
         self._known = CachedCoordinator(config.transactional_id)
         self._timer: Timer | None = None
-        self._kept: KeepBatchRequest | None = None
+        self._keep_alive: KeepBatchRequest | None = None
         """The keep-alive request of the task that runs now."""
         self._sender.on_pumped = self._check_delivery
 
@@ -52,7 +52,7 @@ class AttemptProducer(Producer):
         Raises ProducerFencedError if another run of the query took the sink over. Raises
         SinkAheadOfCheckpointError if the sink has committed a later batch.
         """
-        answer = self._ask(request, request.timeout_ms)
+        answer = self._run_request(request, request.timeout_ms)
         if answer.producer_id == NO_PRODUCER:
             return None
         identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
@@ -86,7 +86,7 @@ class AttemptProducer(Producer):
             self._shut = InvalidTxnStateError("the attempt has ended; call join() before send()")
         self._shell.call_soon(self._stop_keeping)
 
-    def _ask(self, request: SinkCall, timeout_ms: float) -> SinkResponse:
+    def _run_request(self, request: SinkCall, timeout_ms: float) -> SinkResponse:
         answers: queue.SimpleQueue[SinkResponse | LogbusError] = queue.SimpleQueue()
 
         def ask() -> None:
@@ -110,7 +110,7 @@ class AttemptProducer(Producer):
 
     def _keep_later(self, request: KeepBatchRequest, interval_ms: float) -> None:
         self._stop_keeping()
-        self._kept = request
+        self._keep_alive = request
         self._timer = self._shell.later(interval_ms, partial(self._keep, request, interval_ms))
 
     def _keep(self, request: KeepBatchRequest, interval_ms: float) -> None:
@@ -124,7 +124,7 @@ class AttemptProducer(Producer):
 
         Ignore other errors, a refusal before the join, and a late answer to a former task.
         """
-        is_present = request is self._kept and self._shut is None
+        is_present = request is self._keep_alive and self._shut is None
         if isinstance(answer, ProducerFencedError) and is_present:
             self._sender.delivery.note_failure(answer)
             self._sender.pump()
@@ -133,4 +133,4 @@ class AttemptProducer(Producer):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._kept = None
+        self._keep_alive = None

@@ -199,18 +199,18 @@ class TransactionRunner:
                 end = requests.end(*to, identity, deadline_ms, version=version, committed=committed)
                 spawn(self._shell, end, self._ended)
 
-    def _initialized(self, found: Any) -> None:
-        if isinstance(found, LogbusError):
-            self._step(ev.InitFailed(found))
+    def _initialized(self, result: Any) -> None:
+        if isinstance(result, LogbusError):
+            self._step(ev.InitFailed(result))
         else:
-            producer_id, epoch, version = found
+            producer_id, epoch, version = result
             self._step(ev.Initialized(ProducerIdentity(producer_id, epoch), version))
 
-    def _ended(self, found: Any) -> None:
-        if isinstance(found, LogbusError):
-            self._step(ev.EndFailed(found))
+    def _ended(self, result: Any) -> None:
+        if isinstance(result, LogbusError):
+            self._step(ev.EndFailed(result))
         else:
-            self._step(ev.Ended(None if found is None else ProducerIdentity(*found)))
+            self._step(ev.Ended(None if result is None else ProducerIdentity(*result)))
 
     def _add(self, tps: set[TopicPartition]) -> None:
         """Add partitions to a transaction of version 1. Their batches wait until the coordinator
@@ -220,11 +220,11 @@ class TransactionRunner:
         assert identity is not None
         self._is_adding = delivery.has_sent = True
 
-        def added(found: Any) -> None:
+        def added(result: Any) -> None:
             self._is_adding = False
             if delivery.identity == identity and delivery.added is not None:
-                if isinstance(found, LogbusError):
-                    delivery.note_failure(found)
+                if isinstance(result, LogbusError):
+                    delivery.note_failure(result)
                 else:
                     delivery.added |= tps
             self._sender.pump()

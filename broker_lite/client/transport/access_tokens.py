@@ -61,9 +61,9 @@ def with_token(security: ClientSecurity) -> ClientSecurity:
 def token_of(security: ClientSecurity) -> AccessToken:
     """Return a token for the client credentials of ``security``. Blocks like ``with_token``, and
     raises its errors."""
-    found = fresh_token(security)
-    if found is not None:
-        return found
+    token = fresh_token(security)
+    if token is not None:
+        return token
     cached = _cached[security]
     with cached.lock:
         if cached.token is None or time.time() * 1000 >= cached.token.ends_ms:
@@ -128,9 +128,9 @@ def _fetch(security: ClientSecurity) -> AccessToken:
             "sasl.oauthbearer.token.endpoint.url, the client id and its secret"
         ) from None
     try:
-        found = json.loads(answer)
-        text = found["access_token"]
-        seconds = float(found.get("expires_in") or 0)
+        response = json.loads(answer)
+        text = response["access_token"]
+        seconds = float(response.get("expires_in") or 0)
         if not isinstance(text, str):
             raise TypeError
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -245,24 +245,24 @@ class Reactor:
         if connection.fileno() < 0 and not connection.closed:
             return  # The attempt to connect has not started yet.
         if connection.closed:
-            wanted = (-1, 0)
+            registration = (-1, 0)
         else:
             events = selectors.EVENT_WRITE if connection.wants_write else 0
             if not events or not connection.connecting:
                 events |= selectors.EVENT_READ
-            wanted = (connection.fileno(), events)
+            registration = (connection.fileno(), events)
         watched = self._watched.get(connection, (-1, 0))
-        if watched == wanted:
+        if watched == registration:
             return
-        if watched[0] == wanted[0]:
-            self._selector.modify(wanted[0], wanted[1], connection)
+        if watched[0] == registration[0]:
+            self._selector.modify(registration[0], registration[1], connection)
         else:
             if watched[0] >= 0:
                 self._unregister(watched[0], connection)
-            if wanted[0] >= 0:
-                self._register(wanted[0], wanted[1], connection)
-        if wanted[0] >= 0:
-            self._watched[connection] = wanted
+            if registration[0] >= 0:
+                self._register(registration[0], registration[1], connection)
+        if registration[0] >= 0:
+            self._watched[connection] = registration
         else:
             self._watched.pop(connection, None)
             self._connections.forget(connection)
@@ -360,10 +360,10 @@ class PooledConnection:
                 self.send(steps.send(answer), deadline_ms)
                 answer = self.receive(deadline_ms)
         except StopIteration as end:
-            found: LoggedIn = end.value
-            self.task_secret = found.secret
-            if found.lifetime_ms:
-                self._renewed_ms = monotonic_ms() + found.lifetime_ms * RENEWED_AFTER
+            logged_in: LoggedIn = end.value
+            self.task_secret = logged_in.secret
+            if logged_in.lifetime_ms:
+                self._renewed_ms = monotonic_ms() + logged_in.lifetime_ms * RENEWED_AFTER
         except BaseException:
             self.close()
             raise
@@ -469,11 +469,11 @@ class Pool:
                 idle = self._idle.get(endpoint)
                 connection = idle.pop() if idle else None
             if connection is None:
-                made = PooledConnection(
+                opened = PooledConnection(
                     endpoint, self.client_id, timeout_ms / 1000.0, self.security
                 )
-                self._task_secret = made.task_secret
-                return made
+                self._task_secret = opened.task_secret
+                return opened
             if connection.is_reusable:
                 return connection
             connection.close()

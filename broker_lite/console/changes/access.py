@@ -88,8 +88,8 @@ def remove_acl(request: PageRequest, form: Form) -> ChangePlan:
     acl = acl_of_words(form)
 
     def apply() -> str:
-        wanted = [filter_of(acl)]
-        removed = request.bus.admin.run(lambda cluster, ms: acls.delete_acls(cluster, wanted, ms))
+        filters = [filter_of(acl)]
+        removed = request.bus.admin.run(lambda cluster, ms: acls.delete_acls(cluster, filters, ms))
         if not removed:
             raise InvalidRequestError(f"the ACL no longer exists: {acl}; reload the page")
         return "/acls"

@@ -20,17 +20,17 @@ def elect(request: PageRequest, _: Form) -> ChangePlan:
 
 
 def retire(request: PageRequest, _: Form) -> ChangePlan:
-    wanted = request.path["broker"]
-    if not wanted.isascii() or not wanted.isdigit() or len(wanted) > 9:
-        raise BrokerIdNotRegisteredError(f"no broker has id {wanted[:20]}; see the page Brokers")
+    broker = request.path["broker"]
+    if not broker.isascii() or not broker.isdigit() or len(broker) > 9:
+        raise BrokerIdNotRegisteredError(f"no broker has id {broker[:20]}; see the page Brokers")
 
     def apply() -> str:
-        request.bus.admin.retire_broker(int(wanted))
+        request.bus.admin.retire_broker(int(broker))
         return "/brokers"
 
     steps = (
-        f"Unregisters broker {wanted}, which must be stopped and hold no replica.",
+        f"Unregisters broker {broker}, which must be stopped and hold no replica.",
         "A later start with its data directory is refused.",
     )
-    command = ("broker", "retire", wanted, "--yes")
-    return ChangePlan(steps, apply, f"broker {wanted}", command)
+    command = ("broker", "retire", broker, "--yes")
+    return ChangePlan(steps, apply, f"broker {broker}", command)

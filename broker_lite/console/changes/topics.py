@@ -33,13 +33,13 @@ def _number(form: Form, name: str, default: int) -> int:
 def _pairs(text: str, what: str) -> dict[str, str]:
     """Return lines of name=value as a mapping. An error names a line as ``what``. Raises
     InvalidRequestError."""
-    found = {}
+    pairs = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
             raise InvalidRequestError(f"{what} {line[:60]!r}: write NAME=VALUE in each line")
-        found[name.strip()] = value.strip()
-    return found
+        pairs[name.strip()] = value.strip()
+    return pairs
 
 
 def _address(name: str, tab: str) -> str:
@@ -129,13 +129,13 @@ def produce(request: PageRequest, form: Form) -> ChangePlan:
 
 def alter_fields(request: PageRequest) -> tuple[Field, ...]:
     topic = request.topic()
-    (found,) = request.bus.admin.describe_configs(topics=[topic.name]).values()
+    (settings,) = request.bus.admin.describe_configs(topics=[topic.name]).values()
     chosen = request.query.get("setting", "")
-    names = sorted(set(found) - FIXED)
+    names = sorted(set(settings) - FIXED)
     value, hint = "", "Empty: back to the default."
-    if chosen in found:
-        value = found[chosen].value or ""
-        doc = found[chosen].documentation
+    if chosen in settings:
+        value = settings[chosen].value or ""
+        doc = settings[chosen].documentation
         hint = f"{doc[:1].upper()}{doc[1:]}. {hint}" if doc else hint
     return (
         Field("setting", "Setting", "select", chosen, options=tuple((n, n) for n in names)),
@@ -148,8 +148,8 @@ def alter(request: PageRequest, form: Form) -> ChangePlan:
     setting, value = form.get("setting", ""), form.get("value", "").strip() or None
     admin = request.bus.admin
     admin.alter_configs(topic.name, {setting: value}, validate_only=True)
-    (found,) = admin.describe_configs(topics=[topic.name]).values()
-    before = found[setting].value if setting in found else None
+    (settings,) = admin.describe_configs(topics=[topic.name]).values()
+    before = settings[setting].value if setting in settings else None
 
     def apply() -> str:
         admin.alter_configs(topic.name, {setting: value})

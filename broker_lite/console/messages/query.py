@@ -92,8 +92,8 @@ def ranges_of(request: PageRequest, query: MessageQuery, now_ms: int) -> Ranges:
 def _list(admin: Admin, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
     if not tps:
         return {}
-    found = admin.list_offsets(dict.fromkeys(tps, timestamp))
-    return {tp: row.offset for tp, row in found.items()}
+    offsets = admin.list_offsets(dict.fromkeys(tps, timestamp))
+    return {tp: row.offset for tp, row in offsets.items()}
 
 
 def is_offset(text: str) -> bool:
@@ -104,7 +104,7 @@ def is_offset(text: str) -> bool:
 def _continued(query: MessageQuery, tps: list[TopicPartition]) -> Ranges:
     """Return the ranges of ``query.left``, which an earlier search did not read. Raises
     InvalidRequestError for a malformed text."""
-    found: Ranges = {}
+    ranges: Ranges = {}
     for part in query.left.split("-"):
         numbers = part.split(".")
         if len(numbers) != 3 or not all(map(is_offset, numbers)):
@@ -114,8 +114,8 @@ def _continued(query: MessageQuery, tps: list[TopicPartition]) -> Ranges:
         partition, first, end = map(int, numbers)
         tp = TopicPartition(query.topic, partition)
         if tp in tps and first < end:
-            found[tp] = (first, end)
-    return found
+            ranges[tp] = (first, end)
+    return ranges
 
 
 def search(request: PageRequest, query: MessageQuery, now_ms: int) -> Found:

@@ -151,7 +151,7 @@ def forward(bus: Bus, ranges: Ranges, filters: RecordFilters) -> Found:
                 left[tp] = (row["offset"], ranges[tp][1])
             if len(rows) >= HITS_MAX:
                 break
-    return _found(rows, budget, left)
+    return _result(rows, budget, left)
 
 
 def newest(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float) -> Found:
@@ -188,7 +188,7 @@ def newest(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float
                 if dropped.get(tp, begin) > left[tp][0]
             }
             window *= 8
-    return _found(rows, budget, left)
+    return _result(rows, budget, left)
 
 
 def _first_window(partitions: int, filters: RecordFilters) -> int:
@@ -217,7 +217,7 @@ def _newest_of(rows: list[Row]) -> tuple[list[Row], dict[TopicPartition, int]]:
     return [row for _, _, _, row in timed[:HITS_MAX]], ends
 
 
-def _found(rows: list[Row], budget: SearchBudget, left: Ranges) -> Found:
+def _result(rows: list[Row], budget: SearchBudget, left: Ranges) -> Found:
     stop: Stop = "end"
     if left:
         stop = "hits" if len(rows) >= HITS_MAX else budget.spent or "hits"

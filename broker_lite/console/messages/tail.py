@@ -86,12 +86,12 @@ class LiveTail:
 def positions_of(event_id: str, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the next offset of each partition from an event's id. The result omits partitions that
     the id does not have."""
-    found = {}
+    positions = {}
     known = {tp.partition: tp for tp in tps}
     for part in event_id.split("-"):
         partition, dot, at = part.partition(".")
         if dot and is_offset(partition) and is_offset(at):
             tp = known.get(int(partition))
             if tp is not None:
-                found[tp] = int(at)
-    return found
+                positions[tp] = int(at)
+    return positions

@@ -111,14 +111,14 @@ def hexadecimal(value: bytes) -> str:
 
 def fields_of(rows: list[DisplayedValue]) -> list[str]:
     """Return the field names of JSON objects, in the order of their first use, at most ten."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for row in rows:
         loaded = _object(row)
         for name in loaded or ():
-            found.setdefault(name)
-        if len(found) > FIELDS_MAX:
+            names.setdefault(name)
+        if len(names) > FIELDS_MAX:
             break
-    return list(found)[:FIELDS_MAX]
+    return list(names)[:FIELDS_MAX]
 
 
 def cells(row: DisplayedValue, fields: list[str]) -> list[str]:

@@ -24,15 +24,15 @@ ACLS = (
 
 
 def users(request: PageRequest) -> Data:
-    found = request.admin.run(lambda cluster, ms: describe_users(cluster, None, ms))
+    credentials = request.admin.run(lambda cluster, ms: describe_users(cluster, None, ms))
     rows = [
         {"name": user.name, "mechanisms": ", ".join(each.mechanism for each in user.credentials)}
-        for user in found
+        for user in credentials
     ]
     return {"users": listing(rows, USERS, request.query, sort="name")}
 
 
 def acls(request: PageRequest) -> Data:
-    found = request.admin.run(lambda cluster, ms: describe_acls(cluster, AclFilter(), ms))
-    rows = [words_of(acl) for acl in found]
+    entries = request.admin.run(lambda cluster, ms: describe_acls(cluster, AclFilter(), ms))
+    rows = [words_of(acl) for acl in entries]
     return {"acls": listing(rows, ACLS, request.query, sort="principal", name="principal")}

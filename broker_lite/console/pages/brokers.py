@@ -59,10 +59,12 @@ def broker_rows(reading: ClusterReading) -> list[dict[str, Any]]:
 
 
 def broker(ask: PageRequest) -> Data:
-    wanted = ask.path["broker"]
-    row = next((row for row in broker_rows(ask.reading) if str(row["id"]) == wanted), None)
+    broker_text = ask.path["broker"]
+    row = next((row for row in broker_rows(ask.reading) if str(row["id"]) == broker_text), None)
     if row is None:
-        raise BrokerIdNotRegisteredError(f"no broker has id {wanted[:20]}; see the page Brokers")
+        raise BrokerIdNotRegisteredError(
+            f"no broker has id {broker_text[:20]}; see the page Brokers"
+        )
     settings, refusal = _settings(ask, row["id"]) if row["runs"] else ([], "the broker is down")
     return {
         "broker": row,
@@ -101,7 +103,7 @@ def _partitions(ask: PageRequest, broker_id: int) -> list[dict[str, Any]]:
 def _settings(ask: PageRequest, broker_id: int) -> tuple[list[dict[str, Any]], str]:
     """Return the broker's settings, and the error if they cannot be read."""
     try:
-        (found,) = ask.admin.describe_configs(brokers=[broker_id]).values()
+        (entries,) = ask.admin.describe_configs(brokers=[broker_id]).values()
     except LogbusError as error:
         return [], error.message
     return [
@@ -112,5 +114,5 @@ def _settings(ask: PageRequest, broker_id: int) -> tuple[list[dict[str, Any]], s
             "source": entry.source,
             "documentation": entry.documentation,
         }
-        for entry in sorted(found.values())
+        for entry in sorted(entries.values())
     ], ""

@@ -16,8 +16,8 @@ VIEWS = ("records", "fields")
 def messages(request: PageRequest) -> Data:
     query = parse_query(request)
     with request.desk.search():
-        found = search(request, query, int(time.time() * 1000))
-    rows = shown_rows(found.rows, hides_payloads=request.settings.hides_payloads)
+        result = search(request, query, int(time.time() * 1000))
+    rows = shown_rows(result.rows, hides_payloads=request.settings.hides_payloads)
     view = request.query.get("view", VIEWS[0])
     view = view if view in VIEWS else VIEWS[0]
     return {
@@ -32,10 +32,10 @@ def messages(request: PageRequest) -> Data:
             **query.filters._asdict(),
         },
         "covered": {
-            "records": found.records,
-            "size_bytes": found.size_bytes,
-            "seconds": round(found.seconds, 3),
-            "stop": found.stop,
+            "records": result.records,
+            "size_bytes": result.size_bytes,
+            "seconds": round(result.seconds, 3),
+            "stop": result.stop,
         },
-        "left": as_text(found.left) if len(found.left) <= CONTINUED_MAX else "",
+        "left": as_text(result.left) if len(result.left) <= CONTINUED_MAX else "",
     }

@@ -106,7 +106,7 @@ def partitions(ask: PageRequest) -> Data:
 
 def settings(ask: PageRequest) -> Data:
     topic = ask.topic()
-    (found,) = ask.admin.describe_configs(topics=[topic.name]).values()
+    (entries,) = ask.admin.describe_configs(topics=[topic.name]).values()
     rows = [
         {
             "name": entry.name,
@@ -117,7 +117,7 @@ def settings(ask: PageRequest) -> Data:
             "source": entry.source,
             "documentation": entry.documentation,
         }
-        for entry in found.values()
+        for entry in entries.values()
     ]
     rows.sort(key=lambda row: (row["is_default"], row["is_fixed"], row["name"]))
     return {"topic": facts(ask), "settings": rows}

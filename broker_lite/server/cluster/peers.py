@@ -68,14 +68,14 @@ def security_between_brokers(config: BrokerConfig, inter_broker: ListenerConfig)
     file = config.inter_broker_client_config
     if not file:
         return inter_broker.peer_security
-    found = security_of_file(Path(file))
-    if found.mechanism == OAUTHBEARER:
+    security = security_of_file(Path(file))
+    if security.mechanism == OAUTHBEARER:
         raise InvalidConfigError(
             f"inter.broker.client.config={file} has sasl.mechanism=OAUTHBEARER, but no token may "
             "name a broker; set sasl.mechanism=SCRAM-SHA-512, and sasl.username and sasl.password "
             "of a user for brokers"
         )
-    return found
+    return security
 
 
 class FailureListener(Protocol):
@@ -323,24 +323,24 @@ class _Peer:
         self._connection = BrokerConnection(endpoint, self._owner.client_id, self._owner.security)
         host, port = endpoint
         try:
-            found = socket.getaddrinfo(
+            addresses = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
             )
         except OSError:
             self._task = self._owner.loop.create_task(self._resolve(host, port))
         else:
-            self._begin(found)
+            self._begin(addresses)
 
     async def _resolve(self, host: str, port: int) -> None:
         try:
-            found = await self._owner.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = await self._owner.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
-            found = []
+            addresses = []
             logger.warning(
                 "broker %d: cannot resolve host %s: %s", self._broker.broker_id, host, error
             )
         if not self._closed:
-            self._begin(list(found))
+            self._begin(list(addresses))
 
     def _begin(self, addresses: list[tuple[Any, ...]]) -> None:
         assert self._connection is not None

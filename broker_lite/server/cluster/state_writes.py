@@ -175,7 +175,7 @@ class StateWrites:
         doubtful = [
             name for name in sorted(ids) if merged is None or merged.topics.get(name, ()) is None
         ]
-        found: dict[str, znodes.Assignment] = {
+        assignments: dict[str, znodes.Assignment] = {
             name: znodes.Assignment(
                 topic.topic_id, tuple(view.replicas for view in topic.partitions)
             )
@@ -185,13 +185,15 @@ class StateWrites:
         for name in doubtful:
             path = znodes.topic_path(name)
             znode = await self._store.get(path)
-            found.pop(name, None)
+            assignments.pop(name, None)
             if znode is not None:
-                found[name] = znodes.decode_assignment(path, znode.data)
+                assignments[name] = znodes.decode_assignment(path, znode.data)
         return {
             at: change
             for at, change in changes.items()
-            if _is_assigned(change, snapshot.topics.get(change.topic), found.get(change.topic))
+            if _is_assigned(
+                change, snapshot.topics.get(change.topic), assignments.get(change.topic)
+            )
         }
 
     async def _reconnected(self, session_id: int) -> None:
@@ -245,20 +247,20 @@ class StateWrites:
 
 
 def _is_assigned(
-    change: StateChange, topic: TopicView | None, found: znodes.Assignment | None
+    change: StateChange, topic: TopicView | None, assignment: znodes.Assignment | None
 ) -> bool:
-    """Return whether the change applies to the topic ``found`` in ZooKeeper.
+    """Return whether the change applies to the topic ``assignment`` in ZooKeeper.
 
     The topic must have the same id as in the change, and each added ISR member must be an assigned
     replica. ``topic`` is the topic that this broker has read last.
     """
-    if found is None or found.topic_id != change.topic_id:
+    if assignment is None or assignment.topic_id != change.topic_id:
         return False
-    if topic is None or change.partition >= min(len(topic.partitions), len(found.replicas)):
+    if topic is None or change.partition >= min(len(topic.partitions), len(assignment.replicas)):
         return False
     known = topic.partitions[change.partition].state.isr
     return all(
-        replica in known or replica.broker_id in found.replicas[change.partition]
+        replica in known or replica.broker_id in assignment.replicas[change.partition]
         for replica in change.state.isr
     )
 

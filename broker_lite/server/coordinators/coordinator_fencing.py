@@ -59,7 +59,7 @@ class CoordinatorFencing:
         """If ZooKeeper is not connected, ask other brokers for the coordinators of this broker's
         groups. The broker calls this method every ``CHECK_MS`` milliseconds.
         """
-        names = self._groups.held
+        names = self._groups.group_names
         if self._registry.connected or not names:
             return
         others = [

@@ -100,7 +100,7 @@ class GroupCoordinator:
             config.group_initial_rebalance_delay_ms,
             config.group_size_max,
         )
-        self._held: dict[str, CoordinatedGroup] = {}
+        self._groups: dict[str, CoordinatedGroup] = {}
         self._loading: dict[str, asyncio.Task[CoordinatedGroup]] = {}
         self._checks = TaskSet()
         self._brokers: Mapping[int, BrokerView] = {}
@@ -112,13 +112,14 @@ class GroupCoordinator:
         self.commit_durations = metrics.histogram("offset_commit_duration_seconds")
         metrics.gauge("coordinated_groups", self._groups_by_state)
         metrics.gauge(
-            "coordinated_members", lambda: sum(held.group.size for held in self._held.values())
+            "coordinated_members",
+            lambda: sum(coordinated.group.size for coordinated in self._groups.values()),
         )
         registry.on_change(self._snapshot_changed)
         registry.on_watch(self._watch_fired)
 
     def _groups_by_state(self) -> Mapping[Labels, float]:
-        return Counter((held.group.state.value,) for held in self._held.values())
+        return Counter((coordinated.group.state.value,) for coordinated in self._groups.values())
 
     # Methods that find the coordinator of a group.
 
@@ -145,18 +146,18 @@ class GroupCoordinator:
     async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
         """Let a member join its group. Return the result once the rebalance is complete, at the
         latest after the rebalance timeout. ``make`` returns the event for a token."""
-        held = await self._coordinated(group)
+        coordinated = await self._coordinated(group)
         probe = make(0)
-        if held is None:
+        if coordinated is None:
             if error := self._refused_join(group, probe):
                 return fx.JoinResult(error, probe.member_id)
-            held = await self._load(group)
-        machine = held.group
+            coordinated = await self._load(group)
+        machine = coordinated.group
         # Check the memory limit only now. A member's first request, which only gets a member id,
         # needs no memory and was answered above.
         if error := self._memory_refusal(machine.growth(probe), GroupMaxSizeReachedError):
             return fx.JoinResult(error, probe.member_id)
-        result = await self._ask(held, lambda token: self._counted(machine, make(token)))
+        result = await self._submit(coordinated, lambda token: self._counted(machine, make(token)))
         assert isinstance(result, fx.JoinResult)
         return result
 
@@ -176,14 +177,14 @@ class GroupCoordinator:
 
         If the assignments exceed the memory limit of all groups, the leader gets a retriable error.
         """
-        held = await self._coordinated(group)
-        if held is None:
+        coordinated = await self._coordinated(group)
+        if coordinated is None:
             return fx.SyncResult(_no_member(group))
         assigned = sum(len(part) for _, part in make(0).assignments)
-        growth = assigned - held.group.assigned_bytes
+        growth = assigned - coordinated.group.assigned_bytes
         if error := self._memory_refusal(growth, CoordinationUnavailableError):
             return fx.SyncResult(error)
-        result = await self._ask(held, make)
+        result = await self._submit(coordinated, make)
         assert isinstance(result, fx.SyncResult)
         return result
 
@@ -198,20 +199,20 @@ class GroupCoordinator:
     async def heartbeat(
         self, group: str, make: Callable[[int], ev.Heartbeat]
     ) -> fx.HeartbeatResult:
-        held = await self._coordinated(group)
-        if held is None:
+        coordinated = await self._coordinated(group)
+        if coordinated is None:
             return fx.HeartbeatResult(_no_member(group))
-        result = await self._ask(held, make)
+        result = await self._submit(coordinated, make)
         assert isinstance(result, fx.HeartbeatResult)
         return result
 
     async def leave(self, group: str, members: Iterable[ev.Leaver]) -> fx.LeaveResult:
         """Remove members. The result has an error or None for each of them."""
         leavers = tuple(members)
-        held = await self._coordinated_or_taken_over(group)
-        if held is None:
+        coordinated = await self._coordinated_or_taken_over(group)
+        if coordinated is None:
             return fx.LeaveResult(tuple(_no_member(group) for _ in leavers))
-        result = await self._ask(held, lambda token: ev.Leave(token, leavers))
+        result = await self._submit(coordinated, lambda token: ev.Leave(token, leavers))
         assert isinstance(result, fx.LeaveResult)
         return result
 
@@ -219,8 +220,8 @@ class GroupCoordinator:
         """Check whether a commit is allowed, and return this broker's claim on the group. The write
         of the offsets checks the claim. Raise LogbusError if the commit is refused.
         """
-        held = await self._coordinated(group)
-        if held is None:
+        coordinated = await self._coordinated(group)
+        if coordinated is None:
             probe = make(0)
             if probe.member_id or probe.generation >= 0 or probe.instance_id is not None:
                 raise _no_member(group)
@@ -241,32 +242,32 @@ class GroupCoordinator:
                 )
             if not claim.value.members:
                 return claim
-            held = await self._load(group)
-        result = await self._ask(held, make)
+            coordinated = await self._load(group)
+        result = await self._submit(coordinated, make)
         assert isinstance(result, fx.CommitResult)
         if result.error is not None:
             raise result.error
-        return held.claim
+        return coordinated.claim
 
     # Methods that handle requests of administrators and of other modules.
 
     def find(self, group: str) -> Group | None:
         """Return the group's state machine, or None if this broker has none in memory. The broker
         keeps it while the group has members, and for a short time after they left."""
-        held = self._held.get(group)
-        return None if held is None else held.group
+        coordinated = self._groups.get(group)
+        return None if coordinated is None else coordinated.group
 
     @property
-    def held(self) -> tuple[str, ...]:
+    def group_names(self) -> tuple[str, ...]:
         """The names of the groups whose state machine this broker has in memory."""
-        return tuple(self._held)
+        return tuple(self._groups)
 
     def give_up(self, group: str, broker_id: int) -> None:
         """Give up a group, because broker ``broker_id`` coordinates it."""
-        held = self._held.get(group)
-        if held is not None:
+        coordinated = self._groups.get(group)
+        if coordinated is not None:
             error = NotCoordinatorError(f"broker {broker_id} coordinates group {group!r} now")
-            self._drop(held, error)
+            self._drop(coordinated, error)
 
     async def check_empty(self, group: str) -> None:
         """Return when ZooKeeper records the group as empty.
@@ -274,21 +275,21 @@ class GroupCoordinator:
         Raise NonEmptyGroupError if the group has members. Members of a former coordinator that have
         not yet sent a request to this broker count too.
         """
-        while (held := await self._coordinated_or_taken_over(group)) is not None:
-            if count := held.group.size or held.group.awaited:
+        while (coordinated := await self._coordinated_or_taken_over(group)) is not None:
+            if count := coordinated.group.size or coordinated.group.awaited:
                 raise NonEmptyGroupError(f"group {group!r} has {count} members; stop them first")
-            if held.writing is None:
+            if coordinated.writing is None:
                 return
             # Wait for the write of the empty generation, because ZooKeeper still counts members
             # that have just left.
-            await asyncio.wait([held.writing])
+            await asyncio.wait([coordinated.writing])
 
     async def find_or_take_over(self, group: str) -> Group | None:
         """Return the group's state machine as ``find`` does. If members of a former coordinator may
         be alive, take over the group first.
         """
-        held = await self._coordinated_or_taken_over(group)
-        return None if held is None else held.group
+        coordinated = await self._coordinated_or_taken_over(group)
+        return None if coordinated is None else coordinated.group
 
     async def find_described(self, group: str) -> Group | None:
         """Return the group's state machine as ``find_or_take_over`` does, but claim the group in
@@ -296,10 +297,10 @@ class GroupCoordinator:
 
         Only after a take-over does this broker learn whether those members are still alive.
         """
-        held = await self._coordinated(group)
-        if held is None and await self.has_former_members(group):
-            held = await self._load(group)
-        return None if held is None else held.group
+        coordinated = await self._coordinated(group)
+        if coordinated is None and await self.has_former_members(group):
+            coordinated = await self._load(group)
+        return None if coordinated is None else coordinated.group
 
     async def has_former_members(self, group: str) -> bool:
         """Return whether the group's last generation in ZooKeeper has members, which may still be
@@ -309,24 +310,26 @@ class GroupCoordinator:
 
     def forget(self, group: str) -> None:
         """Drop a group without members from memory, because it is about to be deleted."""
-        held = self._held.get(group)
-        if held is not None:
-            self._drop(held, NotCoordinatorError(f"group {group!r} is being deleted; join again"))
+        coordinated = self._groups.get(group)
+        if coordinated is not None:
+            self._drop(
+                coordinated, NotCoordinatorError(f"group {group!r} is being deleted; join again")
+            )
 
     def _snapshot_changed(self, snapshot: MetadataSnapshot) -> None:
         """Give up the groups that other brokers coordinate in the new snapshot."""
         if snapshot.brokers is self._brokers:
             return
         self._brokers = snapshot.brokers
-        for name, held in list(self._held.items()):
+        for name, coordinated in list(self._groups.items()):
             try:
                 self.check_coordinator(name)
             except LogbusError as error:
-                self._drop(held, error)
+                self._drop(coordinated, error)
                 continue
-            if held.claim.value.broker_epoch != self._registry.broker_epoch:
+            if coordinated.claim.value.broker_epoch != self._registry.broker_epoch:
                 self._drop(
-                    held,
+                    coordinated,
                     NotCoordinatorError(
                         "this broker registered again; find the group's coordinator"
                     ),
@@ -343,9 +346,9 @@ class GroupCoordinator:
         """Check whether this broker still holds its claim on the group whose znode is ``path``, or
         its claims on all groups if ``path`` is None.
         """
-        for held in list(self._held.values()):
-            if path in (None, znodes.coordinator_path(held.group.name)):
-                self._watch_claim(held)
+        for coordinated in list(self._groups.values()):
+            if path in (None, znodes.coordinator_path(coordinated.group.name)):
+                self._watch_claim(coordinated)
 
     async def expire(self) -> None:
         """Delete expired groups, and expired offsets of deleted topics, of all groups that this
@@ -385,7 +388,7 @@ class GroupCoordinator:
         A group without offsets is deleted after ``offsets_retention_check_ms``. The group with a
         mirror's progress never expires, because without it the mirror could copy records twice.
         """
-        if group in self._held or group.startswith(MIRROR_PREFIX):
+        if group in self._groups or group.startswith(MIRROR_PREFIX):
             return False
         since_ms, newest_ms = age.empty_since_ms, age.newest_commit_ms
         kept_ms = self._config.offsets_retention_check_ms
@@ -400,9 +403,10 @@ class GroupCoordinator:
         """Give up all groups. Waiting requests get NOT_COORDINATOR, so that clients find another
         coordinator.
         """
-        for held in list(self._held.values()):
+        for coordinated in list(self._groups.values()):
             self._drop(
-                held, NotCoordinatorError("this broker stops; find the group's new coordinator")
+                coordinated,
+                NotCoordinatorError("this broker stops; find the group's new coordinator"),
             )
         for task in self._loading.values():
             task.cancel()
@@ -418,22 +422,22 @@ class GroupCoordinator:
         self.check_coordinator(group)
         if group in self._loading:
             return await self._load(group)
-        held = self._held.get(group)
-        if held is not None and not held.claim.held:
-            self._drop(held, _claimed_by_another(group))
+        coordinated = self._groups.get(group)
+        if coordinated is not None and not coordinated.claim.held:
+            self._drop(coordinated, _claimed_by_another(group))
             return None
-        return held
+        return coordinated
 
     async def _coordinated_or_taken_over(self, group: str) -> CoordinatedGroup | None:
         """Return the group if this broker holds it. If members of a former coordinator may be
         alive, take over the group. Otherwise return None.
         """
-        held = await self._coordinated(group)
-        if held is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
+        coordinated = await self._coordinated(group)
+        if coordinated is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
             claim = await self._registry.groups.claim(group)
             if claim.value.members:
                 return await self._load(group)
-        return held
+        return coordinated
 
     def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
         """Return the error of a join to a group that this broker does not hold, if the join can be
@@ -441,7 +445,7 @@ class GroupCoordinator:
         """
         if join.member_id:
             return _no_member(group)
-        if len(self._held) >= GROUPS_MAX:
+        if len(self._groups) >= GROUPS_MAX:
             return GroupMaxSizeReachedError(
                 f"group {group!r} cannot be joined, because this broker coordinates the maximum of "
                 f"{GROUPS_MAX} groups with members; stop the members of other groups"
@@ -480,7 +484,7 @@ class GroupCoordinator:
                 "use another group, or delete this one first"
             )
         self.check_coordinator(group)
-        known = self._held.get(group)
+        known = self._groups.get(group)
         if known is not None and known.claim is claim:
             # Another request may have taken over the group during the check.
             return known
@@ -489,23 +493,23 @@ class GroupCoordinator:
         value = claim.value
         until_ms = self._clock.monotonic_ms() + value.session_timeout_ms // HEARTBEATS
         former = ev.Former(value.members, until_ms)
-        held = CoordinatedGroup(Group(group, self._limits, value.generation, former), claim)
-        self._held[group] = held
-        self._alarm.set(held.group.deadline_ms)
-        self._watch_claim(held)
+        coordinated = CoordinatedGroup(Group(group, self._limits, value.generation, former), claim)
+        self._groups[group] = coordinated
+        self._alarm.set(coordinated.group.deadline_ms)
+        self._watch_claim(coordinated)
         logger.info(
             "group %r: this broker coordinates it in epoch %d",
             group,
             claim.value.epoch,
             extra=log_event("group_coordinated", group=group),
         )
-        return held
+        return coordinated
 
     def _drop(self, held: CoordinatedGroup, error: LogbusError) -> None:
         name = held.group.name
-        if self._held.get(name) is not held:
+        if self._groups.get(name) is not held:
             return
-        del self._held[name]
+        del self._groups[name]
         if held.writing is not None:
             held.writing.cancel()
         self._registry.groups.release(held.claim)
@@ -521,7 +525,7 @@ class GroupCoordinator:
         """Start to check that this broker still holds its claim on the group, and to watch the
         claim's znode.
         """
-        if held.writing is None and self._held.get(held.group.name) is held:
+        if held.writing is None and self._groups.get(held.group.name) is held:
             self._checks.start(self._check_claim(held))
 
     async def _check_claim(self, held: CoordinatedGroup) -> None:
@@ -535,8 +539,8 @@ class GroupCoordinator:
 
     # Methods that pass events to the groups' state machines and carry out the effects.
 
-    async def _ask(self, held: CoordinatedGroup, make: Callable[[int], ev.Event]) -> fx.Result:
-        held = self._held.setdefault(held.group.name, held)
+    async def _submit(self, held: CoordinatedGroup, make: Callable[[int], ev.Event]) -> fx.Result:
+        held = self._groups.setdefault(held.group.name, held)
         if not held.claim.held:
             raise NotCoordinatorError(
                 f"group {held.group.name!r} was taken over by another broker; find its coordinator"
@@ -552,11 +556,11 @@ class GroupCoordinator:
                 continue
             self._answer(held, effect)
         self._alarm.set(held.group.deadline_ms)
-        is_kept = self._held.get(held.group.name) is held
+        is_kept = self._groups.get(held.group.name) is held
         if held.group.is_idle and is_kept:
             # Drop an empty group from memory, because ZooKeeper holds its complete state. Keep the
             # claim.
-            del self._held[held.group.name]
+            del self._groups[held.group.name]
         size = held.group.held_bytes if is_kept else 0
         self._held_bytes += size - held.held_bytes
         held.held_bytes = size
@@ -606,11 +610,11 @@ class GroupCoordinator:
 
     def _tick(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        for held in list(self._held.values()):
-            if held.group.deadline_ms <= now_ms:
-                self._step(held, ev.GroupTick())
+        for coordinated in list(self._groups.values()):
+            if coordinated.group.deadline_ms <= now_ms:
+                self._step(coordinated, ev.GroupTick())
             else:
-                self._alarm.set(held.group.deadline_ms)
+                self._alarm.set(coordinated.group.deadline_ms)
 
 
 def _weight(view: BrokerView, group: bytes) -> bytes:

@@ -133,13 +133,13 @@ class GroupTransactions:
             )
         claim = await self._groups.claim_for_commit(request.group, request.check)
         claimed = self._of(claim)
-        asked = claimed.participant.admit(request.producer_id, request.producer_epoch)
-        if asked is not None:
-            await self._verify(claimed, asked, request)
+        verification = claimed.participant.admit(request.producer_id, request.producer_epoch)
+        if verification is not None:
+            await self._verify(claimed, verification, request)
             # Check the member again, because it may have left during the verification. From here
             # on, no code awaits until the offsets are queued, so nothing can change.
             claim = await self._groups.claim_for_commit(request.group, request.check)
-            if claim is not claimed.claim or not claimed.participant.holds(asked):
+            if claim is not claimed.claim or not claimed.participant.holds(verification):
                 raise CoordinatorNotAvailableError(
                     f"the transaction of {request.transactional_id!r} ended, or group "
                     f"{request.group!r} moved, during the verification; send the offsets again"
@@ -177,13 +177,13 @@ class GroupTransactions:
     async def _end_overdue(self, group: str) -> None:
         overdue_ms = TIMEOUTS * self._config.transaction_max_timeout_ms
         before_ms = self._clock.now_ms() - overdue_ms
-        asked: set[TransactionKey] = set()
+        checked: set[TransactionKey] = set()
         for row in await self._registry.groups.pending(group):
             transaction = row.part.transaction
             added_ms = max(offset.commit_ms for offset in row.value.offsets.values())
-            if added_ms > before_ms or transaction in asked:
+            if added_ms > before_ms or transaction in checked:
                 continue
-            asked.add(transaction)
+            checked.add(transaction)
             if await self._is_over(group, row):
                 logger.warning(
                     "group %r: transaction %d of %r has ended, but no EndGroupOffsets request "
@@ -201,7 +201,7 @@ class GroupTransactions:
             row.value.transactional_id, transaction.producer_id, transaction.epoch, group, True
         )
         try:
-            answer = await self._ask(request)
+            answer = await self._add_group(request)
         except LogbusError as error:
             return not (error.retriable or isinstance(error, REFUSALS))
         return answer.number != transaction.number
@@ -217,23 +217,23 @@ class GroupTransactions:
         return claimed
 
     async def _verify(
-        self, claimed: _ClaimedGroup, asked: Verification, request: GroupCommit
+        self, claimed: _ClaimedGroup, verification: Verification, request: GroupCommit
     ) -> None:
         """Wait until the transaction coordinator confirms that the transaction includes the group.
         Raise its error if it refuses.
 
         Concurrent requests of one producer share one request to the transaction coordinator.
         """
-        task = claimed.asking.get(asked.token)
+        task = claimed.asking.get(verification.token)
         if task is None:
             loop = asyncio.get_running_loop()
-            task = loop.create_task(self._ask_until_known(claimed, asked, request))
-            claimed.asking[asked.token] = task
-            task.add_done_callback(lambda _: claimed.asking.pop(asked.token, None))
+            task = loop.create_task(self._add_group_until_known(claimed, verification, request))
+            claimed.asking[verification.token] = task
+            task.add_done_callback(lambda _: claimed.asking.pop(verification.token, None))
         await asyncio.shield(task)
 
-    async def _ask_until_known(
-        self, claimed: _ClaimedGroup, asked: Verification, request: GroupCommit
+    async def _add_group_until_known(
+        self, claimed: _ClaimedGroup, verification: Verification, request: GroupCommit
     ) -> None:
         call = AddGroupRequest(
             request.transactional_id,
@@ -245,17 +245,17 @@ class GroupTransactions:
         until_ms = self._clock.monotonic_ms() + VERIFY_MS
         while True:
             try:
-                answer = await self._ask(call)
+                answer = await self._add_group(call)
             except LogbusError as error:
                 if not error.retriable or self._clock.monotonic_ms() >= until_ms:
-                    claimed.participant.refuse(asked)
+                    claimed.participant.refuse(verification)
                     raise _refusal(error, request) from None
                 await asyncio.sleep(VERIFY_PAUSE_S)
                 continue
-            claimed.participant.verify(asked, answer.number)
+            claimed.participant.verify(verification, answer.number)
             return
 
-    async def _ask(self, request: AddGroupRequest) -> AddGroupResponse:
+    async def _add_group(self, request: AddGroupRequest) -> AddGroupResponse:
         """Send a request to the coordinator of the request's transactional id, and return the
         answer. Raise the answer's error."""
         snapshot = self._registry.snapshot

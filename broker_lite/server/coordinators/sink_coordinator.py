@@ -199,11 +199,11 @@ class SinkCoordinator:
 
     def opened_ms(self) -> list[int]:
         """Return the wall time in milliseconds at which the open batch of each sink began."""
-        found: dict[str, int] = {}
+        opened: dict[str, int] = {}
         for partition in self._led:
             for slot, opened_ms in self.open_slots(partition).values():
-                found[slot.sink] = min(opened_ms, found.get(slot.sink, opened_ms))
-        return list(found.values())
+                opened[slot.sink] = min(opened_ms, opened.get(slot.sink, opened_ms))
+        return list(opened.values())
 
     async def ask(self, partition: int, make: Callable[[int], ev.SinkRequest]) -> ev.SinkResult:
         """Carry out the request that ``make`` returns for a token, and return its result.

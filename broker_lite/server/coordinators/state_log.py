@@ -357,10 +357,10 @@ def _replay(reader: LogReader, end_offset: int) -> Replay:
     replay = Replay(offset)
     walker = BatchWalker(WalkPolicy(checks_crc=True), offset)
     while walker.offset < end_offset:
-        found = reader.read(walker.offset, READ_BYTES, end_offset)
-        walker.position = found.position
+        log_slice = reader.read(walker.offset, READ_BYTES, end_offset)
+        walker.position = log_slice.position
         try:
-            batches = list(walker.walk(found.read()))
+            batches = list(walker.walk(log_slice.read()))
         except BadBatch as bad:
             raise CorruptMessageError(f"{reader.key}: {bad}") from None
         if not batches:

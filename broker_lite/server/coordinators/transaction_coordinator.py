@@ -86,14 +86,14 @@ EXPIRY_CHECK_MS = 3_600_000
 class LedState:
     """A partition of ``__transaction_state`` that this broker leads in leader epoch ``epoch``.
 
-    ``values`` holds the committed records by key. ``held`` holds the state machines in memory, by
-    transactional id.
+    ``values`` holds the committed records by key. ``transactions`` holds the state machines in
+    memory, by transactional id.
     """
 
     partition: int
     epoch: int
     values: Mapping[bytes, bytes]
-    held: dict[str, CoordinatedTransaction] = field(default_factory=dict)
+    transactions: dict[str, CoordinatedTransaction] = field(default_factory=dict)
     is_lost: bool = False
 
 
@@ -204,11 +204,11 @@ class TransactionCoordinator:
         error = NotCoordinatorError(
             f"this broker no longer leads {TRANSACTION_STATE}-{partition}; find the coordinator"
         )
-        for held in list(led.held.values()):
-            if held.job is not None:
-                held.job.is_cancelled = True
-            self._step(held, ev.Deposed(error))
-        led.held.clear()
+        for coordinated in list(led.transactions.values()):
+            if coordinated.job is not None:
+                coordinated.job.is_cancelled = True
+            self._step(coordinated, ev.Deposed(error))
+        led.transactions.clear()
 
     # Methods that handle requests.
 
@@ -226,11 +226,11 @@ class TransactionCoordinator:
             return await self._ask_slot(led, transactional_id, request)
         if isinstance(request, ev.Init):
             self._check_capacity(led, transaction_key(transactional_id))
-        held = self._hold(led, transactional_id)
-        step, withdrawal = partial(self._step, held), ev.Abandon(request.token)
+        coordinated = self._hold(led, transactional_id)
+        step, withdrawal = partial(self._step, coordinated), ev.Abandon(request.token)
         try:
             async with asyncio.timeout(PARK_S):
-                return await held.parked.ask(request.token, step, request, withdrawal)
+                return await coordinated.parked.ask(request.token, step, request, withdrawal)
         except TimeoutError:
             raise ConcurrentTransactionsError(
                 f"transactional id {transactional_id!r} is still writing its previous change after "
@@ -246,7 +246,7 @@ class TransactionCoordinator:
         """Carry out a request of Spark's exactly-once sink, as ``ask`` does for a producer."""
         await self.wait_loaded(sink)
         led = self._led_of(sink)
-        if sink in led.held or transaction_key(sink) in led.values:
+        if sink in led.transactions or transaction_key(sink) in led.values:
             raise InvalidRequestError(
                 f"{sink!r} is the transactional id of a producer; give the sink another "
                 "transactionalId"
@@ -314,13 +314,13 @@ class TransactionCoordinator:
                 transactional_id,
                 {producer: row for producer, row in slots if row.slot.sink == transactional_id},
             )
-        found = self._view(led, transactional_id)
-        if found is None:
+        view = self._view(led, transactional_id)
+        if view is None:
             raise TransactionalIdNotFoundError(
                 f"transactional id {transactional_id!r} does not exist: it expired, or no producer "
                 "began it; list the ids with: logbus transactions list"
             )
-        return found
+        return view
 
     async def views(self) -> AsyncIterator[TransactionView]:
         """Yield the descriptions of all transactional ids that this broker coordinates. Yield each
@@ -333,9 +333,9 @@ class TransactionCoordinator:
                 if at % SLICE == SLICE - 1:
                     await asyncio.sleep(0)
                 name = transactional_id_of(key)
-                found = None if name is None or led.is_lost else self._view(led, name)
-                if found is not None:
-                    yield found
+                view = None if name is None or led.is_lost else self._view(led, name)
+                if view is not None:
+                    yield view
 
     def check_loaded(self) -> None:
         """Raise CoordinatorLoadInProgressError while this broker loads any partition."""
@@ -356,8 +356,8 @@ class TransactionCoordinator:
                 name = transactional_id_of(key)
                 if name is None or led.is_lost or changed_ms_of(value) >= before_ms:
                     continue
-                held = self._hold(led, name)
-                self._step(held, ev.Expire(before_ms))
+                coordinated = self._hold(led, name)
+                self._step(coordinated, ev.Expire(before_ms))
 
     def close(self) -> None:
         """Stop all timers and the sending of markers, because the broker stops."""
@@ -397,10 +397,12 @@ class TransactionCoordinator:
             )
 
     def _view(self, led: LedState, name: str) -> TransactionView | None:
-        held = led.held.get(name)
-        if held is not None:
-            record = held.machine.record
-            return None if record is None else TransactionView(name, record, held.machine.state)
+        coordinated = led.transactions.get(name)
+        if coordinated is not None:
+            record = coordinated.machine.record
+            return (
+                None if record is None else TransactionView(name, record, coordinated.machine.state)
+            )
         value = led.values.get(transaction_key(name))
         if value is None:
             return None
@@ -413,16 +415,16 @@ class TransactionCoordinator:
         """Return the state machine of a transactional id. If it is not in memory, create it from
         the id's committed record.
         """
-        held = led.held.get(name)
-        if held is not None:
-            return held
+        coordinated = led.transactions.get(name)
+        if coordinated is not None:
+            return coordinated
         value = led.values.get(transaction_key(name))
         record = None if value is None else decode_transaction(value)
         machine = Transaction(name, record, timeout_max_ms=self._config.transaction_max_timeout_ms)
-        held = led.held[name] = CoordinatedTransaction(machine, led)
+        coordinated = led.transactions[name] = CoordinatedTransaction(machine, led)
         if record is not None and record.is_open:
-            self._carry_out(held, ev.Resumed())
-        return held
+            self._carry_out(coordinated, ev.Resumed())
+        return coordinated
 
     def _step(self, held: CoordinatedTransaction, event: ev.TransactionEvent) -> None:
         self._carry_out(held, event)
@@ -448,8 +450,8 @@ class TransactionCoordinator:
         """
         name = held.machine.name
         is_idle = held.machine.is_quiet and not held.appends and not held.parked
-        if is_idle and held.led.held.get(name) is held:
-            del held.led.held[name]
+        if is_idle and held.led.transactions.get(name) is held:
+            del held.led.transactions[name]
 
     def _append(self, held: CoordinatedTransaction, effect: fx.Persist) -> None:
         led, record = held.led, effect.record
@@ -495,7 +497,11 @@ class TransactionCoordinator:
         """Return the wall times in milliseconds at which the open transactions and the open batches
         of sinks began.
         """
-        machines = (held.machine for led in self._led.values() for held in led.held.values())
+        machines = (
+            coordinated.machine
+            for led in self._led.values()
+            for coordinated in led.transactions.values()
+        )
         records = (machine.record for machine in machines)
         opened = [record.start_ms for record in records if record is not None and record.is_open]
         return opened + self.sinks.opened_ms()
@@ -524,16 +530,16 @@ class TransactionCoordinator:
     def _tick(self) -> None:
         now_ms = self._clock.monotonic_ms()
         for led in list(self._led.values()):
-            for held in list(led.held.values()):
-                if held.machine.deadline_ms <= now_ms:
+            for coordinated in list(led.transactions.values()):
+                if coordinated.machine.deadline_ms <= now_ms:
                     logger.info(
                         "transactional id %r: the transaction timed out and is aborted",
-                        held.machine.name,
+                        coordinated.machine.name,
                         extra=log_event("transaction_timed_out"),
                     )
-                    self._step(held, ev.TransactionTick())
+                    self._step(coordinated, ev.TransactionTick())
                 else:
-                    self._alarm.set(held.machine.deadline_ms)
+                    self._alarm.set(coordinated.machine.deadline_ms)
 
 
 def _sink_view(sink: str, rows: Mapping[int, OpenSlot]) -> TransactionView:

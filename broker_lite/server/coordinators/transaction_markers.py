@@ -147,9 +147,9 @@ class MarkerSender:
         A broker that has just become coordinator may not have read the metadata of a new topic yet.
         """
         keys = [marker.participant for marker in markers]
-        wanted = {key.topic_id for key in keys if isinstance(key, PartitionKey)}
+        topic_ids = {key.topic_id for key in keys if isinstance(key, PartitionKey)}
         try:
-            deleted = await self._registry.deleted_topics(wanted)
+            deleted = await self._registry.deleted_topics(topic_ids)
         except LogbusError as error:
             for marker in markers:
                 self._retry(marker, error)

@@ -62,20 +62,20 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 async def _add_for_client(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    found = _resolve(parts.registry.snapshot, message.v3_and_below_topics)
-    for name in found:
+    resolved = _resolve(parts.registry.snapshot, message.v3_and_below_topics)
+    for name in resolved:
         try:
             request.access.check_topic(name.topic)
         except LogbusError as error:
-            found[name] = error
-    failed = {name: key for name, key in found.items() if isinstance(key, LogbusError)}
+            resolved[name] = error
+    failed = {name: key for name, key in resolved.items() if isinstance(key, LogbusError)}
     errors: dict[TopicPartition, LogbusError] = {}
     if failed:
         other = OperationNotAttemptedError(
             "the partition was not added, because another partition of the request was refused; "
             "send the request without that partition"
         )
-        errors = {name: failed.get(name, other) for name in found}
+        errors = {name: failed.get(name, other) for name in resolved}
     else:
         try:
             request.access.check_transactional_id(message.v3_and_below_transactional_id)
@@ -85,7 +85,7 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
                     token,
                     message.v3_and_below_producer_id,
                     message.v3_and_below_producer_epoch,
-                    _keys(found),
+                    _keys(resolved),
                     version=1,
                     connection=request.session.number,
                 ),
@@ -94,9 +94,9 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
             if result.error is not None:
                 raise result.error
         except LogbusError as error:
-            errors = dict.fromkeys(found, error)
+            errors = dict.fromkeys(resolved, error)
     topics: dict[str, list[Any]] = {}
-    for name in found:
+    for name in resolved:
         code = _code(errors.get(name), request)
         row = build(_Partition, partition_index=name.partition, partition_error_code=code)
         topics.setdefault(name.topic, []).append(row)
@@ -113,18 +113,18 @@ async def _answer_broker(
     """Verify or add the partitions of one transaction, for a partition leader. Each partition has
     its own error code in the answer.
     """
-    found = _resolve(parts.registry.snapshot, row.topics)
-    for name, key in found.items():
+    resolved = _resolve(parts.registry.snapshot, row.topics)
+    for name, key in resolved.items():
         if isinstance(key, UnknownTopicOrPartitionError):
             # The sender leads the partition, so this broker's metadata will soon have it. Until
             # then refuse it, because the markers need the topic id.
-            found[name] = ConcurrentTransactionsError(
+            resolved[name] = ConcurrentTransactionsError(
                 f"{name} is not in this broker's metadata yet; try again"
             )
     place: tuple[int, int, int] | tuple[()] = ()
     error: LogbusError | None = None
     missing: frozenset[PartitionKey] = frozenset()
-    keys = _keys(found)
+    keys = _keys(resolved)
     try:
         if keys:
             result = await parts.transactions.ask(
@@ -139,7 +139,7 @@ async def _answer_broker(
     except LogbusError as raised:
         error = raised
     topics: dict[str, list[AddedPartition]] = {}
-    for name, key in found.items():
+    for name, key in resolved.items():
         own = key if isinstance(key, LogbusError) else error
         if missing and isinstance(key, PartitionKey) and key not in missing:
             own = None
@@ -153,7 +153,7 @@ def _resolve(
     snapshot: MetadataSnapshot, topics: Iterable[Any]
 ) -> dict[TopicPartition, PartitionKey | LogbusError]:
     """Return the key of each requested partition, or the error with which the broker refuses it."""
-    found: dict[TopicPartition, PartitionKey | LogbusError] = {}
+    resolved: dict[TopicPartition, PartitionKey | LogbusError] = {}
     for topic in topics:
         view = snapshot.topics.get(topic.name)
         topic_id = own_tag(topic)
@@ -161,20 +161,20 @@ def _resolve(
         for number in topic.partitions:
             name = TopicPartition(topic.name, number)
             if topic.name == TRANSACTION_STATE:
-                found[name] = InvalidTopicError(
+                resolved[name] = InvalidTopicError(
                     f"topic {topic.name!r} is internal; use another topic"
                 )
             elif view is None or not 0 <= number < len(view.partitions) or is_other:
-                found[name] = UnknownTopicOrPartitionError(
+                resolved[name] = UnknownTopicOrPartitionError(
                     f"{name} does not exist; create the topic, or send to another topic"
                 )
             else:
-                found[name] = PartitionKey(view.topic_id, number)
-    return found
+                resolved[name] = PartitionKey(view.topic_id, number)
+    return resolved
 
 
-def _keys(found: Resolved) -> frozenset[PartitionKey]:
-    return frozenset(key for key in found.values() if isinstance(key, PartitionKey))
+def _keys(resolved: Resolved) -> frozenset[PartitionKey]:
+    return frozenset(key for key in resolved.values() if isinstance(key, PartitionKey))
 
 
 def _code(error: LogbusError | None, request: RequestContext) -> int:

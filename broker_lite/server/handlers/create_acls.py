@@ -22,7 +22,7 @@ from broker_lite.wire.tables import build
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Create the ACLs. Each ACL has its own error in the answer."""
     outcomes: list[LogbusError | Acl] = []
-    wanted: dict[Pattern, set[Entry]] = {}
+    new_entries: dict[Pattern, set[Entry]] = {}
     for row in message.creations:
         try:
             check_authorizer(parts)
@@ -31,9 +31,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             outcomes.append(error)
         else:
             outcomes.append(acl)
-            wanted.setdefault(acl.pattern, set()).add(acl.entry)
+            new_entries.setdefault(acl.pattern, set()).add(acl.entry)
     failed: dict[Pattern, LogbusError] = {}
-    for pattern, entries in wanted.items():
+    for pattern, entries in new_entries.items():
         try:
             await within(WAIT_MS, _add(parts, pattern, frozenset(entries)))
         except LogbusError as error:

@@ -43,7 +43,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Create the valid topics of the request. Each topic has its own error in the answer."""
     times = Counter(row.name for row in message.topics)
     results: dict[str, TopicResult] = {}
-    wanted = []
+    new_topics = []
     charged: dict[str, int] = {}
     first = {row.name: row for row in reversed(message.topics)}
     for name, count in times.items():
@@ -60,19 +60,19 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                 count = min(count, partitions_max(name, 1))
                 request.quota.mutate(count, is_strict=request.api_version >= STRICT_QUOTA_FROM)
                 charged[name] = count
-            wanted.append(topic)
+            new_topics.append(topic)
         except LogbusError as error:
             results[name] = TopicResult(name, NULL_TOPIC_ID, error)
-    if wanted:
+    if new_topics:
         try:
             done = await within(
                 message.timeout_ms,
                 parts.registry.administration.create_topics(
-                    wanted, validate_only=message.validate_only
+                    new_topics, validate_only=message.validate_only
                 ),
             )
         except LogbusError as error:
-            done = [TopicResult(topic.name, NULL_TOPIC_ID, error) for topic in wanted]
+            done = [TopicResult(topic.name, NULL_TOPIC_ID, error) for topic in new_topics]
         for result in done:
             results[result.name] = result
             if request.quota is not None and result.error is not None:

@@ -29,10 +29,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         failure: LogbusError | None = None
         try:
             check_authorizer(parts)
-            wanted = filter_of(row)
+            acl_filter = filter_of(row)
             for pattern, entries in sorted(parts.registry.snapshot.acls.items()):
-                if any(wanted.selects(Acl(pattern, entry)) for entry in entries):
-                    deleted += await within(WAIT_MS, _delete(parts, wanted, pattern))
+                if any(acl_filter.selects(Acl(pattern, entry)) for entry in entries):
+                    deleted += await within(WAIT_MS, _delete(parts, acl_filter, pattern))
         except LogbusError as error:
             failure = error
         results.append(
@@ -46,12 +46,12 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     return Response(filter_results=results)
 
 
-async def _delete(parts: BrokerContext, wanted: AclFilter, pattern: Pattern) -> list[Acl]:
+async def _delete(parts: BrokerContext, acl_filter: AclFilter, pattern: Pattern) -> list[Acl]:
     deleted: set[Acl] = set()
 
     def change(before: frozenset[Entry]) -> frozenset[Entry]:
         deleted.clear()
-        deleted.update(filter(wanted.selects, map(partial(Acl, pattern), before)))
+        deleted.update(filter(acl_filter.selects, map(partial(Acl, pattern), before)))
         return before - {acl.entry for acl in deleted}
 
     await parts.registry.administration.alter_acls(pattern, change)

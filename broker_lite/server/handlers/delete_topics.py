@@ -33,11 +33,11 @@ STRICT_QUOTA_FROM = 5
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Delete the topics. Each topic has its own error in the answer."""
     if request.api_version >= BY_ID_FROM:
-        wanted = [(row.name, row.topic_id) for row in message.topics]
+        requested = [(row.name, row.topic_id) for row in message.topics]
     else:
-        wanted = [(name, NULL_TOPIC_ID) for name in message.topic_names]
+        requested = [(name, NULL_TOPIC_ID) for name in message.topic_names]
     return Response(
-        responses=[await _delete(parts, request, *each, message.timeout_ms) for each in wanted]
+        responses=[await _delete(parts, request, *each, message.timeout_ms) for each in requested]
     )
 
 

@@ -21,14 +21,14 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Answer from the metadata snapshot, without ZooKeeper."""
     try:
         check_authorizer(parts)
-        wanted = filter_of(message)
+        acl_filter = filter_of(message)
     except LogbusError as error:
         return Response(error_code=wire_code(error), error_message=error.message, resources=[])
-    found: dict[Pattern, list[Entry]] = {}
+    selected: dict[Pattern, list[Entry]] = {}
     for pattern, entries in sorted(parts.registry.snapshot.acls.items()):
-        rows = [entry for entry in sorted(entries) if wanted.selects(Acl(pattern, entry))]
+        rows = [entry for entry in sorted(entries) if acl_filter.selects(Acl(pattern, entry))]
         if rows:
-            found[pattern] = rows
+            selected[pattern] = rows
     return Response(
         error_code=NO_ERROR,
         error_message=None,
@@ -49,7 +49,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                     for entry in entries
                 ],
             )
-            for pattern, entries in found.items()
+            for pattern, entries in selected.items()
         ],
     )
 

@@ -22,8 +22,8 @@ EXACT, OF_DEFAULT, ANY = 0, 1, 2
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer from the metadata snapshot, without ZooKeeper."""
     try:
-        wanted = [_component(row) for row in message.components]
-        _check_types([each.entity_type for each in wanted])
+        components = [_component(row) for row in message.components]
+        _check_types([each.entity_type for each in components])
     except LogbusError as error:
         return Response(error_code=wire_code(error), error_message=error.message, entries=None)
     return Response(
@@ -44,7 +44,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             for entity, values in sorted(
                 parts.registry.snapshot.quotas.items(), key=lambda item: str(item[0])
             )
-            if selects(wanted, entity, strict=message.strict)
+            if selects(components, entity, strict=message.strict)
         ],
     )
 

@@ -49,13 +49,13 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 def _describe(parts: BrokerContext, request: RequestContext, row: Any, message: Any) -> Any:
     error: LogbusError | None = None
-    found: list[Setting] = []
+    settings: list[Setting] = []
     try:
         check_resource(request.access, row)
-        found = list(_settings(parts, row.resource_type, row.resource_name))
+        settings = list(_settings(parts, row.resource_type, row.resource_name))
     except LogbusError as raised:
         error = raised
-    wanted = set(row.configuration_keys or ())
+    keys = set(row.configuration_keys or ())
     return build(
         _Result,
         error_code=NO_ERROR if error is None else wire_code(error),
@@ -64,8 +64,8 @@ def _describe(parts: BrokerContext, request: RequestContext, row: Any, message: 
         resource_name=row.resource_name,
         configs=[
             _row(each, row.resource_type == RESOURCE_BROKER and each.key not in RATES, message)
-            for each in found
-            if not wanted or each.key in wanted
+            for each in settings
+            if not keys or each.key in keys
         ],
     )
 

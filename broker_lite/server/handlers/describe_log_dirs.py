@@ -28,15 +28,15 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Return the sizes of the requested partitions on this broker, or of all if topics is null.
     An empty list requests none.
     """
-    wanted = None
+    requested = None
     if not request.access.may(Operation.DESCRIBE, ResourceKind.CLUSTER, CLUSTER_NAME):
         return Response(error_code=ClusterAuthorizationError.code, results=[])
     if message.topics is not None:
-        wanted = {(row.topic, index) for row in message.topics for index in row.partitions}
+        requested = {(row.topic, index) for row in message.topics for index in row.partitions}
     topics: dict[str, list[Any]] = {}
     # The sampler of the console requests the state of the broker often, and seldom any sizes.
-    for usage in parts.replicas.usage() if wanted is None or wanted else ():
-        if wanted is None or (usage.topic, usage.partition) in wanted:
+    for usage in parts.replicas.usage() if requested is None or requested else ():
+        if requested is None or (usage.topic, usage.partition) in requested:
             row = build(
                 _Partition,
                 partition_index=usage.partition,

@@ -46,8 +46,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         )
     first_name, first = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
     access = request.access
-    asked = {row.name for row in message.topics}
-    names = asked or access.visible(ResourceKind.TOPIC, snapshot.topics)
+    requested = {row.name for row in message.topics}
+    names = requested or access.visible(ResourceKind.TOPIC, snapshot.topics)
     left = max(min(message.response_partition_limit, PAGE_MAX), 1)
     topics: list[Any] = []
     for name in sorted(name for name in names if name >= first_name):

@@ -23,14 +23,16 @@ from broker_lite.wire.calls.users import (
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Describe the users that the request names, or all users if it names none."""
     users = parts.registry.snapshot.users
-    asked = Counter(row.name for row in message.users) if message.users else Counter(list(users))
+    requested = (
+        Counter(row.name for row in message.users) if message.users else Counter(list(users))
+    )
     rows = []
-    for name, times in sorted(asked.items()):
-        code, reason, found = NO_ERROR, None, users.get(name, {})
+    for name, times in sorted(requested.items()):
+        code, reason, stored = NO_ERROR, None, users.get(name, {})
         if times > 1:
-            code, found = DuplicateResourceError.code, {}
+            code, stored = DuplicateResourceError.code, {}
             reason = f"user {name!r} occurs more than once in the request"
-        elif not found and message.users:
+        elif not stored and message.users:
             # A list of all users has also those whose znode cannot be read, without credentials.
             code = ResourceNotFoundError.code
             reason = (
@@ -40,7 +42,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             )
         credentials = tuple(
             DescribedCredential(NUMBERS[mechanism], credential.iterations, credential.salt)
-            for mechanism, credential in sorted(found.items())
+            for mechanism, credential in sorted(stored.items())
         )
         rows.append(DescribedUser(name, code, reason, credentials))
     return DescribedUsers(NO_ERROR, None, tuple(rows))

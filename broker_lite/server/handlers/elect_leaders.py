@@ -28,19 +28,19 @@ ERROR_FROM = 1
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Elect leaders of the requested partitions. Each partition has its own error in the answer."""
-    wanted: list[TopicPartition] | None = None
+    requested: list[TopicPartition] | None = None
     if message.topic_partitions is not None:
-        wanted = [
+        requested = [
             TopicPartition(row.topic, partition)
             for row in message.topic_partitions
             for partition in row.partitions
         ]
     try:
-        outcomes = await _elect(parts, request, message, wanted)
+        outcomes = await _elect(parts, request, message, requested)
     except LogbusError as error:
         if request.api_version >= ERROR_FROM:
             return Response(error_code=wire_code(error), replica_election_results=[])
-        outcomes = dict.fromkeys(wanted or (), error)
+        outcomes = dict.fromkeys(requested or (), error)
     return Response(error_code=NO_ERROR, replica_election_results=_rows(outcomes))
 
 
@@ -48,12 +48,12 @@ async def _elect(
     parts: BrokerContext,
     request: RequestContext,
     message: Any,
-    wanted: Collection[TopicPartition] | None,
+    requested: Collection[TopicPartition] | None,
 ) -> Mapping[TopicPartition, LogbusError | None]:
     kind = message.election_type if request.api_version >= ERROR_FROM else ELECTION_PREFERRED
     if kind not in (ELECTION_PREFERRED, ELECTION_UNCLEAN):
         raise InvalidRequestError(f"election type {kind}: give 0 (preferred) or 1 (unclean)")
-    work = parts.registry.administration.elect_leaders(wanted, unclean=kind == ELECTION_UNCLEAN)
+    work = parts.registry.administration.elect_leaders(requested, unclean=kind == ELECTION_UNCLEAN)
     return await within(message.timeout_ms, work)
 
 

@@ -80,7 +80,7 @@ class _FetchRow(NamedTuple):
     """One partition of a fetch request, with the replica's state when the row was made."""
 
     topic: wire.FetchTopic
-    wanted: wire.FetchPartition
+    request: wire.FetchPartition
     replica: Replica | None = None
     error: LogbusError | None = None
     diverging: OffsetAndEpoch | None = None
@@ -94,7 +94,7 @@ class _FetchRow(NamedTuple):
         return (
             self.replica is not None
             and self.diverging is None
-            and self.end_offset > self.wanted.fetch_offset
+            and self.end_offset > self.request.fetch_offset
         )
 
 
@@ -197,9 +197,9 @@ class _ConsumerFetch:
         """
         by_id, defer = self._request.api_version >= BY_TOPIC_ID, self._parts.replicas.defer
         return any(
-            defer(topic.topic_id if by_id else topic.name, wanted.partition, by_id, self.assess)
+            defer(topic.topic_id if by_id else topic.name, row.partition, by_id, self.assess)
             for topic in self._message.topics
-            for wanted in topic.partitions
+            for row in topic.partitions
         )
 
     def _rows(self) -> list[_FetchRow]:
@@ -207,33 +207,33 @@ class _ConsumerFetch:
         rows = []
         by_id = self._request.api_version >= BY_TOPIC_ID
         for index, topic in enumerate(self._message.topics):
-            for wanted in topic.partitions:
+            for row_request in topic.partitions:
                 try:
                     if index in self._denied:
                         raise self._denied[index]
                     if by_id:
-                        replica = replicas.find_by_id(topic.topic_id, wanted.partition)
+                        replica = replicas.find_by_id(topic.topic_id, row_request.partition)
                     else:
-                        replica = replicas.find(topic.name, wanted.partition)
-                    self._check_role(replica, wanted)
+                        replica = replicas.find(topic.name, row_request.partition)
+                    self._check_role(replica, row_request)
                     replica.cache_policy.note_read(self._request.arrived_ms)
-                    diverging = _diverging(replica.log, wanted)
+                    diverging = _diverging(replica.log, row_request)
                     if diverging is None:
-                        _check_range(replica, wanted.fetch_offset)
+                        _check_range(replica, row_request.fetch_offset)
                     end = (
                         replica.last_stable_offset if self._is_committed else replica.high_watermark
                     )
-                    rows.append(_FetchRow(topic, wanted, replica, None, diverging, end))
+                    rows.append(_FetchRow(topic, row_request, replica, None, diverging, end))
                 except LogbusError as error:
-                    rows.append(_FetchRow(topic, wanted, None, error))
+                    rows.append(_FetchRow(topic, row_request, None, error))
         return rows
 
-    def _check_role(self, replica: Replica, wanted: wire.FetchPartition) -> None:
+    def _check_role(self, replica: Replica, request: wire.FetchPartition) -> None:
         """Raise the error of ``Replica.check_leader``, unless the replica is a follower and the
         client accepts followers (replica id ``ANY_REPLICA``).
         """
         try:
-            replica.check_leader(wanted.current_leader_epoch)
+            replica.check_leader(request.current_leader_epoch)
         except NotLeaderError:
             if self._message.replica_id != wire.ANY_REPLICA or replica.state is None:
                 raise
@@ -283,12 +283,12 @@ class _ConsumerFetch:
         thread. If there are fewer than ``min_bytes`` of recent records, wait.
         """
         now_ms = self._parts.clock.monotonic_ms()
-        wanted: list[tuple[int, ranges.WantedRange]] = []
+        indexed: list[tuple[int, ranges.WantedRange]] = []
         is_quick = True
         for index, row in enumerate(rows):
             if row.replica is None or not row.has_records:
                 continue
-            one = self._wanted(row.replica, row, now_ms)
+            one = self._range_of(row.replica, row, now_ms)
             is_quick = (
                 is_quick
                 and not one.check
@@ -296,72 +296,74 @@ class _ConsumerFetch:
                 and row.replica.crc_cache.is_recent(now_ms, one.offset)
                 and (not one.lists_aborted or one.reader.is_in_active_segment(one.offset))
             )
-            wanted.append((index, one))
-        asked, limit = [one for _, one in wanted], self._max_bytes
-        is_transcoded = any(one.rows_only for one in asked)
+            indexed.append((index, one))
+        to_read, limit = [one for _, one in indexed], self._max_bytes
+        is_transcoded = any(one.rows_only for one in to_read)
         if is_transcoded:
             limit = min(limit, ranges.TRANSCODED_BYTES_MAX)
-        found = ranges.read_resident(asked, limit) if is_quick else None
-        if found is not None:
-            if sum(one.length for one in found) < min_bytes and not any(
-                one.error is not None for one in found
+        prepared = ranges.read_resident(to_read, limit) if is_quick else None
+        if prepared is not None:
+            if sum(one.length for one in prepared) < min_bytes and not any(
+                one.error is not None for one in prepared
             ):
                 self._wait(rows)
                 return
-            self._answer(rows, {at: one for (at, _), one in zip(wanted, found)})
+            self._answer(rows, {at: one for (at, _), one in zip(indexed, prepared)})
             return
         self._leave()
         if is_transcoded:
-            size = min(limit, sum(one.max_bytes for one in asked))
-            self._reply.build(size, partial(self._read, rows, wanted, limit))
+            size = min(limit, sum(one.max_bytes for one in to_read))
+            self._reply.build(size, partial(self._read, rows, indexed, limit))
         else:
-            self._read(rows, wanted, limit)
+            self._read(rows, indexed, limit)
 
     def _read(
         self,
         rows: list[_FetchRow],
-        wanted: list[tuple[int, ranges.WantedRange]],
+        indexed: list[tuple[int, ranges.WantedRange]],
         limit: int,
         transcoded_max: int = ranges.TRANSCODED_BYTES_MAX,
     ) -> None:
         """Read the records on a read thread, and answer. ``limit`` is the maximum bytes of all
         partitions.
         """
-        asked = [one for _, one in wanted]
+        to_read = [one for _, one in indexed]
 
         def read() -> list[ranges.Prepared]:
             began = time.perf_counter()
             try:
-                return ranges.prepare(asked, limit, transcoded_max)
+                return ranges.prepare(to_read, limit, transcoded_max)
             finally:
                 self._read_s = time.perf_counter() - began
 
-        self._parts.disk.read(read, partial(self._prepared, rows, wanted, limit))
+        self._parts.disk.read(read, partial(self._prepared, rows, indexed, limit))
 
     def _prepared(
         self,
         rows: list[_FetchRow],
-        wanted: list[tuple[int, ranges.WantedRange]],
+        indexed: list[tuple[int, ranges.WantedRange]],
         limit: int,
-        found: list[ranges.Prepared] | None,
+        prepared: list[ranges.Prepared] | None,
         error: BaseException | None,
     ) -> None:
         if self._request.quota is not None:
             self._request.quota.spend_time(self._read_s)
         if isinstance(error, ranges.OversizedBatch):
-            again = partial(self._read, rows, wanted, limit, error.decompressed)
+            again = partial(self._read, rows, indexed, limit, error.decompressed)
             self._reply.build(error.decompressed, again)
             return
-        if found is None:
+        if prepared is None:
             logger.error("%s: cannot read the log for a fetch", self._request, exc_info=error)
             self._reply.refuse("unexpected error in the broker; see its log")
             return
-        self._remember(rows, wanted, found)
-        self._answer(rows, {at: self._judged(rows[at], one) for (at, _), one in zip(wanted, found)})
+        self._remember(rows, indexed, prepared)
+        self._answer(
+            rows, {at: self._judged(rows[at], one) for (at, _), one in zip(indexed, prepared)}
+        )
 
-    def _wanted(self, replica: Replica, row: _FetchRow, now_ms: int) -> ranges.WantedRange:
-        wanted = row.wanted
-        start, end = wanted.fetch_offset, row.end_offset
+    def _range_of(self, replica: Replica, row: _FetchRow, now_ms: int) -> ranges.WantedRange:
+        request = row.request
+        start, end = request.fetch_offset, row.end_offset
         crc_cache = replica.crc_cache
         mode = self._parts.config.fetch_verify
         check = (
@@ -374,7 +376,7 @@ class _ConsumerFetch:
             )
         )
         rows_only = not self._knows_columns and start < crc_cache.rows_from
-        limit = max(wanted.max_bytes, self._file_bytes)
+        limit = max(request.max_bytes, self._file_bytes)
         reader = replica.log.reader
         lists_aborted = self._is_committed and reader.transactions_from != NO_OFFSET
         return ranges.WantedRange(
@@ -384,11 +386,11 @@ class _ConsumerFetch:
     def _remember(
         self,
         rows: list[_FetchRow],
-        wanted: list[tuple[int, ranges.WantedRange]],
-        found: list[ranges.Prepared],
+        indexed: list[tuple[int, ranges.WantedRange]],
+        results: list[ranges.Prepared],
     ) -> None:
         now_ms = self._parts.clock.monotonic_ms()
-        for (index, one), prepared in zip(wanted, found):
+        for (index, one), prepared in zip(indexed, results):
             replica = rows[index].replica
             assert replica is not None
             if prepared.checked_end >= 0:
@@ -401,23 +403,23 @@ class _ConsumerFetch:
                 self._parts.metrics.count("corrupt_batches", "fetch")
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
-    def _judged(self, row: _FetchRow, found: ranges.Prepared) -> ranges.Prepared:
+    def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:
         """Replace a read error by the error of ``_check_role``, if the replica no longer leads. Its
         log may have been truncated during the read.
         """
         assert row.replica is not None
-        if found.error is not None:
+        if prepared.error is not None:
             try:
-                self._check_role(row.replica, row.wanted)
+                self._check_role(row.replica, row.request)
             except LogbusError as error:
                 return ranges.Prepared(error=error)
-        return found
+        return prepared
 
     # Methods that build the response.
 
-    def _answer(self, rows: list[_FetchRow], found: dict[int, ranges.Prepared]) -> None:
+    def _answer(self, rows: list[_FetchRow], prepared: dict[int, ranges.Prepared]) -> None:
         self._leave()
-        answers = [self._row_answer(row, found.get(i)) for i, row in enumerate(rows)]
+        answers = [self._row_answer(row, prepared.get(i)) for i, row in enumerate(rows)]
         topics = []
         at = 0
         for topic in self._message.topics:
@@ -425,7 +427,7 @@ class _ConsumerFetch:
             topics.append(wire.TopicAnswer(topic.name, topic.topic_id, answers[at : at + count]))
             at += count
         request = self._request
-        for at, one in found.items():
+        for at, one in prepared.items():
             replica = rows[at].replica
             if replica is not None:
                 replica.traffic.sent_bytes.n += one.length
@@ -434,7 +436,7 @@ class _ConsumerFetch:
         nodes = node_endpoints(snapshot, request.session.listener, leaders) if leaders else ()
         throttle_ms = 0
         if request.quota is not None:
-            throttle_ms = request.quota.fetched(sum(one.length for one in found.values()))
+            throttle_ms = request.quota.fetched(sum(one.length for one in prepared.values()))
             self._reply.throttle(throttle_ms)
         self._reply.answer(
             wire.encode_response(
@@ -446,11 +448,11 @@ class _ConsumerFetch:
             )
         )
 
-    def _row_answer(self, row: _FetchRow, found: ranges.Prepared | None) -> wire.PartitionAnswer:
+    def _row_answer(self, row: _FetchRow, prepared: ranges.Prepared | None) -> wire.PartitionAnswer:
         error = row.error
-        if error is None and found is not None:
-            error = found.error
-        replica, partition = row.replica, row.wanted.partition
+        if error is None and prepared is not None:
+            error = prepared.error
+        replica, partition = row.replica, row.request.partition
         if replica is None:
             assert error is not None
             return self._refusal(row, error)
@@ -461,18 +463,18 @@ class _ConsumerFetch:
             high_watermark,
             replica.log.reader.last_stable_offset(high_watermark),
             replica.log.log_start_offset,
-            found.parts if found is not None else (),
-            (found.aborted if found is not None else ()) if self._is_committed else None,
+            prepared.parts if prepared is not None else (),
+            (prepared.aborted if prepared is not None else ()) if self._is_committed else None,
             row.diverging,
-            stored=found.stored if found is not None else None,
+            stored=prepared.stored if prepared is not None else None,
             transactions_from=replica.log.reader.transactions_from
             if self._ends_only
             else NO_OFFSET,
         )
 
-    def _refusal(self, asked: _FetchRow, error: LogbusError) -> wire.PartitionAnswer:
+    def _refusal(self, fetched: _FetchRow, error: LogbusError) -> wire.PartitionAnswer:
         self._parts.metrics.count("request_errors", "fetch", error.name)
-        partition = asked.wanted.partition
+        partition = fetched.request.partition
         row = wire.PartitionAnswer(partition, wire_code(error))
         if isinstance(error, _OutOfRange):
             replica = error.replica
@@ -483,7 +485,7 @@ class _ConsumerFetch:
             )
         if isinstance(error, NotLeaderError):
             # Tell the client the leader in this broker's metadata (KIP-951).
-            topic, snapshot = asked.topic, self._parts.registry.snapshot
+            topic, snapshot = fetched.topic, self._parts.registry.snapshot
             leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)
             return row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
         return row
@@ -506,14 +508,14 @@ class _OutOfRange(OffsetOutOfRangeError):
         self.replica = replica
 
 
-def _diverging(log: Log, wanted: wire.FetchPartition) -> OffsetAndEpoch | None:
+def _diverging(log: Log, request: wire.FetchPartition) -> OffsetAndEpoch | None:
     """Return the offset and leader epoch from which on the log differs from the records that the
     client has read, or None.
 
     After an unclean election, the log may lack records that the client has read. A client that
     sends no last fetched epoch notices only if its offset is out of range.
     """
-    epoch, offset = wanted.last_fetched_epoch, wanted.fetch_offset
+    epoch, offset = request.last_fetched_epoch, request.fetch_offset
     if epoch == NO_EPOCH or offset < log.log_start_offset:
         return None
     end = log.reader.end_offset_for(epoch)

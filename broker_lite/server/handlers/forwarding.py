@@ -33,16 +33,16 @@ async def ask_controller(
     Envelope with the client's principal and address, so that the controller authorizes the client.
     """
     if request is None or not request.access.is_checked:
-        return await _ask(parts, call)
+        return await _send(parts, call)
     session = request.session
     inner = encode_call(call, request.correlation_id, request.client_id)
-    answer = await _ask(parts, EnvelopeRequest(bytes(inner[4:]), session.principal, session.host))
+    answer = await _send(parts, EnvelopeRequest(bytes(inner[4:]), session.principal, session.host))
     if answer.error_code or answer.response is None:
         raise error_for(answer.error_code)
     return decode_call(call, memoryview(answer.response))
 
 
-async def _ask(parts: BrokerContext, call: Call[T]) -> T:
+async def _send(parts: BrokerContext, call: Call[T]) -> T:
     snapshot = parts.registry.snapshot
     controller = snapshot.brokers.get(snapshot.controller_id)
     if controller is None or controller.broker_id == parts.broker_id:

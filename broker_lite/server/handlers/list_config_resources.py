@@ -24,10 +24,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     snapshot = parts.registry.snapshot
     every: list[tuple[int, str]] = []
     if request.api_version >= TYPES_FROM:
-        wanted = message.resource_types or (RESOURCE_TOPIC, RESOURCE_BROKER)
-        if RESOURCE_TOPIC in wanted:
+        resource_types = message.resource_types or (RESOURCE_TOPIC, RESOURCE_BROKER)
+        if RESOURCE_TOPIC in resource_types:
             every += [(RESOURCE_TOPIC, name) for name in snapshot.topics]
-        if RESOURCE_BROKER in wanted:
+        if RESOURCE_BROKER in resource_types:
             every += [(RESOURCE_BROKER, str(broker_id)) for broker_id in snapshot.brokers]
     rows = [
         build(Response.ConfigResource, resource_name=name, resource_type=kind)

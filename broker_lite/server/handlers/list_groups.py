@@ -76,5 +76,5 @@ async def _state(parts: BrokerContext, group: str, kind: str) -> tuple[str, str]
     return str(State.EMPTY), "" if is_open else CONSUMER
 
 
-def _passes(wanted: list[str], value: str) -> bool:
-    return not wanted or value.lower() in (word.lower() for word in wanted)
+def _passes(accepted: list[str], value: str) -> bool:
+    return not accepted or value.lower() in (word.lower() for word in accepted)

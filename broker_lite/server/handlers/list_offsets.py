@@ -71,17 +71,17 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 async def _answer(
     parts: BrokerContext, request: RequestContext, topic: str, row: Any, message: Any
 ) -> Any:
-    code, found = 0, ListedOffset(NO_OFFSET)
-    made = asyncio.Event()
+    code, listed = 0, ListedOffset(NO_OFFSET)
+    is_created = asyncio.Event()
     try:
         request.access.check_topic(topic)
-        if parts.replicas.defer(topic, row.partition_index, False, made.set):
-            await made.wait()
+        if parts.replicas.defer(topic, row.partition_index, False, is_created.set):
+            await is_created.wait()
         replica = parts.replicas.find(topic, row.partition_index)
         leader_epoch = row.current_leader_epoch if request.api_version >= 4 else -1
         replica.check_leader(leader_epoch)
         is_committed = request.api_version >= 2 and message.isolation_level == READ_COMMITTED
-        found = await _find(parts, replica, row.timestamp, request.api_version, is_committed)
+        listed = await _find(parts, replica, row.timestamp, request.api_version, is_committed)
         # Check again, because this replica may have lost leadership during the lookup.
         replica.check_leader(leader_epoch)
     except OffsetNotAvailableError as error:
@@ -93,9 +93,9 @@ async def _answer(
         ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse,
         partition_index=row.partition_index,
         error_code=code,
-        timestamp=found.timestamp_ms,
-        offset=found.offset,
-        leader_epoch=found.leader_epoch,
+        timestamp=listed.timestamp_ms,
+        offset=listed.offset,
+        leader_epoch=listed.leader_epoch,
         old_style_offsets=[],
     )
 
@@ -119,13 +119,13 @@ async def _find(
     end = replica.readable_end(is_committed)
     damage: list[CorruptRange] = []
     if timestamp_ms == MAX_TIMESTAMP:
-        found = await parts.disk.run_read(lambda: log.reader.max_timestamp(end, damage))
+        listed = await parts.disk.run_read(lambda: log.reader.max_timestamp(end, damage))
     else:
-        found = await parts.disk.run_read(
+        listed = await parts.disk.run_read(
             lambda: log.reader.offset_for_timestamp(timestamp_ms, end, damage)
         )
     if damage and len(replica.isr) > 1:
         error = CorruptMessageError(str(damage[0]))
         replica.report_corruption(damage[0].first_offset, error)
         raise error
-    return found if found is not None else ListedOffset(NO_OFFSET)
+    return listed if listed is not None else ListedOffset(NO_OFFSET)

@@ -25,11 +25,11 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Answer from the metadata snapshot, without ZooKeeper."""
     snapshot = parts.registry.snapshot
     if message.topics is None:
-        wanted: Iterable[tuple[str, Iterable[int] | None]] = [(t, None) for t in snapshot.topics]
+        requested: Iterable[tuple[str, Iterable[int] | None]] = [(t, None) for t in snapshot.topics]
     else:
-        wanted = [(row.name, row.partition_indexes) for row in message.topics]
+        requested = [(row.name, row.partition_indexes) for row in message.topics]
     topics = []
-    for name, partitions in wanted:
+    for name, partitions in requested:
         rows = [_row(view) for view in _views(snapshot, name, partitions) if _moves(view)]
         if rows:
             topics.append(build(_Topic, name=name, partitions=rows))

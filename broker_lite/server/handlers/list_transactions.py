@@ -25,8 +25,8 @@ _LABELS = {state.label for state in TransactionState}
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """List the transactional ids that pass all filters. An empty filter passes every id."""
-    wanted = set(message.state_filters)
-    unknown = sorted(wanted - _LABELS)
+    states = set(message.state_filters)
+    unknown = sorted(states - _LABELS)
     ids = set(message.producer_id_filters)
     begun_by_ms = parts.clock.now_ms() - message.duration_filter
     rows, kind = [], ResourceKind.TRANSACTIONAL_ID
@@ -39,7 +39,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             record = view.record
             is_old = record.is_open and record.start_ms < begun_by_ms
             if (
-                (not wanted or view.state.label in wanted)
+                (not states or view.state.label in states)
                 and (not ids or record.producer_id in ids)
                 and (message.duration_filter < 0 or is_old)
             ):

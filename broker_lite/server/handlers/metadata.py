@@ -62,15 +62,15 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """
     if request.session.software and len(parts.registry.snapshot.brokers) > 1:
         await asyncio.sleep(NOTICE_S)
-    wanted, access = message.topics, request.access
+    requested, access = message.topics, request.access
     failed: dict[str, int] = {}
-    if wanted and parts.config.auto_create_topics and message.allow_auto_topic_creation:
+    if requested and parts.config.auto_create_topics and message.allow_auto_topic_creation:
         known = parts.registry.snapshot.topics
-        missing = [row.name for row in wanted if row.name is not None and row.name not in known]
+        missing = [row.name for row in requested if row.name is not None and row.name not in known]
         failed = await create_missing(parts, request, missing)
-    asks_all = wanted is None or (not wanted and request.api_version <= ALL_WHEN_EMPTY_UNTIL)
+    asks_all = requested is None or (not requested and request.api_version <= ALL_WHEN_EMPTY_UNTIL)
     await parts.registry.wait_elections(
-        lambda now: _visible(access, now) if asks_all else _found(access, wanted, now)
+        lambda now: _visible(access, now) if asks_all else _found(access, requested, now)
     )
     snapshot = parts.registry.snapshot
     if asks_all:
@@ -79,7 +79,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         # Record the access even for an empty list, because the dispatcher drops answers of handlers
         # that checked no permission.
         access.visible(ResourceKind.TOPIC, ())
-        topics = [_wanted(row, snapshot, request, failed) for row in wanted]
+        topics = [_wanted(row, snapshot, request, failed) for row in requested]
     if message.include_topic_authorized_operations:
         for row in topics:
             if not row.error_code:
@@ -123,13 +123,13 @@ def node_endpoints(
     snapshot: MetadataSnapshot, listener: str, leaders: Iterable[int]
 ) -> list[NodeEndpoint]:
     """Return the addresses on the listener of those leaders that are live and have it."""
-    found = []
+    endpoints = []
     for broker_id in sorted(set(leaders)):
         view = snapshot.brokers.get(broker_id)
         endpoint = view.at(listener) if view is not None else None
         if view is not None and endpoint is not None:
-            found.append(NodeEndpoint(broker_id, endpoint.host, endpoint.port, view.rack))
-    return found
+            endpoints.append(NodeEndpoint(broker_id, endpoint.host, endpoint.port, view.rack))
+    return endpoints
 
 
 def controller(snapshot: MetadataSnapshot) -> int:
@@ -146,10 +146,10 @@ def _visible(access: Access, snapshot: MetadataSnapshot) -> list[TopicView]:
 
 
 def _found(
-    access: Access, wanted: Iterable[Any], snapshot: MetadataSnapshot
+    access: Access, requested: Iterable[Any], snapshot: MetadataSnapshot
 ) -> Iterator[TopicView]:
     """Yield the requested topics that exist and that the client may describe."""
-    for row in wanted:
+    for row in requested:
         view = (
             snapshot.topics_by_id.get(row.topic_id)
             if row.name is None
@@ -172,8 +172,8 @@ def _wanted(
     except TopicAuthorizationError as error:
         code = error.code
     if name is None:
-        found = snapshot.topics_by_id.get(topic_id)
-        if found is None or code:
+        topic = snapshot.topics_by_id.get(topic_id)
+        if topic is None or code:
             return build(
                 _Topic,
                 error_code=code or UnknownTopicIdError.code,
@@ -181,10 +181,10 @@ def _wanted(
                 topic_id=uuid(topic_id),
                 partitions=[],
             )
-        return _topic(found, snapshot)
-    found = snapshot.topics.get(name)
-    if found is not None and not code:
-        return _topic(found, snapshot)
+        return _topic(topic, snapshot)
+    topic = snapshot.topics.get(name)
+    if topic is not None and not code:
+        return _topic(topic, snapshot)
     missing = UnknownTopicOrPartitionError if is_valid_name(name) else InvalidTopicError
     code = code or failed.get(name, missing.code)
     return build(_Topic, error_code=code, name=name, topic_id=uuid(NULL_TOPIC_ID), partitions=[])

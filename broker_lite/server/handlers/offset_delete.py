@@ -36,12 +36,12 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Delete the offsets. An error of the group applies to the whole request; an error of a
     partition applies to that partition.
     """
-    asked = {
+    requested = {
         TopicPartition(topic.name, row.partition_index)
         for topic in message.topics
         for row in topic.partitions
     }
-    known = {key for key in asked if _exists(parts, key)}
+    known = {key for key in requested if _exists(parts, key)}
     subscribed: frozenset[str] = frozenset()
     topics = dict.fromkeys(topic.name for topic in message.topics)
     try:
@@ -50,8 +50,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         group = await parts.groups.find_or_take_over(message.group_id)
         if group is not None:
             subscribed = _subscribed(group)
-        wanted = {key for key in known if key.topic in visible - subscribed}
-        work = parts.registry.groups.delete(message.group_id, wanted)
+        deletable = {key for key in known if key.topic in visible - subscribed}
+        work = parts.registry.groups.delete(message.group_id, deletable)
         await within(WAIT_MS, work)
     except LogbusError as error:
         return Response(error_code=wire_code(error), topics=[])

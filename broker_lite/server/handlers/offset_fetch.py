@@ -63,8 +63,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         ]
         names = [row.group_id for row in message.groups]
         rows = [
-            (name, code, found)
-            for name, (code, found) in zip(names, await gather(read, GROUPS_AT_ONCE), strict=True)
+            (name, code, offsets)
+            for name, (code, offsets) in zip(names, await gather(read, GROUPS_AT_ONCE), strict=True)
         ]
         if is_own:
             return own.OffsetFetchResponse(0, tuple(_own_group(*row) for row in rows))
@@ -74,16 +74,16 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                 build(
                     _Group,
                     group_id=group,
-                    topics=_rows(_Topic, kind, found, NO_ERROR),
+                    topics=_rows(_Topic, kind, offsets, NO_ERROR),
                     error_code=code,
                 )
-                for group, code, found in rows
+                for group, code, offsets in rows
             ]
         )
-    code, found = await _read(
+    code, offsets = await _read(
         parts, request.access, message.group_id, message.topics, is_stable=is_stable
     )
-    topics = _rows(_OldTopic, _OldTopic.OffsetFetchResponsePartition, found, code)
+    topics = _rows(_OldTopic, _OldTopic.OffsetFetchResponsePartition, offsets, code)
     return Response(topics=topics, error_code=code)
 
 
@@ -102,40 +102,40 @@ async def _read(
     With ``is_stable``, partitions with pending offsets get an error. With ``with_former``, offsets
     of deleted topics have the topic id.
     """
-    wanted = None
+    requested = None
     if topics is not None:
-        wanted = [TopicPartition(t.name, index) for t in topics for index in t.partition_indexes]
+        requested = [TopicPartition(t.name, index) for t in topics for index in t.partition_indexes]
     code = NO_ERROR
-    found: dict[TopicPartition, FoundRow] = {}
+    offset_rows: dict[TopicPartition, FoundRow] = {}
     try:
         access.check_group(group)
         if is_stable:
             offsets, unstable = await parts.registry.groups.fetch_stable(
-                group, wanted, with_former=with_former
+                group, requested, with_former=with_former
             )
-            found = dict.fromkeys(unstable, (NONE, UnstableOffsetCommitError.code))
+            offset_rows = dict.fromkeys(unstable, (NONE, UnstableOffsetCommitError.code))
         else:
-            offsets = await parts.registry.groups.fetch(group, wanted, with_former=with_former)
-        found |= {key: (offset, NO_ERROR) for key, offset in offsets.items()}
+            offsets = await parts.registry.groups.fetch(group, requested, with_former=with_former)
+        offset_rows |= {key: (offset, NO_ERROR) for key, offset in offsets.items()}
     except LogbusError as error:
         code = wire_code(error)
-    names = dict.fromkeys(key.topic for key in (found if wanted is None else wanted))
+    names = dict.fromkeys(key.topic for key in (offset_rows if requested is None else requested))
     if code == NO_ERROR:
         visible = frozenset(access.visible(ResourceKind.TOPIC, names))
-        if wanted is None:
-            return code, {key: row for key, row in found.items() if key.topic in visible}
+        if requested is None:
+            return code, {key: row for key, row in offset_rows.items() if key.topic in visible}
         denied = TopicAuthorizationError.code
-        found |= {key: (NONE, denied) for key in wanted if key.topic not in visible}
-    if wanted is not None:
-        found = {key: found.get(key, (NONE, NO_ERROR)) for key in wanted}
-    return code, found
+        offset_rows |= {key: (NONE, denied) for key in requested if key.topic not in visible}
+    if requested is not None:
+        offset_rows = {key: offset_rows.get(key, (NONE, NO_ERROR)) for key in requested}
+    return code, offset_rows
 
 
 def _rows(
-    topic_kind: Any, kind: Any, found: Mapping[TopicPartition, FoundRow], code: int
+    topic_kind: Any, kind: Any, offsets: Mapping[TopicPartition, FoundRow], code: int
 ) -> list[Any]:
     topics: dict[str, list[Any]] = {}
-    for key, (committed, error_code) in found.items():
+    for key, (committed, error_code) in offsets.items():
         row = build(
             kind,
             partition_index=key.partition,
@@ -149,10 +149,10 @@ def _rows(
 
 
 def _own_group(
-    group: str, code: int, found: Mapping[TopicPartition, FoundRow]
+    group: str, code: int, offsets: Mapping[TopicPartition, FoundRow]
 ) -> own.FetchedOffsetsGroup:
     topics: dict[str, list[own.FetchedOffset]] = {}
-    for key, (committed, error_code) in found.items():
+    for key, (committed, error_code) in offsets.items():
         topics.setdefault(key.topic, []).append(
             own.FetchedOffset(
                 key.partition,

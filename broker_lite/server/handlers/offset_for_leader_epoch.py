@@ -34,19 +34,19 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _answer(parts: BrokerContext, request: RequestContext, topic: str, row: Any) -> Any:
-    code, found = NO_ERROR, OffsetAndEpoch(NO_OFFSET, NO_EPOCH)
+    code, end = NO_ERROR, OffsetAndEpoch(NO_OFFSET, NO_EPOCH)
     try:
         request.access.check_topic(topic)
         replica = parts.replicas.find(topic, row.partition)
         replica.check_leader(row.current_leader_epoch)
         log = replica.log
-        found = log.leader_epochs.end_offset_for(row.leader_epoch, log.log_end_offset) or found
+        end = log.leader_epochs.end_offset_for(row.leader_epoch, log.log_end_offset) or end
     except LogbusError as error:
         code = wire_code(error)
     return build(
         _Topic.EpochEndOffset,
         error_code=code,
         partition=row.partition,
-        leader_epoch=found.leader_epoch,
-        end_offset=found.offset,
+        leader_epoch=end.leader_epoch,
+        end_offset=end.offset,
     )

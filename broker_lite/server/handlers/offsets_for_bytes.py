@@ -29,10 +29,10 @@ async def handle(
 ) -> OffsetsForBytesResponse:
     """Look up each partition. The answer has the order of the request."""
     level = message.isolation_level
-    found = [_find(parts, request, row, level) for row in message.partitions]
+    lookups = [_find(parts, request, row, level) for row in message.partitions]
     # Look up all partitions in one job of a read thread, because a job for each partition would
     # cost more than the lookup.
-    answers = await parts.disk.run_read(lambda: [_answer(one) for one in found])
+    answers = await parts.disk.run_read(lambda: [_answer(one) for one in lookups])
     return OffsetsForBytesResponse(tuple(answers), level is not None)
 
 
@@ -70,11 +70,11 @@ def _find(
     return _Lookup(log, start, row.max_bytes, end)
 
 
-def _answer(found: BytesAnswer | _Lookup) -> BytesAnswer:
-    if isinstance(found, BytesAnswer):
-        return found
+def _answer(lookup: BytesAnswer | _Lookup) -> BytesAnswer:
+    if isinstance(lookup, BytesAnswer):
+        return lookup
     try:
-        return BytesAnswer(0, *_reach(*found), found.start, found.end)
+        return BytesAnswer(0, *_reach(*lookup), lookup.start, lookup.end)
     except LogbusError as error:
         return _refusal(error)
 
@@ -89,6 +89,6 @@ def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
     If the batch at ``start`` is damaged, the range ends at the next readable offset, at most
     ``end``, and has 0 bytes. The reader then knows which offsets to skip.
     """
-    found = log.reader.offset_for_bytes(start, max_bytes, end)
+    reach = log.reader.offset_for_bytes(start, max_bytes, end)
     readable = log.reader.next_readable(start)
-    return found if readable == start else (min(readable, end), 0)
+    return reach if readable == start else (min(readable, end), 0)

@@ -197,15 +197,17 @@ class _Produce:
                 self._one_less()
 
         try:
-            asked = replica.participant.admit(header.producer_id, header.producer_epoch)
+            verification = replica.participant.admit(header.producer_id, header.producer_epoch)
         except LogbusError as error:
             verified(error)
             return
-        if asked is None:
+        if verification is None:
             verified(None)
             return
         adds = self._request.api_version >= ADDS_PARTITIONS_FROM
-        self._parts.verifier.verify(replica, asked, transactional_id, adds=adds, done=verified)
+        self._parts.verifier.verify(
+            replica, verification, transactional_id, adds=adds, done=verified
+        )
 
     def _batch(self, replica: Replica, records: memoryview | None) -> AppendBatch:
         """Return the batch to append, after the checks of the request and the batch header. Raise

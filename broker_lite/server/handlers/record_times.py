@@ -47,11 +47,11 @@ async def handle(
     lookups = [row for row in rows if isinstance(row, _TimeLookup)]
     # Look up many partitions in one job of a read thread, because a job for each partition would
     # cost more than the lookup.
-    found: list[TimeAnswer] = []
-    while len(found) < len(lookups):
-        job = partial(_found, lookups, len(found), parts.clock.monotonic_ms)
-        found += await parts.disk.run_read(job)
-    times = iter(found)
+    answers: list[TimeAnswer] = []
+    while len(answers) < len(lookups):
+        job = partial(_found, lookups, len(answers), parts.clock.monotonic_ms)
+        answers += await parts.disk.run_read(job)
+    times = iter(answers)
     return RecordTimesResponse(
         tuple(next(times) if isinstance(row, _TimeLookup) else row for row in rows)
     )
@@ -88,10 +88,10 @@ def _found(
 
 def _first(lookup: _TimeLookup) -> TimeAnswer:
     try:
-        found = lookup.reader.first_at(lookup.offset, lookup.end)
+        listed = lookup.reader.first_at(lookup.offset, lookup.end)
     except LogbusError as error:
         return _failed(error)
-    return NONE if found is None else TimeAnswer(0, found.offset, found.timestamp_ms)
+    return NONE if listed is None else TimeAnswer(0, listed.offset, listed.timestamp_ms)
 
 
 def _failed(error: LogbusError) -> TimeAnswer:

@@ -47,7 +47,7 @@ def _changes(parts: BrokerContext, row: Any) -> AlterConfigsResource:
     given = [AlterableConfig(each.name, OPERATION_SET, each.value) for each in row.configs]
     topic = parts.registry.snapshot.topics.get(row.resource_name)
     if row.resource_type == RESOURCE_TOPIC and topic is not None:
-        kept = {each.name for each in row.configs}
-        gone = [name for name in topic.config if name not in kept]
+        kept_names = {each.name for each in row.configs}
+        gone = [name for name in topic.config if name not in kept_names]
         given += [AlterableConfig(name, OPERATION_DELETE, None) for name in gone]
     return AlterConfigsResource(row.resource_type, row.resource_name, tuple(given))

@@ -44,24 +44,24 @@ async def create_missing(
     Return the error code of each topic that could not be created.
     """
     # Do not create internal topics, because an empty ``__consumer_offsets`` would mislead tools.
-    wanted = [n for n in names if is_valid_name(n) and not n.startswith(INTERNAL_PREFIX)]
-    wanted = list(dict.fromkeys(wanted))[:CREATED_MAX]
+    missing = [n for n in names if is_valid_name(n) and not n.startswith(INTERNAL_PREFIX)]
+    missing = list(dict.fromkeys(missing))[:CREATED_MAX]
     denied = {}
-    for name in wanted:
+    for name in missing:
         try:
             request.access.check_creation(name)
         except TopicAuthorizationError as error:
             denied[name] = error.code
-    wanted = [name for name in wanted if name not in denied]
-    if not wanted:
+    missing = [name for name in missing if name not in denied]
+    if not missing:
         return denied
     try:
-        codes = await within(CREATION_WAIT_MS, _create(parts, request, wanted))
+        codes = await within(CREATION_WAIT_MS, _create(parts, request, missing))
     except LogbusError as error:
         # If ZooKeeper or the controller is unavailable, answer with an error on which clients
         # retry.
-        logger.debug("topics %s cannot be created now: %s", wanted, error.message)
-        return denied | dict.fromkeys(wanted, LeaderNotAvailableError.code)
+        logger.debug("topics %s cannot be created now: %s", missing, error.message)
+        return denied | dict.fromkeys(missing, LeaderNotAvailableError.code)
     return denied | {
         name: code for name, code in codes.items() if code not in (0, TopicExistsError.code)
     }

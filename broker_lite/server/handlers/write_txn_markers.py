@@ -43,7 +43,7 @@ class _Requested(NamedTuple):
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Append the markers. Each partition of a marker has its own error in the answer."""
-    wanted: dict[tuple[str, int], list[_Requested]] = {}
+    requested: dict[tuple[str, int], list[_Requested]] = {}
     codes: dict[tuple[int, str, int], int] = {}
     for index, row in enumerate(message.markers):
         marker, fenced = _marker(row, request.api_version), _fenced(parts, row)
@@ -52,16 +52,18 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                 if fenced:
                     codes[index, topic.name, partition] = fenced
                 else:
-                    wanted.setdefault((topic.name, partition), []).append(_Requested(index, marker))
+                    requested.setdefault((topic.name, partition), []).append(
+                        _Requested(index, marker)
+                    )
     deadline_ms = request.deadline_ms(TIMEOUT_MS)
     appends = []
-    for (topic_name, partition), rows in wanted.items():
+    for (topic_name, partition), rows in requested.items():
         append = _append(parts, topic_name, partition, rows, deadline_ms)
         appends.append(asyncio.ensure_future(append))
         if len(appends) % PARTITIONS_PER_TURN == 0:
             await asyncio.sleep(0)
-    for (at, rows), found in zip(wanted.items(), await asyncio.gather(*appends)):
-        codes.update(((row.position, *at), code) for row, code in zip(rows, found))
+    for (at, rows), partition_codes in zip(requested.items(), await asyncio.gather(*appends)):
+        codes.update(((row.position, *at), code) for row, code in zip(rows, partition_codes))
     return Response(markers=[_answer(i, row, codes) for i, row in enumerate(message.markers)])
 
 

@@ -79,13 +79,13 @@ class AccessRow(NamedTuple):
 
     def operation(self, kind: ResourceKind) -> Operation:
         """Return the operation that the API needs on a resource of this kind."""
-        found = {
+        operation = {
             ResourceKind.TOPIC: self.topic,
             ResourceKind.GROUP: self.group,
             ResourceKind.TRANSACTIONAL_ID: self.transactional_id,
         }[kind]
-        assert found is not None, f"the row has no operation on a {kind.name}"
-        return found
+        assert operation is not None, f"the row has no operation on a {kind.name}"
+        return operation
 
 
 _OP = Operation
@@ -543,11 +543,11 @@ class Authorizer:
         if not self.is_on:
             return self._open
         if 0 <= api_key < len(_DATA_ROWS):
-            row, found = _DATA_ROWS[api_key], session.data_access
-            if found is None or found.row is not row:
-                found = session.data_access = DataAccess(self, row, session)
-            found.has_checked = False
-            return found
+            row, data_access = _DATA_ROWS[api_key], session.data_access
+            if data_access is None or data_access.row is not row:
+                data_access = session.data_access = DataAccess(self, row, session)
+            data_access.has_checked = False
+            return data_access
         return _CheckedAccess(self, ROWS.get(api_key, _UNKNOWN), session)
 
     def is_broker(self, session: Client, client_id: str | None) -> bool:

@@ -132,10 +132,10 @@ class ResponseSlot:
             self.release()
             return
         unsent = sum(len(part) for part in parts if not isinstance(part, FileRange))
-        held, self._held_bytes = self._held_bytes, 0
+        size, self._held_bytes = self._held_bytes, 0
         # From here on, the budget counts the answer's memory instead of the request's.
-        if held != unsent:
-            self._connection.budget.release(held - unsent)
+        if size != unsent:
+            self._connection.budget.release(size - unsent)
         self._connection.answered(self, unsent)
 
     def close_after(self, reason: str) -> None:
@@ -152,9 +152,9 @@ class ResponseSlot:
 
     def release(self) -> None:
         """Release the request's memory from the budget, whether or not the request was answered."""
-        held, self._held_bytes = self._held_bytes, 0
-        if held:
-            self._connection.budget.release(held)
+        size, self._held_bytes = self._held_bytes, 0
+        if size:
+            self._connection.budget.release(size)
         self._connection.built(self, 0)
 
 
@@ -609,15 +609,15 @@ class ClientConnection:
         self.budget.forget(self)
         self._transport.close()
         self._out.clear()
-        held = self._unfinished_bytes + self._unsent_bytes + sum(map(len, self._backlog))
+        size = self._unfinished_bytes + self._unsent_bytes + sum(map(len, self._backlog))
         self._finish()
         self._backlog.clear()
         self._count_built(self._announced_bytes)
         for reply in self._replies:
             if reply.announced is not None:
                 reply.release()
-        if held:
-            self.budget.release(held)
+        if size:
+            self.budget.release(size)
         # The budget counts requests in flight until their handlers answer, because their bytes are
         # still in memory.
         self._replies.clear()

@@ -237,8 +237,8 @@ class Listener:
         """
         is_inter_broker = port is self._inter_broker
         others = self._ports if is_inter_broker else [self._inter_broker]
-        found = (each.tls.client_cas for each in others if each is not port and each.tls)
-        return frozenset().union(*found)
+        cas = (each.tls.client_cas for each in others if each is not port and each.tls)
+        return frozenset().union(*cas)
 
     def _close_refused(self, tls: ListenerTls, waiting: list[ClientConnection]) -> None:
         """Close the connections in ``waiting`` whose client certificate the changed files forbid.
@@ -387,8 +387,8 @@ class Listener:
         )
         if port.tls is not None and session.certificate and not session.needs_login:
             try:
-                found = port.tls.identify(session.certificate)
-                session.principal, session.certificate_ends_ms = found
+                identity = port.tls.identify(session.certificate)
+                session.principal, session.certificate_ends_ms = identity
                 self._record("login", session, user=session.principal)
             except LogbusError as error:
                 why = error.message
@@ -621,11 +621,11 @@ def _bind(listener: ListenerConfig, config: BrokerConfig) -> socket.socket:
     host, port = listener.bind
     is_short = listener.setting.startswith("host=")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         reason = error.strerror or error
         raise InvalidConfigError(f"{listener.setting}: cannot resolve {host}: {reason}") from None
-    family, kind, protocol, _, address = found[0]
+    family, kind, protocol, _, address = addresses[0]
     is_own = config.listeners_insecure_allow or _address(str(address[0])).is_loopback
     if not is_own and (weakness := _weakness(listener, config)):
         raise InvalidConfigError(

@@ -228,27 +228,27 @@ class Logins:
         equally long, so its duration does not reveal which users exist.
         """
         for mechanism in (ScramMechanism.SHA_512, ScramMechanism.SHA_256):
-            found = self._credential(user, mechanism)
-            if found is not None:
-                return mechanism, found
+            credential = self._credential(user, mechanism)
+            if credential is not None:
+                return mechanism, credential
         mechanism = ScramMechanism.SHA_512
         return mechanism, fake_credential(mechanism, user, self._salt_key)
 
     async def _check_token(self, session: Session, message: bytes) -> Proof:
         claim = parse_bearer(message)
         assert self._issuer is not None
-        found = await self._issuer.check(claim.token)
-        session.claimed = found.user
-        if claim.authorization not in ("", found.user):
+        checked = await self._issuer.check(claim.token)
+        session.claimed = checked.user
+        if claim.authorization not in ("", checked.user):
             raise SaslAuthenticationError(
                 "OAUTHBEARER: the authorization id names another user than the token; leave it "
                 "empty"
             )
         try:
-            self._check_name(found.user)
+            self._check_name(checked.user)
         except LogbusError as error:
             raise SaslAuthenticationError(f"OAUTHBEARER: {error.message}") from None
-        return Proof(found.user, ends_ms=found.ends_ms)
+        return Proof(checked.user, ends_ms=checked.ends_ms)
 
     def _admit(self, session: Session, mechanism: str, proof: Proof) -> None:
         """Set the session's principal and the time at which the client must log in again.
@@ -294,8 +294,8 @@ class Logins:
         session.sends_tokens = False
 
     def _credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        found = self._users().get(user, {}).get(mechanism)
-        return None if found is None else found.at(self._clock.now_ms())
+        credential = self._users().get(user, {}).get(mechanism)
+        return None if credential is None else credential.at(self._clock.now_ms())
 
     async def refresh(self) -> None:
         """Read the token issuer's keys again if they are old. The broker calls it every minute."""

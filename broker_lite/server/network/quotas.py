@@ -196,11 +196,11 @@ class Quotas:
             pass
         limits = self._table.limits(*client)
         buckets = {key: self._bucket(limit) for key, limit in limits.items()}
-        found = ClientQuota(buckets, self._clock, self._metrics) if buckets else None
+        quota = ClientQuota(buckets, self._clock, self._metrics) if buckets else None
         if len(self._clients) >= CLIENTS_MAX:
             self._clients.clear()
-        self._clients[client] = found
-        return found
+        self._clients[client] = quota
+        return quota
 
     def _bucket(self, limit: Limit) -> TokenBucket:
         if limit.bucket not in self._buckets and len(self._buckets) >= CLIENTS_MAX:

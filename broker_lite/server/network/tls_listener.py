@@ -101,15 +101,15 @@ class ListenerTls:
         return context
 
     def _versions(self) -> list[tuple[int, int]]:
-        found = []
+        versions = []
         for path in self._tls.paths:
             try:
                 status = os.stat(path)
             except OSError:
-                found.append((0, 0))
+                versions.append((0, 0))
             else:
-                found.append((status.st_mtime_ns, status.st_ino))
-        return found
+                versions.append((status.st_mtime_ns, status.st_ino))
+        return versions
 
     def reload(self, foreign_cas: frozenset[bytes] = frozenset()) -> bool:
         """Load the TLS files again if they have changed, for new connections.

@@ -135,10 +135,10 @@ class FollowerFetches:
 class _FollowerRow:
     """One partition of a follower's fetch: the request, and the answer as far as it is known."""
 
-    __slots__ = ("allowance", "diverging", "error", "found", "replica", "start", "wanted")
+    __slots__ = ("allowance", "diverging", "error", "prepared", "replica", "request", "start")
 
-    def __init__(self, wanted: wire.FetchPartition) -> None:
-        self.wanted = wanted
+    def __init__(self, request: wire.FetchPartition) -> None:
+        self.request = request
         self.replica: Replica | None = None
         self.start = 0
         """The leader's log start offset when the fetch arrived."""
@@ -148,7 +148,7 @@ class _FollowerRow:
         """
         self.error: LogbusError | None = None
         self.diverging: OffsetAndEpoch | None = None
-        self.found = ranges.Prepared()
+        self.prepared = ranges.Prepared()
 
     @property
     def has_records(self) -> bool:
@@ -158,7 +158,7 @@ class _FollowerRow:
             and self.error is None
             and self.diverging is None
             and self.allowance > 0
-            and replica.role.log_end_offset > self.wanted.fetch_offset
+            and replica.role.log_end_offset > self.request.fetch_offset
         )
 
     @property
@@ -198,7 +198,7 @@ class _FollowerFetch:
         self._answer: Answer | None = answer
         self._is_open = is_open
         self._topics = [
-            (topic, [_FollowerRow(wanted) for wanted in topic.partitions])
+            (topic, [_FollowerRow(request) for request in topic.partitions])
             for topic in message.topics
         ]
         self._rows = [row for _, rows in self._topics for row in rows]
@@ -217,7 +217,7 @@ class _FollowerFetch:
                 for row in rows:
                     self._apply_fetch(topic.topic_id, row, follower)
         wait_ms = min(message.max_wait_ms, owner.wait_ms_max)
-        if any(row.wanted.log_start_offset < row.start for row in self._rows):
+        if any(row.request.log_start_offset < row.start for row in self._rows):
             wait_ms = min(wait_ms, LATE_START_WAIT_MS)
         if wait_ms <= 0 or any(row.is_answerable for row in self._rows):
             self._collect()
@@ -232,19 +232,19 @@ class _FollowerFetch:
         """Pass the fetch of one partition to the state machine of the local replica. The fetch
         offset acknowledges all earlier records for the follower.
         """
-        wanted = row.wanted
+        request = row.request
         try:
-            replica = row.replica = self._owner.replicas.find_by_id(topic_id, wanted.partition)
+            replica = row.replica = self._owner.replicas.find_by_id(topic_id, request.partition)
             row.start = replica.log.log_start_offset
             verdict = replica.follower_fetched(
                 FollowerFetched(
                     ReplicaId(follower.broker_id, follower.directory_id),
-                    wanted.current_leader_epoch,
-                    wanted.fetch_offset,
-                    wanted.last_fetched_epoch,
-                    replica.log.reader.end_offset_for(wanted.last_fetched_epoch),
+                    request.current_leader_epoch,
+                    request.fetch_offset,
+                    request.last_fetched_epoch,
+                    replica.log.reader.end_offset_for(request.last_fetched_epoch),
                     replica.log.log_start_offset,
-                    wanted.log_start_offset,
+                    request.log_start_offset,
                     follower.takes_records,
                 )
             )
@@ -283,7 +283,7 @@ class _FollowerFetch:
         if replica is None or row.error is not None:
             return
         try:
-            replica.check_leader(row.wanted.current_leader_epoch)
+            replica.check_leader(row.request.current_leader_epoch)
             row.allowance = self._owner.allowance(replica, self._message.replica_id)
         except LogbusError as error:
             # Drop the traceback, because it refers to this fetch and would form a reference cycle.
@@ -314,37 +314,39 @@ class _FollowerFetch:
         owner = self._owner
         now_ms = owner.clock.monotonic_ms()
         rows = [row for row in self._rows if row.has_records]
-        wanted: list[ranges.WantedRange] = []
+        to_read: list[ranges.WantedRange] = []
         check = bool(self._message.flags & wire.FLAG_REPAIR)
         is_quick = not check
         for row in rows:
             replica = row.replica
             assert replica is not None
             replica.cache_policy.note_read(now_ms)
-            start = row.wanted.fetch_offset
+            start = row.request.fetch_offset
             is_quick = is_quick and replica.crc_cache.is_recent(now_ms, start)
             end = replica.role.log_end_offset
-            most = min(row.wanted.max_bytes, row.allowance)
-            wanted.append(ranges.WantedRange(replica.log.reader, start, end, most, check, False))
+            most = min(row.request.max_bytes, row.allowance)
+            to_read.append(ranges.WantedRange(replica.log.reader, start, end, most, check, False))
         limit = max(min(self._message.max_bytes, owner.bytes_max), 1)
-        found = ranges.read_resident(wanted, limit) if is_quick else None
-        if found is not None:
-            self._reply(rows, found)
+        resident = ranges.read_resident(to_read, limit) if is_quick else None
+        if resident is not None:
+            self._reply(rows, resident)
             return
 
-        def prepared(found: list[ranges.Prepared] | None, error: BaseException | None) -> None:
-            if found is None:
+        def prepared(
+            prepared_rows: list[ranges.Prepared] | None, error: BaseException | None
+        ) -> None:
+            if prepared_rows is None:
                 logger.error("cannot read the log for a follower's fetch", exc_info=error)
-                found = [ranges.Prepared(error=NotLeaderError()) for _ in rows]
-            self._reply(rows, found)
+                prepared_rows = [ranges.Prepared(error=NotLeaderError()) for _ in rows]
+            self._reply(rows, prepared_rows)
 
-        owner.disk.read(lambda: ranges.prepare(wanted, limit), prepared)
+        owner.disk.read(lambda: ranges.prepare(to_read, limit), prepared)
 
-    def _reply(self, rows: list[_FollowerRow], found: list[ranges.Prepared]) -> None:
+    def _reply(self, rows: list[_FollowerRow], prepared: list[ranges.Prepared]) -> None:
         answer, self._answer = self._answer, None
         size = 0
-        for row, one in zip(rows, found):
-            row.found = one
+        for row, one in zip(rows, prepared):
+            row.prepared = one
             size += one.length
             if row.allowance < UNLIMITED:
                 self._owner.throttle.spend(one.length)
@@ -366,7 +368,7 @@ class _FollowerFetch:
         )
 
     def _row_answer(self, row: _FollowerRow) -> wire.PartitionAnswer:
-        replica, error, number = row.replica, row.error, row.wanted.partition
+        replica, error, number = row.replica, row.error, row.request.partition
         if error is not None:
             self._owner.metrics.count("request_errors", "fetch_follower", error.name)
         if replica is None:
@@ -379,7 +381,7 @@ class _FollowerFetch:
             high_watermark,
             high_watermark,
             replica.log.log_start_offset,
-            row.found.parts if error is None else (),
+            row.prepared.parts if error is None else (),
             None,
             row.diverging,
             NO_BROKER,

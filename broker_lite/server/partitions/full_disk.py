@@ -53,9 +53,9 @@ class FullDisk:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         if logs.is_full:
-            self.found()
+            self.watch()
 
-    def found(self) -> None:
+    def watch(self) -> None:
         """Start to watch the disk after a write failed for lack of space, unless a watch is
         running.
         """

@@ -87,9 +87,9 @@ class IsrWrites:
             while self._waiting and not self._closed:
                 part = self._waiting[:PROPOSALS_PER_WRITE_MAX]
                 del self._waiting[:PROPOSALS_PER_WRITE_MAX]
-                for (target, wanted), state in zip(part, await self._outcomes(part)):
+                for (target, proposed), state in zip(part, await self._outcomes(part)):
                     try:
-                        target.deliver(IsrRefused(wanted) if state is None else IsrWritten(state))
+                        target.deliver(IsrRefused(proposed) if state is None else IsrWritten(state))
                     except Exception:
                         # An exception for one partition must not lose the outcomes of the others.
                         logger.exception("cannot deliver an ISR write's outcome to %s", target)

@@ -105,7 +105,7 @@ class OversizedBatch(Exception):
 
 
 def prepare(
-    wanted: list[WantedRange], max_bytes: int, transcoded_max: int = TRANSCODED_BYTES_MAX
+    requested: list[WantedRange], max_bytes: int, transcoded_max: int = TRANSCODED_BYTES_MAX
 ) -> list[Prepared]:
     """Return the ranges of one fetch, in request order, with at most ``max_bytes`` bytes in all.
 
@@ -114,7 +114,7 @@ def prepare(
     ``transcoded_max`` bytes.
     """
     try:
-        return _prepare_all(wanted, max_bytes, transcoded_max)
+        return _prepare_all(requested, max_bytes, transcoded_max)
     finally:
         if transcoded_max > TRANSCODED_BYTES_MAX:
             _release_memory()
@@ -129,13 +129,15 @@ def _release_memory() -> None:
     pa.default_memory_pool().release_unused()
 
 
-def _prepare_all(wanted: list[WantedRange], max_bytes: int, transcoded_max: int) -> list[Prepared]:
-    found: list[Prepared] = []
+def _prepare_all(
+    requested: list[WantedRange], max_bytes: int, transcoded_max: int
+) -> list[Prepared]:
+    prepared: list[Prepared] = []
     left, may_copy = max_bytes, COPIED_TOTAL_MAX
-    for row in wanted:
+    for row in requested:
         is_first = left == max_bytes
         if left <= 0:
-            found.append(Prepared())
+            prepared.append(Prepared())
             continue
         try:
             first_max = transcoded_max if is_first else 0
@@ -150,35 +152,35 @@ def _prepare_all(wanted: list[WantedRange], max_bytes: int, transcoded_max: int)
                 f"{row.reader.key} from offset {row.offset} cannot be read: {error}"
             )
             one = Prepared(error=failed, error_offset=row.offset)
-        found.append(one)
+        prepared.append(one)
         left -= one.length
         if one.length <= COPIED_BYTES_MAX:
             may_copy -= one.length
-    return found
+    return prepared
 
 
-def read_resident(wanted: list[WantedRange], max_bytes: int) -> list[Prepared] | None:
+def read_resident(requested: list[WantedRange], max_bytes: int) -> list[Prepared] | None:
     """Return the ranges of one fetch from the page cache, without disk reads and without checks.
 
     Return None if a range is not in the page cache. The caller then uses ``prepare`` on a read
     thread.
     """
-    found: list[Prepared] = []
+    prepared: list[Prepared] = []
     left, may_copy = max_bytes, COPIED_TOTAL_MAX
-    for row in wanted:
+    for row in requested:
         if left <= 0:
-            found.append(Prepared())
+            prepared.append(Prepared())
             continue
         try:
             one = row.reader.read(
                 row.offset, min(row.max_bytes, left), row.end_offset, left == max_bytes
             )
         except LogbusError as error:
-            found.append(Prepared(error=error, error_offset=row.offset))
+            prepared.append(Prepared(error=error, error_offset=row.offset))
             continue
         left -= one.length
         if row.by_file and one.length >= STORED_BYTES_MIN:
-            found.append(_with_aborted(row, _by_file(one)))
+            prepared.append(_with_aborted(row, _by_file(one)))
             continue
         part = _resident_part(one, min(may_copy, COPIED_BYTES_MAX)) if one.length else b""
         if part is None:
@@ -186,37 +188,42 @@ def read_resident(wanted: list[WantedRange], max_bytes: int) -> list[Prepared] |
         if not isinstance(part, FileRange):
             may_copy -= one.length
         parts = (part,) if one.length else ()
-        found.append(_with_aborted(row, Prepared(parts, one.length, next_offset=one.next_offset)))
-    return found
+        prepared.append(
+            _with_aborted(row, Prepared(parts, one.length, next_offset=one.next_offset))
+        )
+    return prepared
 
 
-def _with_aborted(row: WantedRange, found: Prepared) -> Prepared:
-    if not row.lists_aborted or not found.length:
-        return found
-    entries = row.reader.aborted_in(row.offset, found.next_offset)
-    return found._replace(
+def _with_aborted(row: WantedRange, prepared: Prepared) -> Prepared:
+    if not row.lists_aborted or not prepared.length:
+        return prepared
+    entries = row.reader.aborted_in(row.offset, prepared.next_offset)
+    return prepared._replace(
         aborted=[AbortedTransaction(one.producer_id, one.first_offset) for one in entries]
     )
 
 
-def _resident_part(found: LogSlice, copied_max: int) -> Part | None:
+def _resident_part(log_slice: LogSlice, copied_max: int) -> Part | None:
     """Return a range of at most ``copied_max`` bytes as bytes, and a larger range as a file range.
     Return None if sending the range would read the disk.
     """
-    if found.length > copied_max:
-        if not is_start_resident(found.file, found.position):
+    if log_slice.length > copied_max:
+        if not is_start_resident(log_slice.file, log_slice.position):
             return None
-        return FileRange(found.file, found.position, found.length)
-    copied = bytearray(found.length)
+        return FileRange(log_slice.file, log_slice.position, log_slice.length)
+    copied = bytearray(log_slice.length)
     try:
-        if os.preadv(found.file.fileno(), [copied], found.position, _NOWAIT) != found.length:
+        if (
+            os.preadv(log_slice.file.fileno(), [copied], log_slice.position, _NOWAIT)
+            != log_slice.length
+        ):
             return None
     except BlockingIOError:
         return None
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             return None
-        return FileRange(found.file, found.position, found.length)
+        return FileRange(log_slice.file, log_slice.position, log_slice.length)
     return copied
 
 
@@ -227,39 +234,43 @@ def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) 
     than ``max_bytes``. Such a batch may decompress to ``first_max`` bytes of rows. A range of at
     most ``copied_max`` bytes is copied.
     """
-    found = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
-    if found.length == 0:
+    log_slice = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
+    if log_slice.length == 0:
         return Prepared()
     if row.check or row.rows_only:
-        walked = _walk(row, found, max_bytes, first_max)
+        walked = _walk(row, log_slice, max_bytes, first_max)
         if row.by_file and walked.length >= STORED_BYTES_MIN:
-            shorter = found._replace(length=walked.length, next_offset=walked.next_offset)
+            shorter = log_slice._replace(length=walked.length, next_offset=walked.next_offset)
             return _by_file(shorter, walked.checked_end)
         return walked
-    if row.by_file and found.length >= STORED_BYTES_MIN:
-        return _by_file(found)
-    return Prepared((_part(found, copied_max),), found.length, next_offset=found.next_offset)
+    if row.by_file and log_slice.length >= STORED_BYTES_MIN:
+        return _by_file(log_slice)
+    return Prepared(
+        (_part(log_slice, copied_max),), log_slice.length, next_offset=log_slice.next_offset
+    )
 
 
-def _part(found: LogSlice, copied_max: int) -> Part:
+def _part(log_slice: LogSlice, copied_max: int) -> Part:
     """Return a range of at most ``copied_max`` bytes as bytes, and a larger range as a file range.
     Load the file range into the page cache.
     """
-    if found.length <= copied_max:
-        copied = found.file.pread(found.position, found.length)
-        if len(copied) == found.length:
+    if log_slice.length <= copied_max:
+        copied = log_slice.file.pread(log_slice.position, log_slice.length)
+        if len(copied) == log_slice.length:
             return copied
-    if not is_resident(found.file, found.position, found.length):
-        _warm(found)
-    return FileRange(found.file, found.position, found.length)
+    if not is_resident(log_slice.file, log_slice.position, log_slice.length):
+        _warm(log_slice)
+    return FileRange(log_slice.file, log_slice.position, log_slice.length)
 
 
-def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:
+def _by_file(log_slice: LogSlice, checked_end: int = -1) -> Prepared:
     """Return the file location of the range, with which the client reads the file itself."""
-    status = os.fstat(found.file.fileno())
-    path = os.path.abspath(found.file.path)
-    stored = StoredRange(path, status.st_dev, status.st_ino, found.position, found.length)
-    return Prepared((), found.length, checked_end, stored=stored, next_offset=found.next_offset)
+    status = os.fstat(log_slice.file.fileno())
+    path = os.path.abspath(log_slice.file.path)
+    stored = StoredRange(path, status.st_dev, status.st_ino, log_slice.position, log_slice.length)
+    return Prepared(
+        (), log_slice.length, checked_end, stored=stored, next_offset=log_slice.next_offset
+    )
 
 
 def is_resident(file: HasFileno, position: int, length: int) -> bool:
@@ -291,25 +302,25 @@ def is_start_resident(file: HasFileno, position: int) -> bool:
         return error.errno == errno.EOPNOTSUPP
 
 
-def _warm(found: LogSlice) -> None:
-    end = found.position + found.length
-    for position in range(found.position, end, CHUNK_BYTES):
-        found.file.pread(position, min(CHUNK_BYTES, end - position))
+def _warm(log_slice: LogSlice) -> None:
+    end = log_slice.position + log_slice.length
+    for position in range(log_slice.position, end, CHUNK_BYTES):
+        log_slice.file.pread(position, min(CHUNK_BYTES, end - position))
 
 
-def _walk(row: WantedRange, found: LogSlice, max_bytes: int, first_max: int) -> Prepared:
+def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int) -> Prepared:
     """Check each batch of the range. Convert column batches to rows if the client needs rows."""
-    out = _Parts(found)
+    out = _Parts(log_slice)
     checked_end = next_offset = -1
     transcoded = 0
     walker = BatchWalker(
         WalkPolicy(orders_epochs=False, checks_crc=row.check),
         row.offset,
-        position=found.position,
-        end=found.position + found.length,
+        position=log_slice.position,
+        end=log_slice.position + log_slice.length,
     )
     try:
-        for batch in walk_range(found.file, walker, CHUNK_BYTES):
+        for batch in walk_range(log_slice.file, walker, CHUNK_BYTES):
             header = batch.header
             if row.check or header.is_columns:
                 _check(row, header)
@@ -391,8 +402,8 @@ class _Parts:
 
     __slots__ = ("_file", "_from", "_to", "length", "parts")
 
-    def __init__(self, found: LogSlice) -> None:
-        self._file = found.file
+    def __init__(self, log_slice: LogSlice) -> None:
+        self._file = log_slice.file
         self._from = self._to = -1
         self.length = 0
         self.parts: list[Part] = []

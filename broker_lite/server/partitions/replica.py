@@ -96,7 +96,7 @@ class Replica:
     """
 
     __slots__ = (
-        "_held",
+        "_held_jobs",
         "_owner",
         "_unrepairable",
         "_worker",
@@ -153,7 +153,7 @@ class Replica:
         """The producers whose transactions are verified for this replica in this leader epoch."""
         self._unrepairable = -1
         """The damaged offset that was last logged as one that no other replica can repair."""
-        self._held: list[Job] | None = None
+        self._held_jobs: list[Job] | None = None
         """Disk jobs that wait until a truncation is complete; None while no truncation runs."""
         self.closed = False
 
@@ -385,10 +385,10 @@ class Replica:
 
     def _put(self, job: Job) -> None:
         """Queue the job on the append thread, or hold it back while a truncation is in progress."""
-        if self._held is None:
+        if self._held_jobs is None:
             self._worker.put(job)
         else:
-            self._held.append(job)
+            self._held_jobs.append(job)
 
     def _append_fetched(self, effect: AppendFetched) -> None:
         self.crc_cache.appending(self._owner.clock.monotonic_ms(), self.role.log_end_offset)
@@ -448,14 +448,14 @@ class Replica:
                 log.start_at(offset, now_ms)
             return Truncated(log.log_end_offset, log.flushed_end, log.leader_epochs.latest)
 
-        assert self._held is None, self
-        self._held = []
+        assert self._held_jobs is None, self
+        self._held_jobs = []
         self._change_log(cut, "cannot truncate the log; retrying", self._worker.put)
 
     def _release_held(self) -> None:
         """Queue the jobs that were held back, after a truncation succeeded or failed for good."""
-        held, self._held = self._held, None
-        for job in held or ():
+        jobs, self._held_jobs = self._held_jobs, None
+        for job in jobs or ():
             self._worker.put(job)
 
     def _change_log(

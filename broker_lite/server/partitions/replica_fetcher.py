@@ -100,7 +100,7 @@ class _ReplicaRow(NamedTuple):
     """The fetch request of one partition, and the lane that sends it."""
 
     target: FetchTarget
-    wanted: FetchFrom
+    fetch_from: FetchFrom
     lane: _Leader
 
 
@@ -137,7 +137,7 @@ class Fetchers:
         self.received_bytes = metrics.counter("replication_received_bytes")
         self.fetches = metrics.counter("replica_fetches")
 
-    def fetch(self, target: FetchTarget, wanted: FetchFrom) -> None:
+    def fetch(self, target: FetchTarget, fetch_from: FetchFrom) -> None:
         """Fetch the wanted range for the replica. Retry until an answer arrives or the replica
         wants another range.
         """
@@ -145,15 +145,15 @@ class Fetchers:
             return
         key = target.key
         before = self._rows.get(key)
-        if before is None or before.wanted.leader_epoch != wanted.leader_epoch:
+        if before is None or before.fetch_from.leader_epoch != fetch_from.leader_epoch:
             self.mark_active(key)
-        name = wanted.leader, self._hot_until[key] < self.loop.time()
+        name = fetch_from.leader, self._hot_until[key] < self.loop.time()
         lane = self._leaders.get(name)
         if lane is None:
             lane = self._leaders[name] = _Leader(self, *name)
         if before is not None and before.lane is not lane:
             before.lane.forget(key)
-        row = self._rows[key] = _ReplicaRow(target, wanted, lane)
+        row = self._rows[key] = _ReplicaRow(target, fetch_from, lane)
         lane.ready(key, row)
 
     def mark_active(self, key: PartitionKey) -> None:
@@ -412,13 +412,13 @@ def _request(
     flags: int,
 ) -> wire.FetchRequest:
     topics: dict[str, list[wire.FetchPartition]] = {}
-    for (topic_id, partition), (target, wanted, _) in rows.items():
+    for (topic_id, partition), (target, fetch_from, _) in rows.items():
         one = wire.FetchPartition(
             partition,
-            wanted.fetch_offset,
+            fetch_from.fetch_offset,
             min(PARTITION_BYTES, allowances[PartitionKey(topic_id, partition)]),
-            wanted.leader_epoch,
-            wanted.last_fetched_epoch,
+            fetch_from.leader_epoch,
+            fetch_from.last_fetched_epoch,
             target.log.log_start_offset,
         )
         topics.setdefault(topic_id, []).append(one)
@@ -437,19 +437,25 @@ def _event(row: _ReplicaRow, part: wire.FetchedPartition) -> Event | None:
     """Return the event for the replica's state machine, or None if the answer has an error that the
     fetcher retries.
     """
-    wanted = row.wanted
+    fetch_from = row.fetch_from
     if part.error_code == OffsetOutOfRangeError.code:
-        return FetchOutOfRange(wanted.leader_epoch, wanted.fetch_offset, part.log_start_offset)
+        return FetchOutOfRange(
+            fetch_from.leader_epoch, fetch_from.fetch_offset, part.log_start_offset
+        )
     if part.error_code:
         return None
     if part.diverging is not None:
         own = row.target.log.reader.end_offset_for(part.diverging.leader_epoch)
         return FetchDiverged(
-            wanted.leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch, part.diverging, own
+            fetch_from.leader_epoch,
+            fetch_from.fetch_offset,
+            fetch_from.last_fetched_epoch,
+            part.diverging,
+            own,
         )
     return Fetched(
-        wanted.leader_epoch,
-        wanted.fetch_offset,
+        fetch_from.leader_epoch,
+        fetch_from.fetch_offset,
         part.records if part.records else None,
         part.high_watermark,
         part.log_start_offset,

@@ -598,7 +598,7 @@ class ReplicaManager:
         if self._failure is None and self._logs.failed:
             self._fail_all(error)
         elif self._logs.is_full:
-            self._full_disk.found()
+            self._full_disk.watch()
 
     def _fail_all(self, error: LogbusError) -> None:
         self._failure = StorageError(error.message)

@@ -31,7 +31,7 @@ class TopicConfigs:
         If a setting is unreadable, retention is unlimited in the result, and the error is logged.
         """
         try:
-            found = parse(TopicConfig, view.config)
+            config = parse(TopicConfig, view.config)
         except LogbusError as error:
             if self._logged.get(view.topic_id) != view.config:
                 self._logged[view.topic_id] = view.config
@@ -45,13 +45,13 @@ class TopicConfigs:
                 )
             return self._readable(view.config)
         self._logged.pop(view.topic_id, None)
-        return found
+        return config
 
     def _readable(self, settings: Mapping[str, str]) -> TopicConfig:
-        found = TopicConfig()
+        config = TopicConfig()
         for key, text in settings.items():
             try:
-                found = parse(TopicConfig, {key: text}, base=found)
+                config = parse(TopicConfig, {key: text}, base=config)
             except LogbusError:
                 continue
-        return dataclasses.replace(found, retention_ms=-1, retention_bytes=-1)
+        return dataclasses.replace(config, retention_ms=-1, retention_bytes=-1)

@@ -119,8 +119,8 @@ def encode_state(state: BrokerState) -> bytes:
     writer.string(state.version)
     writer.pack(_AGE_AND_DISK, state.metadata_age_ms, state.is_disk_full)
 
-    def put(found: UnreadableZnode) -> None:
-        for text in found:
+    def put(znode: UnreadableZnode) -> None:
+        for text in znode:
             writer.string(text)
 
     writer.array(state.unreadable[:UNREADABLE_MAX], put)

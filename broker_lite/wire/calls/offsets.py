@@ -188,7 +188,7 @@ class OffsetsForBytesRequest:
     isolation_level: int | None = None
 
     def encode(self, writer: Writer) -> None:
-        _put_asked(writer, self.partitions, _BYTES_ASKED)
+        _put_rows(writer, self.partitions, _BYTES_ASKED)
         if self.isolation_level is None:
             writer.tag_end()
         else:
@@ -211,7 +211,7 @@ class OffsetsForBytesRequest:
     @staticmethod
     def decode_request(reader: Reader) -> OffsetsForBytesRequest:
         """Decode the request on the broker's side. ``reader`` is at the start of its body."""
-        rows = _asked(reader, BytesPartition, _BYTES_ASKED)
+        rows = _requested_rows(reader, BytesPartition, _BYTES_ASKED)
         level = reader.tags().get(TAG_BOUNDS)
         return OffsetsForBytesRequest(rows, level[0] if level else None)
 
@@ -227,7 +227,7 @@ class RecordTimesRequest:
     partitions: tuple[TimePartition, ...]
 
     def encode(self, writer: Writer) -> None:
-        _put_asked(writer, self.partitions, _TIME_ASKED)
+        _put_rows(writer, self.partitions, _TIME_ASKED)
         writer.tag_end()
 
     @staticmethod
@@ -237,7 +237,7 @@ class RecordTimesRequest:
     @staticmethod
     def decode_request(reader: Reader) -> RecordTimesRequest:
         """Decode the request on the broker's side. ``reader`` is at the start of its body."""
-        return reader.ended(RecordTimesRequest(_asked(reader, TimePartition, _TIME_ASKED)))
+        return reader.ended(RecordTimesRequest(_requested_rows(reader, TimePartition, _TIME_ASKED)))
 
 
 def encode_answers(response: OffsetsForBytesResponse | RecordTimesResponse, writer: Writer) -> None:
@@ -260,7 +260,7 @@ def _answers(reader: Reader, kind: Callable[..., Row]) -> tuple[Row, ...]:
     return reader.array(lambda row: row.ended(kind(*row.unpack(_ANSWERED))))
 
 
-def _put_asked(writer: Writer, rows: tuple[tuple[Any, ...], ...], fields: struct.Struct) -> None:
+def _put_rows(writer: Writer, rows: tuple[tuple[Any, ...], ...], fields: struct.Struct) -> None:
     def put(row: tuple[Any, ...]) -> None:
         topic_id, *rest = row
         writer.uuid(topic_id)
@@ -270,5 +270,7 @@ def _put_asked(writer: Writer, rows: tuple[tuple[Any, ...], ...], fields: struct
     writer.array(rows, put)
 
 
-def _asked(reader: Reader, kind: Callable[..., Row], fields: struct.Struct) -> tuple[Row, ...]:
+def _requested_rows(
+    reader: Reader, kind: Callable[..., Row], fields: struct.Struct
+) -> tuple[Row, ...]:
     return reader.array(lambda row: row.ended(kind(row.uuid(), *row.unpack(fields))))

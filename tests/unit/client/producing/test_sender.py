@@ -218,7 +218,7 @@ def test_arrow_chunk_with_a_partition_column_is_routed_by_row() -> None:
         threading.Condition(),
         lambda _: None,
         columns=columns,
-        wanted=np.array([1, 0, 1, -1], np.int32),
+        requested=np.array([1, 0, 1, -1], np.int32),
         size_bytes=400,
         timestamp_ms=9,
     )
@@ -239,7 +239,7 @@ def test_arrow_slice_sends_only_its_own_rows() -> None:
             threading.Condition(),
             lambda _: None,
             columns=Columns(1, None, value),
-            wanted=0,
+            requested=0,
             size_bytes=4,
             timestamp_ms=9,
         )

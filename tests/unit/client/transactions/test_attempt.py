@@ -25,7 +25,7 @@ def test_attempt_fails_only_if_its_present_task_is_fenced(
 ) -> None:
     producer = AttemptProducer(NOBODY, ProducerConfig(transactional_id="sink", max_block_ms=50))
     former, present = KeepBatchRequest("sink", "run", 0), KeepBatchRequest("sink", "run", 1)
-    producer._kept, producer._shut = present, None
+    producer._keep_alive, producer._shut = present, None
     producer._answered(present if is_present else former, error)  # type: ignore[arg-type]
     assert (producer._sender.delivery.failure is error) is fails
     producer.close(0)

@@ -363,7 +363,7 @@ def test_idle_transactional_id_has_no_state_machine_in_memory() -> None:
         pair = await cluster.init()
         await cluster.add(pair)
         await cluster.end(pair)
-        await cluster.world.until(lambda: not cluster.at[1]._led[0].held)
+        await cluster.world.until(lambda: not cluster.at[1]._led[0].transactions)
         assert cluster.at[1].describe("x").state is TransactionState.COMPLETE_COMMIT
 
     run(test)
