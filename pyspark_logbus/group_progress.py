@@ -80,8 +80,8 @@ class GroupProgress:
         shows that the holder is a running query."""
         self._problem = ""
         self._replaced: dict[str, str] = {}
-        """By name, each recreated topic for which the coordinator refused offsets, with the topic
-        id in the refused offsets."""
+        """The recreated topics for which the coordinator refused offsets: by name, the old topic id
+        in those offsets."""
         self._closing = False
         self._thread: threading.Thread | None = None
 

@@ -26,8 +26,9 @@ _BASE_AND_MAX_AT = 27
 
 
 def is_left_out(records: memoryview) -> bool:
-    """Return whether ``records`` starts with a batch of rows whose maximum timestamp is not set:
-    it is below the base timestamp."""
+    """Return whether the first batch in ``records`` lacks its maximum timestamp. Such a batch has
+    a maximum timestamp below its base timestamp.
+    """
     if len(records) < fmt.HEADER_BYTES or records[_MAGIC_AT] != fmt.MAGIC_ROWS:
         return False
     base, newest = _BASE_AND_MAX.unpack_from(records, _BASE_AND_MAX_AT)

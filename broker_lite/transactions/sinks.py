@@ -97,7 +97,10 @@ class _Sink:
 
 
 class SinkPartition:
-    """All sinks and slots of one state partition, from the records that a coordinator loads."""
+    """The state machine of all sinks and slots of one partition of ``__transaction_state``.
+
+    ``heads`` and ``slots`` are the state that the coordinator loaded from the partition's records.
+    """
 
     def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
         self._sinks = {name: _Sink(head) for name, head in heads.items()}
@@ -622,7 +625,11 @@ class SinkPartition:
         self._serve_waiting()
 
     def _write_open_head(self, name: str, sink: _Sink) -> None:
-        """Append the open head, unless a slot is not free in the log or a new decision follows."""
+        """Append the head in its open state.
+
+        Do nothing while the record of a free slot or the decision of the next batch is being
+        written.
+        """
         if sink.freeing or sink.is_busy:
             return
 

@@ -101,8 +101,8 @@ class Transaction:
         """Monotonic time in ms at which the transaction began, or was loaded."""
         self._retry_ms = 0
         self._end_number = 0
-        """Number of the Persist effect whose record completes the last transaction. It is 0 once
-        the log has that record or a later record."""
+        """Number of the Persist effect that writes the end of the last transaction. 0 after the log
+        has committed that record or a later one."""
         self._is_end_refused = False
         self._connection: int | None = None
         """Number of the connection on which the transaction began. None if it began under another

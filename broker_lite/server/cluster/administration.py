@@ -241,15 +241,18 @@ class Administration:
     ) -> None:
         """Replace the access control list of a resource pattern by the result of ``change``.
 
-        Return and raise as ``alter_user`` does.
+        Return when this broker's snapshot has the new list. Raise the same errors as
+        ``alter_user``.
         """
         self._registry.check_connected()
         written = await change_entries(self._store, pattern, change, self._registry.wait_connected)
         await self._registry.wait_visible(lambda now: now.acls.get(pattern, frozenset()) == written)
 
     async def alter_quotas(self, entity: Entity, change: Callable[[Values], Values]) -> None:
-        """Replace the quotas of an entity by the result of ``change``. Return and raise as
-        ``alter_user`` does.
+        """Replace the quotas of an entity by the result of ``change``.
+
+        Return when this broker's snapshot has the new quotas. Raise the same errors as
+        ``alter_user``.
         """
         self._registry.check_connected()
         written = await change_quotas(self._store, entity, change, self._registry.wait_connected)

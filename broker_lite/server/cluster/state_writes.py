@@ -149,8 +149,9 @@ class StateWrites:
     def _drop_refused(
         self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
     ) -> None:
-        """Remove from ``left`` the change that made ZooKeeper refuse the transaction. If the epoch
-        check or the change notice did, remove nothing.
+        """Remove from ``left`` the change that made ZooKeeper refuse the transaction.
+
+        Remove nothing if ZooKeeper refused it because of the epoch check or the change notice.
         """
         at = refused.position - 1
         if 0 <= at < len(rows):

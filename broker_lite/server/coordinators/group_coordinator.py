@@ -285,17 +285,18 @@ class GroupCoordinator:
             await asyncio.wait([coordinated.writing])
 
     async def find_or_take_over(self, group: str) -> Group | None:
-        """Return the group's state machine as ``find`` does. If members of a former coordinator may
-        be alive, take over the group first.
+        """Return the group's state machine, or None if this broker has none for the group.
+
+        If members of a former coordinator may be alive, take over the group first.
         """
         coordinated = await self._coordinated_or_taken_over(group)
         return None if coordinated is None else coordinated.group
 
     async def find_described(self, group: str) -> Group | None:
-        """Return the group's state machine as ``find_or_take_over`` does, but claim the group in
-        ZooKeeper only if its last generation had members.
+        """Return the group's state machine, or None if this broker has none for the group.
 
-        Only after a take-over does this broker learn whether those members are still alive.
+        If the group's last generation had members, take over the group first. Only after a
+        take-over does this broker learn whether those members are still alive.
         """
         coordinated = await self._coordinated(group)
         if coordinated is None and await self.has_former_members(group):

@@ -417,15 +417,15 @@ class Disk:
         self._reads.put(CallJob(function, done))
 
     async def run_on(self, key: PartitionKey, function: Callable[[], T]) -> T:
-        """Run ``function`` as ``call`` does and return its result."""
+        """Run ``function`` on the partition's append thread, and return its result."""
         return await self._awaited(lambda done: self.call(key, function, done))
 
     async def run_keeper(self, function: Callable[[], T]) -> T:
-        """Run ``function`` as ``keep`` does and return its result."""
+        """Run ``function`` on the keeper thread, and return its result."""
         return await self._awaited(lambda done: self.keep(function, done))
 
     async def run_read(self, function: Callable[[], T]) -> T:
-        """Run ``function`` as ``read`` does and return its result."""
+        """Run ``function`` on a read thread, and return its result."""
         return await self._awaited(lambda done: self.read(function, done))
 
     async def _awaited(self, start: Callable[[Done[T]], None]) -> T:
