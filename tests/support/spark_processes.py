@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,22 @@ def children(parent: int) -> list[int]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += map(int, (task / "children").read_text().split())
     return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the pids of a process's children, of their children and so on."""
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for child in children(pid):
+            found += [*descendants(child), child]
+    return found
+
+
+def kill_with_descendants(pid: int) -> None:
+    """Send SIGKILL to a process and to all its descendants, as when its machine dies."""
+    for each in [pid, *descendants(pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
 
 
 def python_workers(spark: Any) -> list[int]:
