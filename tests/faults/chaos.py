@@ -19,19 +19,22 @@ the round checks the log of each replica against the history. The kinds of fault
 
 With SECURE=1, kills, cuts and pauses hit a cluster of ``logbus up --secure``, with logins over TLS,
 ACLs, and certificates between brokers. The results are written to
-``benchmarks/results/chaos.json``. The first anomaly ends the run.
+``benchmarks/results/chaos.json``. The first anomaly ends the run, which keeps and prints the folder
+of the cluster's logs and data.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -212,6 +215,17 @@ def keep(part: str, result: dict[str, Any]) -> None:
     print(json.dumps({part: kept[part]}, indent=2))
 
 
+@contextlib.contextmanager
+def _folder_kept_after_failure() -> Iterator[str]:
+    directory = tempfile.mkdtemp(prefix="logbus-chaos-")
+    try:
+        yield directory
+    except BaseException:
+        print(f"the logs and data are in {directory}", file=sys.stderr)
+        raise
+    shutil.rmtree(directory)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
@@ -225,7 +239,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     facts = {"seed": options.seed, "load_average": round(os.getloadavg()[0], 1)}
-    with tempfile.TemporaryDirectory(prefix="logbus-chaos-") as directory:
+    with _folder_kept_after_failure() as directory:
         if options.kills or options.cuts or options.pauses:
             with on_disks(Path(directory) / "chaos", secure=options.secure) as cluster:
                 counts = (options.kills, options.cuts, options.pauses)

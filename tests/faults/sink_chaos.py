@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -25,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from support.spark_processes import QUICK_JVM, arguments, children
+from support.spark_processes import QUICK_JVM, arguments, descendants, kill_with_descendants
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.operations.group_requests import find_coordinator
@@ -104,27 +103,17 @@ class Driver:
     def kill(self) -> None:
         """Kill the driver, its JVM and all their children."""
         assert self.process is not None
-        for pid in [self.process.pid, *self._descendants(self.process.pid)]:
-            _kill(pid)
+        kill_with_descendants(self.process.pid)
         self.process.wait()
 
     def kill_executor(self, chance: random.Random) -> bool:
         """Kill an executor and its Python workers; return False if none is running."""
         assert self.process is not None
-        executors = [pid for pid in self._descendants(self.process.pid) if _runs(pid, EXECUTOR)]
+        executors = [pid for pid in descendants(self.process.pid) if _runs(pid, EXECUTOR)]
         if not executors:
             return False
-        executor = chance.choice(executors)
-        for pid in [executor, *self._descendants(executor)]:
-            _kill(pid)
+        kill_with_descendants(chance.choice(executors))
         return True
-
-    def _descendants(self, pid: int) -> list[int]:
-        found = []
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for child in children(pid):
-                found += [*self._descendants(child), child]
-        return found
 
 
 def _wait(call: Callable[[], Any], what: str) -> None:
@@ -139,11 +128,6 @@ def _runs(pid: int, name: str) -> bool:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return name in arguments(pid)
     return False
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 class Writer(threading.Thread):
@@ -227,7 +211,7 @@ class SinkChaos:
             for broker in victims:
                 broker.start(wait=False)
             for broker in victims:
-                broker.wait_ready()
+                broker.wait_ready(PATIENCE_S)
         self.kills[kind] += 1
 
     def victim(self, kind: str) -> LocalBroker:
