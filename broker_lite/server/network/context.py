@@ -26,9 +26,10 @@ PLAINTEXT = "PLAINTEXT"
 of ``listeners``."""
 NO_AUTHORIZER = Authorizer()
 """An authorizer that allows every request, for brokers with ``authorizer=off``."""
-NO_HEADER = -1
+NO_HEADER = 1 << 16
 """The version of a SaslAuthenticate request that is a SASL message alone: the frame has neither a
-header nor fields, and the answer has neither, too."""
+header nor fields, and the answer has neither, too. No client can send this version in a header,
+because versions have 16 bits."""
 SHOWN_LENGTH_MAX = 100
 """Maximum characters of a client id in a log line. The protocol allows ids of 32 KiB."""
 

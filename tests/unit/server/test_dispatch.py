@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import struct
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from broker_lite.server import dispatch
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.context import Session
-from broker_lite.wire.api import ApiKey, encode_call
+from broker_lite.wire.api import VERSIONS, ApiKey, encode_call
 from broker_lite.wire.calls import members
 from broker_lite.wire.primitives import Writer
 
@@ -30,6 +31,7 @@ class Answered:
 
     session = Session(7, "10.0.0.7:4711")
     arrived_ms = 0
+    connection = None
 
     def __init__(self) -> None:
         self.data = b""
@@ -93,6 +95,26 @@ def test_unsupported_version_error_names_the_served_versions(
     assert [row.getMessage() for row in caplog.records] == [
         f"10.0.0.7:4711: client 'old-timer': {told}"
     ]
+
+
+@pytest.mark.parametrize("key", VERSIONS)
+def test_version_below_zero_is_refused_for_each_api(
+    key: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: version -1 stood for a SASL message without a header, so the dispatcher passed
+    such requests to their handlers."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        frame = struct.pack(">hhih", key, -1, 3, -1) + bytes(64)
+        reply = await ask(dispatcher_of(world), frame)
+        if key == ApiKey.API_VERSIONS:
+            assert reply.data[8:10] == UnsupportedVersionError.code.to_bytes(2, "big")
+        else:
+            assert "version -1 is not supported" in reply.refusal
+
+    with caplog.at_level(logging.WARNING, "logbus.dispatch"):
+        run(body)
 
 
 def test_handler_with_an_unexpected_error_fails_only_its_request(
