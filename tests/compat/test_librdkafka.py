@@ -319,4 +319,4 @@ def test_librdkafka_consumes_the_transactions_of_java_producers(
         pytest.skip("javac is not installed: apt-get install openjdk-17-jdk-headless")
     if not passes_alone(run, tmp_path, STARTS_JAVA):
         pytest.skip("librdkafka was built without RapidJSON: apt-get install rapidjson-dev")
-    note(f"test {STARTS_JAVA}, with producers in Java and in C", "passes")
+    note(f"test {STARTS_JAVA}, with producers in Java and in C, in quick mode", "passes")

@@ -307,6 +307,8 @@ def test_two_writers_of_one_version_cannot_both_win(world: World) -> None:
 
 
 def test_write_accepts_large_values_and_thousands_of_operations(world: World) -> None:
+    world.session_timeout_ms = 20_000  # On a busy machine the write outlasts a session of 2 s.
+
     async def body() -> None:
         async with started(world) as (store, _):
             await store.write([Create("/big", b"x" * 500_000)])
