@@ -25,8 +25,11 @@ from broker_lite.errors import LogbusError
 with connect(sys.argv[1]) as bus:
     while True:
         try:
+            with bus.transaction("copier"):
+                pass
             with bus.consumer(
-                "numbers", group="copier", start="earliest", auto_commit=False
+                "numbers", group="copier", start="earliest", auto_commit=False,
+                group_instance_id="copier",
             ) as consumer:
                 while True:
                     rows = consumer.poll(1.0)
