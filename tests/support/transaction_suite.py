@@ -203,6 +203,26 @@ def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
     assert visible(servers, topic) == ["of the successor"]
 
 
+def test_an_empty_transaction_frees_the_offsets_that_a_killed_run_left_open(
+    bus: Bus, servers: str, topic: str
+) -> None:
+    """Regression: a consumer of the restarted loop waited until the transaction timed out."""
+    name, group = "x-" + topic, "g-" + topic
+    with bus.producer() as producer:
+        producer.send(topic, "1", partition=0)
+    left = bus.producer(transactional_id=name, transaction_timeout_ms=600_000)
+    left.begin()
+    left.send(topic, "copy", partition=1)
+    left.send_offsets({TopicPartition(topic, 0): 1}, group=group)
+    with bus.transaction(name):
+        pass
+    with bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer:
+        assert [row.value for row in consumer.poll(60.0)] == [b"1"]
+    with pytest.raises(FencedError):
+        left.commit()
+    left.close()
+
+
 def test_producer_can_continue_after_its_transaction_timed_out(
     bus: Bus, servers: str, topic: str
 ) -> None:
