@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ from support.spark_queries import records
 from broker_lite.client.administration.transactions import open_in_logs
 
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly_once"}
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+LONG = 100_000
+"""Characters of a long value. Spark's workers buffer 64 KB, so a long value reaches the sink before
+the task ends, if it is in a batch of its own (``BATCH_ROWS`` 1) and another batch follows.
+"""
 
 
 def visible(bus, topic):
@@ -106,6 +112,45 @@ def test_failed_task_leaves_nothing_visible_and_the_replay_writes_once(queries, 
     fails.unlink()
     copy(queries, source, target, checkpoint, failing)
     assert visible(bus, target) == queries.values(source)
+
+
+def test_query_stopped_in_the_middle_of_a_batch_holds_back_no_reader(queries, bus, tmp_path):
+    """The worker processes of the query live on with the Spark session."""
+    source, target = queries.topic(5, 5), queries.topic(0, 0)
+    checkpoint = queries.checkpoint()
+    waits = tmp_path / "waits"
+    waits.touch()
+
+    def waiting(rows):
+        def look(batches):
+            for number, batch in enumerate(batches):
+                yield batch
+                while number and waits.exists():
+                    time.sleep(0.01)
+
+        long = rows.selectExpr(f"repeat(string(value), {LONG}) AS value")
+        return long.mapInArrow(look, long.schema)
+
+    read = queries.stream(subscribe=source, startingOffsets="earliest")
+    queries.spark.conf.set(BATCH_ROWS, 1)
+    query = queries.start(
+        waiting(read.select("value")),
+        checkpoint=checkpoint,
+        topic=target,
+        **EXACTLY_ONCE,
+        **{"transaction.timeout.ms": "3000"},
+    )
+    queries.spark.conf.unset(BATCH_ROWS)
+    until(lambda: holders(bus, target))
+    query.stop()
+    with bus.producer() as producer:
+        for partition in (0, 1):
+            producer.send(target, "later", partition=partition)
+    until(lambda: visible(bus, target), lambda found: found == ["later", "later"])
+    waits.unlink()
+    copy(queries, source, target, checkpoint, waiting)
+    rows = [value * LONG for value in queries.values(source)]
+    assert visible(bus, target) == sorted([*rows, "later", "later"])
 
 
 def test_replay_with_other_rows_fails_or_is_skipped(queries, bus, copied):
