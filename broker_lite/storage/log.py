@@ -353,7 +353,7 @@ class Log:
         except OSError as error:
             raise self._refusal(f"beginning a segment of {self.key}", error) from error
         self.reader.publish((*self.reader.chain[1], segment))
-        self.reader.note_loaded(old)
+        self.reader.loaded.manage(old)
         with contextlib.suppress(OSError):
             # The save may fail: recovery can rebuild both indexes from the log file.
             old.save_indexes()
@@ -553,7 +553,7 @@ class Log:
         remaining = [s for s in self.reader.chain[1] if s.base_offset <= offset]
         dropped = self.reader.chain[1][len(remaining) :]
         active = remaining[-1]
-        self.reader.loaded.clear()
+        self.reader.loaded.pin(active)
         active.open_writable()
         self.reader.publish(tuple(remaining))
         active.cut(position, offset)
@@ -650,7 +650,6 @@ class Log:
             self._discard(old, now_ms)
             self._files.sync_dir(self.directory)
         segment.name_synced = True
-        self.reader.loaded.clear()
         self.reader.publish((segment,))
         self.reader.forget_hints()
 

@@ -1,17 +1,16 @@
 """Read a log from any thread while its writer appends: slices, offsets, timestamps and checks.
 
-Readers take no locks. The writer publishes its state with single assignments: ``unstable`` after
-the bytes, then ``tail`` (end offset, active segment and its size), and ``chain`` when segments are
-added or deleted. A reader that copies each reference once sees a consistent log. A slice holds its
-file, so that a deleted segment stays readable through it. Callers pass offsets; positions are
-internal. A read in a damaged range raises CorruptMessageError, which names the range.
+The writer publishes its state with single assignments: ``unstable`` after the bytes, then ``tail``
+(end offset, active segment and its size), and ``chain`` when segments are added or deleted. A
+reader that copies each reference once sees a consistent log without a lock. A slice holds its file,
+so that a deleted segment stays readable through it. Callers pass offsets; positions are internal. A
+read in a damaged range raises CorruptMessageError, which names the range.
 """
 
 from __future__ import annotations
 
 import functools
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -34,11 +33,9 @@ from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.offset_index import CorruptIndex, IndexEntry
 from broker_lite.storage.open_transactions import UnstableTransactions
 from broker_lite.storage.scan import CorruptRange, read_batch, walk_batches, walk_headers
-from broker_lite.storage.segment import Segment
+from broker_lite.storage.segment import LoadedSegments, Segment
 from broker_lite.storage.transaction_index import AbortedEntry
 
-LOADED_SEGMENTS_MAX = 4
-"""Maximum closed segments of one log that stay loaded, with an open file and indexes in memory."""
 TIMESTAMP_MIN = -(1 << 63)
 SKIPPED_BATCHES_MAX = 1000
 """Maximum empty and aborted batches that one call of ``first_at`` skips. Each takes about 30 µs."""
@@ -111,7 +108,9 @@ class LogReader:
         """Offset below which the log has no transaction and no marker; -1 if the whole log has
         none."""
         self.hints: Hints = [None] * HINTS
-        self.loaded: deque[Segment] = deque()
+        self.loaded = LoadedSegments()
+        for segment in segments[:-1]:
+            self.loaded.manage(segment)
         self.publish(segments)
 
     def publish(self, segments: tuple[Segment, ...]) -> None:
@@ -160,8 +159,6 @@ class LogReader:
         for segment in segments[max(bisect_right(bases, start) - 1, 0) :]:
             if not segment.has_transactions:
                 continue
-            if not segment.has_transaction_index:
-                self.note_loaded(segment)
             try:
                 if segment.transactions.collect(start, end, aborted):
                     break
@@ -243,8 +240,6 @@ class LogReader:
         return segment, self._find(segment, offset)
 
     def _find(self, segment: Segment, offset: int) -> LogBatch:
-        if not segment.is_loaded:
-            self.note_loaded(segment)
         try:
             return segment.find(offset, segment.size_bytes)
         except BadBatch as bad:
@@ -272,13 +267,6 @@ class LogReader:
             segment.header_at(IndexEntry(base, position), segment.size_bytes)
         except BadBatch as bad:
             raise CorruptMessageError(str(self._note_damage(segment, bad))) from None
-
-    def note_loaded(self, segment: Segment) -> None:
-        self.loaded.append(segment)
-        if len(self.loaded) > LOADED_SEGMENTS_MAX:
-            oldest = self.loaded.popleft()
-            if oldest is not self.tail.segment and oldest is not segment:
-                oldest.release()
 
     def _stop(self, segment: Segment, end: int, hints: Hints) -> IndexEntry:
         """Return the boundary in ``segment`` at which a read up to offset ``end`` must stop."""

@@ -1,14 +1,17 @@
 """One segment: a log file of whole batches with its two sparse indexes.
 
 The log's writer thread appends to the active segment. Closed segments never change. They load their
-file and indexes when first read, and ``release`` drops these again. Readers on any thread need no
-lock, because each read is bounded by a position that is published after its bytes and index
-entries. Index files are hints: a wrong file is rebuilt from the log file.
+file and indexes when first read, and ``LoadedSegments`` has them dropped again. Readers on any
+thread need no lock, because each read is bounded by a position that is published after its bytes
+and index entries. Index files are hints: a wrong file is rebuilt from the log file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,6 +33,8 @@ from broker_lite.storage.scan import (
 from broker_lite.storage.time_index import TimeIndex
 from broker_lite.storage.transaction_index import TransactionIndex
 
+LOADED_SEGMENTS_MAX = 4
+"""Maximum closed segments of one log that stay loaded, with an open file and indexes in memory."""
 UNBOUNDED = 1 << 62
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
@@ -68,12 +73,49 @@ class Rescan(NamedTuple):
     scanned_bytes: int
 
 
+class LoadedSegments:
+    """The closed segments of one log that are loaded, in the order in which they loaded.
+
+    A segment adds itself when it loads its file or an index, on any thread. The references are
+    weak, so that the file of a deleted segment closes with its last reader.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._segments: deque[weakref.ref[Segment]] = deque()
+
+    def manage(self, segment: Segment) -> None:
+        """Take charge of a closed segment: release it once LOADED_SEGMENTS_MAX others have loaded
+        after it."""
+        segment.cache = self
+        if segment.is_loaded:
+            self.add(segment)
+
+    def pin(self, segment: Segment) -> None:
+        """Stop releasing a closed segment, because it becomes the active one."""
+        with self._lock:
+            segment.cache = None
+
+    def add(self, segment: Segment) -> None:
+        """Record that a segment has loaded. Release the oldest if there are too many."""
+        reference = weakref.ref(segment)
+        with self._lock:
+            if segment.cache is None or reference in self._segments:
+                return
+            self._segments.append(reference)
+            if len(self._segments) > LOADED_SEGMENTS_MAX:
+                oldest = self._segments.popleft()()
+                if oldest is not None and oldest.cache is not None:
+                    oldest.release()
+
+
 class Segment:
     """The batches from ``base_offset`` to before ``next_offset``, in a log file of ``size_bytes``
     bytes.
     """
 
     __slots__ = (
+        "__weakref__",
         "_bytes_since_entry",
         "_file",
         "_files",
@@ -81,6 +123,7 @@ class Segment:
         "_times",
         "_transactions",
         "base_offset",
+        "cache",
         "damaged",
         "directory",
         "first_append_ms",
@@ -101,6 +144,8 @@ class Segment:
         self._times: TimeIndex | None = None
         self._transactions: TransactionIndex | None = None
         self._bytes_since_entry = 0
+        self.cache: LoadedSegments | None = None
+        """The cache that releases this segment; None for an active segment."""
         self.directory = directory
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -224,7 +269,13 @@ class Segment:
         file = self._file
         if file is None:
             file = self._file = self._files.open(self.path(paths.LOG))
+            self._note_loaded()
         return file
+
+    def _note_loaded(self) -> None:
+        cache = self.cache
+        if cache is not None:
+            cache.add(self)
 
     def open_writable(self) -> None:
         """Reopen the log file for appends and truncation."""
@@ -261,7 +312,8 @@ class Segment:
 
     @property
     def is_loaded(self) -> bool:
-        return self._index is not None
+        """Whether the file is open, or the indexes are in memory."""
+        return self._file is not None or self._index is not None
 
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         index, times = self._index, self._times
@@ -274,7 +326,10 @@ class Segment:
                 raise CorruptIndex("the index describes another log file")
         except (CorruptIndex, OSError):
             index, times = self.rebuilt()
-        self._times, self._index = times, index
+        if self._index is None:
+            # Otherwise a truncation may have loaded and cut them in the meantime.
+            self._times, self._index = times, index
+        self._note_loaded()
         return index, times
 
     def rebuilt(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -288,6 +343,7 @@ class Segment:
         """Rebuild both indexes after an entry led to a wrong position."""
         index, times = self.rebuilt()
         self._times, self._index = times, index
+        self._note_loaded()
 
     def release(self) -> None:
         """Drop the file and the indexes from memory; they can be loaded again. Reads in progress
@@ -306,6 +362,7 @@ class Segment:
         if loaded is None:
             loaded = self.load_transactions()[0]
             self._transactions = loaded
+            self._note_loaded()
         return loaded
 
     @transactions.setter

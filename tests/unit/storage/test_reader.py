@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,67 @@ def test_closed_segments_are_loaded_when_read_and_released_again() -> None:
     assert not any(segment.is_loaded for segment in segments[:-1])
     assert offsets(log) == list(range(700))
     assert sum(segment.is_loaded for segment in segments) <= 5
+
+
+def filled() -> Log:
+    """Return a reopened log of 700 records in 21 segments. The timestamps are the offsets."""
+    disk = Disk()
+    for i in range(700):
+        append(disk.log, batch(timestamp=i))
+    return disk.reopen(clean=True)
+
+
+def loaded(log: Log) -> int:
+    return sum(segment.is_loaded for segment in log.reader.chain[1])
+
+
+def test_lookups_by_time_release_closed_segments() -> None:
+    """Regression: each lookup by time left its segment loaded until retention deleted it."""
+    log = filled()
+    for i in range(0, 700, 20):
+        found = log.reader.offset_for_timestamp(i, 700)
+        assert found is not None and found.offset == i
+        assert loaded(log) <= 5
+
+
+def test_ranges_by_bytes_release_closed_segments() -> None:
+    """Regression: a planner that walked a log in ranges of bytes left every segment loaded."""
+    log, start = filled(), 0
+    while start < 700:
+        start, _ = log.reader.offset_for_bytes(start, 2000, 700)
+        assert loaded(log) <= 5
+
+
+def test_interleaved_readers_release_closed_segments() -> None:
+    """Regression: a reader that continued in a released segment loaded it for good."""
+    log, ends = filled(), [0, 100, 200, 300, 400, 500, 600]
+    while any(end < 700 for end in ends):
+        for i, end in enumerate(ends):
+            if end < 700:
+                ends[i] = log.reader.read(end, 500, 700).next_offset
+            assert loaded(log) <= 5
+
+
+def test_deleted_segment_has_no_open_file() -> None:
+    """Regression: the space of up to four deleted segments stayed in use while later segments
+    were not read.
+    """
+    disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
+    disk.write(100)
+    log = disk.log
+    assert log.reader.read(0, 1000, 100).length
+    deleted = weakref.ref(log.reader.chain[1][0])
+    assert len(log.apply_retention(0, 100)) == 2
+    assert deleted() is None
+
+
+def test_segment_that_becomes_active_stays_loaded() -> None:
+    log = filled()
+    segment = log.reader.chain[1][3]
+    assert log.reader.read(segment.base_offset, 1000, 700).length and segment.is_loaded
+    log.reader.loaded.pin(segment)
+    assert offsets(log) == list(range(700))
+    assert segment.is_loaded
 
 
 def test_read_error_names_the_partition_and_does_not_stop_the_data_directory() -> None:
