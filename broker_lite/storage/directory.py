@@ -73,7 +73,9 @@ class DataDirectory:
         self._trash: dict[str, int] = {}
         """The time in ms from which each file may be unlinked, by the path to which ``discard``
         renamed it."""
-        self._checkpoints = threading.Lock()
+        self.checkpoints = threading.RLock()
+        """Held while offsets are saved. A log that changes its start holds the lock until its start
+        in memory has changed too. Otherwise a checkpoint could save the former start again."""
         self._reserve = threading.Lock()
 
     # Methods that open and release the directory.
@@ -304,13 +306,13 @@ class DataDirectory:
         ``current`` returns the recovery points. It is called under the lock, so that it cannot
         overwrite a recovery point that a truncation has just lowered with ``lower_recovery_point``.
         """
-        with self._checkpoints:
+        with self.checkpoints:
             self._write_recovery_points(current())
 
     def lower_recovery_point(self, key: PartitionKey, offset: int) -> None:
         """Lower a recovery point, and sync the checkpoint. Recovery reports a log that ends below
         its recovery point as damaged, so truncations call this first."""
-        with self._checkpoints:
+        with self.checkpoints:
             if self.recovery_points.get(key, 0) > offset:
                 self._write_recovery_points({**self.recovery_points, key: offset})
 
@@ -323,19 +325,19 @@ class DataDirectory:
 
     def save_log_starts(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
         """Replace the checkpoint of log start offsets. Write nothing if none has changed."""
-        with self._checkpoints:
+        with self.checkpoints:
             self._write_log_starts(current())
 
     def raise_log_start(self, key: PartitionKey, offset: int) -> None:
         """Raise a log start offset, and sync the checkpoint, so that deleted records do not return
         after a crash."""
-        with self._checkpoints:
+        with self.checkpoints:
             if self.log_starts.get(key, 0) < offset:
                 self._write_log_starts({**self.log_starts, key: offset})
 
     def set_log_start(self, key: PartitionKey, offset: int) -> None:
         """Set a log start offset, lower or higher than before, and sync the checkpoint."""
-        with self._checkpoints:
+        with self.checkpoints:
             if self.log_starts.get(key, 0) != offset:
                 self._write_log_starts({**self.log_starts, key: offset})
 
@@ -350,7 +352,7 @@ class DataDirectory:
         """Remove the partition's rows of both checkpoints, and sync, so that a new log of the
         partition inherits no offsets.
         """
-        with self._checkpoints:
+        with self.checkpoints:
             for offsets, write in (
                 (self.recovery_points, self._write_recovery_points),
                 (self.log_starts, self._write_log_starts),

@@ -632,10 +632,11 @@ class Log:
             self._snapshots.drop_beyond(-1)
         if offset < base:
             self._replace_segment(offset, now_ms)
-        self._data.set_log_start(self.key, log_start)
+        with self._data.checkpoints:
+            self._data.set_log_start(self.key, log_start)
+            self.reader.log_start_offset = log_start
         if offset > base:
             self._replace_segment(offset, now_ms)
-        self.reader.log_start_offset = log_start
         self.reader.corruption = ()
         self.producers.forget_all(log_start)
         self._note_transactions()
@@ -674,8 +675,9 @@ class Log:
         if offset <= self.log_start_offset:
             return
         self._data.check()
-        self._data.raise_log_start(self.key, offset)
-        self._start_now(offset)
+        with self._data.checkpoints:
+            self._data.raise_log_start(self.key, offset)
+            self._start_now(offset)
 
     def _start_now(self, offset: int) -> None:
         self.reader.log_start_offset = offset

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -13,9 +15,9 @@ from support.stored import DATA, ENOSPC, KEY, SMALL, Disk, append, offsets
 from broker_lite.config import TopicConfig
 from broker_lite.errors import DirectoryLockedError, InconsistentClusterIdError, StorageError
 from broker_lite.model import PartitionKey
-from broker_lite.storage import LogManager, OsFiles, paths
+from broker_lite.storage import Log, LogManager, OsFiles, paths
 from broker_lite.storage.checkpoint import decode_lines
-from broker_lite.storage.directory import RESERVE_BYTES, remove_tree
+from broker_lite.storage.directory import RESERVE_BYTES, DataDirectory, remove_tree
 
 
 def manager(files: MemFiles) -> LogManager:
@@ -114,6 +116,44 @@ def test_unchanged_offsets_are_not_checkpointed_again() -> None:
     name = f"{DATA}/{paths.RECOVERY_POINTS}"
     file = disk.files.open(name)
     assert decode_lines(file.pread(0, file.size)) == [f"{KEY.topic_id} 3 4"]
+
+
+@pytest.mark.parametrize(
+    ("written", "start", "change"),
+    [
+        ("raise_log_start", 50, lambda log: log.delete_records_before(50)),
+        ("set_log_start", 20, lambda log: log.start_at(20)),
+        ("set_log_start", 5000, lambda log: log.start_at(5000)),
+    ],
+)
+def test_checkpoint_beside_a_change_of_the_log_start_keeps_the_new_start(
+    monkeypatch: pytest.MonkeyPatch, written: str, start: int, change: Callable[[Log], object]
+) -> None:
+    """Regression: between the change on disk and in memory, the checkpoint saved the former start.
+
+    After a crash before the next checkpoint, deleted records were back, or a restarted log had lost
+    its records or was damaged.
+    """
+    disk = Disk()
+    disk.write(80)
+    disk.log.delete_records_before(40)
+    keeper = threading.Thread(target=disk.manager.checkpoint)
+    write = getattr(DataDirectory, written)
+
+    def write_and_checkpoint(data: DataDirectory, key: PartitionKey, offset: int) -> None:
+        write(data, key, offset)
+        keeper.start()
+        keeper.join(0.1)
+
+    monkeypatch.setattr(DataDirectory, written, write_and_checkpoint)
+    change(disk.log)
+    keeper.join()
+    monkeypatch.undo()
+    append(disk.log)
+    disk.log.flush()
+    log = disk.reopen()
+    assert (log.log_start_offset, log.reader.corruption) == (start, ())
+    assert offsets(log)[-1] == log.log_end_offset - 1
 
 
 @pytest.mark.parametrize("name", [paths.RECOVERY_POINTS, paths.LOG_STARTS])
