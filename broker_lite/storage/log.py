@@ -626,6 +626,7 @@ class Log:
         if self.reader.tail[0] > base:
             self._cut_log(base, 0, now_ms)
         self.flushed_end = min(base, offset)
+        self.committed_end = min(self.committed_end, offset)
         self._data.lower_recovery_point(self.key, self.flushed_end)
         self._truncate_epochs(base)
         with self._data.guard(f"beginning {self.key} anew"):

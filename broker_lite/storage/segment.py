@@ -389,7 +389,7 @@ class Segment:
         file = self._file
         assert file is not None and file.size == self.size_bytes
         position = file.append((buffer,), keep=keep)
-        if self.first_append_ms < 0:
+        if not self.size_bytes or self.first_append_ms < 0:
             self.first_append_ms = now_ms
         self.last_append_ms = now_ms
         return position

@@ -110,6 +110,16 @@ def test_segment_rolls_by_append_time_not_by_record_time() -> None:
     assert disk.log.reader.segment_count == 2
 
 
+def test_emptied_segment_rolls_by_the_time_of_its_next_append() -> None:
+    """Regression: the age of an emptied segment was that of its removed batches."""
+    disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
+    append(disk.log, now_ms=1000)
+    disk.log.truncate_to(0)
+    append(disk.log, now_ms=HOUR)
+    append(disk.log, now_ms=HOUR + 1000)
+    assert disk.log.reader.segment_count == 1
+
+
 def test_first_append_time_survives_an_unclean_stop() -> None:
     disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
     append(disk.log, now_ms=1000)

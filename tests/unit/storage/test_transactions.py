@@ -406,6 +406,20 @@ def test_log_restarted_at_another_offset_has_no_transactions() -> None:
     assert stable(log) == 51
 
 
+def test_log_restarted_at_a_lower_offset_has_no_committed_marker() -> None:
+    """Regression: the markers below the high watermark of the removed batches counted as
+    committed.
+    """
+    log = Disk().log
+    log.start_at(100)
+    append(log)
+    log.committed_end = 101
+    log.start_at(50)
+    write(log)
+    end(log)
+    assert stable(log, 51) == 50
+
+
 # Retention and deleted records affect open transactions.
 
 
