@@ -180,8 +180,9 @@ class GroupWriter:
         """Stop the writer, and fail all pending writes with CoordinationUnavailableError."""
         if self._task is not None:
             self._task.cancel()
-        for writing in self._waiting.values():
-            writing.fail(_stopping())
+        stopping = CoordinationUnavailableError("the broker is stopping; commit again")
+        for writing in (*self._under_way.values(), *self._waiting.values()):
+            writing.fail(stopping)
         self._waiting.clear()
 
     def _writing(self, claim: GroupClaim) -> GroupWrites:
@@ -224,10 +225,6 @@ class GroupWriter:
             await self._write(shares)
         except LogbusError as failure:
             error = failure
-        except asyncio.CancelledError:
-            for share in shares:
-                share.writing.fail(_stopping())
-            raise
         except Exception as failure:
             # The error is unexpected. Fail these commits and continue with the next write.
             logger.exception("writing group offsets to ZooKeeper failed")
@@ -394,7 +391,3 @@ def _packed(batch: list[GroupWrites]) -> Iterator[list[WriteShare]]:
         share.generation, share.is_last = writing.generation, True
         packed.append(share)
     yield packed
-
-
-def _stopping() -> LogbusError:
-    return CoordinationUnavailableError("the broker is stopping; commit again")

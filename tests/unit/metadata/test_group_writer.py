@@ -240,6 +240,23 @@ def test_commit_fails_with_its_second_write_and_a_retry_writes_all_offsets() -> 
     assert len(store.held) == len(rows)
 
 
+def test_close_fails_the_commits_of_later_writes() -> None:
+    """Regression: a commit whose write had not begun got no answer until its timeout."""
+    store = Strict(0.002)
+
+    async def main() -> None:
+        groups = writer(store, 20)
+        commits = [groups.commit(claim_of(name), large_commit()) for name in ("large", "next")]
+        await asyncio.sleep(0.001)
+        groups.close()
+        for commit in commits:
+            with pytest.raises(CoordinationUnavailableError, match="stopping"):
+                await commit
+
+    scheduler.run(main())
+    assert store.multis == []
+
+
 def test_least_recently_used_topics_are_evicted_from_the_cache_of_existing_znodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
