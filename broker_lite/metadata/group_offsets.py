@@ -36,7 +36,7 @@ from broker_lite.metadata.pending_offsets import (
     part_cost,
     split,
 )
-from broker_lite.metadata.store import Check, Delete, MetadataStore, Operation, Refused
+from broker_lite.metadata.store import Check, Delete, MetadataStore, Operation, Refused, Znode
 from broker_lite.model import (
     NO_EPOCH,
     NO_OFFSET,
@@ -371,12 +371,10 @@ class GroupOffsets:
         await self._store.sync(path)
         names = await self._store.children(path) or ()
         parts = sorted(map(znodes.decode_part, names))
-        paths = [znodes.part_path(group, str(part)) for part in parts]
-        rows = await gather([self._store.get(path) for path in paths])
+        paths = {znodes.part_path(group, str(part)): part for part in parts}
         return [
-            PendingRow(part, row.created_zxid, znodes.decode_pending(path, row.data))
-            for part, path, row in zip(parts, paths, rows)
-            if row is not None
+            PendingRow(paths[path], znode.created_zxid, znodes.decode_pending(path, znode.data))
+            for path, znode in (await self._present(paths)).items()
         ]
 
     async def fetch_stable(
@@ -427,13 +425,10 @@ class GroupOffsets:
         else:
             # Leave out invalid topic names, because they may be invalid paths.
             keys = [key for key in partitions if is_valid_name(key.topic)]
-        paths = [znodes.offset_path(group, *key) for key in keys]
+        paths = {znodes.offset_path(group, *key): key for key in keys}
         offsets = {
-            key: znodes.decode_offset(path, znode.data)
-            for key, path, znode in zip(
-                keys, paths, await gather([self._store.get(path) for path in paths])
-            )
-            if znode is not None
+            paths[path]: znodes.decode_offset(path, znode.data)
+            for path, znode in (await self._present(paths)).items()
         }
         # Read the topics after the offsets. A topic that is read before its offsets could be
         # deleted and recreated in between.
@@ -549,56 +544,73 @@ class GroupOffsets:
         return GroupAge(empty_ms, newest_ms)
 
     async def _rows(self, group: str) -> list[_OffsetRow]:
-        keys = await self._committed(group)
-        paths = [znodes.offset_path(group, *key) for key in keys]
+        paths = {znodes.offset_path(group, *key): key for key in await self._committed(group)}
         is_native = await self.kind(group) == znodes.KIND_NATIVE
         rows = []
-        znodes_there = await gather([self._store.get(path) for path in paths])
-        for key, path, znode in zip(keys, paths, znodes_there):
-            if znode is not None:
-                offset = znodes.decode_offset(path, znode.data)
-                # In a native group, a claim of the partition rewrites the offset unchanged.
-                touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
-                rows.append(_OffsetRow(key, path, znode.version, offset.topic_id, touched_ms))
+        for path, znode in (await self._present(paths)).items():
+            offset = znodes.decode_offset(path, znode.data)
+            # In a native group, a claim of the partition rewrites the offset unchanged.
+            touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
+            rows.append(_OffsetRow(paths[path], path, znode.version, offset.topic_id, touched_ms))
         return rows
 
-    async def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Delete the group's offsets of ``partitions``. With None, delete the whole group.
+    async def _present(self, paths: Iterable[str]) -> dict[str, Znode]:
+        """Read znodes, and return those that exist by path, in the order of the paths."""
+        names = list(paths)
+        rows = await gather([self._store.get(path) for path in names])
+        return {path: znode for path, znode in zip(names, rows) if znode is not None}
+
+    async def delete(self, group: str) -> None:
+        """Delete a group.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
-        native members. When the whole group is to be deleted, Kafka members or open transactions
-        also raise NonEmptyGroupError.
+        members or offsets of open transactions.
         """
-        if await self.kind(group) is None:
-            raise GroupIdNotFoundError(
-                f"group {group!r} does not exist; list the groups with: logbus groups list"
-            )
+        await self._check_exists(group)
         for _ in range(ATTEMPTS_MAX):
-            if await self.native_members(group):
-                raise NonEmptyGroupError(f"group {group!r} has members; stop them first")
-            if partitions is None and await self.has_pending(group):
+            await self._check_without_natives(group)
+            if await self.has_pending(group):
                 raise NonEmptyGroupError(
                     f"group {group!r} has offsets of open transactions; end these first (see: "
                     "logbus transactions list)"
                 )
             claim = await self.claim(group)
-            if partitions is None:
-                if claim.value.members:
-                    raise NonEmptyGroupError(f"group {group!r} has members; stop them first")
-                if await self._delete_group(claim) is None:
-                    return
-                continue
+            if claim.value.members:
+                raise _has_members(group)
+            if await self._delete_group(claim) is None:
+                return
+        raise _changing(group)
+
+    async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Delete the group's offsets of these partitions.
+
+        Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
+        native members.
+        """
+        await self._check_exists(group)
+        paths = [znodes.offset_path(group, *key) for key in partitions]
+        for _ in range(ATTEMPTS_MAX):
+            await self._check_without_natives(group)
+            claim = await self.claim(group)
             checks = claim.checks
-            offset_paths = [znodes.offset_path(group, *key) for key in partitions]
-            there = await gather([self._store.get(path) for path in offset_paths])
-            paths = [path for path, znode in zip(offset_paths, there) if znode is not None]
+            present = list(await self._present(paths))
             self._writer.forget(group)
-            refused = await self._delete(checks, paths, [])
+            refused = await self._delete(checks, present, [])
             if refused is None:
                 return
             if refused.operation in checks and claim.checks == checks:
                 self.release(claim)
-        raise WriteConflictError(f"group {group!r} is changing; stop its consumers and try again")
+        raise _changing(group)
+
+    async def _check_exists(self, group: str) -> None:
+        if await self.kind(group) is None:
+            raise GroupIdNotFoundError(
+                f"group {group!r} does not exist; list the groups with: logbus groups list"
+            )
+
+    async def _check_without_natives(self, group: str) -> None:
+        if await self.native_members(group):
+            raise _has_members(group)
 
     async def expire(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
         """Delete the group if ``is_over`` returns True for its age. Return whether it was deleted.
@@ -735,6 +747,14 @@ class GroupOffsets:
             async for inner in self._below(f"{path}/{name}"):
                 yield inner
         yield path
+
+
+def _has_members(group: str) -> NonEmptyGroupError:
+    return NonEmptyGroupError(f"group {group!r} has members; stop them first")
+
+
+def _changing(group: str) -> WriteConflictError:
+    return WriteConflictError(f"group {group!r} is changing; stop its consumers and try again")
 
 
 def _unconfirmed() -> CoordinationUnavailableError:

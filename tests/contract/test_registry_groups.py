@@ -60,7 +60,7 @@ def test_offsets_are_stored_by_group_and_topic(world: World) -> None:
         result = await one.registry.groups.commit("g", {t0: CommittedOffset(1, topic_id="B" * 22)})
         assert isinstance(result[t0], UnknownTopicIdError)
 
-        await one.registry.groups.delete("g", [t0])
+        await one.registry.groups.delete_offsets("g", [t0])
         assert list(await two.registry.groups.fetch("g")) == [t1]
         await two.registry.groups.delete("g")
         assert await one.registry.groups.kind("g") is None
@@ -524,7 +524,7 @@ def test_writes_by_a_claim_of_a_deleted_group_do_not_reach_the_recreated_one(
             await one.registry.groups.begin_generation(claims[1], 1, is_empty=False)
         await two.registry.groups.commit("deletes", {t0: CommittedOffset(1)})
         await one.store.sync(znodes.group_path("deletes"))
-        await one.registry.groups.delete("deletes", [t0])
+        await one.registry.groups.delete_offsets("deletes", [t0])
         assert not claims[2].held, "the former claim is still held"
         assert (await claiming).value.epoch == 2, (
             "the new group did not have exactly one earlier claim"
