@@ -541,11 +541,14 @@ class GroupCoordinator:
     # Methods that pass events to the groups' state machines and carry out the effects.
 
     async def _submit(self, held: CoordinatedGroup, make: Callable[[int], ev.Event]) -> fx.Result:
-        held = self._groups.setdefault(held.group.name, held)
+        name = held.group.name
+        held = self._groups.get(name, held)
         if not held.claim.held:
             raise NotCoordinatorError(
-                f"group {held.group.name!r} was taken over by another broker; find its coordinator"
+                f"group {name!r} was taken over by another broker; find its coordinator"
             )
+        # A group that became empty may have been dropped from memory in the meantime.
+        self._groups[name] = held
         token = next(self._tokens)
         return await held.parked.ask(token, partial(self._step, held), make(token))
 

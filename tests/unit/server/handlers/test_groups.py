@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from support.handler_world import World, handler, received, run, struct, versions
 
+from broker_lite.coordinator.events import Heartbeat
 from broker_lite.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,
     InvalidRequestError,
+    NotCoordinatorError,
     OffsetMetadataTooLargeError,
     UnknownMemberIdError,
     UnknownTopicIdError,
@@ -385,6 +387,21 @@ def test_offset_delete_removes_the_offsets_of_a_group() -> None:
         )
         assert await fetch(world, 8, "g", None) == (0, {("t", 1): (6, 0, "")})
         assert await delete("stranger", t=[0]) == (GroupIdNotFoundError.code, [])
+
+    run(body)
+
+
+def test_request_of_a_group_given_up_meanwhile_keeps_no_group_in_memory() -> None:
+    """Regression: the request put the state machine back, and the group's offsets never expired."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        coordinator = world.brokers[1].groups
+        coordinated = await coordinator._load("g")
+        coordinator.give_up("g", 2)
+        with pytest.raises(NotCoordinatorError, match="taken over"):
+            await coordinator._submit(coordinated, lambda token: Heartbeat(token, "m", None, 1))
+        assert coordinator.group_names == ()
 
     run(body)
 
