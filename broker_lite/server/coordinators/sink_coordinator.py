@@ -287,9 +287,9 @@ class SinkCoordinator:
             return
 
         def settled(future: asyncio.Future[None]) -> None:
-            error = None if future.cancelled() else future.exception()
             if led.is_lost or self._is_closed or future.cancelled():
                 return
+            error = future.exception()
             if error is None:
                 self._step(led, Persisted(number))
             else:

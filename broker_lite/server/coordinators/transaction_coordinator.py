@@ -464,9 +464,9 @@ class TransactionCoordinator:
 
         def settled(future: asyncio.Future[None]) -> None:
             held.appends -= 1
-            error = None if future.cancelled() else future.exception()
-            if led.is_lost or self._is_closed:
+            if led.is_lost or self._is_closed or future.cancelled():
                 return
+            error = future.exception()
             if error is None:
                 self._measure(record)
                 self._step(held, ev.Persisted(effect.number))
@@ -532,11 +532,12 @@ class TransactionCoordinator:
         for led in list(self._led.values()):
             for coordinated in list(led.transactions.values()):
                 if coordinated.machine.deadline_ms <= now_ms:
-                    logger.info(
-                        "transactional id %r: the transaction timed out and is aborted",
-                        coordinated.machine.name,
-                        extra=log_event("transaction_timed_out"),
-                    )
+                    if coordinated.machine.state is TransactionState.ONGOING:
+                        logger.info(
+                            "transactional id %r: the transaction timed out and is aborted",
+                            coordinated.machine.name,
+                            extra=log_event("transaction_timed_out"),
+                        )
                     self._step(coordinated, ev.TransactionTick())
                 else:
                     self._alarm.set(coordinated.machine.deadline_ms)

@@ -15,6 +15,7 @@ from broker_lite.errors import (
     InvalidRequestError,
     InvalidTransactionTimeoutError,
     NotCoordinatorError,
+    NotEnoughReplicasError,
     PolicyViolationError,
     ProducerFencedError,
     ProtocolError,
@@ -24,8 +25,10 @@ from broker_lite.errors import (
 from broker_lite.model import PartitionKey
 from broker_lite.server.coordinators import transaction_coordinator, transaction_markers
 from broker_lite.server.coordinators.sink_coordinator import FLAG_SINK
+from broker_lite.server.coordinators.state_log import StateLog
 from broker_lite.transactions import events as ev
-from broker_lite.transactions.records import TransactionState
+from broker_lite.transactions import transaction
+from broker_lite.transactions.records import TransactionState, decode_transaction
 from broker_lite.transactions.sink_events import EndBatch, JoinBatch
 from broker_lite.transactions.sink_records import ProducerPair, SinkHead, encode_head, head_key
 
@@ -337,6 +340,41 @@ def test_open_transaction_times_out_even_at_the_next_coordinator() -> None:
         assert [marker.number for _, marker in cluster.received] == [1, 2]
 
     run(test)
+
+
+def test_retried_record_of_an_ended_transaction_is_not_logged_as_a_timeout(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: each retry was logged as a timeout of the transaction, which had committed."""
+    monkeypatch.setattr(transaction, "RETRY_MS", 5)
+    caplog.set_level("INFO", "logbus.transactions")
+    append = StateLog.append
+    refusals = 0
+
+    def refuse_end(
+        log: StateLog, partition: int, key: bytes, value: bytes | None, flags: int = 0
+    ) -> asyncio.Future[None]:
+        nonlocal refusals
+        assert value is not None
+        is_end = decode_transaction(value).state is TransactionState.COMPLETE_COMMIT
+        if not is_end or refusals == 2:
+            return append(log, partition, key, value, flags)
+        refusals += 1
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(NotEnoughReplicasError("1 replica is in sync"))
+        return future
+
+    monkeypatch.setattr(StateLog, "append", refuse_end)
+
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        await cluster.add(pair)
+        await cluster.end(pair)
+        await cluster.world.until(lambda: not cluster.at[1]._led[0].transactions)
+        assert refusals == 2
+
+    run(test)
+    assert "timed out" not in caplog.text
 
 
 def test_idle_transactional_id_expires_and_one_with_an_open_transaction_stays() -> None:
