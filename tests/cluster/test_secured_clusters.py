@@ -31,6 +31,8 @@ from broker_lite.cli import doctor
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.client.administration import users
 from broker_lite.client.client_config import chosen_security, security_of_file, take_security
+from broker_lite.client.fetch.range_reader import read_range
+from broker_lite.client.transport.blocking import Pool
 from broker_lite.config.secret import Secret
 from broker_lite.errors import (
     GroupAuthorizationError,
@@ -41,7 +43,7 @@ from broker_lite.errors import (
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.metadata.credentials import SALT_KEY, user_path
 from broker_lite.metadata.znodes import CHANGES
-from broker_lite.model import ScramMechanism
+from broker_lite.model import ScramMechanism, TopicPartition
 
 pytestmark = pytest.mark.real
 
@@ -211,6 +213,16 @@ def test_denials_name_user_resource_and_the_command_that_allows_it(
         assert refused.value.message.endswith("logbus acl add sixth write --topic closed")
         with pytest.raises(GroupAuthorizationError) as joined:
             bus.consumer("closed", group="g 1").poll(1.0)
+        # Spark's executors read ranges by read_range.
+        tp = TopicPartition("closed", 0)
+        topic_id = bus.admin.cluster((tp.topic,)).topic_id(tp.topic)
+        pool = Pool(security=security_of_file(Path(own)))
+        servers = secured.bootstrap_servers
+        with pytest.raises(TopicAuthorizationError) as unread:
+            list(read_range(tp, topic_id, 0, 0, 1, bootstrap=servers, pool=pool))
+        pool.close()
+        assert "User:sixth may not read topic 'closed'" in unread.value.message
+        assert unread.value.message.endswith("logbus acl add sixth read --topic closed")
         assert "User:sixth may not read group 'g 1'" in joined.value.message
         assert joined.value.message.endswith("logbus acl add sixth read --group 'g 1'")
 

@@ -115,9 +115,10 @@ class EndOffsetsWatch:
         self._ready = threading.Event()
         self.error: LogbusError | None = None
         """The error of the last refresh or poll. None means that the ends are current."""
-        self._reactor = Reactor(client_id, "logbus-ends", security_for(bootstrap_servers, security))
+        security = security_for(bootstrap_servers, security)
+        self._reactor = Reactor(client_id, "logbus-ends", security)
         endpoints = parse_endpoints(bootstrap_servers)
-        self._cluster = Cluster(endpoints, monotonic_ms, client_id)
+        self._cluster = Cluster(endpoints, monotonic_ms, client_id, security.user)
         self._reactor.call_soon(self._renew)
         self._reactor.start()
 

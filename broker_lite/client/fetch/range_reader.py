@@ -273,9 +273,9 @@ class _RangeSession:
         self.reads_files = False
         """Whether the last batches came from local files. Such reads need no prefetch thread."""
         self._options = options
-        self._pool = options.pool
+        pool = self._pool = options.pool
         self._cluster = Cluster(
-            parse_endpoints(options.bootstrap), monotonic_ms, self._pool.client_id
+            parse_endpoints(options.bootstrap), monotonic_ms, pool.client_id, pool.security.user
         )
         self._leader = leader
         self._leader_epoch = leader_epoch
@@ -348,7 +348,8 @@ class _RangeSession:
         except LogbusError as error:
             self._lose_connection()
             return error
-        return answers_of(answer, {self.tp: self.position.topic_id})[self.tp]
+        topic_ids = {self.tp: self.position.topic_id}
+        return answers_of(answer, topic_ids, self._cluster.user)[self.tp]
 
     def _request(self, leader: Endpoint) -> FetchRequest:
         position, options = self.position, self._options
