@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import errno
 import json
 import os
 import shlex
@@ -68,10 +69,9 @@ class Context:
         try:
             return path.read_text("utf-8").partition("\n")[0]
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8"
             raise InvalidConfigError(
-                f"context {self.name!r}: password_file {path} cannot be read: {reason}. Correct "
-                f"that, or its line in {FILE}"
+                f"context {self.name!r}: password_file {path} cannot be read: "
+                f"{_reason_and_cure(error, path)}, or correct its line in {FILE}"
             ) from None
 
 
@@ -183,9 +183,9 @@ def load(file: Path) -> Contexts:
     except FileNotFoundError:
         return Contexts()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InvalidConfigError(
-            f"{file} cannot be read: {reason}. Correct that, or name the cluster with -b"
+            f"{file} cannot be read: {_reason_and_cure(error, file)}, or set XDG_CONFIG_HOME to "
+            "another folder"
         ) from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidConfigError(
@@ -222,9 +222,30 @@ def save(file: Path, contexts: Contexts) -> None:
         os.replace(temporary, file)
     except OSError as error:
         raise InvalidConfigError(
-            f"{file} cannot be written: {error.strerror}. Correct that, or set XDG_CONFIG_HOME to "
-            "another folder"
+            f"{file} cannot be written: {_reason_and_cure(error, file.parent)}, or set "
+            "XDG_CONFIG_HOME to another folder"
         ) from None
+
+
+_CURES: Mapping[int, str] = {
+    errno.EACCES: "Let this user use it: chmod u+rwX {0}",
+    errno.EDQUOT: "Free space there",
+    errno.EEXIST: "Move the file of that name away: mv {0} {0}.old",
+    errno.EISDIR: "Move the folder of that name away: mv {0} {0}.old",
+    errno.ENOENT: "Create it",
+    errno.ENOSPC: "Free space there",
+    errno.ENOTDIR: "Move away the file that is in place of a folder of this path",
+}
+"""The cure by errno. {0} is the file, or the folder to write to."""
+
+
+def _reason_and_cure(error: OSError | UnicodeDecodeError, path: Path) -> str:
+    """Return why a file cannot be read or written, and what the user can do about it. ``path`` is
+    the file, or the folder of a file to write."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8. Save it as UTF-8"
+    cure = _CURES.get(error.errno or 0, "Check its disk and its folder: ls -ld {0}")
+    return f"{error.strerror or error}. {cure.format(shlex.quote(str(path)))}"
 
 
 def require_no_secret(settings: Mapping[str, str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,6 +137,18 @@ class _RecordFile:
             yield
         except OSError as error:
             raise StorageError(
-                f"{self._path} cannot be written: {error.strerror or error}; free space there, or "
-                "name another file"
+                f"{self._path} cannot be written: {_reason_and_cure(error, self._path.parent)}"
             ) from None
+
+
+def _reason_and_cure(error: OSError, folder: Path) -> str:
+    """Return why a file in ``folder`` cannot be written, and what the user can do about it."""
+    reason = error.strerror or str(error)
+    if error.errno == errno.ENOENT:
+        create = shlex.join(("mkdir", "-p", str(folder)))
+        return f"the folder '{folder}' does not exist. Create it with: {create}"
+    if error.errno == errno.ENOTDIR:
+        return f"'{folder}' is not a folder. Name another file"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{reason}. Free space in {folder}, or name another file"
+    return f"{reason}. Name a file in a folder that this user may write to"

@@ -132,7 +132,10 @@ def _options_of_file(path: Path) -> dict[str, str]:
         mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise InvalidConfigError(f"client configuration {path} cannot be read: {reason}") from None
+        raise InvalidConfigError(
+            f"client configuration {path} cannot be read: {reason}. Correct its path (-F, "
+            "client_config or LOGBUS_CLIENT_CONFIG), or let this user read it"
+        ) from None
     options: dict[str, str] = {}
     for line in text.splitlines():
         key, equals, value = line.strip().partition("=")

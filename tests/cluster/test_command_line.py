@@ -731,7 +731,13 @@ def test_export_writes_every_record_into_a_file(
     assert file.exists() and str(values[0]) not in file.read_bytes().decode("latin-1")
 
 
-def test_export_refuses_other_endings_and_folders(logbus: Logbus, new_topic: str) -> None:
+def test_export_refuses_other_endings_and_folders(
+    logbus: Logbus, new_topic: str, tmp_path: Path
+) -> None:
     assert b"give --format" in logbus("export", new_topic, "records.xls", code=2).stderr
-    refused = logbus("export", new_topic, "nowhere/records.csv", code=1).stderr
-    assert b"nowhere/records.csv cannot be written: No such file" in refused
+    refused = logbus("export", new_topic, "no where/records.csv", code=1).stderr
+    assert b"records.csv cannot be written: the folder 'no where' does not exist" in refused
+    assert refused.strip().endswith(b"mkdir -p 'no where'")
+    (tmp_path / "file").write_bytes(b"")
+    refused = logbus("export", new_topic, "file/records.csv", code=1).stderr
+    assert b"'file' is not a folder. Name another file" in refused

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -203,6 +204,44 @@ def test_invalid_contexts_file_is_named_with_line_or_key(
     assert run(["context", "list"]) == 1
     error = capsys.readouterr().err
     assert said in error and str(contexts.path()) in error
+
+
+def _make_folder_of_file() -> None:
+    contexts.path().unlink()
+    contexts.path().mkdir()
+
+
+def _make_file_of_folder() -> None:
+    contexts.path().unlink()
+    contexts.path().parent.rmdir()
+    contexts.path().parent.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "said"),
+    [
+        (_make_folder_of_file, "list", "Move the folder of that name away: mv {file} {file}.old"),
+        (_make_file_of_folder, "create c -b h", "Move away the file that is in place of a folder"),
+        (lambda: contexts.path().write_bytes(b"\xff"), "list", "it is not UTF-8. Save it as UTF-8"),
+    ],
+)
+def test_unusable_contexts_file_is_named_with_its_cure(
+    spoil: Callable[[], object], words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The messages ended in "Correct that"."""
+    spoil()
+    assert run(["context", *words.split()]) == 1
+    error = capsys.readouterr().err
+    assert said.format(file=contexts.path()) in error and "XDG_CONFIG_HOME" in error
+
+
+def test_missing_password_file_is_named_with_its_cure(tmp_path: Path) -> None:
+    missing = tmp_path / "password"
+    context = contexts.Context("c", password_file=str(missing), settings={"a": "b"})
+    with pytest.raises(InvalidConfigError, match="No such file") as refused:
+        context.security()
+    assert str(missing) in refused.value.message
+    assert refused.value.message.endswith("Create it, or correct its line in contexts.toml")
 
 
 def test_contexts_file_that_other_users_may_write_is_refused(
