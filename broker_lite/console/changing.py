@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 from starlette.responses import RedirectResponse, Response
 
-from broker_lite.console.changes.change import Change
+from broker_lite.console.changes.change import Change, ChangePlan
 from broker_lite.console.commands import shell
 from broker_lite.console.page_request import Data, PageRequest
 from broker_lite.errors import InvalidRequestError, LogbusError
@@ -33,11 +33,9 @@ def fields_of(body: bytes) -> dict[str, str]:
 
 def show(change: Change, request: PageRequest, render: Render) -> Response:
     """Return the form of a change, or its plan if it has no fields to fill."""
-    fields = change.fields(request)
-    if not fields:
-        return _plan(change, request, {}, render)
-    given = {field.name: field.value for field in fields}
-    return _form(change, request, given, render)
+    values = {field.name: field.value for field in change.fields(request)}
+    plan = None if values else change.plan(request, {})
+    return _page(change, request, values, render, plan)
 
 
 def submit(
@@ -48,59 +46,47 @@ def submit(
     If the plan still needs its confirmation, return the plan instead. After an error, return the
     form with the error.
     """
+    values = {name: value for name, value in form.items() if name not in ("typed", "token")}
     try:
         plan = change.plan(request, form)
         if plan.confirm and "typed" not in form:
-            return _plan(change, request, form, render)
+            return _page(change, request, values, render, plan)
         if plan.confirm and form["typed"].strip() != plan.confirm:
             text = f"Type {plan.confirm} to confirm. Nothing was changed."
-            return _plan(change, request, form, render, text)
+            return _page(change, request, values, render, plan, text)
         target = plan.apply()
     except LogbusError as error:
         _log(change, request, f"refused: {error}")
-        return _form(change, request, form, render, error.message)
+        return _page(change, request, values, render, None, error.message)
     _log(change, request, "done")
     request.sampler.read_again()
     joint = "&" if "?" in target else "?"
     return RedirectResponse(f"{target}{joint}done={change.key}", 303)
 
 
-def _form(
+def _page(
     change: Change,
     request: PageRequest,
-    given: Mapping[str, str],
+    values: Mapping[str, str],
     render: Render,
+    plan: ChangePlan | None,
     refusal: str = "",
 ) -> Response:
+    """Return the page of a change: its form, or its plan if there is one."""
     data: Data = {
         "change": change,
-        "fields": [field._asdict() for field in change.fields(request)],
-        "given": given,
-        "plan": None,
+        "fields": [] if plan else [field._asdict() for field in change.fields(request)],
+        "values": values,
+        "plan": None if plan is None else _shown(plan, request),
         "refusal": refusal,
     }
     return render(data, 400 if refusal else 200)
 
 
-def _plan(
-    change: Change,
-    request: PageRequest,
-    given: Mapping[str, str],
-    render: Render,
-    refusal: str = "",
-) -> Response:
-    plan = change.plan(request, given)
+def _shown(plan: ChangePlan, request: PageRequest) -> Data:
     servers = request.bus.bootstrap_servers
     command = shell(*plan.command, "-b", servers) if plan.command else ""
-    fields = {name: value for name, value in given.items() if name not in ("typed", "token")}
-    data: Data = {
-        "change": change,
-        "fields": [],
-        "given": fields,
-        "plan": {"steps": plan.steps, "confirm": plan.confirm, "command": command},
-        "refusal": refusal,
-    }
-    return render(data, 400 if refusal else 200)
+    return {"steps": plan.steps, "confirm": plan.confirm, "command": command}
 
 
 def _log(change: Change, request: PageRequest, outcome: str) -> None:
