@@ -54,7 +54,7 @@ class Consumer(Client):
         """The offset that the next batch of each partition must begin at."""
         self.rows: dict[PartitionKey, dict[int, bytes]] | None = None
         """The values read, by partition and offset; None if the test does not need them."""
-        self._is_told = False
+        self._has_failed = False
         """Whether the reader got a corruption error and has not called seek since then."""
         shell = self._shell = SimShell(cluster, name)
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
@@ -134,7 +134,7 @@ class Consumer(Client):
             self._take()
             if all(self.positions[tp] >= checker.true_end(self.keys[tp]) for tp in wanted):
                 return
-            if self._is_told:
+            if self._has_failed:
                 await self.pause(2.0)
                 self._begin_again()
             else:
@@ -142,15 +142,22 @@ class Consumer(Client):
 
     def _begin_again(self) -> None:
         """After a corruption error, seek to the positions: until then the error is repeated."""
-        if self._is_told:
-            self._is_told = False
+        if self._has_failed:
+            self._has_failed = False
             self._seek(dict(self.positions))
 
     def _take(self) -> None:
+        before = dict(self.positions)
+        self._take_batches()
+        for tp, position in self.positions.items():
+            if position != before[tp]:
+                self.cluster.count("read")
+                self.cluster.trace(self.name, "read", tp.partition, position)
+
+    def _take_batches(self) -> None:
         """Take all fetched batches from the collector and check them."""
         collector = self._collector
         collector.settle()
-        before = dict(self.positions)
         try:
             while collector.advance(self._out_of_range):
                 parts = ConcatenatedSlices()
@@ -158,17 +165,18 @@ class Consumer(Client):
                 for tp, rows in parts.slices:
                     self._check(tp, rows)
         except CorruptMessageError as error:
-            if not self.cluster.rot.struck:
+            if not self._is_damage_known:
                 raise Violation(f"{self.name}: the consumer reported {error!r}") from None
             # No broker with an intact copy was available for a while. Retry, as a user would.
-            self.cluster.count("damage told to a consumer")
-            self._is_told = True
+            self.cluster.count("damage reported to a consumer")
+            self._has_failed = True
         except LogbusError as error:
             raise Violation(f"{self.name}: the consumer reported {error!r}") from None
-        for tp, position in self.positions.items():
-            if position != before[tp]:
-                self.cluster.count("read")
-                self.cluster.trace(self.name, "read", tp.partition, position)
+
+    @property
+    def _is_damage_known(self) -> bool:
+        """Return whether the simulation has damaged records."""
+        return bool(self.cluster.rot.struck)
 
     def _check(self, tp: TopicPartition, rows: Slice) -> None:
         header, key = rows.header, self.keys[tp]
@@ -182,10 +190,14 @@ class Consumer(Client):
             key, Entry(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
         )
         self.positions[tp] = header.next_offset
+        self._keep_values(key, start, rows)
+
+    def _keep_values(self, key: PartitionKey, start: int, rows: Slice) -> None:
+        """Keep the values of rows from offset ``start`` on, if this consumer keeps rows."""
         if self.rows is not None:
             values: Any = rows.columns.value
-            found = values.slice(rows.first_row, rows.row_count).to_pylist()
-            self.rows.setdefault(key, {}).update(zip(range(start, header.next_offset), found))
+            kept = values.slice(rows.first_row, rows.row_count).to_pylist()
+            self.rows.setdefault(key, {}).update(zip(range(start, rows.header.next_offset), kept))
 
     def _compare(self, key: PartitionKey, entry: Entry) -> None:
         self.cluster.checker.read(key, entry)

@@ -449,8 +449,11 @@ class World:
         if self.chance.random() < 0.3:
             instance = f"static{self.chance.randrange(3)}"
         name = f"{instance}/" if instance else f"m{self.next_number()}"
-        self.members.append(Member(self, name, instance))
+        self.members.append(self.new_member(name, instance))
         self.counts["joins"] += 1
+
+    def new_member(self, name: str, instance: str | None) -> Member:
+        return Member(self, name, instance)
 
     @property
     def living(self) -> list[Member]:
@@ -575,6 +578,10 @@ class World:
         if not self.living:
             self.join()
         await asyncio.sleep(SETTLE_S)
+        await self.check_progress()
+
+    async def check_progress(self) -> None:
+        """Check that members own every partition, and that all committed offsets advance."""
         self.check_settled()
         before = {path: offset.offset for path, offset in self._offsets.items()}
         await asyncio.sleep(QUIET_S)

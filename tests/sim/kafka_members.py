@@ -369,13 +369,8 @@ class World(base.World):
             for other in self.members
         )
 
-    def join(self) -> None:
-        instance = None
-        if self.chance.random() < 0.3:
-            instance = f"static{self.chance.randrange(3)}"
-        name = f"{instance}/" if instance else f"m{self.next_number()}"
-        self.members.append(MachineMember(self, name, instance))
-        self.counts["joins"] += 1
+    def new_member(self, name: str, instance: str | None) -> MachineMember:
+        return MachineMember(self, name, instance)
 
     def assigned(self, generation: base.Generation, parts: dict[str, bytes]) -> None:
         super().assigned(generation, parts)

@@ -22,7 +22,6 @@ from sim.history import History
 from sim.scheduler import stream
 from sim.transaction_truth import Pair, TransactionTruth
 
-from broker_lite.client.consuming.fetch_collector import ConcatenatedSlices
 from broker_lite.client.operations import group_requests
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.transaction_requests import OffsetsToCommit
@@ -34,7 +33,6 @@ from broker_lite.client.transactions.runner import TransactionRunner
 from broker_lite.client.transport.steps import Operation, spawn
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
-    CorruptMessageError,
     FencedError,
     LogbusError,
     TransactionAbortedError,
@@ -475,27 +473,18 @@ class CommittedReader(Consumer):
     def _take(self) -> None:
         self._returned = {tp: set() for tp in self.positions}
         before = dict(self.positions)
-        collector = self._collector
-        collector.settle()
-        try:
-            while collector.advance(self._out_of_range):
-                parts = ConcatenatedSlices()
-                collector.take_rows(parts, None)
-                for tp, rows in parts.slices:
-                    self._check(tp, rows)
-        except CorruptMessageError as error:
-            if not self.cluster.rot.struck_disks:
-                raise Violation(f"{self.name}: the consumer reported {error!r}") from None
-            self._is_told = True
-        except LogbusError as error:
-            raise Violation(f"{self.name}: the consumer reported {error!r}") from None
+        self._take_batches()
         for tp, start in before.items():
-            end = max(self.positions[tp], collector.position(tp) or 0)
+            end = max(self.positions[tp], self._collector.position(tp) or 0)
             if end > start:
                 self.truth.read(self.keys[tp], start, end, self._returned[tp])
                 self.positions[tp] = end
                 self.cluster.count("read committed")
                 self.cluster.trace(self.name, "read", tp.partition, end)
+
+    @property
+    def _is_damage_known(self) -> bool:
+        return bool(self.cluster.rot.struck_disks)
 
     def _check(self, tp: TopicPartition, rows: Slice) -> None:
         header, key = rows.header, self.keys[tp]
@@ -507,10 +496,7 @@ class CommittedReader(Consumer):
         )
         self._returned[tp].add(header.base_offset)
         self.positions[tp] = header.next_offset
-        if self.rows is not None:
-            values: Any = rows.columns.value
-            found = values.slice(rows.first_row, rows.row_count).to_pylist()
-            self.rows.setdefault(key, {}).update(zip(range(start, header.next_offset), found))
+        self._keep_values(key, start, rows)
 
     async def _commit(self, tp: TopicPartition) -> None:
         """Skip the commit, because only the copier's group commits in these seeds."""
