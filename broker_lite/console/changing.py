@@ -35,7 +35,7 @@ def show(change: Change, request: PageRequest, render: Render) -> Response:
     """Return the form of a change, or its plan if it has no fields to fill."""
     values = {field.name: field.value for field in change.fields(request)}
     plan = None if values else change.plan(request, {})
-    return _page(change, request, values, render, plan)
+    return _page(change, request, values, render, plan=plan)
 
 
 def submit(
@@ -50,14 +50,14 @@ def submit(
     try:
         plan = change.plan(request, form)
         if plan.confirm and "typed" not in form:
-            return _page(change, request, values, render, plan)
+            return _page(change, request, values, render, plan=plan)
         if plan.confirm and form["typed"].strip() != plan.confirm:
             text = f"Type {plan.confirm} to confirm. Nothing was changed."
-            return _page(change, request, values, render, plan, text)
+            return _page(change, request, values, render, plan=plan, refusal=text)
         target = plan.apply()
     except LogbusError as error:
         _log(change, request, f"refused: {error}")
-        return _page(change, request, values, render, None, error.message)
+        return _page(change, request, values, render, refusal=error.message)
     _log(change, request, "done")
     request.sampler.read_again()
     joint = "&" if "?" in target else "?"
@@ -69,7 +69,8 @@ def _page(
     request: PageRequest,
     values: Mapping[str, str],
     render: Render,
-    plan: ChangePlan | None,
+    *,
+    plan: ChangePlan | None = None,
     refusal: str = "",
 ) -> Response:
     """Return the page of a change: its form, or its plan if there is one."""
