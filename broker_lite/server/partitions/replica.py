@@ -254,7 +254,7 @@ class Replica:
             # Record the column batch before the high watermark advances. Consumers that read only
             # rows may then see the batch, and need its conversion.
             self._note_columns(event)
-        elif isinstance(event, StorageFailed):
+        if isinstance(event, StorageFailed):
             owner.storage_failed(event.error)
         elif isinstance(event, FetchedAppendFailed):
             self._fetched_append_failed(event.error)

@@ -147,7 +147,13 @@ class Shell:
         return await self.begin(replica, acks, **fields)
 
     def begin(
-        self, replica: Replica, acks: int = -1, wait_ms: int = 30_000, **fields: int
+        self,
+        replica: Replica,
+        acks: int = -1,
+        wait_ms: int = 30_000,
+        *,
+        data: bytes | None = None,
+        **fields: int,
     ) -> asyncio.Future[Appended]:
         done: asyncio.Future[Appended] = self.loop.create_future()
 
@@ -158,7 +164,7 @@ class Shell:
                 assert appended is not None
                 done.set_result(appended)
 
-        buffer = memoryview(bytearray(rows_batch([b"a", b"b"], **fields)))
+        buffer = memoryview(bytearray(data or rows_batch([b"a", b"b"], **fields)))
         batch = AppendBatch(buffer, read_header(buffer), 1 << 20)
         self.manager.append(replica, acks, batch, self.clock.monotonic_ms() + wait_ms, decided)
         return done
@@ -487,6 +493,23 @@ def test_broker_registration_reports_a_full_disk_until_space_is_free(
         await told(shell, True, False)
         assert (await shell.append(replica)).base_offset == 2
         assert shell.gauge("disk_full") == 0
+
+    run(test)
+
+
+def test_broker_registration_reports_a_disk_that_column_batches_filled() -> None:
+    """Regression: a refused column batch was not counted as a write to a full disk."""
+
+    async def test(shell: Shell) -> None:
+        from support.data_calls import columns_batch
+
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        total, usable = shell.files.space("/data")
+        shell.files.capacity_bytes = total - usable
+        with pytest.raises(errors.StorageError, match="full"):
+            await shell.begin(replica, data=columns_batch([b"a", b"b"]))
+        await told(shell, True)
 
     run(test)
 
