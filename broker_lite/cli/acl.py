@@ -71,13 +71,13 @@ def resource_options(command: Command) -> Command:
         cluster: bool,
         **rest: Any,
     ) -> Any:
-        given = {
+        names = {
             ResourceKind.TOPIC: topic,
             ResourceKind.GROUP: group,
             ResourceKind.TRANSACTIONAL_ID: transactional_id,
             ResourceKind.CLUSTER: CLUSTER_NAME if cluster else None,
         }
-        chosen = [(kind, name) for kind, name in given.items() if name is not None]
+        chosen = [(kind, name) for kind, name in names.items() if name is not None]
         if len(chosen) != 1:
             raise click.UsageError("give one of --topic, --group, --transactional-id, --cluster")
         return command(resource=chosen[0], **rest)

@@ -183,9 +183,9 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _show(found: Iterable[IssuedCertificate], form: str | None) -> None:
+def _show(certificates: Iterable[IssuedCertificate], form: str | None) -> None:
     now = _now()
-    output.show([_row(each, now) for each in found], form)
+    output.show([_row(each, now) for each in certificates], form)
 
 
 def _row(each: IssuedCertificate, now: datetime.datetime) -> dict[str, Any]:

@@ -75,10 +75,10 @@ def completion(shell: str) -> None:
       logbus completion zsh >> ~/.zshrc
       logbus completion fish > ~/.config/fish/completions/logbus.fish
     """
-    found = get_completion_class(shell)
-    assert found is not None
+    answers = get_completion_class(shell)
+    assert answers is not None
     command = click.get_current_context().find_root().command
-    click.echo(found(command, {}, "logbus", "_LOGBUS_COMPLETE").source())
+    click.echo(answers(command, {}, "logbus", "_LOGBUS_COMPLETE").source())
 
 
 def names(kind: str, params: Mapping[str, Any]) -> list[str]:
@@ -94,24 +94,24 @@ def names(kind: str, params: Mapping[str, Any]) -> list[str]:
         cached = json.loads(place.read_text("utf-8"))
         if abs(time.time() - place.stat().st_mtime) < CACHE_SECONDS:
             return cached
-    found: list[list[str]] = []
+    answers: list[list[str]] = []
 
     def ask() -> None:
         with contextlib.suppress(Exception):
-            found.append(_ask(kind, params))
+            answers.append(_ask(kind, params))
 
     # Use a thread, because a name server or ZooKeeper may take any time to answer.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(ANSWER_SECONDS)
-    if not found:
+    if not answers:
         return cached
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         new = place.with_suffix(f".{os.getpid()}")
-        new.write_text(json.dumps(found[0]), "utf-8")
+        new.write_text(json.dumps(answers[0]), "utf-8")
         os.replace(new, place)
-    return found[0]
+    return answers[0]
 
 
 def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:

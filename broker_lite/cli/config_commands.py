@@ -112,13 +112,13 @@ def _rows(entries: Mapping[str, ConfigEntry], defaults: Mapping[str, str]) -> It
 
 def _rows_of_file(path: Path) -> Iterator[Any]:
     values, defaults = text(load(BrokerConfig, path)), text(BrokerConfig())
-    given = {
+    written = {
         line.partition("=")[0].strip()
         for line in path.read_text("utf-8").splitlines()
         if "=" in line and not line.strip().startswith("#")
     }
     for row in sorted(keys(BrokerConfig).values(), key=lambda row: row.key):
-        is_given = row.key in given or any(each.startswith(f"{row.key}.") for each in given)
+        is_given = row.key in written or any(each.startswith(f"{row.key}.") for each in written)
         yield {
             "setting": row.key,
             "value": values[row.key],

@@ -166,10 +166,10 @@ def _check_member_options(
 
     if group is not None:
         return
-    given = ["--instance"] if instance is not None else []
-    given += [f"-X {key}" for key in only_of_members(settings)]
-    if given:
-        raise click.UsageError(f"{given[0]} is for members of a group: give -g, without -p")
+    refused = ["--instance"] if instance is not None else []
+    refused += [f"-X {key}" for key in only_of_members(settings)]
+    if refused:
+        raise click.UsageError(f"{refused[0]} is for members of a group: give -g, without -p")
 
 
 def _print_start(
@@ -254,8 +254,8 @@ class RecordChooser:
         from broker_lite.client.record_filters import has_header
 
         if self._grep is not None:
-            found = pc.match_substring_regex(batch.column("value"), self._grep)
-            batch = batch.filter(pc.fill_null(found, False))
+            matches = pc.match_substring_regex(batch.column("value"), self._grep)
+            batch = batch.filter(pc.fill_null(matches, False))
         if self._key is not None:
             batch = batch.filter(pc.fill_null(pc.equal(batch.column("key"), self._key), False))
         if self._header is not None and batch.num_rows:
@@ -264,29 +264,29 @@ class RecordChooser:
 
 
 def chosen_partitions(
-    admin: Admin, topics: tuple[str, ...], wanted: tuple[int, ...]
+    admin: Admin, topics: tuple[str, ...], numbers: tuple[int, ...]
 ) -> list[TopicPartition]:
-    """Return the wanted partitions of each topic; all if none is wanted. Raises click.BadParameter
-    for a missing partition, UnknownTopicOrPartitionError for a missing topic."""
+    """Return the partitions ``numbers`` of each topic, or all partitions if it is empty. Raises
+    click.BadParameter for a missing partition, UnknownTopicOrPartitionError for a missing topic."""
     view = admin.cluster()
     chosen = []
     for name in topics:
         topic = found_topic(view, name, user=admin.user, operation=Operation.READ)
         there = [part.partition for part in topic.partitions]
-        for number in wanted:
+        for number in numbers:
             if number not in there:
                 raise click.BadParameter(
                     f"{name} has partitions 0 to {len(there) - 1}, not {number}",
                     param_hint="--partition",
                 )
-        chosen += [TopicPartition(name, number) for number in wanted or there]
+        chosen += [TopicPartition(name, number) for number in numbers or there]
     return chosen
 
 
-def _warn_past_end(wanted: int, starts: dict[TopicPartition, int]) -> None:
-    ends = [f"{tp} ends at {at}" for tp, at in sorted(starts.items()) if at < wanted]
+def _warn_past_end(offset: int, starts: dict[TopicPartition, int]) -> None:
+    ends = [f"{tp} ends at {at}" for tp, at in sorted(starts.items()) if at < offset]
     if ends:
-        output.say(f"offset {wanted} is past the end: {', '.join(ends)}; reading begins there")
+        output.say(f"offset {offset} is past the end: {', '.join(ends)}; reading begins there")
 
 
 def end_offsets(
@@ -296,8 +296,8 @@ def end_offsets(
     if end is not None:
         return offset_spec.resolve(admin, chosen, offset_spec.parse(end))
     if at_end:
-        found = admin.list_offsets(dict.fromkeys(chosen, LATEST_TIMESTAMP))
-        return {tp: listed.offset for tp, listed in found.items()}
+        ends = admin.list_offsets(dict.fromkeys(chosen, LATEST_TIMESTAMP))
+        return {tp: listed.offset for tp, listed in ends.items()}
     return {}
 
 

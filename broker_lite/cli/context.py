@@ -211,13 +211,13 @@ def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
 
 def named_values(pairs: tuple[str, ...], option: str) -> list[tuple[str, str]]:
     """Return ``k=v`` arguments as pairs. Raises click.BadParameter for anything else."""
-    found = []
+    values = []
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise click.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint=option)
-        found.append((key, value))
-    return found
+        values.append((key, value))
+    return values
 
 
 def name_pattern(regex: str | None, option: str = "--regex") -> re.Pattern[str]:

@@ -44,8 +44,8 @@ def list_contexts(form: str | None) -> None:
       logbus context list
       logbus context list -o json
     """
-    found = contexts.load(contexts.path())
-    rows = [_row(each, found.selected) for each in found.by_name.values()]
+    stored = contexts.load(contexts.path())
+    rows = [_row(each, stored.selected) for each in stored.by_name.values()]
     output.show(rows, form)
     if not rows:
         output.say("there is no context; add one with: logbus context create NAME -b HOST:PORT")
@@ -111,10 +111,10 @@ def create(
         raise click.UsageError("give --password-file or --password-command, not both")
     pairs = key_values(settings, "-X")
     contexts.require_no_secret(pairs)
-    found = contexts.load(contexts.path())
-    if name in found.by_name:
+    stored = contexts.load(contexts.path())
+    if name in stored.by_name:
         if if_not_exists:
-            row = {**_row(found.by_name[name], found.selected), "created": False}
+            row = {**_row(stored.by_name[name], stored.selected), "created": False}
             output.report_change(row, form, f"{name}: exists")
             return
         raise InvalidConfigError(
@@ -129,9 +129,9 @@ def create(
         password_command=password_command or "",
         settings=pairs,
     )
-    by_name = {**found.by_name, name: new}
-    contexts.save(contexts.path(), dataclasses.replace(found, by_name=by_name))
-    row = {**_row(new, found.selected), "created": True}
+    by_name = {**stored.by_name, name: new}
+    contexts.save(contexts.path(), dataclasses.replace(stored, by_name=by_name))
+    row = {**_row(new, stored.selected), "created": True}
     output.report_change(row, form, f"{name}: created; select it with: logbus context use {name}")
 
 
@@ -150,14 +150,14 @@ def use(name: str | None, is_none: bool, form: str | None) -> None:
     """
     if (name is None) == (not is_none):
         raise click.UsageError("give the NAME of a context, '-' for the previous one, or --none")
-    found = contexts.load(contexts.path())
+    stored = contexts.load(contexts.path())
     if name == "-":
-        if not found.previous:
+        if not stored.previous:
             raise InvalidConfigError("there is no previous context; give the NAME of a context")
-        name = found.previous
-    chosen = "" if name is None else found.get(name).name
-    previous = found.previous if chosen == found.selected else found.selected
-    contexts.save(contexts.path(), dataclasses.replace(found, selected=chosen, previous=previous))
+        name = stored.previous
+    chosen = "" if name is None else stored.get(name).name
+    previous = stored.previous if chosen == stored.selected else stored.selected
+    contexts.save(contexts.path(), dataclasses.replace(stored, selected=chosen, previous=previous))
     said = f"commands use {chosen}" if chosen else "no context is selected"
     output.report_change({"selected": chosen or None, "previous": previous or None}, form, said)
 
@@ -175,19 +175,19 @@ def delete(name: str, if_exists: bool, change: ChangeOptions, form: str | None) 
       logbus context delete prod
       logbus context delete prod --if-exists --dry-run
     """
-    found = contexts.load(contexts.path())
-    if if_exists and name not in found.by_name:
+    stored = contexts.load(contexts.path())
+    if if_exists and name not in stored.by_name:
         output.report_change({"name": name, "deleted": False}, form, f"{name}: does not exist")
         return
-    gone = found.get(name).name
+    gone = stored.get(name).name
     if not change.is_wanted():
         return
     contexts.save(
         contexts.path(),
         contexts.Contexts(
-            "" if found.selected == gone else found.selected,
-            "" if found.previous == gone else found.previous,
-            {key: value for key, value in found.by_name.items() if key != gone},
+            "" if stored.selected == gone else stored.selected,
+            "" if stored.previous == gone else stored.previous,
+            {key: value for key, value in stored.by_name.items() if key != gone},
         ),
     )
     output.report_change({"name": name, "deleted": True}, form, f"{name}: deleted")

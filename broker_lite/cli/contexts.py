@@ -109,9 +109,9 @@ class Contexts:
 
     def get(self, name: str) -> Context:
         """Return a context. Raises ContextNotFoundError with the nearest name."""
-        found = self.by_name.get(name)
-        if found is not None:
-            return found
+        context = self.by_name.get(name)
+        if context is not None:
+            return context
         near = difflib.get_close_matches(name, self.by_name, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "; see: logbus context list"
         raise ContextNotFoundError(f"there is no context {name!r}{hint}")

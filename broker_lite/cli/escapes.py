@@ -28,7 +28,7 @@ def unescaped(text: str) -> str:
     return _ESCAPE.sub(_character, text)
 
 
-def _character(found: re.Match[str]) -> str:
-    if found[1] is None:
-        return _LETTERS[found[2]]
-    return bytes.fromhex(found[1]).decode("utf-8", "surrogateescape")
+def _character(match: re.Match[str]) -> str:
+    if match[1] is None:
+        return _LETTERS[match[2]]
+    return bytes.fromhex(match[1]).decode("utf-8", "surrogateescape")

@@ -314,10 +314,10 @@ def _deleted(
     """Return the offsets that ``delete`` removes. Raises GroupIdNotFoundError for a group that does
     not exist, and UnknownTopicOrPartitionError for a topic without offsets of the group."""
     if not topics:
-        found = admin.committed(group)
-        if not found:
+        committed = admin.committed(group)
+        if not committed:
             _why_empty(admin, group)
-        return found
+        return committed
     lost = {tp: at for tp, at in _committed(admin, group).items() if tp.topic in topics}
     for name in topics:
         if name not in {tp.topic for tp in lost}:
@@ -329,12 +329,12 @@ def _deleted(
 
 
 def _committed(admin: Admin, group: str) -> dict[TopicPartition, CommittedOffset]:
-    found = admin.committed(group)
-    if not found:
+    committed = admin.committed(group)
+    if not committed:
         raise GroupIdNotFoundError(
             f"group {group!r} has no committed offsets; see: logbus groups list"
         )
-    return found
+    return committed
 
 
 def _ids(topics: Iterable[TopicMetadata]) -> dict[TopicPartition, str]:
@@ -357,9 +357,9 @@ def _move(
 ) -> None:
     """Show each partition's old and new offset, and commit the new ones if the user agrees."""
     chosen = list(ids)
-    found = offset_spec.resolved_offsets(admin, chosen, spec)
+    resolved = offset_spec.resolved_offsets(admin, chosen, spec)
     before = admin.committed(group, chosen)
-    for tp, at in found.items():
+    for tp, at in resolved.items():
         if at.wanted != at.offset:
             end = "earliest offset" if at.wanted < at.offset else "end"
             output.say(f"{tp}: {at.wanted} is outside of the log; using its {end} {at.offset}")
@@ -370,13 +370,13 @@ def _move(
             "from": before[tp].offset if tp in before else None,
             "to": at.offset,
         }
-        for tp, at in found.items()
+        for tp, at in resolved.items()
     ]
     output.show(rows, form)
     _refuse_readers(admin, group)
     if change.is_wanted(f"Move these offsets of group {group!r}?"):
         admin.commit_offsets(
-            group, {tp: CommittedOffset(at.offset, topic_id=ids[tp]) for tp, at in found.items()}
+            group, {tp: CommittedOffset(at.offset, topic_id=ids[tp]) for tp, at in resolved.items()}
         )
 
 

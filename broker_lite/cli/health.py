@@ -68,18 +68,18 @@ def health(
     printed: list[Cause] = []
     with Admin(servers, client_id="logbus-cli", timeout_ms=ANSWER_MS) as admin:
         while True:
-            found = _causes(admin, broker_id)
-            if not wait or not found or time.monotonic() >= until_s:
+            causes = _causes(admin, broker_id)
+            if not wait or not causes or time.monotonic() >= until_s:
                 break
-            if found != printed:
-                output.say(f"waiting: {found[0].about}: {found[0].found}")
-                printed = found
+            if causes != printed:
+                output.say(f"waiting: {causes[0].about}: {causes[0].found}")
+                printed = causes
             time.sleep(CHECK_S)
-    _print(found, broker_id, form)
-    if wait and found:
+    _print(causes, broker_id, form)
+    if wait and causes:
         output.say(f"still not healthy after {timeout_s:g} s")
         return EXIT_TIMED_OUT
-    return {"ok": 0, "warning": EXIT_WARNING, "critical": EXIT_CRITICAL}[state_of(found)]
+    return {"ok": 0, "warning": EXIT_WARNING, "critical": EXIT_CRITICAL}[state_of(causes)]
 
 
 def _causes(admin: Admin, broker_id: int | None) -> list[Cause]:
@@ -97,14 +97,14 @@ def _text(error: LogbusError) -> str:
     return error.message or str(error)
 
 
-def _print(found: list[Cause], broker_id: int | None, form: str | None) -> None:
+def _print(causes: list[Cause], broker_id: int | None, form: str | None) -> None:
 
     if not output.is_table(form):
-        rows = [cause._asdict() for cause in found]
-        output.show_one({"state": state_of(found), "causes": rows}, form)
+        rows = [cause._asdict() for cause in causes]
+        output.show_one({"state": state_of(causes), "causes": rows}, form)
         return
     about = "cluster" if broker_id is None else f"broker {broker_id}"
-    click.echo(f"{about}: {output.coloured(state_of(found))}")
-    for cause in found:
+    click.echo(f"{about}: {output.coloured(state_of(causes))}")
+    for cause in causes:
         state = output.coloured(cause.state)
         click.echo(f"\n{state}: {cause.about}: {cause.found}\n  to do: {cause.cure}")

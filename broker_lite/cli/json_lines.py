@@ -48,8 +48,8 @@ def parsed(lines: list[bytes], first_number: int, source: str) -> Parsed:
             try:
                 rows.append(_row(line))
             except ValueError as error:
-                found = InvalidSchemaError(f"{source} line {first_number + count}: {error}")
-                return Parsed(_table_of(rows), count, found)
+                refusal = InvalidSchemaError(f"{source} line {first_number + count}: {error}")
+                return Parsed(_table_of(rows), count, refusal)
     return Parsed(_table_of(rows), len(lines), None)
 
 
@@ -154,7 +154,7 @@ def headers_of(pairs: Any) -> list[tuple[str, bytes | None]]:
     form."""
     if pairs is None:
         return []
-    found = []
+    headers = []
     for pair in pairs if isinstance(pairs, list) else [None]:
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise ValueError(
@@ -163,5 +163,5 @@ def headers_of(pairs: Any) -> list[tuple[str, bytes | None]]:
             )
         name = _bytes(pair[0], "headers")
         assert name is not None
-        found.append((name.decode(), _bytes(pair[1], "headers")))
-    return found
+        headers.append((name.decode(), _bytes(pair[1], "headers")))
+    return headers

@@ -160,11 +160,11 @@ def _tables_of_lines(
                 "--input; --input lines sends it line by line all the same"
             )
         if form == "jsonl":
-            found = json_lines.parsed(lines, number, name)
-            position.line = number + found.line_count
-            yield found.records
-            if found.error is not None:
-                raise found.error
+            parsed = json_lines.parsed(lines, number, name)
+            position.line = number + parsed.line_count
+            yield parsed.records
+            if parsed.error is not None:
+                raise parsed.error
         else:
             position.line = number + len(lines)
             yield _from_lines(lines, rule)
@@ -193,9 +193,9 @@ def form_of(path: Path | None, form: str) -> str:
     else lines."""
     if form != "auto" or path is None:
         return "lines" if form == "auto" else form
-    for magic, found in MAGICS.items():
+    for magic, kind in MAGICS.items():
         if _starts_with(path, magic):
-            return found
+            return kind
     # Of compressed tables, only .csv.gz is supported; other .gz files hold lines.
     name = path.with_suffix("") if path.name.lower().endswith(".csv.gz") else path
     return SUFFIXES.get(name.suffix.lower(), "lines")
@@ -255,8 +255,8 @@ def _from_lines(lines: list[bytes], rule: LineRule) -> pa.Table:
     if rule.key_delimiter is not None:
         parts = [line.partition(rule.key_delimiter) for line in lines]
         # A line without the delimiter is a value without a key.
-        keys = [key if found else None for key, found, _ in parts]
-        values = [value if found else key for key, found, value in parts]
+        keys = [key if delimiter else None for key, delimiter, _ in parts]
+        values = [value if delimiter else key for key, delimiter, value in parts]
         columns["key"] = binary_of(keys)
     elif rule.key is not None:
         columns["key"] = binary_of([rule.key] * len(lines))

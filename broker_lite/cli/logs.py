@@ -127,9 +127,9 @@ def _files(directory: Path) -> dict[str, Path]:
     brokers = sorted(
         directory.glob("broker-*/broker.log"), key=lambda path: (len(path.parent.name), path)
     )
-    found = {path.parent.name: path for path in brokers}
+    files = {path.parent.name: path for path in brokers}
     others = {"zookeeper": directory / "zookeeper" / "zookeeper.log", "up": directory / LOG}
-    return found | {name: path for name, path in others.items() if path.exists()}
+    return files | {name: path for name, path in others.items() if path.exists()}
 
 
 def _name(word: str) -> str:

@@ -163,12 +163,12 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = [
+        commands = [
             CompletionItem(name, help=text)
             for name, (_, text) in COMMANDS.items()
             if name.startswith(incomplete)
         ]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -308,8 +308,8 @@ def _wants_json(arguments: list[str]) -> bool:
 
 def _print_json(name: str, message: str, code: int) -> None:
     """Print an error as one JSON object on stderr."""
-    said = {"error": name, "message": message, "exit_code": code}
-    click.echo(json.dumps(said, ensure_ascii=False), err=True)
+    report = {"error": name, "message": message, "exit_code": code}
+    click.echo(json.dumps(report, ensure_ascii=False), err=True)
 
 
 def exit_code(error: LogbusError, *, with_hint: bool = True) -> int:

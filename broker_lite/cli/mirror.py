@@ -150,10 +150,10 @@ def _run(running: Mirror, servers: str, form: str | None, *, once: bool) -> int:
 
 def _offsets(text: str) -> dict[str, dict[str, int]]:
     try:
-        found = json.loads(text)
+        topics = json.loads(text)
         return {
             str(topic): {str(int(number)): int(offset) for number, offset in rows.items()}
-            for topic, rows in found.items()
+            for topic, rows in topics.items()
         }
     except (ValueError, AttributeError, TypeError) as error:
         raise InvalidConfigError(

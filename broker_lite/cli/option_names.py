@@ -54,10 +54,10 @@ def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
     """Return the message with each setting and value as the user types them. A name without dots
     and underscores (``acks``) may be a plain word, so it must have a value."""
 
-    def typed(found: re.Match[str]) -> str:
-        name, value = found[1], found[2]
+    def typed(match: re.Match[str]) -> str:
+        name, value = match[1], match[2]
         if value is None and name.isalpha():
-            return found[0]
+            return match[0]
         return spellings[name].of(value)
 
     if not spellings:
@@ -69,15 +69,15 @@ def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
 def spellings_of(command: click.Command) -> dict[str, Spelling]:
     """Return the options of a command by every name of their settings."""
     options = {row.name: row for row in command.params if isinstance(row, click.Option)}
-    found: dict[str, Spelling] = {}
+    spellings: dict[str, Spelling] = {}
     for names in _settings():
-        given = next((options[name] for name in names if name in options), None)
-        if given is not None:
-            flag = repr(given.flag_value) if given.is_flag else None
-            found |= dict.fromkeys(names, Spelling(max(given.opts, key=len), flag))
+        option = next((options[name] for name in names if name in options), None)
+        if option is not None:
+            flag = repr(option.flag_value) if option.is_flag else None
+            spellings |= dict.fromkeys(names, Spelling(max(option.opts, key=len), flag))
         elif SETTINGS in options and len(names) > 1:
-            found |= dict.fromkeys(names, Spelling(f"-X {names[0]}", joint="="))
-    return found
+            spellings |= dict.fromkeys(names, Spelling(f"-X {names[0]}", joint="="))
+    return spellings
 
 
 def _settings() -> Iterator[tuple[str, ...]]:

@@ -178,8 +178,8 @@ def _check_options(
 ) -> None:
     """Raise click.UsageError for -K, -k, -H or -Z if the input is not lines: records of the other
     formats have their own keys and headers."""
-    given = {"-K": key_delimiter, "-k": key, "-H": header, "-Z": null_empty}
-    names = [name for name, value in given.items() if value not in (None, (), False)]
+    options = {"-K": key_delimiter, "-k": key, "-H": header, "-Z": null_empty}
+    names = [name for name, value in options.items() if value not in (None, (), False)]
     if form != "lines" and names:
         raise click.UsageError(
             f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} only for lines; with {form} "

@@ -37,10 +37,10 @@ def entity_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def named(user: str | None, client_id: str | None, ip: str | None, **rest: Any) -> Any:
-        given = {USER: user, CLIENT_ID: client_id, IP: ip}
+        names = {USER: user, CLIENT_ID: client_id, IP: ip}
         entity = entity_of(
             (kind, DEFAULT if name == DEFAULT_WORD else name)
-            for kind, name in given.items()
+            for kind, name in names.items()
             if name is not None
         )
         return command(entity=entity, **rest)

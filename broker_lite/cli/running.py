@@ -28,12 +28,12 @@ Facts = dict[str, Any]
 
 def alive() -> list[Facts]:
     """Return the running clusters in the order of their start."""
-    found = []
+    running = []
     for path in _records():
         facts = discovery.read_cluster(path)
         if facts is not None and is_held(facts):
-            found.append(facts)
-    return found
+            running.append(facts)
+    return running
 
 
 def is_held(facts: Facts) -> bool:

@@ -140,9 +140,9 @@ def strays(directory: Path, delete: bool, change: ChangeOptions, form: str | Non
 
     rows = []
     for path in sorted(directory.iterdir()):
-        found = parse_stray_dir(path.name)
-        if found is not None:
-            key, since_ms = found
+        stray = parse_stray_dir(path.name)
+        if stray is not None:
+            key, since_ms = stray
             size = sum(each.stat().st_size for each in path.iterdir())
             row = {"topic_id": key.topic_id, "partition": key.partition, "bytes": size}
             rows.append({**row, "since": output.iso(since_ms), "path": str(path)})
@@ -158,8 +158,8 @@ def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
             for folder, _, names in os.walk(path, onerror=_fail):
-                found = (Path(folder, name) for name in names)
-                yield from sorted(f for f in found if f.suffix == ".log" and f.stem.isdigit())
+                files = (Path(folder, name) for name in names)
+                yield from sorted(f for f in files if f.suffix == ".log" and f.stem.isdigit())
         else:
             yield path
 

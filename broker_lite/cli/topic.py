@@ -335,19 +335,19 @@ def delete(
 def _ends(admin: Admin, topics: list[TopicMetadata]) -> dict[TopicPartition, tuple[int, int]]:
     """Return the log start offset and the end offset of each partition; (-1, -1) without a
     leader."""
-    found: dict[TopicPartition, tuple[int, int]] = {}
+    bounds: dict[TopicPartition, tuple[int, int]] = {}
     led = []
     for facts in topics:
         for part in facts.partitions:
             partition = TopicPartition(facts.name, part.partition)
-            found[partition] = (-1, -1)
+            bounds[partition] = (-1, -1)
             if part.leader >= 0:
                 led.append(partition)
     if led:
         first = admin.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
         last = admin.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
-        found |= {p: (first[p].offset, last[p].offset) for p in led}
-    return found
+        bounds |= {p: (first[p].offset, last[p].offset) for p in led}
+    return bounds
 
 
 def _sizes(admin: Admin) -> dict[TopicPartition, int]:

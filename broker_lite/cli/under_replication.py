@@ -46,8 +46,8 @@ def find(admin: Admin, view: ClusterView) -> FewReplicas | None:
         return None
     broker = str(min(view.brokers))
     settings = admin.describe_configs(brokers=[int(broker)])["broker", broker]
-    said = settings.get("default.replication.factor")
-    asked = int((said and said.value) or 0)
-    factor = min(asked or USUAL, len(view.brokers))
+    setting = settings.get("default.replication.factor")
+    configured = int((setting and setting.value) or 0)
+    factor = min(configured or USUAL, len(view.brokers))
     topics = fewer_replicas(view, factor)
     return FewReplicas(topics, factor) if topics else None

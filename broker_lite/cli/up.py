@@ -340,8 +340,8 @@ def _replicas(view: ClusterView) -> dict[str, Any]:
     """Report unhealthy replicas and why."""
     from broker_lite.client.administration.health import cluster_health
 
-    found = cluster_health(view)
-    lacking = [row for row in found if row.state != "ok"]
+    health = cluster_health(view)
+    lacking = [row for row in health if row.state != "ok"]
     for row in lacking[:NAMED_MAX]:
         output.say(f"{row.tp}: {row.state}: {row.why}")
     if len(lacking) > NAMED_MAX:
@@ -349,9 +349,9 @@ def _replicas(view: ClusterView) -> dict[str, Any]:
     return {
         "controller": view.controller_id,
         "topics": len(view.topics),
-        "partitions": len(found),
-        "under_replicated": sum(row.state == "under-replicated" for row in found),
-        "leaderless": sum(row.state == "no leader" for row in found),
+        "partitions": len(health),
+        "under_replicated": sum(row.state == "under-replicated" for row in health),
+        "leaderless": sum(row.state == "no leader" for row in health),
     }
 
 
@@ -525,12 +525,12 @@ def _detach(report: up_report.UpReport) -> int:
     """Start the same command in the background and wait until it reports the cluster as running."""
     arguments = [word for word in sys.argv[1:] if word not in ("-d", "--detach")]
     read_end, write_end = os.pipe()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as printed:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "broker_lite", *arguments, "--ready-fd", str(write_end)],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=printed,
+            stderr=printed,
             pass_fds=(write_end,),
             start_new_session=True,
         )
@@ -539,8 +539,8 @@ def _detach(report: up_report.UpReport) -> int:
         if not line:
             child.terminate()
             child.wait()
-            said.seek(0)
-            output.say(said.read().decode("utf-8", "replace").strip())
+            printed.seek(0)
+            output.say(printed.read().decode("utf-8", "replace").strip())
             return child.returncode if child.returncode > 0 else 1
     facts = json.loads(line)
     report.show(facts, _ending(facts))
@@ -554,14 +554,14 @@ def _ending(facts: dict[str, Any]) -> str:
 
 def _read_line(pipe: int, deadline: float) -> bytes:
     """Return one line of the background process; empty if it ends or takes too long."""
-    said = b""
+    line = b""
     with os.fdopen(pipe, "rb", buffering=0) as reader:
-        while not said.endswith(b"\n"):
+        while not line.endswith(b"\n"):
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([reader], [], [], left)[0]:
                 return b""
             part = reader.read(65536)
             if not part:
                 return b""
-            said += part
-    return said
+            line += part
+    return line
