@@ -553,9 +553,10 @@ class Log:
         remaining = [s for s in self.reader.chain[1] if s.base_offset <= offset]
         dropped = self.reader.chain[1][len(remaining) :]
         active = remaining[-1]
-        self.reader.loaded.pin(active)
-        active.open_writable()
+        self.reader.loaded.activate(active)
         self.reader.publish(tuple(remaining))
+        # Publish the end before the cut, so that no reader takes the removed bytes for damage.
+        self.reader.tail = Tail(offset, active, position)
         active.cut(position, offset)
         self.reader.publish(tuple(remaining))
         self.reader.forget_hints()

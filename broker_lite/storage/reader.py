@@ -224,6 +224,8 @@ class LogReader:
         if stop.position - position > max_bytes:
             stop = self._cut(segment, IndexEntry(base, position), stop, max_bytes, min_one)
         end, stop_position = stop
+        if end > self.tail[0] or stop_position < position:
+            raise self._truncated()
         hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop_position)
         return LogSlice(segment.file, position, stop_position - position, base, end)
 
@@ -359,9 +361,12 @@ class LogReader:
         # beyond that end.
         if bad.offset >= self.tail[0]:
             self.corruption = tuple(known for known in self.corruption if known != damage)
-            raise StorageError(f"{self.key} was truncated to {self.tail[0]} while it was read")
+            raise self._truncated()
         segment.damaged = True
         return damage
+
+    def _truncated(self) -> StorageError:
+        return StorageError(f"{self.key} was truncated to {self.tail[0]} while it was read")
 
     def add_damage(self, damage: tuple[CorruptRange, ...]) -> None:
         """Record damaged ranges. Later reads of unreadable ranges raise CorruptMessageError."""
@@ -661,6 +666,8 @@ class LogReader:
                 break
             counted += stop.position - begin.position
             offset = max(stop.offset, offset + 1)
+        if end > self.tail[0]:
+            raise self._truncated()
         return max(min(offset, end), start + 1), counted
 
     def _boundary(self, offset: int) -> tuple[Segment, IndexEntry]:

@@ -81,26 +81,40 @@ class LoadedSegments:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._segments: deque[weakref.ref[Segment]] = deque()
 
     def manage(self, segment: Segment) -> None:
         """Take charge of a closed segment: release it once LOADED_SEGMENTS_MAX others have loaded
         after it."""
         segment.cache = self
-        if segment.is_loaded:
-            self.add(segment)
+        self._add(segment)
 
-    def pin(self, segment: Segment) -> None:
-        """Stop releasing a closed segment, because it becomes the active one."""
+    def activate(self, segment: Segment) -> None:
+        """Load a closed segment for appends and truncation, and release it no more. Do nothing for
+        the active segment. Raises OSError."""
         with self._lock:
+            if segment.cache is None:
+                return
+            segment.make_active()
+            if segment.has_transactions:
+                with contextlib.suppress(OSError, CorruptIndex):
+                    # Load the index now, because after a truncation a reader would load it uncut.
+                    _ = segment.transactions
             segment.cache = None
 
-    def add(self, segment: Segment) -> None:
-        """Record that a segment has loaded. Release the oldest if there are too many."""
+    def store(self, segment: Segment, store: Callable[[], None]) -> None:
+        """Call ``store``, which gives the segment what a reader has loaded. Do nothing if the
+        segment has become the active one meanwhile, because only its writer changes it then."""
+        with self._lock:
+            if segment.cache is not None:
+                store()
+                self._add(segment)
+
+    def _add(self, segment: Segment) -> None:
         reference = weakref.ref(segment)
         with self._lock:
-            if segment.cache is None or reference in self._segments:
+            if not segment.is_loaded or reference in self._segments:
                 return
             self._segments.append(reference)
             if len(self._segments) > LOADED_SEGMENTS_MAX:
@@ -268,14 +282,31 @@ class Segment:
         """The log file, opened on first use."""
         file = self._file
         if file is None:
-            file = self._file = self._files.open(self.path(paths.LOG))
-            self._note_loaded()
+            file = self._files.open(self.path(paths.LOG))
+            self._store(file=file)
         return file
 
-    def _note_loaded(self) -> None:
+    def _store(
+        self,
+        *,
+        file: File | None = None,
+        indexes: tuple[OffsetIndex, TimeIndex] | None = None,
+        transactions: TransactionIndex | None = None,
+    ) -> None:
+        """Keep what was loaded, unless another thread was faster."""
+
+        def store() -> None:
+            self._file = self._file or file
+            if indexes is not None and self._index is None:
+                self._index, self._times = indexes
+            if self._transactions is None:
+                self._transactions = transactions
+
         cache = self.cache
-        if cache is not None:
-            cache.add(self)
+        if cache is None:
+            store()
+        else:
+            cache.store(self, store)
 
     def open_writable(self) -> None:
         """Reopen the log file for appends and truncation."""
@@ -312,8 +343,8 @@ class Segment:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the file is open, or the indexes are in memory."""
-        return self._file is not None or self._index is not None
+        """Whether the file is open, or an index is in memory."""
+        return bool(self._file or self._index is not None or self._transactions)
 
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         index, times = self._index, self._times
@@ -326,10 +357,7 @@ class Segment:
                 raise CorruptIndex("the index describes another log file")
         except (CorruptIndex, OSError):
             index, times = self.rebuilt()
-        if self._index is None:
-            # Otherwise a truncation may have loaded and cut them in the meantime.
-            self._times, self._index = times, index
-        self._note_loaded()
+        self._store(indexes=(index, times))
         return index, times
 
     def rebuilt(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -343,7 +371,7 @@ class Segment:
         """Rebuild both indexes after an entry led to a wrong position."""
         index, times = self.rebuilt()
         self._times, self._index = times, index
-        self._note_loaded()
+        self._store()  # The segment may have been released in the meantime.
 
     def release(self) -> None:
         """Drop the file and the indexes from memory; they can be loaded again. Reads in progress
@@ -361,8 +389,7 @@ class Segment:
         loaded = self._transactions
         if loaded is None:
             loaded = self.load_transactions()[0]
-            self._transactions = loaded
-            self._note_loaded()
+            self._store(transactions=loaded)
         return loaded
 
     @transactions.setter

@@ -8,11 +8,13 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from support import hand_made_log as by_hand
 from support import poison
+from support.memory_files import MemFile
 from support.stored import FOLDER, KEY, SMALL, Disk, append, batch, offsets, segment_name
 
 from broker_lite.config import TopicConfig
@@ -154,9 +156,34 @@ def test_segment_that_becomes_active_stays_loaded() -> None:
     log = filled()
     segment = log.reader.chain[1][3]
     assert log.reader.read(segment.base_offset, 1000, 700).length and segment.is_loaded
-    log.reader.loaded.pin(segment)
+    log.reader.loaded.activate(segment)
     assert offsets(log) == list(range(700))
     assert segment.is_loaded
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index"])
+def test_segment_that_is_truncated_while_a_reader_loads_it_accepts_appends(
+    suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the reader replaced the truncated segment's writable file or cut index."""
+    disk = Disk()
+    disk.write(80)
+    log, open_file = disk.log, disk.files.open
+    log.reader.chain[1][0].release()
+
+    def open_and_truncate(path: str, *, writable: bool = False) -> MemFile:
+        file = open_file(path, writable=writable)
+        if path.endswith(suffix):
+            monkeypatch.undo()
+            log.truncate_to(10)
+        return file
+
+    monkeypatch.setattr(disk.files, "open", open_and_truncate)
+    log.reader.read(5, 100, 34)
+    assert [append(log, batch(2, size=300)).base_offset for _ in range(9)] == [*range(10, 28, 2)]
+    assert log.reader.chain[1][0].index.last().offset < 28
+    assert offsets(log) == [*range(10), *range(10, 28, 2)]
+    assert offsets(disk.reopen()) == [*range(10), *range(10, 28, 2)]
 
 
 def test_read_error_names_the_partition_and_does_not_stop_the_data_directory() -> None:
@@ -438,6 +465,9 @@ def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -
     file, reads = segment.file, 0
 
     class CutMeanwhile:
+        def __getattr__(self, name: str) -> object:
+            return getattr(file, name)
+
         def pread(self, position: int, length: int) -> bytes:
             nonlocal reads
             reads += 1
@@ -458,6 +488,35 @@ def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -
     assert offsets(log) == list(range(20))
 
 
+@pytest.mark.parametrize("start", [9, 10, 15])
+def test_read_in_the_middle_of_a_truncation_is_not_reported_as_damage(start: int) -> None:
+    """Regression: the file was cut before readers saw the new end, so that the broker logged and
+    counted damage.
+    """
+    disk = Disk()
+    disk.write(20)
+    log = disk.log
+    segment = log.reader.chain[1][-1]
+    file, ends = segment.file, []
+
+    class ReadMeanwhile:
+        size = file.size
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(file, name)
+
+        def truncate(self, size: int) -> None:
+            file.truncate(size)
+            with contextlib.suppress(StorageError, OffsetOutOfRangeError):
+                ends.append(log.reader.read(start, 1000, 20).next_offset)
+                log.reader.locate(start)
+
+    segment._file = ReadMeanwhile()  # type: ignore[assignment]
+    log.truncate_to(10)
+    assert ends == ([10] if start <= 10 else [])
+    assert log.reader.corruption == () and not segment.damaged
+
+
 @pytest.mark.parametrize("reads_before", range(2))
 def test_read_during_a_truncation_leaves_no_stale_hints(reads_before: int) -> None:
     """Regression: the read cached file positions of truncated batches as hints.
@@ -472,6 +531,9 @@ def test_read_during_a_truncation_leaves_no_stale_hints(reads_before: int) -> No
     file, reads = segment.file, 0
 
     class CutMeanwhile:
+        def __getattr__(self, name: str) -> object:
+            return getattr(file, name)
+
         def pread(self, position: int, length: int) -> bytes:
             nonlocal reads
             reads += 1
@@ -492,6 +554,27 @@ def test_read_during_a_truncation_leaves_no_stale_hints(reads_before: int) -> No
             found = log.reader.read(first, 1 << 20, end)
             assert (found.next_offset, found.length) == (end, 100 * (end - first))
     assert log.reader.corruption == ()
+
+
+def test_read_that_a_truncation_overtakes_returns_no_range_of_the_removed_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: the range had a negative length, or an end beyond the truncated log."""
+    disk = Disk()
+    disk.write(60)
+    log = disk.log
+    log.reader.read(50, 240, 60)
+    find_stop = log.reader._stop
+
+    def truncate_and_find_stop(*arguments: Any) -> Any:
+        log.truncate_to(40)
+        return find_stop(*arguments)
+
+    monkeypatch.setattr(log.reader, "_stop", truncate_and_find_stop)
+    for read in (log.reader.read, log.reader.offset_for_bytes):
+        with pytest.raises(StorageError, match="was truncated to 40"):
+            read(36, 100_000, 59)
+        disk.write(20)
 
 
 # Readers run on other threads than the writer.
