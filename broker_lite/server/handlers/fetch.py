@@ -356,10 +356,10 @@ class _ConsumerFetch:
             logger.error("%s: cannot read the log for a fetch", self._request, exc_info=error)
             self._reply.refuse("unexpected error in the broker; see its log")
             return
-        self._remember(rows, indexed, prepared)
-        self._answer(
-            rows, {at: self._judged(rows[at], one) for (at, _), one in zip(indexed, prepared)}
-        )
+        # Judge first: a log that was truncated during the read is not damaged.
+        judged = [self._judged(rows[at], one) for (at, _), one in zip(indexed, prepared)]
+        self._remember(rows, indexed, judged)
+        self._answer(rows, {at: one for (at, _), one in zip(indexed, judged)})
 
     def _range_of(self, replica: Replica, row: _FetchRow, now_ms: int) -> ranges.WantedRange:
         request = row.request

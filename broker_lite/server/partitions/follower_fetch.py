@@ -350,13 +350,15 @@ class _FollowerFetch:
             size += one.length
             if row.allowance < UNLIMITED:
                 self._owner.throttle.spend(one.length)
-            if one.error is not None:
-                row.error = one.error
-                if isinstance(one.error, CorruptMessageError) and row.replica is not None:
-                    row.replica.report_corruption(one.error_offset, one.error)
         for row in self._rows:
             # The leader epoch and the high watermark may have changed during the disk read.
             self._check(row)
+        for row, one in zip(rows, prepared):
+            # A replica that no longer leads may have truncated its log, which is no damage.
+            if one.error is not None and row.error is None:
+                row.error = one.error
+                if isinstance(one.error, CorruptMessageError) and row.replica is not None:
+                    row.replica.report_corruption(one.error_offset, one.error)
         self._owner.sent_bytes.n += size
         if answer is None or not self._is_open():
             return

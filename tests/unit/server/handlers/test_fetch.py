@@ -25,6 +25,7 @@ from broker_lite.errors import (
 from broker_lite.record.batch import read_header
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import fetch, list_offsets
+from broker_lite.server.partitions import ranges
 from broker_lite.server.partitions.crc_cache import CrcCache
 from broker_lite.server.partitions.disk import AppendBatch
 from broker_lite.wire import fetch as wire
@@ -88,6 +89,49 @@ def test_fetch_from_a_deposed_leader_never_answers_offset_out_of_range(
         assert row.error_code == expected.code
 
     run(body, brokers=2)
+
+
+@pytest.mark.parametrize("by_follower", [False, True])
+def test_deposed_leader_reports_no_damage(
+    by_follower: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: a read of a log that was truncated meanwhile was logged as a corrupt batch.
+
+    The replica then did not trust its log from that offset on.
+    """
+
+    def prepare(requested: list[ranges.WantedRange], *_: int) -> list[ranges.Prepared]:
+        error = CorruptMessageError("the bytes were cut off")
+        return [ranges.Prepared(error=error, error_offset=one.offset) for one in requested]
+
+    async def body(world: World) -> None:
+        old = await with_records(world)
+        replica, follower = old.replica(), world.nodes[2]
+        replica.crc_cache = CrcCache(replica.log.log_end_offset)
+        waits = hold_up_reads(old)
+        answers: list[Any] = []
+        monkeypatch.setattr(ranges, "prepare", prepare)
+        if by_follower:
+            wanted = wire.FetchPartition(0, 2, 1 << 20, current_leader_epoch=replica.leader_epoch)
+            message = wire.FetchRequest(
+                [wire.FetchTopic("", TOPIC_ID, [wanted])],
+                0,
+                replica_id=2,
+                replica_epoch=follower.view.broker_epoch,
+                flags=wire.FLAG_REPAIR,
+            )
+            old.manager.follower_fetches.begin(message, answers.append, lambda: True)
+        else:
+            reader = Reader(old)
+            answers = reader.answers
+            reader.fetch(2, replica.leader_epoch)
+        await depose(world)
+        waits.set()
+        await world.until(lambda: bool(answers))
+        assert replica.role.log.damaged_from is None
+
+    run(body, brokers=2)
+    assert "corrupt batch" not in caplog.text
 
 
 def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
