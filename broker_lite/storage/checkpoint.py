@@ -24,7 +24,7 @@ CHECKPOINT_BYTES_MAX = 64 << 20
 class CorruptCheckpoint(Exception):
     """A checkpoint whose version, count or checksum is wrong.
 
-    The caller decides whether to continue without the file.
+    The caller decides whether to continue as if the file were missing.
     """
 
 
@@ -33,7 +33,8 @@ def write_atomic(
 ) -> None:
     """Replace the file ``directory/name`` atomically by a file that contains ``data``.
 
-    ``sync=False`` omits both syncs. Use it only for files that a start can rebuild from the log.
+    ``sync=False`` omits both syncs. Use it only for files that the next broker start can rebuild
+    from the log.
     """
     temporary = f"{directory}/{name}{paths.TEMPORARY}"
     with contextlib.suppress(FileNotFoundError):
@@ -50,14 +51,14 @@ def write_atomic(
 def sync_names(files: Files, directory: str) -> None:
     """Sync the file names in a directory.
 
-    Raises OSError with EIO for every failure; callers treat EIO as fatal. Never retry the sync,
-    because the set of names on disk is then unknown.
+    Raises OSError with EIO for every failure; callers treat EIO as fatal. Never retry a failed
+    sync: which file names are on disk is then unknown.
     """
     try:
         files.sync_dir(directory)
     except OSError as error:
         raise OSError(
-            errno.EIO, f"the file names in it could not be synced: {error}", directory
+            errno.EIO, f"the directory's file names could not be synced: {error}", directory
         ) from error
 
 
@@ -78,8 +79,10 @@ def encode_lines(lines: Sequence[str]) -> bytes:
 
 
 def decode_lines(data: bytes) -> list[str]:
-    """Return the entries in the bytes of a checkpoint file. Raises CorruptCheckpoint if version,
-    count or checksum is wrong."""
+    """Decode the bytes of a checkpoint file, and return its entries, one line each.
+
+    Raises CorruptCheckpoint if version, count or checksum is wrong.
+    """
     at = data.rfind(b"crc32c ")
     if at < 0 or data[at:] != b"crc32c %08x\n" % crc32c(data[:at]):
         raise CorruptCheckpoint("the CRC-32C does not match the content")

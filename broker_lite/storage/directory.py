@@ -1,9 +1,12 @@
 """A data directory (``log.dir``): its lock, identity, failure, checkpoints and deleted files.
 
-``meta.properties`` holds a random directory id, the id of the cluster (set once) and the number of
-starts, which reveals a rolled-back or copied directory. After a failed fsync the directory fails
-permanently (``fail``): every later append or flush of its logs raises StorageError. Several disk
-threads share a directory, so attributes change by single assignments or under a lock.
+``meta.properties`` holds a random directory id, the id of the cluster (set once) and the start
+counter: how often a broker started on the directory. ZooKeeper has the counter too. A lower counter
+on disk reveals a directory that was copied or restored from a backup.
+
+After a failed fsync the directory fails permanently (``fail``): every later append or flush of its
+logs raises StorageError. Several disk threads share a directory, so attributes change by single
+assignments or under a lock.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ RESERVE_BYTES = 1 << 20
 deletes the file to write the start counter or a new leader epoch.
 """
 SPACE_BYTES_MIN = 8 << 20
-"""Minimum usable bytes of the disk before a full directory accepts appends again."""
+"""After the disk was full, the directory accepts appends again once this many bytes are usable."""
 _RESERVE_STEP = 64 << 10
 
 
@@ -67,24 +70,27 @@ class DataDirectory:
         self.refused = RefusedBatches()
         self.warnings: list[str] = []
         self.unknown: set[str] = set()
-        """Names of checkpoints that were damaged at the start and have not been rewritten since."""
+        """Names of checkpoints that ``start`` found damaged and that have not been rewritten since.
+        Their offsets are unknown."""
         self._random_id = random_id
         self._lock: Lock | None = None
         self._trash: dict[str, int] = {}
-        """The time in ms from which each file may be unlinked, by the path to which ``discard``
-        renamed it."""
+        """The files that ``discard`` renamed: the time in ms from which each may be unlinked, by
+        its new path."""
         self.checkpoints = threading.RLock()
-        """Held while offsets are saved. A log that changes its start holds the lock until its start
-        in memory has changed too. Otherwise a checkpoint could save the former start again."""
+        """The lock of both offset checkpoints. A log that changes its log start offset holds the
+        lock until the offset has changed in memory too. Otherwise a concurrent save could write the
+        former log start offset again."""
         self._reserve = threading.Lock()
 
     # Methods that open and release the directory.
 
     def start(self) -> None:
-        """Lock the directory, read its files, and count this start durably.
+        """Lock the directory, read its identity and checkpoints, and increment the start counter on
+        disk.
 
-        Deletes the clean-shutdown marker. Raises DirectoryLockedError, or StorageError if the
-        directory cannot be used.
+        Deletes the clean-shutdown marker, so that the next start after a crash runs recovery.
+        Raises DirectoryLockedError, or StorageError if the directory cannot be used.
         """
         try:
             self._make()
@@ -112,8 +118,8 @@ class DataDirectory:
             raise
 
     def _make(self) -> None:
-        """Create the directory, and sync the parent of every new directory, so that it survives a
-        power cut."""
+        """Create the directory and its missing parents. Sync the parent of each new directory, so
+        that the new directories survive a power cut."""
         path, missing = self.path, []
         while path and not self.files.exists(path):
             missing.append(path)
@@ -176,15 +182,16 @@ class DataDirectory:
         write_atomic(self.files, self.path, paths.META, encode_lines(lines))
 
     def adopt_cluster(self, cluster_id: str) -> None:
-        """Record the id of the directory's cluster. Raises InconsistentClusterIdError if the
-        directory belongs to another cluster.
+        """Record the id of the cluster to which the directory now belongs.
+
+        Raises InconsistentClusterIdError if the directory already belongs to another cluster.
         """
         if self.cluster_id == cluster_id:
             return
         if self.cluster_id:
             raise InconsistentClusterIdError(
                 f"log.dir {self.path} belongs to cluster {self.cluster_id}, not to {cluster_id}; "
-                "name that cluster's ZooKeeper, or another log.dir"
+                "set zookeeper.connect to that cluster's ZooKeeper, or set another log.dir"
             )
         self.cluster_id = cluster_id
         with self.guard("binding the directory to its cluster"):
@@ -213,10 +220,11 @@ class DataDirectory:
             raise self._stopped()
 
     def guard(self, doing: str, *, spare_full: bool = False) -> _Guard:
-        """Return a context manager in which an OSError marks the directory as failed.
+        """Return a context manager that marks the directory as failed if its block raises OSError.
 
-        With ``spare_full`` a full disk only raises StorageError. Use ``spare_full`` only for writes
-        that protect no acknowledged data.
+        The context manager raises StorageError, whose message says ``doing``. With ``spare_full``,
+        an OSError of a full disk raises StorageError too, but the directory does not fail. Use
+        ``spare_full`` only for writes that protect no acknowledged data.
         """
         return _Guard(self, doing, spare_full)
 
@@ -231,8 +239,9 @@ class DataDirectory:
     # Methods that check the free space and maintain the reserve file.
 
     def has_space(self) -> bool:
-        """Return whether appends are accepted. Calls the file system only while the disk
-        is full.
+        """Return whether the directory accepts appends, because its disk is not full.
+
+        Asks the file system for its free space only if ``is_full`` is set.
         """
         if self.is_full and self.files.space(self.path)[1] >= SPACE_BYTES_MIN:
             self.is_full = False
@@ -247,9 +256,10 @@ class DataDirectory:
             )
 
     def write_in_reserve(self, write: Callable[[], None]) -> None:
-        """Run a small write. If the disk is full, delete the reserve file and retry in its space.
+        """Call ``write``, which writes a small file. If the disk is full, delete the reserve file,
+        call ``write`` again, and then write the reserve file again.
 
-        Then write the reserve file again. Raises OSError.
+        Raises OSError.
         """
         try:
             write()
@@ -264,7 +274,8 @@ class DataDirectory:
                     self._fill_reserve()
 
     def make_reserve(self) -> None:
-        """Create the reserve file if it is missing or too small. Ignore a full disk."""
+        """Create the reserve file if it is missing or too small. Raise no error if the disk is
+        full."""
         path = f"{self.path}/{paths.RESERVE}"
         with self._reserve:
             if self.files.exists(path) and (self.is_full or self.files.size(path) >= RESERVE_BYTES):
@@ -303,15 +314,19 @@ class DataDirectory:
     def save_recovery_points(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
         """Replace the checkpoint of recovery points. Write nothing if none has changed.
 
-        ``current`` returns the recovery points. It is called under the lock, so that it cannot
-        overwrite a recovery point that a truncation has just lowered with ``lower_recovery_point``.
+        ``current`` returns the recovery points. It is called under the lock of the checkpoints.
+        Otherwise an older value could overwrite a recovery point that a truncation has just lowered
+        (``lower_recovery_point``).
         """
         with self.checkpoints:
             self._write_recovery_points(current())
 
     def lower_recovery_point(self, key: PartitionKey, offset: int) -> None:
-        """Lower a recovery point, and sync the checkpoint. Recovery reports a log that ends below
-        its recovery point as damaged, so truncations call this first."""
+        """Lower a partition's recovery point, and sync the checkpoint.
+
+        Truncations call this before they cut the log, because recovery reports a log that ends
+        below its recovery point as damaged.
+        """
         with self.checkpoints:
             if self.recovery_points.get(key, 0) > offset:
                 self._write_recovery_points({**self.recovery_points, key: offset})
@@ -329,14 +344,15 @@ class DataDirectory:
             self._write_log_starts(current())
 
     def raise_log_start(self, key: PartitionKey, offset: int) -> None:
-        """Raise a log start offset, and sync the checkpoint, so that deleted records do not return
-        after a crash."""
+        """Raise a partition's log start offset, and sync the checkpoint, so that deleted records do
+        not return after a crash."""
         with self.checkpoints:
             if self.log_starts.get(key, 0) < offset:
                 self._write_log_starts({**self.log_starts, key: offset})
 
     def set_log_start(self, key: PartitionKey, offset: int) -> None:
-        """Set a log start offset, lower or higher than before, and sync the checkpoint."""
+        """Set a partition's log start offset, lower or higher than before, and sync the
+        checkpoint."""
         with self.checkpoints:
             if self.log_starts.get(key, 0) != offset:
                 self._write_log_starts({**self.log_starts, key: offset})
@@ -349,8 +365,8 @@ class DataDirectory:
             self.unknown.discard(paths.LOG_STARTS)
 
     def forget_offsets(self, key: PartitionKey) -> None:
-        """Remove the partition's rows of both checkpoints, and sync, so that a new log of the
-        partition inherits no offsets.
+        """Remove the partition's recovery point and log start offset from the checkpoints, and sync
+        them, so that a new log of the partition does not inherit these offsets.
         """
         with self.checkpoints:
             for offsets, write in (
@@ -363,7 +379,8 @@ class DataDirectory:
     # Methods that delete files after a delay.
 
     def discard(self, path: str, due_ms: int) -> None:
-        """Rename a file to ``.deleted``. ``empty_trash`` unlinks it once ``due_ms`` has passed.
+        """Rename a file or directory to ``.deleted``. ``empty_trash`` unlinks it at ``due_ms`` or
+        later.
 
         If the disk is too full for the rename, delete the file at once. If the partition was
         deleted before and the new name exists already, add a number to the name.
@@ -383,9 +400,9 @@ class DataDirectory:
             self._trash[target] = due_ms
 
     def empty_trash(self, now_ms: int) -> int:
-        """Unlink the renamed files whose delay is over, and return their number.
+        """Unlink the files that ``discard`` renamed and whose delay is over. Return their number.
 
-        The next start retries failed deletions.
+        If a deletion fails, the next broker start retries it.
         """
         removed = 0
         for path in [path for path, due_ms in list(self._trash.items()) if due_ms <= now_ms]:

@@ -2,8 +2,8 @@
 
 - One thread appends to a ``File``. Any number of threads read it at given positions, without a
   cursor.
-- A ``File`` has no ``close``. The file closes with its last reference, so that a reader can still
-  send from it.
+- A ``File`` has no ``close``. Its descriptor closes when no reference to the object is left, so
+  that a reader can still send bytes of a deleted file.
 - Written bytes are on disk once ``datasync`` has returned. File names are on disk once ``sync_dir``
   has returned.
 - Every error is an OSError. If ``append`` raises an error, it may leave a part of the bytes at the
@@ -58,9 +58,9 @@ class File(Protocol):
         """Sync the file's bytes and size. Callers must never retry a sync after an error."""
 
     def start_sync(self, position: int) -> None:
-        """Start writing the bytes from ``position`` on to disk, without waiting.
+        """Ask the operating system to start writing the bytes from ``position`` on to disk.
 
-        Guarantees nothing and never fails.
+        Does not wait. This is a hint: it guarantees nothing and never raises an error.
         """
 
     def forget_cached(self, position: int) -> None:

@@ -37,8 +37,9 @@ UNKNOWN = -1
 class FileCheck(NamedTuple):
     """The summary of one checked file, with its problems.
 
-    ``batches``, ``records``, ``size_bytes`` and ``end_offset`` cover the sound batches.
-    ``is_made_again`` marks a file that the next start rebuilds from the log without losing data.
+    ``batches``, ``records``, ``size_bytes`` and ``end_offset`` count only the valid batches.
+    ``is_made_again`` marks a damaged file that costs no data, because the next broker start
+    rebuilds it from the log.
     """
 
     path: str
@@ -54,7 +55,7 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
     """Check every batch of a ``.log`` file: checksum, offset order, length and leader epoch.
 
     Leader epochs are checked only for offsets that ``epochs`` covers. Raises OSError, and
-    ValueError if the name is not a segment's.
+    ValueError if ``path`` is not named as a segment.
     """
     batches = records = size = 0
     end_offset, problems = UNKNOWN, []
@@ -112,11 +113,12 @@ def check_partition(
 def _damaged_small_files(
     files: Files, directory: str, names: list[str], *, has_epochs: bool
 ) -> Iterator[FileCheck]:
-    """Yield the damaged files among the files that a start rebuilds from the log."""
+    """Yield a check for each damaged epoch file, index and producer snapshot. The next broker start
+    rebuilds these files from the log."""
     if paths.LEADER_EPOCHS in names and not has_epochs:
         path = f"{directory}/{paths.LEADER_EPOCHS}"
         yield FileCheck(
-            path, problems=("is damaged: wrong checksum, count or order",), is_made_again=True
+            path, problems=("wrong checksum, number of epochs or order",), is_made_again=True
         )
     decoders: dict[str, Callable[[bytes], object]] = {
         paths.INDEX: offset_index.decode,

@@ -1,10 +1,12 @@
 """The leader epochs of one log: the epoch of the leader that wrote each range of offsets.
 
-Truncation and readers use this list, which the file ``leader-epoch-checkpoint`` holds as in Kafka.
-Entries rise in epoch and in first offset. A new entry removes every entry that it contradicts.
+Truncation and readers use this list. As in Kafka, the file ``leader-epoch-checkpoint`` holds it.
+Entries rise in epoch and in first offset. A new entry therefore removes the entries whose epoch or
+first offset is not lower than its own.
+
 ``assign`` and ``cut`` sync the file before they return. Other truncations do not sync, because the
-next start repeats them. One thread writes. Any thread may read, because the writer replaces the
-tuple of entries and never changes it.
+next broker start repeats them. One thread writes. Any thread may read, because the writer replaces
+the tuple of entries and never changes it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class LeaderEpochs:
         return entries[-1][0] if entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Begin ``epoch`` at ``start_offset``, and sync the epoch file.
+        """Record that ``epoch`` begins at ``start_offset``, and sync the epoch file.
 
         An OSError leaves the entries unchanged.
         """
@@ -78,9 +80,10 @@ class LeaderEpochs:
             raise
 
     def note(self, epoch: int, start_offset: int) -> bool:
-        """Begin ``epoch`` at ``start_offset`` in memory only. Return whether an entry changed.
+        """Record in memory only that ``epoch`` begins at ``start_offset``. Return whether an entry
+        changed.
 
-        Recovery calls this for every batch and saves the file once, at its end.
+        Recovery calls this for every batch, and saves the epoch file once, after the last batch.
         """
         entries = self._entries
         if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
@@ -112,8 +115,8 @@ class LeaderEpochs:
         return OffsetAndEpoch(entries[i][1], entries[i - 1][0])
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Remove epochs that begin at or beyond ``end_offset``, in memory only. Return whether any
-        did."""
+        """Remove epochs that begin at or beyond ``end_offset``, in memory only. Return whether an
+        epoch was removed."""
         remaining = tuple(e for e in self._entries if e[1] < end_offset)
         changed = remaining != self._entries
         self._entries = remaining

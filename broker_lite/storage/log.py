@@ -1,9 +1,9 @@
 """A partition's log, and its writer: append, roll, flush, retention and truncation.
 
 One thread at a time writes. ``flush`` may run beside an append in another thread; a lock serialises
-flushes and truncations. ``flushed_end`` moves only contiguously: it passes an offset once all
-earlier bytes of every segment, and the names of the segments, are on disk. The remains of a failed
-write are cut off and are never visible. A failed fsync stops the whole data directory.
+flushes and truncations. Below ``flushed_end`` everything is on disk: the bytes of every segment,
+and the segments' file names. If a write fails, the bytes that it wrote are cut off and never become
+visible to readers. A failed fsync stops the whole data directory.
 
 Every operation that removes records (truncation, retention, deletion) orders its writes so that
 recovery after a crash at any point neither reports damage nor serves deleted records.
@@ -63,8 +63,8 @@ class LogAppendInfo(NamedTuple):
 
 
 class MarkersInfo(NamedTuple):
-    """The result of ``append_markers``: the range of offsets that the written markers took, and
-    for each given marker its error, or None.
+    """The result of ``append_markers``: the range of offsets that the appended markers received,
+    and for each given marker its error, or None.
     """
 
     base_offset: int
@@ -136,10 +136,11 @@ class Log:
         keep: bool = True,
         begins_at_zero: bool = False,
     ) -> LogAppendInfo:
-        """Validate, stamp and write one client's batch, which fills ``buffer``.
+        """Validate a client's batch, write its offsets and leader epoch into its header, and append
+        it. ``buffer`` holds exactly this batch.
 
-        Without ``keep`` the batch leaves the page cache once it is on disk (``File.append``). A
-        duplicate returns the offsets of the first append. A batch that follows a refused batch
+        Without ``keep`` the batch leaves the page cache once it is on disk (``File.append``). For a
+        duplicate, return the offsets of the first append. A batch that follows a refused batch
         (``note_refused``) raises the error of the refused batch. ``ProducerState.check`` explains
         ``begins_at_zero``.
 
@@ -178,10 +179,11 @@ class Log:
     def append_markers(
         self, markers: Sequence[Marker], leader_epoch: int, now_ms: int
     ) -> MarkersInfo:
-        """Check each marker, and write the accepted markers as one buffer of control batches.
+        """Append the commit and abort markers of transactions, as control batches in one write.
 
-        A marker that is already in the log succeeds and writes nothing. Raises
-        FencedLeaderEpochError and StorageError; no marker is then in the log.
+        Each marker is checked first. A rejected marker is not written and has an error in the
+        result. A marker that is already in the log succeeds and writes nothing. Raises
+        FencedLeaderEpochError or StorageError; in both cases no marker was appended.
         """
         self._check_usable()
         self._data.check_space()
@@ -214,8 +216,8 @@ class Log:
         self.start_epoch(leader_epoch)
 
     def note_refused(self, header: BatchHeader, error: LogbusError) -> None:
-        """Record a refused batch. The log then refuses the later batches that the producer has in
-        flight, with ``error`` too."""
+        """Record that a producer's batch was refused with ``error``. The log then refuses with the
+        same error the later batches that this producer already has in flight."""
         self._data.refused.note(self.key, header, error)
 
     def append_as_follower(
@@ -224,9 +226,9 @@ class Log:
         """Append a leader's batches unchanged, and return the next offset.
 
         The batches must continue the log and have correct checksums. Otherwise raises
-        CorruptMessageError before any write. Sequences are not checked. Does not append:
+        CorruptMessageError before any write. Producer sequences are not checked. Does not append:
 
-        - batches of an epoch newer than ``leader_epoch``, because their leader is deposed;
+        - batches of an epoch newer than ``leader_epoch``, because that leadership has ended;
         - a batch that is cut off at the end of ``buffer``;
         - batches that find no space on the disk. Raises StorageError if no batch found space.
         """
@@ -263,7 +265,7 @@ class Log:
         self._assign_epoch(epoch, offset)
 
     def _run(self, headers: list[BatchHeader]) -> tuple[int, int]:
-        """Return the number of leading batches that have one leader epoch and fit into the active
+        """Return how many of the first batches share a leader epoch and fit into the active
         segment, and their size in bytes.
         """
         space = self.config.segment_bytes - self.reader.tail[1].size_bytes
@@ -328,7 +330,7 @@ class Log:
             active.transactions.add(aborted)
 
     def _repair(self, active: Segment, error: OSError) -> LogbusError:
-        """Cut off the remains of a failed write and return the error to raise."""
+        """Cut off the bytes that a failed write left, and return the error to raise."""
         try:
             active.repair()
         except OSError as second:
@@ -377,9 +379,9 @@ class Log:
         self._snapshots.save(self.producers, sync=sync)
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """Begin ``leader_epoch`` at the log's end, and sync the epoch file.
+        """Record that ``leader_epoch`` begins at the log's end, and sync the epoch file.
 
-        Do nothing if the epoch has already begun.
+        Do nothing if the log already has this or a newer epoch.
         """
         self._assign_epoch(leader_epoch, self.reader.tail[0])
 
@@ -395,16 +397,15 @@ class Log:
     # Methods that flush.
 
     def start_flush(self) -> None:
-        """Start writing unsynced bytes to disk, so that the following ``flush`` is shorter.
-
-        Guarantees nothing.
+        """Ask the operating system to start writing unsynced bytes to disk, so that the following
+        ``flush`` is shorter. Does not wait and guarantees nothing.
         """
         self.reader.tail[1].start_sync()
 
     def flush(self) -> int:
         """Sync all bytes that were appended before the call, and return ``flushed_end``.
 
-        Raises StorageError. The whole directory has then failed.
+        Raises StorageError if the sync fails. The whole data directory is then marked as failed.
         """
         with self._flush_lock:
             self._check_usable()
@@ -435,8 +436,8 @@ class Log:
         """Delete expired segments, and return the reason of each deletion (``retention.expired``).
 
         First rolls the active segment if it is older than segment.ms. Never deletes the active
-        segment, or a segment that ends above ``last_stable_offset``. Expires idle producers too.
-        Runs on the writer's thread.
+        segment, or a segment that ends above ``last_stable_offset``. Also drops the state of idle
+        producers. Runs on the log's writer thread.
         """
         with self._flush_lock:
             return self._apply_retention(now_ms, last_stable_offset)
@@ -481,7 +482,7 @@ class Log:
     def _raise_start_if_space(self, offset: int) -> None:
         """Raise the log start offset. On a full disk raise it only in memory.
 
-        The next start then derives the log start offset from the segments.
+        In that case the next broker start derives the log start offset from the segments.
         """
         try:
             self._raise_start(offset)
@@ -501,12 +502,12 @@ class Log:
     # Methods that truncate the log, and rebuild the producer state.
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Remove every batch with an offset at or above ``offset``, and sync, for a follower.
+        """Truncate a follower's log: remove every batch with an offset at or above ``offset``, and
+        sync. The follower then fetches the removed offsets from its leader again.
 
-        If ``offset`` is below the log's start, restart the log at ``offset`` (``start_at``). If the
-        first batch itself is removed, the log is empty and keeps its start offset. The follower
-        then fetches the removed offsets from its leader again. An unreadable range at ``offset`` is
-        removed too.
+        If ``offset`` is below the log's start, the emptied log begins at ``offset``, as after
+        ``start_at``. If ``offset`` is in the first batch, the log is empty and keeps its start
+        offset. An unreadable range at ``offset`` is removed too.
         """
         with self._flush_lock:
             self._check_usable()
@@ -606,9 +607,9 @@ class Log:
     # Methods that restart the log at another offset.
 
     def start_at(self, offset: int, now_ms: int = 0) -> None:
-        """Remove every batch, restart the log at ``offset``, and sync, for a follower.
+        """Empty a follower's log, so that its next record gets ``offset``, and sync.
 
-        A crash in between leaves a truncated or an empty log.
+        A crash during the call leaves a truncated or an empty log.
         """
         with self._flush_lock:
             self._check_usable()

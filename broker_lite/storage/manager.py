@@ -83,7 +83,7 @@ class LogManager:
 
     @property
     def start_counter(self) -> int:
-        """The number of starts of the directory, 1 at the first start. ``lock`` increases the
+        """How often a broker started on the directory, 1 at the first start. ``lock`` increases the
         number on disk."""
         return self._data.start_counter
 
@@ -117,8 +117,8 @@ class LogManager:
 
     @property
     def suspect_logs(self) -> frozenset[PartitionKey]:
-        """The logs that may be wrong after a start: flushed records may be missing, or deleted
-        records may be back.
+        """The logs that may be wrong after this broker start: flushed records may be missing, or
+        deleted records may be back.
 
         These are the damaged logs. If a checkpoint of the directory is damaged, all logs are
         suspect.
@@ -188,8 +188,8 @@ class LogManager:
         return dict(self._logs)
 
     def create(self, key: PartitionKey, config: TopicConfig | None = None, now_ms: int = 0) -> Log:
-        """Return the log of a partition. If it does not exist, create it and sync its directory's
-        name.
+        """Return the log of a partition. If the log does not exist, create it, or rename the
+        partition's stray back (``set_aside``). The new directory name is synced.
 
         Raises StorageError.
         """

@@ -21,8 +21,8 @@ class EndedTransaction(NamedTuple):
 
 
 class UnstableTransactions(NamedTuple):
-    """A snapshot of a log's open transactions, and of its ended transactions with uncommitted
-    markers.
+    """A snapshot of a log's open transactions, and of the ended transactions whose markers the high
+    watermark may not have passed yet.
     """
 
     open_start: int
@@ -32,7 +32,8 @@ class UnstableTransactions(NamedTuple):
     markers."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the offset below which every transaction has ended with a committed marker."""
+        """Return the offset below which every transaction has ended and its marker is below
+        ``high_watermark``."""
         stable = min(self.open_start, high_watermark)
         for first, marker in self.ended:
             if marker >= high_watermark and first < stable:
@@ -41,8 +42,8 @@ class UnstableTransactions(NamedTuple):
 
 
 class OpenTransactions:
-    """The open transactions of a log by producer id, and the ended transactions whose markers may
-    be uncommitted.
+    """The open transactions of a log by producer id, and the ended transactions whose markers the
+    high watermark may not have passed yet.
     """
 
     __slots__ = ("_ended", "_starts")

@@ -1,7 +1,8 @@
 """Rebuild the producer state of a log and its transaction indexes from a snapshot and a replay.
 
-A start and a truncation rebuild the state. After a truncation the state must not contain the
-removed batches. A producer may send them again, and the broker must not take them for duplicates.
+A broker rebuilds them when it opens a log and after it truncates one. After a truncation the state
+must not contain the removed batches: a producer may send them again, and the broker must not take
+them for duplicates.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ def rebuild_producers(
 ) -> ProducerState:
     """Load the newest valid snapshot at or below the log's end, and replay the batches after it.
 
-    The replay reads only headers. A start does not verify checksums below the recovery point, and a
-    flipped bit in a header could fence a producer. The replay therefore verifies the checksum of
-    every batch that does not continue its producer's sequence. The replay starts early enough to
+    The replay reads only headers. Opening a log does not verify checksums below the recovery point,
+    and a flipped bit in a header could fence a producer. The replay therefore verifies the checksum
+    of every batch that does not continue its producer's sequence. The replay starts early enough to
     complete transaction indexes that miss transactions. Raises OSError.
     """
     end = reader.log_end_offset
@@ -62,10 +63,11 @@ def rebuild_producers(
 def _transaction_indexes(
     segments: tuple[Segment, ...], end: int, files: Files, directory: str
 ) -> tuple[Indexes, int]:
-    """Return the transaction indexes, and the offset up to which they are complete.
+    """Return the transaction index of each segment, and the offset up to which the indexes are
+    complete.
 
-    Delete a file that reaches beyond the log's end, and sync, because later batches may take those
-    offsets.
+    Delete an index file that covers offsets beyond the log's end, and sync, because later batches
+    may get those offsets.
     """
     indexes: Indexes = {}
     complete_end = end
@@ -90,7 +92,8 @@ def _transaction_indexes(
 
 
 def _take_indexes(indexes: Indexes, active: Segment) -> None:
-    """Give each segment its transaction index. Save the indexes whose files are incomplete."""
+    """Store the transaction index of each segment in the segment. Save the indexes of closed
+    segments whose files are incomplete."""
     for segment, index in indexes.items():
         segment.transactions = index
         if segment.has_transactions and segment is not active:

@@ -1,9 +1,10 @@
-"""The producer snapshots in a partition's directory. The name of each has its end offset.
+"""The files that hold snapshots of a log's producer state (``producer_state.py``).
 
-Snapshots shorten a start and are never required. If a snapshot is damaged or missing, recovery uses
-an older snapshot and replays more batches. A snapshot beyond the log's end is dangerous, because
-other batches may later take those offsets. Code that truncates the log therefore deletes such
-snapshots first. The log's writer thread and recovery call this module.
+A snapshot's end offset is the offset up to which it covers the log; the file is named after it.
+Snapshots shorten a broker start and are never required. If a snapshot is damaged or missing,
+recovery uses an older snapshot and replays more batches. A snapshot beyond the log's end is
+dangerous, because other batches may later get those offsets. Code that truncates the log therefore
+deletes such snapshots first. The log's writer thread and recovery call this module.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ class ProducerSnapshots:
         return None
 
     def drop_below(self, offset: int) -> None:
-        """Delete the snapshots of offsets below ``offset``."""
+        """Delete the snapshots whose end offset is below ``offset``."""
         for at, name in self._listed():
             if at < offset:
                 self._remove(name)
 
     def drop_beyond(self, offset: int) -> bool:
-        """Delete the snapshots of offsets beyond ``offset``, without a sync. Return whether any
-        existed."""
+        """Delete the snapshots whose end offset is beyond ``offset``, without a sync. Return
+        whether such a snapshot existed."""
         stale = [name for at, name in self._listed() if at > offset]
         for name in stale:
             self._remove(name)

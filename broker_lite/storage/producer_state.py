@@ -5,9 +5,9 @@ the last stable offset. The state holds the last five batches of each producer, 
 at most five in flight. Only a leader checks a batch (``check``). Every replica records a batch
 after its append (``update``).
 
-Each replica expires idle producers by itself. An expired producer never makes a follower refuse a
-batch. A snapshot file holds the state at one offset, and a start replays the batches after it. Only
-the log's writer thread uses the state.
+Each replica drops idle producers by itself. A follower never refuses a batch of a producer that it
+has dropped. A snapshot file holds the state at one offset, and a broker start replays the batches
+after that offset. Only the log's writer thread uses the state.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ the open transaction, batch count.
 _BATCH = struct.Struct(">iiqi")
 """Layout of one batch: first sequence, last sequence, base offset, last offset delta."""
 _ENDED = struct.Struct(">qq")
-"""Layout of an ended transaction whose marker may be uncommitted: first offset and marker offset.
-Only version 2 has these rows, after the producers, with a count before them."""
+"""Layout of an ended transaction whose marker may be above the high watermark: first offset and
+marker offset. Only version 2 has these rows, after the producers, with a count before them."""
 _COUNT = struct.Struct(">I")
 _MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1
@@ -128,8 +128,8 @@ class ProducerState:
         self.next_offset = next_offset
         """Exclusive end: the state covers every batch below this offset."""
         self.forgot = False
-        """Whether the state ever dropped a producer. An unknown producer may then be one of the
-        dropped producers.
+        """Whether the state ever dropped a producer. If so, an unknown producer may be one of the
+        dropped producers, and its first sequence need not be 0.
         """
 
     def __len__(self) -> int:
@@ -195,8 +195,8 @@ class ProducerState:
         return None
 
     def judge(self, marker: Marker) -> bool:
-        """Return whether to append a marker. Return False if the log already has this marker, or a
-        marker of a later epoch.
+        """Return whether to append a transaction's marker. Return False if the log already has this
+        marker, or a marker of a later epoch.
 
         A marker without an open transaction is appended as well. Only the replicated append proves
         that this replica still leads, and ensures that every later leader refuses a late batch of
@@ -285,8 +285,8 @@ class ProducerState:
         return None if marker.is_commit else AbortedEntry(producer_id, first, offset, stable)
 
     def raise_starts(self, log_start: int) -> None:
-        """Raise the first offsets of open transactions to the log's start, after a deletion of
-        records.
+        """Raise the first offsets of open transactions to the log start offset ``log_start``, after
+        records before it were deleted.
         """
         self.transactions.raise_to(log_start)
         for producer in self._producers.values():
@@ -308,7 +308,8 @@ class ProducerState:
         return len(expired)
 
     def forget_all(self, next_offset: int) -> None:
-        """Remove all producers and set ``next_offset``. Record that producers were dropped."""
+        """Remove all producers and set ``next_offset``. Set ``forgot`` unless ``next_offset`` is 0:
+        the records before it may have had producers."""
         self._producers.clear()
         self.transactions = OpenTransactions()
         self.forgot = self.forgot or next_offset > 0

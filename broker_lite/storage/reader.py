@@ -2,9 +2,9 @@
 
 The writer publishes its state with single assignments: ``unstable`` after the bytes, then ``tail``
 (end offset, active segment and its size), and ``chain`` when segments are added or deleted. A
-reader that copies each reference once sees a consistent log without a lock. A slice holds its file,
-so that a deleted segment stays readable through it. Callers pass offsets; positions are internal. A
-read in a damaged range raises CorruptMessageError, which names the range.
+reader that copies each reference once sees a consistent log without a lock. A slice holds an open
+file, so that a deleted segment stays readable through the slice. Callers pass offsets; positions
+are internal. A read in a damaged range raises CorruptMessageError, which names the range.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from broker_lite.storage.transaction_index import AbortedEntry
 
 TIMESTAMP_MIN = -(1 << 63)
 SKIPPED_BATCHES_MAX = 1000
-"""Maximum empty and aborted batches that one call of ``first_at`` skips. Each takes about 30 µs."""
+"""Maximum number of batches without a visible record (empty or aborted) that one call of
+``first_at`` skips. Each takes about 30 µs."""
 HINTS = 64
 """Number of batch positions that each log caches, for readers that continue after their last
 read."""
@@ -114,7 +115,8 @@ class LogReader:
         self.publish(segments)
 
     def publish(self, segments: tuple[Segment, ...]) -> None:
-        """Show readers these segments, up to the end of the last segment."""
+        """Make these segments the log that readers see. The log ends where the last segment
+        ends."""
         active = segments[-1]
         self.chain: Chain = (tuple(s.base_offset for s in segments), segments)
         self.tail = Tail(active.next_offset, active, active.size_bytes)
@@ -248,8 +250,8 @@ class LogReader:
             return self._find_past(segment, offset, bad)
 
     def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> LogBatch:
-        """Return the batch that holds ``offset``, behind damaged bytes after which the index has no
-        entry."""
+        """Return the batch that holds ``offset``, by skipping the damaged bytes at ``bad``. Needed
+        where the index has no entry between the damage and ``offset``."""
         while True:
             damage = self._note_damage(segment, bad)
             if offset < damage.next_offset:
@@ -263,7 +265,8 @@ class LogReader:
     def _check_first(self, segment: Segment, position: int, base: int) -> None:
         """Raise CorruptMessageError unless a batch with offset ``base`` begins at ``position``.
 
-        Otherwise a reader of a damaged batch would request the same slice for ever.
+        Without this check, a reader that gets a damaged batch would request the same slice for
+        ever.
         """
         try:
             segment.header_at(IndexEntry(base, position), segment.size_bytes)
@@ -520,9 +523,9 @@ class LogReader:
     def first_at(self, offset: int, end: int) -> ListedOffset | None:
         """Return the first record at or after ``offset`` and below ``end``, with its timestamp.
 
-        Skips known damage, empty batches and aborted transactions, up to ``SKIPPED_BATCHES_MAX``.
-        Decodes a batch if ``offset`` lies inside one with a timestamp per row, so do not call it on
-        the event loop's thread.
+        Skips known damage, and up to ``SKIPPED_BATCHES_MAX`` empty batches and batches of aborted
+        transactions. If ``offset`` lies inside a batch whose records have timestamps of their own,
+        the batch is decoded, so do not call this on the event loop's thread.
         """
         end = min(end, self.tail[0])
         offset = self.next_readable(max(offset, self.log_start_offset))
@@ -543,7 +546,7 @@ class LogReader:
         return None
 
     def _has_no_row(self, batch: LogBatch) -> bool:
-        """Return whether a batch has no row for read_committed readers."""
+        """Return whether a read_committed reader gets no record of a batch."""
         header = batch.header
         return batch.is_void or (
             header.is_transactional
@@ -606,7 +609,8 @@ class LogReader:
     def _first_in_batch(
         self, segment: Segment, batch: LogBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
     ) -> ListedOffset | None:
-        """Return the first row from offset ``first`` on with at least ``timestamp``, or None."""
+        """Return a batch's first record at or after offset ``first`` and at or after ``timestamp``,
+        or None."""
         header, position = batch.header, batch.position
         first = max(header.base_offset, self.log_start_offset, first)
         if header.is_log_append_time:
@@ -671,9 +675,10 @@ class LogReader:
         return max(min(offset, end), start + 1), counted
 
     def _boundary(self, offset: int) -> tuple[Segment, IndexEntry]:
-        """Return the segment and the boundary of the batch that holds ``offset``.
+        """Return the segment, and the offset and position at which the batch with ``offset``
+        begins.
 
-        A segment's base offset needs no read of its first batch.
+        Reads no batch if ``offset`` is a segment's base offset.
         """
         bases, segments = self.chain
         i = bisect_right(bases, offset) - 1

@@ -34,7 +34,8 @@ COPY_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The findings and actions of ``open_log``."""
+    """The findings of ``open_log``: the size of the scanned bytes, and of the torn tail that was
+    cut off."""
 
     scanned_bytes: int = 0
     torn_bytes: int = 0
@@ -343,8 +344,8 @@ class _Opening:
     def _end_at(self, segments: list[Segment], log_start: int) -> None:
         """Make the last segment writable, or begin a new segment.
 
-        A new segment is needed if the log ends before its start or before the recovery point, or if
-        its last segment is damaged.
+        A new segment is needed if the log ends before its log start offset or before the recovery
+        point, or if its last segment is damaged.
         """
         last = segments[-1] if segments else None
         minimum = max(log_start, self.recovery_point)

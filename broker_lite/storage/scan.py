@@ -164,9 +164,9 @@ def _continues(file: File, position: int, end: int, expected: int) -> bool:
 def is_whole(file: File, bad: BadBatch, end: int) -> bool:
     """Return whether a bad batch was written completely and damaged later.
 
-    This is so if all its bytes are present or valid batches follow it, and none of its sectors is
-    all zeros. A sector of zeros means that a power cut interrupted the write. A checksum cannot
-    distinguish an interrupted write from later damage.
+    Two conditions must hold: all its bytes are present or valid batches follow it, and none of its
+    sectors is all zeros. A sector of zeros means that a power cut interrupted the write. A checksum
+    cannot distinguish an interrupted write from later damage.
     """
     if bad.header is not None:
         beyond = bad.position + bad.header.size_bytes
@@ -183,9 +183,9 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
 
 
 def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
-    """Yield every batch of a ``.log`` file, bad batches with their problem. Takes no lock.
+    """Yield every batch of a ``.log`` file. A bad batch has its problem. Takes no lock.
 
-    Raises OSError, and ValueError if the name is not a segment's.
+    Raises OSError, and ValueError if the file is not named as a segment.
     """
     named = paths.parse_segment_file(path.rpartition("/")[2])
     if named is None or named[1] != paths.LOG:

@@ -1,9 +1,10 @@
 """One segment: a log file of whole batches with its two sparse indexes.
 
-The log's writer thread appends to the active segment. Closed segments never change. They load their
-file and indexes when first read, and ``LoadedSegments`` has them dropped again. Readers on any
-thread need no lock, because each read is bounded by a position that is published after its bytes
-and index entries. Index files are hints: a wrong file is rebuilt from the log file.
+The log's writer thread appends to the active segment. Closed segments never change. A closed
+segment opens its file and loads its indexes at its first read; ``LoadedSegments`` limits how many
+segments stay loaded. Readers on any thread need no lock, because each read is bounded by a position
+that is published after its bytes and index entries. Index files are hints: a wrong file is rebuilt
+from the log file.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ epoch would make the valid batch after it look bad."""
 
 
 class BadRange(NamedTuple):
-    """Damage inside a segment: a range of lost or unverifiable offsets, and the position of the
-    bytes.
+    """Damage inside a segment: the range of offsets that are lost or fail a check, and the position
+    of their bytes.
     """
 
     first_offset: int
@@ -65,8 +66,8 @@ class BadRange(NamedTuple):
 
 
 class Rescan(NamedTuple):
-    """The result of a scan: the damage that it skipped, and the torn tail that ended it, or
-    None."""
+    """The result of a scan: the damage that the scan skipped, and the first batch of the torn tail
+    (half-written bytes) at which it ended, or None."""
 
     damage: tuple[BadRange, ...]
     torn: BadBatch | None
@@ -91,8 +92,8 @@ class LoadedSegments:
         self._add(segment)
 
     def activate(self, segment: Segment) -> None:
-        """Load a closed segment for appends and truncation, and release it no more. Do nothing for
-        the active segment. Raises OSError."""
+        """Load a closed segment for appends and truncation, and never release it from then on. Do
+        nothing for the active segment. Raises OSError."""
         with self._lock:
             if segment.cache is None:
                 return
@@ -104,8 +105,11 @@ class LoadedSegments:
             segment.cache = None
 
     def store(self, segment: Segment, store: Callable[[], None]) -> None:
-        """Call ``store``, which gives the segment what a reader has loaded. Do nothing if the
-        segment has become the active one meanwhile, because only its writer changes it then."""
+        """Call ``store``, which stores in the segment the file or index that a reader has loaded.
+
+        Do nothing if the segment has meanwhile become active: then only the log's writer thread may
+        change it.
+        """
         with self._lock:
             if segment.cache is not None:
                 store()
@@ -293,7 +297,8 @@ class Segment:
         indexes: tuple[OffsetIndex, TimeIndex] | None = None,
         transactions: TransactionIndex | None = None,
     ) -> None:
-        """Keep what was loaded, unless another thread was faster."""
+        """Store the loaded objects in the segment, except those that another thread has already
+        stored."""
 
         def store() -> None:
             self._file = self._file or file
@@ -361,7 +366,8 @@ class Segment:
         return index, times
 
     def rebuilt(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return both indexes built from the log file, without changing the segment's own."""
+        """Build both indexes from the log file, and return them. Does not change the indexes that
+        the segment uses."""
         copy = Segment(self._files, self.directory, self.base_offset)
         copy._file, copy.size_bytes = self.file, self.size_bytes
         copy.rescan(copy._begin_indexes(), self.next_offset, check_crc=False)
@@ -446,7 +452,8 @@ class Segment:
         self.size_bytes = position + size
 
     def cut(self, position: int, next_offset: int) -> None:
-        """Truncate the file at a batch boundary. Slices of readers then end there too."""
+        """Truncate the file at a batch boundary. A slice that a reader holds then ends there
+        too."""
         file = self._file
         assert file is not None
         file.truncate(position)
@@ -497,7 +504,7 @@ class Segment:
         write_atomic(self._files, self.directory, base + paths.INDEX, offsets, sync=sync)
 
     def save_transactions(self, *, sync: bool = False) -> None:
-        """Write the transaction index as of the segment's end."""
+        """Write the transaction index to its file, as complete up to the segment's end."""
         index = self.transactions
         name = f"{self.base_offset:020d}{paths.TXN_INDEX}"
         write_atomic(self._files, self.directory, name, index.encode(self.next_offset), sync=sync)

@@ -1,10 +1,11 @@
-"""Strays: logs that the metadata do not assign to this broker; they are renamed, not deleted.
+"""Strays: logs that the metadata do not assign to this broker. The broker renames their directories
+at first, and deletes them later.
 
-The topic was deleted or the replica reassigned while the broker was down, or ZooKeeper was restored
-from an older state. A stray is the partition's directory under a name that contains the time of the
-renaming. The stray becomes a partition again when the metadata assign the partition to the broker
-again. The broker deletes it after ``stray.retention.ms``; ``logbus storage strays`` can delete it
-earlier. ``LogManager`` calls this module on its own thread.
+A log becomes a stray if its topic was deleted or its replica reassigned while the broker was down,
+or if ZooKeeper was restored from an older state. A stray is the partition's directory under a name
+that contains the time of the renaming. The stray becomes a partition again when the metadata assign
+the partition to the broker again. The broker deletes it after ``stray.retention.ms``;
+``logbus storage strays`` can delete it earlier. ``LogManager`` calls this module on its own thread.
 """
 
 from __future__ import annotations
