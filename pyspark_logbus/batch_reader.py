@@ -1,4 +1,4 @@
-"""The reader of a batch query, which looks up its offsets once, at the first action.
+"""The reader of a batch query. It looks up the query's offsets once, at the first action.
 
 Spark calls ``partitions()`` once for each ``load()``, and all actions of the DataFrame read the
 ranges of that call. So ``latest`` means the log's end at the first action. Spark's Kafka source, in
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class LogbusReader(DataSourceReader):
-    """The reader of a batch query, for the records between its start and end offsets."""
+    """Spark's reader of a batch query: it plans the tasks on the driver, and reads the records of a
+    task in an executor."""
 
     def __init__(self, options: ReadOptions | None, plan: ReadPlan) -> None:
         self._options = options

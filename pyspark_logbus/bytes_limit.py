@@ -27,7 +27,7 @@ read)."""
 
 
 class BytesLimit:
-    """The limit ``maxBytesPerTrigger`` of a query. The caller closes it."""
+    """Applies a query's ``maxBytesPerTrigger`` to each of its batches. The caller closes it."""
 
     def __init__(self, options: ReadOptions, reader: OffsetReader) -> None:
         self._options = options

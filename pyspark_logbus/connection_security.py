@@ -54,9 +54,11 @@ def connection_security(servers: str, security: QuerySecurity) -> ClientSecurity
 def for_tasks(
     servers: str, security: QuerySecurity, client_id: str, timeout_ms: int
 ) -> QuerySecurity:
-    """Return the security that Spark may pickle for tasks. SCRAM keys, which are valid for this
-    cluster only, replace a password. The present access token replaces a client secret. With PLAIN,
-    tasks receive the password, and this function logs a warning.
+    """Return the security settings to pickle into Spark's tasks, with these replacements:
+
+    - SCRAM: keys, which are valid for this cluster only, in place of the password;
+    - OAUTHBEARER: the present access token in place of the client secret;
+    - PLAIN: none. The tasks receive the password, and this function logs a warning.
 
     Raises the login's error, NoBrokersError if no broker answers within ``timeout_ms``, and
     InvalidConfigError if the options have a password for the private key.

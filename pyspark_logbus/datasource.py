@@ -40,8 +40,11 @@ _resolved: dict[tuple[str | None, str | None], tuple[float, str]] = {}
 
 
 def resolve_once(servers: str | None, zookeeper: str | None) -> str:
-    """Return the addresses of brokers from the options, else from the environment, else from the
-    last ``logbus up``. Lookups are cached for ``RESOLVED_S``."""
+    """Return the addresses of brokers (``host:port,…``).
+
+    They come from the options ``servers`` or ``zookeeper``, else from the environment, else from
+    the last ``logbus up``. Lookups are cached for ``RESOLVED_S`` seconds.
+    """
     if servers:
         return resolve(servers)
     key = (servers, zookeeper)

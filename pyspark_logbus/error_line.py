@@ -21,14 +21,19 @@ HIDE = "SPARK_HIDE_TRACEBACK"
 
 
 class RefusedWhilePickledError(pickle.PickleError):
-    """A pickle error in place of a LogbusError that ``__getstate__`` raised. Spark's pickler passes
-    on a PickleError, and replaces any other exception by its own PicklingError."""
+    """A pickle error that stands for a LogbusError which ``__getstate__`` raised.
+
+    Spark's pickler passes a PickleError on to the user. It replaces any other exception by its own
+    PicklingError, which would hide the LogbusError's message.
+    """
 
 
 @contextmanager
 def pickled_error_line() -> Iterator[None]:
-    """Like ``error_line``, for a block in ``__getstate__``: raise RefusedWhilePickledError in place
-    of a LogbusError."""
+    """Let Spark report a LogbusError of a block in ``__getstate__`` as one line (``error_line``).
+
+    Raises RefusedWhilePickledError in place of the LogbusError.
+    """
     try:
         with error_line():
             yield
@@ -38,7 +43,8 @@ def pickled_error_line() -> Iterator[None]:
 
 @contextmanager
 def error_line() -> Iterator[None]:
-    """Let Spark report a LogbusError of the block as one line. Also usable as a decorator."""
+    """Let Spark report a LogbusError that the block raises as one line. Also usable as a
+    decorator."""
     try:
         yield
     except LogbusError:

@@ -1,10 +1,12 @@
 """Exactly-once writing: the messages of tasks to the driver, and the driver's commit or abort.
 
-A micro-batch, or a ``df.write``, is one transaction of its *sink*, which all task attempts share.
-The sink's coordinator gives each attempt a producer id and epoch. The driver commits the batch with
-the attempts whose messages it received from Spark. The coordinator stores the last committed batch,
-so a replayed batch writes nothing. Spark commits in a process of its own, so this module imports
-neither pyarrow nor the producer.
+Each micro-batch, or each ``df.write``, is one transaction that all its task attempts share. The
+*sink* is the name of the writer: a stream's query id, or the ``transactionalId`` of a ``df.write``.
+A broker, the sink's coordinator, gives each task attempt a producer id and epoch. When the tasks
+have ended, the driver commits the batch: it names the attempts whose messages Spark passed on. The
+coordinator stores the sink's last committed batch, so a replayed batch writes nothing.
+
+Spark commits in a process of its own, so this module imports neither pyarrow nor the producer.
 """
 
 from __future__ import annotations
@@ -83,8 +85,11 @@ class Attempt(WriterCommitMessage):
 
 
 def stream_identity(options: WriteOptions) -> TaskIdentity:
-    """Return the identity of this task of a stream, from the properties that Spark sets for its
-    job. Raises InvalidConfigError if this version of Spark does not set them."""
+    """Return the identity of the streaming task that calls this function.
+
+    Query id, run id and batch number come from the local properties that Spark sets for the task's
+    job. Raises InvalidConfigError if this version of Spark does not set them.
+    """
     context = _context()
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
@@ -120,8 +125,8 @@ def _context() -> TaskContext:
 def commit(
     options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None = None
 ) -> None:
-    """Commit a batch with the attempts of ``messages``. If no task had rows, do nothing, because no
-    attempt has joined the batch.
+    """Commit a batch, which consists of the task attempts in ``messages``. If no task had rows, do
+    nothing, because no attempt has joined the batch.
 
     ``batch`` is the number of the micro-batch that Spark commits, or None for a ``df.write``.
     Raises the coordinator's error, or InvalidConfigError if an attempt belongs to another batch.
@@ -157,10 +162,11 @@ def abort(
     """Abort a batch that is not committed. If the abort fails, the coordinator aborts the batch
     itself after ``transaction.timeout.ms`` without a keep-alive.
 
-    ``write`` identifies a ``df.write``. Only tasks know a stream's sink, so the driver reads it
-    from the message of a finished attempt. Without such a message there is nothing to abort here:
-    ``abort_attempt`` has aborted failed attempts. The coordinator aborts the attempt of a killed
-    process after the time-out, or when the query runs again.
+    ``write`` identifies a ``df.write``; it is None for a stream. Only tasks know a stream's sink,
+    so the driver reads it from the message of a finished attempt. Without such a message this
+    function does nothing, because ``abort_attempt`` has aborted the failed attempts. The
+    coordinator aborts the attempt of a killed process after the time-out, or when the query runs
+    again.
     """
     attempts = [message for message in messages if isinstance(message, Attempt)]
     batch = write or (attempts[0] if attempts else None)
@@ -181,7 +187,7 @@ def abort_attempt(options: WriteOptions, identity: TaskIdentity, producer: tuple
     read_committed consumers.
 
     Spark sends the driver no message of a failed attempt, so no commit includes the attempt. If
-    this abort fails, the attempt ends with its batch.
+    this abort fails, the coordinator ends the attempt together with its batch.
     """
     try:
         _end(options, identity, is_commit=False, winners=(producer,), timeout_ms=ABORT_ATTEMPT_MS)

@@ -32,8 +32,8 @@ CURE = "is the address right, and does the cluster run? (logbus status, logbus d
 def warn_if_silent(servers: str, seconds: float) -> Iterator[None]:
     """Warn if the block, which sends the first request to ``servers``, takes more than one second.
 
-    The warning says that the request is retried for ``seconds``. A NoBrokersError of the block gets
-    the option's name and value.
+    The warning says that the request is retried for ``seconds``. If the block raises
+    NoBrokersError, its message is extended by the option ``bootstrap.servers`` and its value.
     """
     text = "bootstrap.servers=%s: no broker answers yet; trying for up to %.0f s: %s"
     hint = threading.Timer(HINT_S, log.warning, (text, servers, seconds, CURE))
@@ -48,8 +48,8 @@ def warn_if_silent(servers: str, seconds: float) -> Iterator[None]:
 
 
 class Silence:
-    """A detector of brokers that stop answering a running query. It logs a warning, because Spark
-    shows no error while the query waits."""
+    """Detects that brokers no longer answer a running query, and logs a warning. Without the
+    warning the user would see nothing, because Spark shows no error while the query waits."""
 
     def __init__(self, servers: str, monotonic: Callable[[], float]) -> None:
         self._servers = servers

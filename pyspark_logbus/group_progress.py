@@ -1,13 +1,13 @@
 """Commit a query's progress to its consumer group, for tools that show a group's lag.
 
 The checkpoint alone decides where a query resumes. A background thread on the driver commits the
-newest offsets, so planning never waits.
+newest offsets, so the planning of batches never waits for a commit.
 
-A lease in the metadata of each commit keeps two queries from overwriting each other's offsets. The
-query renews its lease while it runs, and all runs of one checkpoint share it. If another query has
-the lease, a query with a default group publishes nothing and logs a warning. A query with
-``group.id`` fails before its first batch. Commits have topic ids, so offsets of a deleted topic
-never apply to a new topic of the same name.
+Two queries must not overwrite each other's offsets, so one query at a time has the group's lease: a
+text in the metadata of its committed offsets. The query renews the lease while it runs, and all
+runs of one checkpoint share it. If another query has the lease, a query with a default group
+publishes nothing and logs a warning; a query with ``group.id`` fails before its first batch.
+Commits have topic ids, so offsets of a deleted topic never apply to a new topic of the same name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Offsets(Protocol):
 
 
 class GroupProgress:
-    """Publishes one query's progress. ``publish`` and ``check`` never wait.
+    """Commits one query's progress to its consumer group. ``publish`` and ``check`` never wait.
 
     ``explicit`` means that the query has the option ``group.id``. ``run`` identifies the holder of
     the lease: it is equal for all runs of one checkpoint.
@@ -88,7 +88,7 @@ class GroupProgress:
     # Methods that the planner's thread calls.
 
     def publish(self, at: SourceOffset) -> None:
-        """Publish ``at`` as the group's offsets in the background."""
+        """Commit ``at`` as the group's offsets, on the background thread."""
         with self._wake:
             if at is self._newest or at == self._newest:
                 return
@@ -101,11 +101,12 @@ class GroupProgress:
             self._thread.start()
 
     def claim(self) -> None:
-        """Wait until this query has the lease of a given ``group.id``.
+        """If the query has the option ``group.id``, wait until it has that group's lease.
 
-        The lease of a killed query expires, because nothing renews it. Raises GroupLeaseHeldError
-        once another query renews its lease. Stops waiting if the coordinator does not answer. The
-        background thread then keeps trying, and a later ``check`` raises the error.
+        The lease of a killed query expires, because nothing renews it. If another query renews its
+        lease, that query is running: this method raises GroupLeaseHeldError. If the coordinator
+        does not answer, this method stops waiting. The background thread then keeps trying, and a
+        later ``check`` raises the error.
         """
         if self._explicit:
             with self._wake:
@@ -118,7 +119,8 @@ class GroupProgress:
             self.check()
 
     def check(self) -> None:
-        """Raise GroupLeaseHeldError if ``group.id`` was given and a running query has its lease."""
+        """Raise GroupLeaseHeldError if this query has the option ``group.id``, and another running
+        query has that group's lease."""
         if self._explicit and self._holder_runs:
             raise GroupLeaseHeldError(
                 f"another running query ({self._holder}) publishes its progress to group.id="
@@ -127,8 +129,9 @@ class GroupProgress:
 
     @property
     def state(self) -> str:
-        """Return the state of publication: ``published``, ``pending``, ``held by another query``,
-        ``not published: …`` for recreated topics, or the text of the last error."""
+        """Return whether the newest offsets are committed, as a text for Spark's progress report:
+        ``published``, ``pending``, ``held by another query``, ``not published: …`` for recreated
+        topics, or the text of the last error."""
         if self._holder:
             return f"held by another query ({self._holder})"
         if self._problem:
@@ -178,8 +181,8 @@ class GroupProgress:
         return self._renew_ms
 
     def _turn(self, newest: SourceOffset | None, *, release: bool) -> None:
-        """Commit the offsets ``newest`` to the group once. Store an error for ``state``, without
-        raising it. The next turn tries again."""
+        """Commit the offsets ``newest`` to the group once. Raise no error: store it for ``state``,
+        and let the background thread's next call try again."""
         if newest is None:
             return
         try:
@@ -203,10 +206,10 @@ class GroupProgress:
             self._wake.notify_all()
 
     def _acquire(self, newest: SourceOffset) -> bool:
-        """Acquire the lease, and return whether this query has it.
+        """Try to acquire the group's lease, and return whether this query has it.
 
-        If no other query has a lease, this method commits a lease and reads it back. Of two queries
-        that commit at once, the last one gets the lease.
+        If no other query has the lease, this method commits a lease and reads it back. Of two
+        queries that commit a lease at the same time, the last one gets it.
         """
         holder, until_ms = self._foreign()
         if not holder:

@@ -1,8 +1,9 @@
-"""The log ends of a source's partitions, which a background long poll keeps current.
+"""The log end offsets of a source's partitions, which a background long poll keeps current.
 
-A starting broker may not list a topic yet. So a topic that is missing from a response counts as
-deleted only after the time of the offset lookup's retries. The module runs on the driver, and the
-planner's thread reads the ends.
+A starting broker may not list a topic yet. So a topic that is missing from the responses counts as
+deleted only after the time that an offset lookup would spend on retries (``fetchOffset.numRetries``
+times ``fetchOffset.retryIntervalMs``). The module runs on the driver, and the planner's thread
+reads the log ends.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class LiveOffsets:
 
     @property
     def problem(self) -> LogbusError | None:
-        """Return the error that keeps the ends from being current; None if they are current."""
+        """Return the error because of which the log ends may be outdated; None if they are
+        current."""
         return self._watch.error
 
     @property
@@ -100,8 +102,8 @@ class LiveOffsets:
         return LiveTopic(snapshot.topic_ids[name], ends, transactions)
 
     def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
-        """Add to ``topics`` the topics of ``before`` that brokers stopped listing less than the
-        retry time ago."""
+        """Add to ``topics`` the topics of ``before`` that brokers have not listed for less than the
+        grace time, so that they do not count as deleted yet."""
         now = self._monotonic()
         for name in list(self._missing_since):
             if name in topics:

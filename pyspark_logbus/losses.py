@@ -33,8 +33,8 @@ class Losses:
 
     @property
     def are_suspected(self) -> bool:
-        """Return whether some partition's end moved back less than ``grace_s`` ago or is still
-        unconfirmed, so that it may recover."""
+        """Return whether some partition's log end has moved back, but so recently that it may
+        recover (``confirmed``)."""
         return bool(self._suspects)
 
     def confirmed(self, losses: list[Loss]) -> list[Loss]:
@@ -59,10 +59,10 @@ class Losses:
         return confirmed_losses
 
     def judge(self, losses: list[Loss]) -> frozenset[TopicPartition]:
-        """Log and count each new loss. Return the partitions whose log end moved back. The query's
-        position must move back in them too.
+        """Raise DataLossError if there are losses and failOnDataLoss is true.
 
-        Raises DataLossError if there are losses and failOnDataLoss is true.
+        Otherwise log and count each new loss. Return the partitions whose log end moved back,
+        because the query's position in them must move back too.
         """
         if losses and self._ends_query:
             raise plan.data_loss(losses)

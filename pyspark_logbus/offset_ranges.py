@@ -1,8 +1,8 @@
 """Compute the offset ranges that tasks read, from a query's position and the log ends.
 
-``find_losses`` finds records that a query can no longer read. ``Admission`` decides how far a
-trigger reads. ``split_ranges`` and ``join_ranges`` make tasks. The results are those of Spark's
-Kafka source. The module runs on the driver and does no I/O.
+``find_losses`` finds records that a query can no longer read. ``Admission`` decides up to which
+offsets a trigger reads. ``split_ranges`` and ``join_ranges`` divide the ranges among tasks. The
+rules are those of Spark's Kafka source. The module runs on the driver and does no I/O.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class OffsetRange(NamedTuple):
     """A range of offsets of one partition, from ``start`` to ``end`` (exclusive), with the
     partition's leader.
 
-    ``start_epoch`` is the leader epoch when ``start`` was the log's end, or -1 if it is unknown. If
-    the record before ``start`` has a later epoch, the log was truncated and written anew.
-    ``end_epoch`` is the leader epoch when ``end`` was the log's end. ``stored_bytes`` estimates the
-    range's bytes in the log; -1 means unknown.
+    ``start_epoch`` is the partition's leader epoch at the time when ``start`` was the log's end, or
+    -1 if it is unknown. If the record before ``start`` has a later epoch, the log was truncated and
+    written again, so records were lost. ``end_epoch`` is the leader epoch when ``end`` was the
+    log's end. ``stored_bytes`` estimates the size of the range in the log; -1 means unknown.
     """
 
     topic: str
@@ -80,9 +80,14 @@ class Live:
 
 GONE, RECREATED, REGRESSED, LATE = "gone", "recreated", "regressed", "late"
 UNSUBSCRIBED = "unsubscribed"
-"""Kinds of a loss. The topic was deleted (GONE) or also created again (RECREATED), its log end
-moved back (REGRESSED), records expired unread (LATE), or the options no longer name the topic
-(UNSUBSCRIBED)."""
+"""The kinds of a loss:
+
+- GONE: the topic or partition was deleted;
+- RECREATED: the topic was deleted and created again;
+- REGRESSED: the partition's log end moved back;
+- LATE: records were deleted before the query read them;
+- UNSUBSCRIBED: the query's options no longer name the topic.
+"""
 
 
 class Loss(NamedTuple):
@@ -209,8 +214,8 @@ def existing_topics(start: SourceOffset, live: Live) -> SourceOffset:
 
 
 def starts_in(start: SourceOffset, topic: str, topic_id: str, number: int) -> int | None:
-    """Return the offset in ``start`` of a topic's partition ``number``. Return None if ``start``
-    lacks the partition or has another topic id."""
+    """Return the offset that ``start`` has for partition ``number`` of a topic. Return None if
+    ``start`` lacks the partition, or has the topic with another id."""
     at = _start_of(start, topic, topic_id, number)
     return None if at is None else at.offset
 
@@ -222,9 +227,11 @@ def _start_of(start: SourceOffset, topic: str, topic_id: str, number: int) -> Of
 
 @dataclass(frozen=True, slots=True)
 class RangeLimits:
-    """The limits of one trigger: maximum rows, minimum rows, and the longest wait for the minimum.
+    """The limits of one trigger: maximum rows, minimum rows, and the longest wait for the minimum
+    in milliseconds.
 
-    A limit of 0 means no limit. ``new_partitions`` is the option newPartitionOffsets.
+    A limit of 0 means no limit. ``new_partitions`` is the option newPartitionOffsets: where a
+    partition starts that appears after the query's first start.
     """
 
     rows_max: int = 0
@@ -234,8 +241,8 @@ class RangeLimits:
 
 
 class Admission:
-    """Decides up to which offsets each trigger reads. Its only state is the time of the
-    last batch."""
+    """Decides up to which offsets each trigger reads. Its only state is the time of the last
+    batch."""
 
     def __init__(self, limits: RangeLimits) -> None:
         self.limits = limits
@@ -252,8 +259,8 @@ class Admission:
     ) -> SourceOffset:
         """Return the end of the next batch; ``start`` itself if there is nothing to read.
 
-        ``target`` has the log ends. In the partitions ``cut_back`` the log end moved back for good,
-        so the query's position may move back to it.
+        ``target`` has the log ends. ``unlimited`` ignores the limits. In the partitions
+        ``cut_back`` the log end has certainly moved back, so the query's position moves back to it.
         """
         settled = settle(start, target, cut_back)
         if same_place(start, settled):
@@ -278,11 +285,11 @@ def settle(
     target: SourceOffset,
     cut_back: frozenset[TopicPartition] = frozenset(),
 ) -> SourceOffset:
-    """Return ``target`` with ends that never lie before ``start``, except in the partitions
-    ``cut_back``.
+    """Return the log ends ``target``, but no end before the query's position ``start``, except in
+    the partitions ``cut_back``.
 
-    An unchanged end keeps the leader epoch that it has in ``start``. So the offset's JSON changes
-    only for new records and for new or deleted topics.
+    An unchanged end keeps the leader epoch that it has in ``start``. So the offset's JSON, which
+    Spark compares, changes only for new records and for new or deleted topics.
     """
     topics: dict[str, TopicOffsets] = {}
     for name, topic in target.topics.items():
@@ -349,11 +356,11 @@ def limit_rows(
 def share_bytes(
     bytes_max: int, reach: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int] | None:
-    """Split ``bytes_max`` in proportion to the partitions' bytes. Return None if the sum of their
-    bytes is within ``bytes_max``.
+    """Return each partition's share of ``bytes_max``, in proportion to its unread bytes. Return
+    None if all unread bytes together are within ``bytes_max``.
 
-    ``reach`` has, for each partition, the end offset and the bytes that it would read with all of
-    ``bytes_max``.
+    ``reach`` has, for each partition, the end offset and the number of bytes that the batch would
+    read from this partition if it alone could use all of ``bytes_max``.
     """
     total = sum(size for _, size in reach.values())
     if total <= bytes_max:
@@ -362,7 +369,8 @@ def share_bytes(
 
 
 def cap(end: SourceOffset, ends: Mapping[TopicPartition, int]) -> SourceOffset:
-    """Return ``end``, with no partition's offset beyond its offset in ``ends``."""
+    """Return ``end`` with lower offsets: no partition's offset lies beyond its offset in
+    ``ends``."""
     capped = {tp: min(at.offset, ends.get(tp, at.offset)) for tp, at in end.partitions().items()}
     return _with_ends(end, capped)
 
@@ -450,7 +458,7 @@ def split_ranges(
 
 
 def _parts(size: int, total: int, part_count: int) -> int:
-    """Return the number of parts for one range: ``size / total`` of ``part_count``, at least 1.
+    """Return into how many parts to split one range: ``part_count * size / total``, at least 1.
     Halves are rounded up, as in Spark's Scala code."""
     return max((2 * size * part_count + total) // (2 * total), 1)
 
@@ -471,8 +479,8 @@ def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 TASKS_MIN = 8
-"""Number of ranges up to which each range is a task of its own. Spark does not report its
-parallelism to a source."""
+"""Number of ranges up to which each range is a task of its own. The number is fixed, because Spark
+does not tell a source how many tasks it can run in parallel."""
 TASK_BYTES = 4 << 20
 """Stored bytes that ``join_small_ranges`` puts into one task. Spark needs several times longer to
 read them than to start a Python task."""
@@ -486,8 +494,9 @@ def join_ranges(
     """Join ranges to at most ``partitions_max`` tasks of similar cost. With ``partitions_max`` 0,
     each range is a task.
 
-    Each range, from the most expensive on, goes to the task with the lowest cost so far. A task
-    reads its ranges in the given order. The cost is in bytes, or in rows if bytes are unknown.
+    The ranges are assigned in order of falling cost, each to the task with the lowest cost so far.
+    A task reads its ranges in the order of ``ranges``. The cost of a range is its stored bytes, or
+    its rows if the bytes are unknown.
     """
     if not partitions_max or len(ranges) <= partitions_max:
         return [(item,) for item in ranges]
@@ -524,8 +533,8 @@ def with_stored_bytes(
 ) -> list[OffsetRange]:
     """Return the ranges with an estimate of their stored bytes.
 
-    ``reach`` has, for each partition, an end offset and the stored bytes up to it from the range's
-    start, about ``TASK_BYTES``.
+    ``reach`` has, for each partition, an end offset and the stored bytes from the range's start to
+    that offset, about ``TASK_BYTES``. The estimate assumes the same bytes for each record.
     """
     sized = []
     for item in ranges:

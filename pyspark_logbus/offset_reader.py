@@ -1,6 +1,6 @@
 """Look up offsets at the brokers: log starts, log ends, offsets by time and committed offsets.
 
-Streams use this module for their start, and batch queries for both bounds. A lookup may wait for
+A stream looks up its start here, and a batch query its start and its end. A lookup may wait for
 ``fetchOffset.numRetries`` retries. The module runs on the driver, on the planner's thread.
 """
 
@@ -44,8 +44,8 @@ T = TypeVar("T")
 
 
 def default_group(options: ReadOptions, cluster_id: str) -> str:
-    """Return the name of the query's group if it gives no ``group.id``. Queries with equal source
-    options on one cluster have the same default group."""
+    """Return the name of the consumer group of a query without the option ``group.id``. Queries
+    with equal source options on one cluster have the same default group."""
     text = json.dumps([cluster_id, *options.identity])
     return f"{options.group_prefix}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -75,15 +75,15 @@ class OffsetReader:
         )
         self.view = ClusterView()
         self.reach: dict[TopicPartition, tuple[int, int]] = {}
-        """For each partition, the end offset and the size in bytes of about ``TASK_BYTES`` of
-        records at its start. Only ``bounds`` fills it, for a query of whole logs."""
+        """For each partition, the offset that ends its first records of about ``TASK_BYTES``, and
+        their exact size in bytes. Only ``bounds`` fills this, for a query of whole logs."""
 
     def close(self) -> None:
         self.admin.close()
 
     def retrying(self, question: Callable[[], T]) -> T:
-        """Run a lookup. Retry it after retriable errors, at most ``fetchOffset.numRetries``
-        times."""
+        """Call the lookup ``question``, and return its result. Retry it after retriable errors, at
+        most ``fetchOffset.numRetries`` times."""
         for attempt in range(self.options.retries + 1):
             try:
                 return question()
@@ -95,8 +95,8 @@ class OffsetReader:
         raise AssertionError("the last attempt returns or raises")
 
     def _first_contact(self) -> AbstractContextManager[None]:
-        """Return a context that warns while the first request to a cluster has no answer. For later
-        requests the context does nothing."""
+        """Return a context manager that warns while the first request to the cluster has no answer.
+        For later requests the context manager does nothing."""
         options = self.options
         if self.view.cluster_id:
             return nullcontext()
@@ -109,8 +109,8 @@ class OffsetReader:
         """Return the partitions to read with their topic ids.
 
         Raises UnknownTopicOrPartitionError for a missing topic or partition that the options name.
-        A pattern may match no topic. For topics in ``known``, the result leaves out missing
-        partitions instead, because the caller has read them and handles the loss.
+        A pattern may match no topic. Missing partitions of the topics ``known`` raise no error: the
+        result leaves them out, because the caller has read them before and handles the loss.
         """
         topics = self.options.topics
         names = None if topics.pattern else matching(topics, named_topics(topics))
@@ -147,11 +147,12 @@ class OffsetReader:
         return self.retrying(lambda: self.admin.list_offsets(timestamps, isolation=isolation))
 
     def start(self) -> SourceOffset:
-        """Return the start of a query without a checkpoint."""
+        """Return the start offsets of a query without a checkpoint."""
         return self._start(self.partitions())
 
     def bounds(self) -> tuple[SourceOffset, SourceOffset]:
-        """Return the start and the end of a batch query. Both have the same partitions."""
+        """Return the start offsets and the end offsets of a batch query. Both have the same
+        partitions."""
         ids, options = self.partitions(), self.options
         is_whole = options.starting == offsets.EARLIEST_EVERYWHERE
         if ids and is_whole and options.ending == offsets.LATEST_EVERYWHERE:
@@ -201,7 +202,8 @@ class OffsetReader:
         *,
         late: str | None,
     ) -> dict[TopicPartition, int]:
-        """Return the offset of each partition for the value ``spec`` of an option.
+        """Return the offset of each partition that ``spec``, the parsed value of ``option``,
+        means.
 
         ``late`` is the rule for a timestamp without a record at or after it: ``latest`` uses the
         log's end, and ``error`` raises an error. None follows startingOffsetsByTimestampStrategy.

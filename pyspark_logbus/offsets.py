@@ -18,10 +18,11 @@ from broker_lite.model import NO_EPOCH, OffsetAndEpoch, TopicPartition
 
 EARLIEST = -2
 LATEST = -1
-"""The numbers that stand for a log's end and start in an option's JSON, as in Spark's Kafka source.
-"""
+"""The numbers that mean the log's start (-2) and the log's end (-1) in an option's JSON, as in
+Spark's Kafka source."""
 ALL_PARTITIONS = "*"
-"""The key, in the JSON of an option, for all partitions of a topic that the JSON does not name."""
+"""The key, in an option's JSON, that means all partitions of the topic without a key of their
+own."""
 FORMAT_VERSION = 1
 """The version of ``SourceOffset.to_json``, which every checkpoint holds."""
 LONG_MAX = (1 << 63) - 1
@@ -32,15 +33,15 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 @dataclass(frozen=True, slots=True)
 class SymbolicOffset:
-    """A start or end for every partition by one word: earliest, latest or group (the group's
-    committed offsets)."""
+    """One word that gives the start or end of every partition: ``earliest``, ``latest`` or
+    ``group`` (the group's committed offsets)."""
 
     word: str
 
 
 @dataclass(frozen=True, slots=True)
 class PerPartition:
-    """Offsets by topic and partition number. The key ``*`` is for a topic's other partitions.
+    """Offsets by topic and partition number. The key ``*`` means the topic's other partitions.
 
     Offsets from a progress report also have the cluster id and the topic ids of the report.
     """
@@ -83,10 +84,11 @@ class TopicOffsets(NamedTuple):
 class SourceOffset:
     """A query's position: the next offset to read of each partition.
 
-    ``begin`` is the start of the first batch, in the first batch's end only. Spark's checkpoint has
-    only the ends of batches, and a repeat of the first batch needs its start. ``query`` is a random
-    text that all offsets of one checkpoint share. With ``has_transactions``, the batch that ends
-    here may have offsets without rows: transaction markers and aborted records.
+    Only the end of a query's first batch has ``begin``: the offsets at which that batch starts.
+    Spark's checkpoint stores only the ends of batches, and a repeat of the first batch needs its
+    start. ``query`` is a random text that all offsets of one checkpoint share. With
+    ``has_transactions``, the batch that ends here may have offsets without rows, those of
+    transaction markers and aborted records.
     """
 
     cluster_id: str
@@ -180,8 +182,12 @@ def _topics_from_json(document: Any) -> dict[str, TopicOffsets]:
 
 
 def parse_offsets(option: str, text: str, *, words: Iterable[str]) -> OffsetSpec:
-    """Parse one of ``words``, JSON such as ``{"t": {"0": 23, "*": -2}, "u": "earliest"}``, or an
-    offset of a progress report (``SourceOffset.to_json``)."""
+    """Parse an option's value in one of three forms:
+
+    - one of ``words``, such as ``earliest``;
+    - JSON by topic and partition: ``{"t": {"0": 23, "*": -2}, "u": "earliest"}``;
+    - an offset of Spark's progress report (``SourceOffset.to_json``).
+    """
     word = text.strip().lower()
     allowed = tuple(words)
     if word in allowed:
@@ -270,9 +276,11 @@ def expand(
     topics: Mapping[str, Mapping[str, int]],
     assigned: Iterable[TopicPartition],
 ) -> dict[TopicPartition, int]:
-    """Return the value of each assigned partition from an option's values by topic and partition.
+    """Return the value that an option gives for each assigned partition. ``topics`` has the values
+    by topic and partition number.
 
-    Raises InvalidConfigError if the option lacks an assigned partition or names others.
+    Raises InvalidConfigError if the option gives no value for an assigned partition, or a value for
+    another partition.
     """
     tps = sorted(assigned)
     values: dict[TopicPartition, int] = {}

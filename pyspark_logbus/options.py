@@ -39,8 +39,8 @@ class Option:
     """One option of the source or the sink.
 
     ``spellings`` are other accepted names. ``reads`` and ``writes`` say whether the source and the
-    sink have the option. Queries with equal values of all options with ``source`` share a default
-    group.
+    sink accept the option. ``source`` marks the options that choose topics and offsets. Queries
+    with equal values of all these options share a default group.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """Read offset ranges into Arrow batches with the schema that Spark expects.
 
-A large record batch becomes one Arrow batch, and small record batches are joined. Lost records
-raise DataLossError. With failOnDataLoss=false the reader skips, logs and counts them. It runs in
-executors, on the worker's main thread, while the client fetches ahead on another thread. The
-module's only state is the process's connection pool and cached constant columns.
+A large record batch becomes one Arrow batch. Small record batches are joined. For lost records the
+reader raises DataLossError; with failOnDataLoss=false it skips, logs and counts them. The reader
+runs in executors, on the worker's main thread, while the client fetches ahead on another thread.
+The module's only state is the process's connection pool and a cache of constant columns.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ skipped = SkippedRows()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenPlan(ReadPlan):
-    """A plan with this process's pool of connections. Each task makes one plan, because the pool's
-    security settings come from files."""
+    """A ReadPlan with this process's pool of connections. Each task creates its own, because the
+    pool's security settings may come from files of the executor's machine."""
 
     pool: Pool
 
@@ -106,7 +106,7 @@ class _OpenPlan(ReadPlan):
 
 
 def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the ranges in Spark's columns.
+    """Yield the rows of the ranges, as Arrow batches with Spark's columns.
 
     Raises DataLossError for lost records and CorruptMessageError for corrupt ones, unless
     failOnDataLoss=false.
@@ -147,10 +147,10 @@ def _size(rows: FetchedBatch) -> int:
 def _with_small_ranges(
     ranges: Iterable[OffsetRange], plan: _OpenPlan
 ) -> Iterator[tuple[OffsetRange, list[FetchedBatch] | None]]:
-    """Yield the ranges in order, each with its rows or None.
+    """Yield the ranges in order, each with its rows if they are already fetched, else with None.
 
-    Small ranges share a fetch, which returns their rows. With None, the caller fetches the range
-    itself.
+    Consecutive small ranges share a fetch, which returns their rows. The caller fetches a range
+    with None itself.
     """
     left = deque(ranges)
     while left:
@@ -278,10 +278,10 @@ def _range(
 def _clip(
     tp: TopicPartition, item: OffsetRange, plan: _OpenPlan, error: OffsetOutOfRangeError
 ) -> int:
-    """Log and count the deleted records of the range ``item``. Return the offset at which to
-    continue: the log's start offset, or the range's end if all its records were deleted.
+    """Log and count the deleted records of the range ``item``, whose fetch raised ``error``.
 
-    Raises DataLossError unless failOnDataLoss=false.
+    Return the offset at which to continue: the log's start offset, or the range's end if all its
+    records were deleted. Raises DataLossError unless failOnDataLoss=false.
     """
     admin = Admin(
         plan.bootstrap_servers,
@@ -475,7 +475,8 @@ _JOINED: dict[str, Callable[[list[Part], Counts], pa.Array | None]] = {
     "headers": _joined_headers,
 }
 """By column name, the functions that build one column for many batches. A function returns None if
-the batches differ too much. ``_joined`` then concatenates the columns of single batches."""
+it cannot build the column of these batches at once. ``_joined`` then concatenates the columns of
+the single batches."""
 
 _CONSTANTS_MAX = 64
 """Maximum number of cached constant columns. Each has at most ROWS_MAX rows; a column of a topic's
@@ -505,8 +506,8 @@ def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
 
 
 class _OffsetColumns:
-    """A cache of columns with consecutive offsets. It returns slices of one range of offsets, and
-    makes a new range for offsets outside it."""
+    """A cache for columns of consecutive offsets. It holds one column, returns slices of it, and
+    builds a new column for offsets that the column does not have."""
 
     def __init__(self) -> None:
         # The pair is replaced as one object, so that tasks on several threads never combine parts

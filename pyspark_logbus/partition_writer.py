@@ -1,9 +1,10 @@
 """Write the Arrow batches of a task to topics, and wait until brokers acknowledge all rows.
 
-A worker process keeps a producer for each of its last sets of options, so consecutive tasks share a
-producer. No Python runs per row. Before it sends a batch, this module checks the topics, partitions
-and headers of all its rows. Later errors come only from the producer, for example for a row that is
-too large. The module runs in executors, on the worker's main thread.
+A worker process keeps the producers of the most recently used sets of options, so consecutive tasks
+of a query share a producer. No Python code runs for each row. Before this module sends a batch, it
+checks the topics, partitions and headers of all the batch's rows. Later errors come only from the
+producer, for example for a row that is too large. The module runs in executors, on the worker's
+main thread.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ causes a lookup at once."""
 
 
 class Sink:
-    """A producer with cached partition counts. Each process has one sink for each set of
-    options."""
+    """A producer with cached partition counts of topics. Each process has one sink for each set of
+    sink options, and for each transactional id of an exactly-once batch."""
 
     def __init__(self, options: WriteOptions, transactional_id: str = "") -> None:
         keep_for_next_rows()
@@ -127,10 +128,10 @@ def _given_security(options: WriteOptions) -> ClientSecurity | None:
 
 
 def sink_for(options: WriteOptions, transactional_id: str = "") -> Sink:
-    """Return this process's sink for ``options``, or a new one.
+    """Return this process's sink for ``options``; create it if there is none.
 
-    A forked child process makes its own sinks. Closes the least recently used sink if there are
-    more than SINKS_MAX.
+    A forked child process creates its own sinks. If there are more than SINKS_MAX, the least
+    recently used sink is closed.
     """
     key = options, transactional_id
     sink = _sinks.pop(key, None)
@@ -207,7 +208,8 @@ def write_attempt(
 def _join(
     producer: AttemptProducer, options: WriteOptions, identity: TaskIdentity
 ) -> ProducerIdentity | None:
-    """Join the batch. Return None if the coordinator has committed the batch before."""
+    """Join the exactly-once batch: get a producer id and epoch for this attempt. Return None if the
+    coordinator has committed the batch before."""
     request = JoinBatchRequest(*identity, options.transaction_timeout_ms)
     try:
         return producer.join(request)
@@ -219,8 +221,8 @@ def _join(
 
 @contextlib.contextmanager
 def _sink_of_task(options: WriteOptions, transactional_id: str = "") -> Iterator[Sink]:
-    """Yield the process's sink for one task. Discard the sink of a failed task, because its
-    producer may still hold records of that task."""
+    """Yield the process's sink for the use by one task. If the task fails, discard the sink,
+    because its producer may still hold records of that task."""
     sink = sink_for(options, transactional_id)
     try:
         yield sink
@@ -272,11 +274,11 @@ def by_topic(
 def _check(
     sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns
 ) -> tuple[Columns, npt.NDArray[np.int32] | None]:
-    """Check the rows of a topic. Return them as the producer's columns, with the partition of each
-    row or None.
+    """Check the rows of one topic. Return them as the producer's columns, and the partition number
+    of each row. The second is None if the rows have no partition column: the producer then chooses
+    the partitions.
 
-    With None, the producer chooses the partitions. Raises InvalidPartitionsError,
-    InvalidRecordError and UnknownTopicOrPartitionError.
+    Raises InvalidPartitionsError, InvalidRecordError and UnknownTopicOrPartitionError.
     """
     count = sink.partitions(topic)
     rows = to_columns(batch, columns)

@@ -1,9 +1,9 @@
 """A listener of Spark's progress reports that computes the lag of running queries on the driver.
 
 Example: ``spark.streams.addListener(LagListener(print))``. The listener uses the log ends that the
-source reports with every batch, and sends no requests to brokers. Executors can only log the
-records that they skip, so the listener counts a batch's offsets minus the rows that Spark counts.
-The callback runs on Spark's listener thread and must not block.
+source reports with every batch, and sends no requests to brokers. Executors cannot report the
+records that they skip. So the listener computes the number of missing rows: the offsets of a batch
+minus the rows that Spark counted. The callback runs on Spark's listener thread and must not block.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 class QueryLag:
     """A query's position after a batch.
 
-    ``records_behind`` is the number of unread records after the batch, and ``by_partition`` has it
-    by topic and partition. ``lost_records`` counts the records that planning skipped since the
-    query started. ``missing_rows`` counts the batch's offsets without a row, under
-    failOnDataLoss=false: corrupt or deleted records, which an executor's log names. It is None if
+    ``records_behind`` is the number of unread records after the batch. ``by_partition`` has these
+    numbers by topic and partition. ``lost_records`` counts the records that planning skipped since
+    the query started. ``missing_rows`` counts the batch's offsets without a row, under
+    failOnDataLoss=false: corrupt or deleted records, which an executor's log names.
+    ``missing_rows`` is None if
 
     - the batch has no end;
     - the batch has transactions, whose markers and aborted records have offsets without rows;
@@ -111,7 +112,8 @@ def _after(
 
 
 def _missing(start: Mapping[str, Any], end: Mapping[str, Any], rows: int) -> int | None:
-    """Return how many offsets of the batch have no row; None if this cannot be known."""
+    """Return how many offsets of the batch from ``start`` to ``end`` have no row; None if this
+    cannot be known."""
     if not end:
         return None
     until = offsets.from_json(end)

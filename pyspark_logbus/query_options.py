@@ -43,7 +43,8 @@ class ReadOptions:
     limit.
 
     ``starting_option`` and ``ending_option`` name the options that gave ``starting`` and
-    ``ending``, for error messages. ``identity`` has the options that identify the source.
+    ``ending``, for error messages. ``identity`` has the options that choose topics and offsets,
+    from which the name of a default group is computed.
     """
 
     bootstrap_servers: str
@@ -108,7 +109,7 @@ class WriteOptions:
     skips_replay_mismatch: bool = False
 
     def for_tasks(self) -> WriteOptions:
-        """Return the options with keys for this cluster in place of a password.
+        """Return the options to pickle for tasks: keys for this cluster replace a password.
 
         Call it on the driver. It logs in to the cluster, and raises the login's error.
         """

@@ -1,8 +1,8 @@
 """Make the tasks of a batch query or a micro-batch from offset ranges, and give each task the
 leaders' addresses.
 
-Spark spends some ten milliseconds on each task. So one task reads several small ranges. Brokers
-report the stored bytes of a range. The planners call this module on the driver.
+Spark spends some ten milliseconds on each task, so one task reads several small ranges. The brokers
+report how many stored bytes a range has. The planners call this module on the driver.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Task = tuple[OffsetRange, ...]
 def make_tasks(
     ranges: Sequence[OffsetRange], options: ReadOptions, reader: OffsetReader, view: ClusterView
 ) -> list[Task]:
-    """Return the tasks of a batch, at most ``maxPartitions`` (``options.partitions_max``). Without
-    options about tasks, small ranges share a task."""
+    """Return the tasks of a batch, at most ``maxPartitions`` (``options.partitions_max``). If the
+    query has no option about the number of tasks, small ranges share a task."""
     has_least = bool(options.partitions_min or options.partition_rows_max)
     if len(ranges) > (options.partitions_max or plan.TASKS_MIN) and (
         options.partitions_max or not has_least

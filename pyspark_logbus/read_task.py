@@ -34,7 +34,7 @@ class ReadPlan:
     segment files out of the page cache."""
 
     def for_tasks(self) -> ReadPlan:
-        """Return the plan with keys for this cluster in place of a password.
+        """Return the plan to pickle for tasks: keys for this cluster replace a password.
 
         Call it on the driver. It logs in to the cluster, and raises the login's error.
         """

@@ -80,9 +80,10 @@ def check_user_schema(schema: StructType) -> None:
 
 
 def _same(given: DataType, expected: DataType) -> bool:
-    """Return whether two types are equal, including the names of the fields of headers.
+    """Return whether a user's type equals the source's type of the column.
 
-    The fields and elements of headers must be nullable.
+    For ``headers``, the names and types of the struct's fields must be equal too, and the array's
+    elements and the fields must be nullable.
     """
     if isinstance(expected, ArrayType):
         return (

@@ -1,10 +1,12 @@
 """Plan the micro-batches of a stream, in the runner process of its source on the driver.
 
-One planner serves a whole run of a query, on the runner's main thread. An idle query calls
-``latest_offset`` every 12 ms, and its other sources wait for the result. So no call blocks longer
-than 20 ms once the planner knows the log ends and has claimed the group. Spark retries no failed
-call. The planner therefore waits out transient failures, and raises only data loss and invalid
-requests.
+One planner serves a whole run of a query, on the main thread of the runner: the process in which
+Spark runs a stream's Python source. Spark calls ``latest_offset`` of an idle query every 12 ms, and
+the query's other sources wait for the result. So no call blocks longer than 20 ms once the planner
+knows the log ends and has the lease of its consumer group (``group_progress``).
+
+Spark does not retry a failed call, but ends the query. The planner therefore waits until transient
+failures are over, and raises only errors that would not pass, such as data loss.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from pyspark_logbus.range_tasks import Task, make_tasks
 from pyspark_logbus.termination import stop_on_terminate, termination_waits
 
 RUN_AGAIN = "To continue without the lost records, run the query again with failOnDataLoss=false"
-"""The remedy in an error about a run whose planned end offset lies beyond the log's end."""
+"""The remedy in an error about an AvailableNow run whose target lies beyond the log's end."""
 PATIENCE_S = 0.02
 """Seconds that one planning call may wait for brokers, once the query has started."""
 
@@ -91,8 +93,9 @@ class StreamPlanner:
         """Return the start of a query without a checkpoint. Within a run the result stays the same,
         because Spark calls this method twice for the first batch.
 
-        Spark also calls it before it repeats a first batch, and does not use that result. So this
-        method keeps an error such as a missing topic, and the call that uses the start raises it.
+        Spark also calls this method before it repeats a first batch, and does not use that result.
+        So this method raises no error, for example about a missing topic. It stores the error, and
+        the call that uses the start raises it.
         """
         if self._initial is None:
             try:
@@ -106,10 +109,10 @@ class StreamPlanner:
     def prepare_for_available_now(self) -> None:
         """Prepare a run that stops at the current log ends (Trigger.AvailableNow).
 
-        The first ``latest_offset`` of the run fixes the target, so that Spark can first repeat a
-        batch that was planned before a partition was added. Spark ends the run after the first call
-        without new data. So calls neither wait for ``minOffsetsPerTrigger`` nor return before the
-        brokers have answered.
+        The run's target, the log ends at which it stops, is fixed by its first ``latest_offset``
+        and not by this call. Spark may first repeat a batch that was planned before a partition was
+        added. Spark ends the run after the first call without new data. So calls of such a run do
+        not wait for ``minOffsetsPerTrigger``, and do not return before the brokers have answered.
         """
         self._is_available_now = True
         self._admission = Admission(replace(self._admission.limits, rows_min=0))
@@ -150,8 +153,8 @@ class StreamPlanner:
         return end
 
     def report(self) -> Document | None:
-        """Return log ends, the lag after the planned batch, and losses. Spark shows them in its
-        progress report as ``sources[].latestOffset``."""
+        """Return the log ends, the lag after the planned batch, and the number of lost records, as
+        JSON. Spark shows them in its progress report as ``sources[].latestOffset``."""
         live, at = self._live.now(), self._planned_end
         if live is None or at is None:
             return None
@@ -266,8 +269,8 @@ class StreamPlanner:
     def _ends_now(self, start: SourceOffset, unlimited: bool) -> Live | None:
         """Return the known log ends; None if no broker has answered.
 
-        Waits ``PATIENCE_S`` for the first answer. Trigger.Once and AvailableNow wait until all ends
-        are known.
+        Waits at most ``PATIENCE_S`` seconds for the first answer. With Trigger.Once and
+        Trigger.AvailableNow, the first call of a run waits until all ends are known.
         """
         live = self._live.now()
         patient = unlimited or self._is_available_now
@@ -280,11 +283,11 @@ class StreamPlanner:
         return live
 
     def _complete(self, start: SourceOffset) -> Live:
-        """Return every log end as of this call, so that the query reads all records acknowledged
-        before it.
+        """Return every log end as of this call, so that the query reads all records that were
+        acknowledged before the call.
 
-        A topic of ``start`` counts as deleted only if brokers do not list it for the time of the
-        offset lookup's retries, because a starting broker may not list it yet. Raises
+        A starting broker may not list a topic yet. So a topic of ``start`` counts as deleted only
+        if brokers have not listed it for as long as an offset lookup is retried. Raises
         RequestTimedOutError.
         """
         options = self.options
@@ -319,7 +322,8 @@ class StreamPlanner:
         return live
 
     def _available_now_target(self, start: SourceOffset, live: Live) -> Live:
-        """Return the log ends at which an AvailableNow run stops: those at its first call.
+        """Return the log ends at which an AvailableNow run stops: the log ends at the run's first
+        call of ``latest_offset``.
 
         Raises DataLossError, even with failOnDataLoss=false, if a log now ends before its target,
         because the run would never end.
@@ -348,9 +352,11 @@ class StreamPlanner:
         return self._target
 
     def _publish(self, start: SourceOffset, live: Live) -> None:
-        """Publish ``start``, the end of the last committed batch, as the group's offsets, without
-        deleted or recreated topics. The first call of a run also claims the group, before any task
-        reads a batch."""
+        """Commit ``start``, the end of the last committed batch, as the group's offsets, without
+        those of deleted or recreated topics.
+
+        The first call of a run also acquires the group's lease, before any task reads a batch.
+        """
         is_first = self._progress is None
         if self._progress is None:
             group = self.options.group_id or default_group(self.options, live.cluster_id)
@@ -395,8 +401,9 @@ class StreamPlanner:
         """Return the batch's ranges without records that were deleted before the query read them.
 
         Looks up the log starts of partitions that are new in this batch, or of all partitions of a
-        repeated batch. Raises DataLossError unless failOnDataLoss=false. Spark requests no report
-        with a repeated batch, so the next batch's report counts the losses.
+        repeated batch. For such deleted records, raises DataLossError unless failOnDataLoss=false.
+        Spark requests no progress report with a repeated batch, so the next batch's report counts
+        the losses.
         """
         begin = start if end.begin is None else SourceOffset(end.cluster_id, end.begin)
         by_tp = {TopicPartition(item.topic, item.partition): item for item in ranges}

@@ -1,9 +1,9 @@
 """The reader of a stream: Spark calls it in one process to plan, and in executors to read.
 
-Spark plans with one instance, in a runner process that lives as long as the query. It makes other
-instances only to pickle them for executors. So ``__init__`` opens nothing, and the first planning
-call creates the planner. That call also raises errors in the options, because Spark hides errors of
-``streamReader``.
+Spark plans with one instance, in a runner process that lives as long as the query. It creates other
+instances only to pickle them for executors. So ``__init__`` opens no connection, and the first
+planning call creates the planner. That call also raises the errors about wrong options, because
+Spark hides an error that ``DataSource.streamReader`` raises.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ NO_LIMIT = (1 << 63) - 1
 
 
 class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a stream. A repeated batch has the same rows, because the records of a range of
-    offsets never change.
+    """The reader of a stream. If Spark repeats a batch, it gets the same rows again, because the
+    records of a range of offsets never change.
 
     ``problem`` is an error in the options, which the first planning call raises.
     """
@@ -71,8 +71,11 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @error_line()
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit of 2^63 - 1 rows, in place of Spark's limit "all available". The planner
-        takes "all available" to mean Trigger.Once, so other triggers need another limit."""
+        """Return a limit of 2^63 - 1 rows for the triggers that read without a limit.
+
+        Spark's own default would be the limit "all available". The planner takes that limit to mean
+        Trigger.Once, so the other triggers need a different one.
+        """
         self._planning()
         return ReadMaxRows(NO_LIMIT)
 

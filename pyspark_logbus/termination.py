@@ -25,10 +25,11 @@ def stop_on_terminate() -> None:
 
 @contextlib.contextmanager
 def termination_waits() -> Iterator[None]:
-    """Ignore SIGTERM during the block: the runner's shutdown, which takes at most two seconds.
+    """Ignore SIGTERM during the block, in which the runner shuts down for at most two seconds.
 
-    Spark also closes the runner's connection, so the signal may arrive when the runner already
-    shuts down."""
+    Spark also closes the runner's connection, which starts the shutdown too. The signal may then
+    arrive in the middle of it.
+    """
     ours = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) is _leave
     )

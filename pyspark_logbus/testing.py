@@ -104,8 +104,8 @@ def _broker_count(config: pytest.Config) -> int:
 def logbus_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster | NamedCluster]:
-    """A cluster for all tests of this process: a new one, or that of --logbus-bootstrap or of the
-    ini key logbus_bootstrap.
+    """A cluster for all tests of this process: the cluster that --logbus-bootstrap or the ini key
+    logbus_bootstrap names, else a new one.
 
     At the end of the session the fixture kills the processes of a new cluster.
     """
@@ -154,8 +154,8 @@ def logbus(logbus_bus: Bus) -> Bus:
 def _logbus_used(
     logbus_bus: Bus, logbus_cluster: LocalCluster | NamedCluster
 ) -> Iterator[tuple[list[str], list[str]]]:
-    """Two lists: the topics and the groups that tests created. At the end, this fixture deletes
-    them from a cluster of --logbus-bootstrap."""
+    """Two lists: the topics and the groups that tests created. At the end of the session, this
+    fixture deletes them if the cluster is one that the user named, because that cluster stays."""
     from broker_lite.errors import GroupIdNotFoundError
 
     topics: list[str] = []

@@ -1,9 +1,9 @@
 """``logbus.read``: a DataFrame of a part of a topic, which fetches little more than this part.
 
 Spark 4.3.0 cannot safely push a filter into a Python source, because it keeps the pushed filters
-for every later query of the same DataFrame. So the bounds are arguments of ``read``. They become
-options of a batch query, from which it plans offset ranges, and a filter on the timestamp. ``read``
-runs on the driver, also over Spark Connect.
+for every later query of the same DataFrame. So the bounds in time are arguments of ``read``. They
+become options of a batch query, which limit the offset ranges that it reads, and a filter on the
+timestamp, which removes the rest. ``read`` runs on the driver, also over Spark Connect.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def read(
       (``-1d``, ``-12h``), or milliseconds since 1970. Without a bound, all records.
     - ``partitions``: numbers of the partitions to read. Default: all.
     - ``columns``: names of the columns, in this order. Default: all but ``headers``.
-    - ``late``: how late a record with a timestamp before ``until`` may be appended. The query reads
-      each partition up to its first record at or after ``until + late``; with None, to its end. A
-      topic with LogAppendTime does not need ``late``.
+    - ``late``: how long after its timestamp a record may be appended, for example ``1h``. The query
+      reads each partition up to its first record at or after ``until + late``; with None, to the
+      partition's end. A topic with LogAppendTime does not need ``late``.
     - ``options``: further options of a batch query.
 
     With a bound, the result leaves out records without a timestamp. The DataFrame keeps the offsets

@@ -1,4 +1,4 @@
-"""Make malloc keep freed memory for the next rows, in Spark's Python workers that write.
+"""Make malloc keep freed memory for the next rows, in Spark's Python workers that write to a sink.
 
 Spark passes a task's rows in ``bytes`` objects of some MB each, and the sink holds them until the
 brokers acknowledge them. By default, glibc returns freed memory to the kernel as soon as some MB

@@ -1,10 +1,10 @@
 """The writers of ``df.write`` and ``df.writeStream``: they check on the driver and write in tasks.
 
-Spark has two processes for a stream's sink. One plans every micro-batch and pickles a writer for
-the tasks, the other commits with a new writer. So a stream's writer looks up its topic when Spark
-pickles it, and a commit imports neither pyarrow nor the producer. A task ends only after brokers
-have acknowledged all its rows. By default a repeated task writes its rows again (at least once).
-With ``exactly_once`` each batch is a transaction.
+Spark uses two driver processes for a stream's sink. One plans every micro-batch and pickles a
+writer for the tasks; the other creates a new writer to commit the batch. So a stream's writer looks
+up its topic when Spark pickles it, and a commit imports neither pyarrow nor the producer. A task
+ends only after brokers have acknowledged all its rows. By default a repeated task writes its rows
+again (at least once). With ``deliveryGuarantee=exactly_once`` each batch is a transaction.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LogbusWriter(_SinkTask, DataSourceArrowWriter):
         """Check options, columns and topic, and return the writer.
 
         Raises InvalidConfigError, InvalidSchemaError, NoBrokersError, and
-        UnknownTopicOrPartitionError for the topic of the option.
+        UnknownTopicOrPartitionError if the topic that the option ``topic`` names does not exist.
         """
         if overwrite:
             raise InvalidConfigError(
@@ -159,8 +159,8 @@ def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
 def _check_topic(options: WriteOptions) -> None:
     """Check that a broker answers and that the topic in the option ``topic`` exists.
 
-    If brokers answered this process before, an outage of five seconds ends the check: the tasks
-    wait for the brokers. Raises NoBrokersError and UnknownTopicOrPartitionError.
+    Raises NoBrokersError and UnknownTopicOrPartitionError. If brokers answered this process before,
+    a check without an answer passes: the tasks then wait for the brokers.
     """
     modules_are_no_garbage()
     key = (options.bootstrap_servers, options.topic, options.security)

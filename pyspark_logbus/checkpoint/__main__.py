@@ -1,5 +1,5 @@
-"""The command line of ``python -m pyspark_logbus.checkpoint``, and the conversion of its
-offsets."""
+"""The command ``logbus checkpoint``: its options, and how it converts the offsets of a Kafka
+query. ``python -m pyspark_logbus.checkpoint`` runs it too."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def main(
 
 
 def print_result(conversion: Conversion, new: Path, form: str | None) -> None:
-    """Print the offsets before and after, and the next step."""
+    """Print each partition's offset in Kafka and in logbus, and the user's next step."""
     rows = [row._asdict() for row in conversion.offsets]
     if form == "csv" or output.is_table(form):
         output.show(rows, form)

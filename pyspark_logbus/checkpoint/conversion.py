@@ -25,7 +25,10 @@ for an unknown partition."""
 
 
 class ConvertedOffset(NamedTuple):
-    """One partition's converted offset at the end of the last batch."""
+    """One partition's offset at the end of the last planned batch: in Kafka, and in logbus.
+
+    ``source`` is the number of the Kafka source in the query, from 0.
+    """
 
     source: int
     topic: str
@@ -100,8 +103,8 @@ def _converted(
     convert_offsets: ConvertOffsets,
     conversion: Conversion,
 ) -> MicroBatch:
-    """Return the batch with logbus's offsets. Append the offsets of its partitions to
-    ``conversion``."""
+    """Return ``batch`` with logbus's offsets in place of Kafka's. If it is the last planned batch,
+    append each partition's offsets to ``conversion``."""
     ends = []
     for source, line in enumerate(batch.ends):
         kafka = offset_log.kafka_offsets(line)

@@ -66,7 +66,8 @@ TOTALS = {
     "counted": "sum of the counts",
     "committed": f"offsets of group {GROUP} in ZooKeeper",
 }
-"""By name, the meaning of each total."""
+"""The five totals that the demo compares: name and meaning. They must all equal the number of
+lines."""
 
 
 class DemoTotals(NamedTuple):
@@ -85,7 +86,8 @@ class DemoTotals(NamedTuple):
 
 
 class DemoParts(NamedTuple):
-    """The running parts of the demo."""
+    """The objects of a running demo: the admin client, the sender of the lines, the reader of the
+    counts, and the Spark query."""
 
     admin: Admin
     shipper: Shipper
@@ -226,8 +228,8 @@ def _stop_query(counting: StreamingQuery) -> None:
 def _follow(parts: DemoParts, cluster: LocalCluster, screen: Screen, *, kill: bool) -> None:
     """Draw the progress until all lines are sent, counted, committed and printed.
 
-    Raises the error of a failed part, and RequestTimedOutError if the query has not caught up
-    FINISH_SECONDS after the last line.
+    Raises the error of the sender, the reader or the query if one of them failed. Raises
+    RequestTimedOutError if the query has not caught up FINISH_SECONDS after the last line.
     """
     deadline: float | None = None
     for progress in _progress(parts):
