@@ -61,7 +61,8 @@ def acl() -> None:
 
 
 def resource_options(command: Command) -> Command:
-    """Add the options that name one resource; the command receives it as ``resource``."""
+    """Add --topic, --group, --transactional-id and --cluster to a command. Exactly one of them must
+    be given. The command receives the kind and the name of the resource as ``resource``."""
 
     @functools.wraps(command)
     def named(
@@ -93,7 +94,8 @@ def resource_options(command: Command) -> Command:
 
 
 def entry_options(command: Command) -> Command:
-    """Add the principal and operations arguments and the options --host, --prefix and --deny."""
+    """Add the parts of an ACL to a command: the arguments PRINCIPAL and OPERATIONS, and the options
+    --host, --prefix and --deny."""
     for decorate in (
         click.option("--deny", is_flag=True, help="Deny the operations; denials win."),
         click.option("--prefix", is_flag=True, help="All resources whose name has this prefix."),
@@ -237,7 +239,7 @@ def delete(
         found = [each for each in wanted if each in known]
         if not found and not if_exists:
             raise ResourceNotFoundError(
-                f"no such ACL exists: {wanted[0]}; list them with: logbus acl list"
+                f"there is no ACL {wanted[0]}; list the ACLs with: logbus acl list"
             )
         for each in found:
             output.say(str(each))
@@ -288,8 +290,11 @@ def check(
 
 
 def _strangers(admin: Admin, found: Iterable[Acl]) -> list[str]:
-    """Return the principals of ACLs that no user has. Return none if this user may not list the
-    users, or if the cluster has no users, because clients then show certificates or tokens."""
+    """Return the principals in the ACLs ``found`` for which the cluster has no user.
+
+    The result is empty if the command may not list the users. It is also empty if the cluster has
+    no users at all: its clients then authenticate with certificates or tokens.
+    """
     try:
         known = admin.run(lambda cluster, ms: users.describe_users(cluster, None, ms))
     except LogbusError:
@@ -305,8 +310,10 @@ def _known(admin: Admin) -> set[Acl]:
 
 
 def _index(admin: Admin) -> tuple[AclIndex, frozenset[str]]:
-    """Return an index of the cluster's ACLs with a broker's authorizer options, and the broker's
-    super users."""
+    """Return an index that decides as a broker's authorizer does, and the broker's super users.
+
+    The index holds the cluster's ACLs and the authorizer's settings of one broker.
+    """
     found = admin.run(lambda cluster, ms: acls.describe_acls(cluster, AclFilter(), ms))
     broker_id = min(admin.cluster(()).brokers)
     (settings,) = admin.describe_configs(brokers=[broker_id]).values()

@@ -78,7 +78,8 @@ def broker(
 
 
 def _may_begin(begin_fd: int) -> bool:
-    """Wait until the parent process lets the broker start; return False if it gave up."""
+    """Wait for a byte from the pipe ``begin_fd``, with which the parent process lets this broker
+    start. Return False if the parent closes the pipe instead."""
     with os.fdopen(begin_fd, "rb", buffering=0) as pipe:
         return bool(pipe.read(1))
 

@@ -173,7 +173,8 @@ def renew(folder: Path, everything: bool, change: ChangeOptions, form: str | Non
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raise InvalidConfigError with the cure if the folder cannot be written in the block."""
+    """Run a block that writes to ``folder``. If it raises OSError, raise InvalidConfigError with
+    the cure instead."""
     try:
         yield
     except OSError as error:

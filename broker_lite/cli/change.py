@@ -44,7 +44,8 @@ def _is_confirmed(question: str) -> bool:
 
 
 def change_options(command: Command) -> Command:
-    """Add ``--yes`` and ``--dry-run``; the command receives them as ``change``."""
+    """Add the options ``--yes`` and ``--dry-run`` to a command, which receives their values as
+    ``change``."""
 
     @functools.wraps(command)
     def changing(*, yes: bool, dry_run: bool, **rest: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Completion of commands, options, topics and groups in bash, zsh and fish. ``contexts`` completes
-contexts.
+"""Completion of commands, options, topics and groups in bash, zsh and fish. The module ``contexts``
+completes the names of contexts.
 
 Names of topics and groups come from the cluster that the typed command would use, and are cached
-for ``CACHE_SECONDS``. If the brokers take longer than ``ANSWER_SECONDS``, completion uses expired
-names or offers none: it never prints an error and never blocks the shell.
+for ``CACHE_SECONDS``. If the brokers take longer than ``ANSWER_SECONDS`` to answer, completion
+offers the expired names of the cache, or none. It never prints an error and never blocks the shell.
 """
 
 from __future__ import annotations

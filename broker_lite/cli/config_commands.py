@@ -1,4 +1,5 @@
-"""``logbus config``: settings with their values and sources, and the files of ``conf/``."""
+"""``logbus config``: show settings with their values and where these come from, and print the
+template files of ``conf/``."""
 
 from __future__ import annotations
 

@@ -160,8 +160,8 @@ def consume(
 def _check_member_options(
     group: str | None, instance: str | None, settings: dict[str, str]
 ) -> None:
-    """Raise click.UsageError for an option that only a member of a group has, if ``group`` is
-    None."""
+    """If ``group`` is None, raise click.UsageError for an option or setting that only a member of a
+    group can use."""
     from broker_lite.client.options import only_of_members
 
     if group is not None:
@@ -178,8 +178,8 @@ def _print_start(
     spec: offset_spec.PositionSpec | None,
     starts: dict[TopicPartition, int],
 ) -> None:
-    """Print that -s replaces the group's committed offsets, and warn of a start offset beyond the
-    log end offset."""
+    """Tell the user on stderr that -s replaces the group's committed offsets. Warn of a start
+    offset beyond the log end offset."""
     if spec is None:
         return
     if group is not None:
@@ -190,8 +190,12 @@ def _print_start(
 
 @dataclass(slots=True)
 class TopicReader:
-    """Opens a consumer of topics. ``starts`` has start offsets by partition, each used once.
-    ``options`` are the command's defaults; ``settings`` (from -X) override them."""
+    """Opens the consumer of a command that reads topics.
+
+    ``starts`` has the start offset of each partition; the consumer seeks to it at its first
+    assignment of the partition. ``options`` are the command's settings of the consumer;
+    ``settings`` (from -X) override them.
+    """
 
     servers: str
     topics: tuple[str, ...]
@@ -201,7 +205,8 @@ class TopicReader:
     settings: dict[str, str]
 
     def open(self, partitions: list[TopicPartition] | None) -> Consumer:
-        """Open the consumer: a group member unless partitions are chosen."""
+        """Open the consumer. It is a member of ``group`` if there is a group and ``partitions`` is
+        None; otherwise it reads the given partitions, or all, and joins no group."""
         from broker_lite.client.consuming.consumer import Consumer
         from broker_lite.client.options import build
         from broker_lite.config import ConsumerConfig
@@ -241,7 +246,7 @@ class TopicReader:
 
 
 class RecordChooser:
-    """Selects the records of a batch by --grep and --key."""
+    """Selects the records of a batch by --grep, --key and --header."""
 
     def __init__(self, grep: str | None, key: str | None, header: str | None = None) -> None:
         self._grep = grep
@@ -303,7 +308,7 @@ def end_offsets(
 
 class PrintLimits(NamedTuple):
     """Limits at which printing stops: the end offset of each partition, the number of records, and
-    the seconds without records. None and no end offsets: no limit."""
+    the seconds without records. None, or an empty ``ends``, means no limit."""
 
     ends: dict[TopicPartition, int]
     records: int | None
@@ -318,7 +323,7 @@ def print_all(
     bar: output.ProgressBar | None = None,
 ) -> int:
     """Print records until a limit is reached. Return the exit code: 124 after ``limits.timeout``,
-    else 0. The default ``bar`` is shown while stdout is a file."""
+    else 0. Without ``bar``, a progress bar is shown if stdout is a file."""
     with contextlib.closing(bar or output.ProgressBar("records")) as shown:
         return _print_beside(shown, consumer, out, chooser, limits)
 
@@ -354,8 +359,8 @@ def _print_beside(
 
 
 def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-    """Return whether the consumer has read all its partitions to the end offsets, and no rebalance
-    is pending. Pauses each partition that is read to its end."""
+    """Return whether the consumer has read all its partitions to the end offsets ``ends``, and no
+    rebalance is pending. Pause each partition that is read to its end offset."""
     # Read ``is_settled`` before the assignment. Otherwise a rebalance that ends in between would
     # make the old assignment look settled.
     is_settled = consumer.is_settled
@@ -369,8 +374,8 @@ def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
 
 
 def _cut(consumer: Consumer, batch: Any, ends: dict[TopicPartition, int]) -> Any:
-    """Drop the rows past the end offsets, and seek back to the ends, so that a group commits no
-    later offset."""
+    """Return the batch without records at or after the end offsets ``ends``. Seek back to these end
+    offsets, so that the group commits no later offset."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

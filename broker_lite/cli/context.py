@@ -57,9 +57,12 @@ that a new command is refused until someone adds it."""
 
 
 def cluster_options(command: F) -> F:
-    """Add ``-b``, ``--zookeeper``, ``--context`` and ``-F``. Without them the environment, the
-    selected context or the last ``logbus up`` names the cluster. Errors that leave the command name
-    settings as options."""
+    """Add the options that name a cluster: ``-b``, ``--zookeeper``, ``--context`` and ``-F``.
+
+    The command receives the cluster as ``cluster``. Without these options the environment, the
+    selected context or the last ``logbus up`` names it. If the command raises a LogbusError, its
+    message calls each setting by the option of this command (``option_names``).
+    """
 
     @functools.wraps(command)
     def on_cluster(
@@ -113,7 +116,8 @@ def cluster_options(command: F) -> F:
 
 @contextlib.contextmanager
 def using_security(client_config: str | None, chosen: Context | None) -> Iterator[None]:
-    """Use the security settings of -F, else of the context, else of the environment."""
+    """Run a block, whose clients use the security settings of the file ``client_config`` (-F), else
+    of the context ``chosen``, else of the environment."""
     if client_config is None and chosen is None:
         yield
         return
@@ -165,8 +169,8 @@ def bootstrap(cluster: ChosenCluster) -> str:
 
 
 def open_admin(cluster: ChosenCluster) -> Admin:
-    """Return an admin client; the caller closes it. To start fast, this imports no pyarrow, and
-    kazoo only with --zookeeper."""
+    """Return an admin client for the cluster; the caller closes it. So that commands start fast,
+    this function does not import pyarrow, and imports kazoo only for --zookeeper."""
     from broker_lite.client.administration.admin import Admin
 
     return Admin(bootstrap(cluster), client_id="logbus-cli")
@@ -180,9 +184,12 @@ def found_topic(
     user: str = "",
     operation: Operation = Operation.DESCRIBE,
 ) -> TopicMetadata:
-    """Return the topic's metadata. Raises UnknownTopicOrPartitionError with the nearest names,
-    or with the command that creates the topic unless ``offer`` is False. If ``user`` logs in, the
-    error has the command that allows the operation, too."""
+    """Return the metadata of the topic ``name``.
+
+    Raises UnknownTopicOrPartitionError if ``view`` lacks the topic. The message suggests topics
+    with similar names, else (unless ``offer`` is False) the command that creates the topic. With
+    ``user``, the name of the logged-in user, it also has the command that allows ``operation``.
+    """
     topic = view.topics.get(name)
     if topic is not None and topic.error is None:
         return topic
@@ -221,8 +228,8 @@ def named_values(pairs: tuple[str, ...], option: str) -> list[tuple[str, str]]:
 
 
 def name_pattern(regex: str | None, option: str = "--regex") -> re.Pattern[str]:
-    """Return the pattern, which callers match against whole names; None matches every name. Raises
-    click.BadParameter for an invalid pattern."""
+    """Return the compiled pattern ``regex``, which callers match against whole names. None becomes
+    a pattern that matches every name. Raises click.BadParameter for an invalid pattern."""
     try:
         return re.compile(regex or ".*")
     except re.error as error:

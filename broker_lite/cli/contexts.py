@@ -1,9 +1,9 @@
 """Contexts: named clusters of the command line, in ``contexts.toml`` of the user's settings.
 
-A context holds addresses and the settings of a login, but no password: that comes from its
-``password_file`` or ``password_command``. ``contexts.toml`` must have mode 0600, because logbus
-runs the commands in it. Python and Spark clients ignore it, because a context that a person selects
-must not redirect a job.
+A context holds addresses and the settings of a login, but no password. The password comes from the
+context's ``password_file`` or ``password_command``. ``contexts.toml`` must have mode 0600, because
+logbus runs the commands in it. Python and Spark clients ignore the file: a context that a person
+selects in a terminal must not redirect a job to another cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from broker_lite.errors import ContextNotFoundError, InvalidConfigError
 VARIABLE = "LOGBUS_CONTEXT"
 FILE = "contexts.toml"
 COMMAND_SECONDS = 60.0
-"""Maximum seconds that a ``password_command`` runs; the command may ask the user."""
+"""Maximum seconds that a ``password_command`` may run. It is long, because the command may ask the
+user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +143,9 @@ def choose_cluster(
     context_name: str | None,
     client_config: str | None,
 ) -> ChosenCluster:
-    """Return the cluster that the options of a command name. The first of these that is given
-    decides: -b or --zookeeper, --context, ``bootstrap.servers`` in the file of -F, the context of
-    ``choose``. Raises as ``choose`` does."""
+    """Return the cluster that a command talks to. The first of these that is given decides: -b or
+    --zookeeper, --context, ``bootstrap.servers`` in the file of -F, the context that ``choose``
+    returns. Raises the errors of ``choose``."""
     if client_config and not (bootstrap_servers or zookeeper or context_name):
         bootstrap_servers = servers_of_file(Path(client_config)) or None
     chosen = choose(context_name, bool(bootstrap_servers or zookeeper))
@@ -154,7 +155,7 @@ def choose_cluster(
 
 
 def choose(name: str | None, is_named: bool) -> Context | None:
-    """Return the context that names the cluster of a command, or None.
+    """Return the context that names the cluster of a command; None if no context does.
 
     ``name`` is the value of --context. ``is_named`` says that -b or --zookeeper names the cluster.
     The first of these that is given decides: -b or --zookeeper, --context, LOGBUS_CONTEXT,
@@ -189,7 +190,8 @@ def load(file: Path) -> Contexts:
         ) from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidConfigError(
-            f"{file} may be used by other users, and its commands are run; run: chmod 600 {file}"
+            f"other users may access {file}, and logbus runs commands from it; protect it with: "
+            f"chmod 600 {file}"
         )
     try:
         found = tomllib.loads(text)
@@ -241,7 +243,7 @@ _CURES: Mapping[int, str] = {
 
 def _reason_and_cure(error: OSError | UnicodeDecodeError, path: Path) -> str:
     """Return why a file cannot be read or written, and what the user can do about it. ``path`` is
-    the file, or the folder of a file to write."""
+    the file to read, or the folder of the file to write."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8. Save it as UTF-8"
     cure = _CURES.get(error.errno or 0, "Check its disk and its folder: ls -ld {0}")

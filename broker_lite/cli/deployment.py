@@ -1,7 +1,5 @@
 """The parts of generated compose and Kubernetes files that differ between secured brokers (the
-default) and open brokers (``--insecure``).
-
-``filled`` indents the lines of a part like the template line that holds its placeholder.
+default) and open brokers (``--insecure``). They replace the placeholders @NAME@ of a template.
 """
 
 from __future__ import annotations
@@ -122,7 +120,8 @@ def kubernetes_parts(*, insecure: bool) -> dict[str, str]:
 
 
 def _own(host: str, number: str, credential: str) -> tuple[str, ...]:
-    """Return the settings of one broker with its name and files."""
+    """Return the settings that only one secured broker has: its advertised addresses, its
+    certificates and its credential for ZooKeeper."""
     pem = f"{FOLDER}/broker-{number}"
     return (
         f"advertised.listeners=CLIENTS://{host}:9092,BROKERS://{host}:9094",
@@ -133,7 +132,8 @@ def _own(host: str, number: str, credential: str) -> tuple[str, ...]:
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
-    """Return a template with each @NAME@ replaced by its value."""
+    """Return a template with each @NAME@ replaced by its value. Each line of a value is indented
+    like the template line with the placeholder."""
     for name, value in values.items():
         lines = []
         for line in template.splitlines():

@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 JAVA_MIN = 17
 """Lowest major version of Java that is accepted; Spark 4 needs it."""
 FILES_MIN = 4096
-"""Number of open files; a lower limit (``ulimit -n``) is a warning."""
+"""A lower limit of open files (``ulimit -n``) than this number is a warning."""
 DISK_FREE_MIN_BYTES = 2 << 30
-"""Bytes; less free space on the disk of the data folder is a warning."""
+"""Fewer free bytes than this, on the disk of the data folder, are a warning."""
 CLUSTER_TIMEOUT_MS = 3000
 """Maximum time in ms that a check waits for the cluster."""
 OPEN_LONG_S = 60
 """Age in seconds from which an open transaction, which hides later records, is a warning."""
 UID_MIN, UID_END = 1000, 65_534
-"""User ids of people's accounts: from ``UID_MIN``, and below ``UID_END``."""
+"""The range of user ids that belong to accounts of people, ``UID_END`` exclusive."""
 CERTIFICATE_WARNING_S = 30 * 86_400
 """A certificate that expires within this many seconds is a warning."""
 _SPARK_SETTINGS = (
@@ -75,7 +75,8 @@ _PACKAGES = ("pyspark_logbus", "broker_lite")
 
 
 class Finding(NamedTuple):
-    """The result of a check; ``cure`` is empty if all is well."""
+    """The result of a check: what it checked, the state, what it found, and how to mend that.
+    ``cure`` is empty if all is well."""
 
     check: str
     state: Literal["ok", "info", "warning", "critical"]
@@ -212,7 +213,8 @@ def spark_python() -> Finding:
 
 
 def _start_hint(python: Path) -> str:
-    """Return a hint at ``logbus-python``, which starts Spark's processes faster."""
+    """Return a hint at the program ``logbus-python``, which starts Spark's Python processes faster;
+    empty if it is not installed beside the interpreter ``python``."""
     launcher = python.with_name("logbus-python")
     return f"; with {launcher.name} its processes start 0.5 s sooner" if launcher.exists() else ""
 
@@ -244,9 +246,11 @@ def lookup() -> Finding:
 
 
 def source_tree() -> Finding:
-    """Check for a source tree in the current folder. Python prefers packages in the script's
-    folder, and Spark's workers prefer packages in the current folder, to installed packages. The
-    driver and its workers may thus load different copies."""
+    """Check for logbus's source tree in the current folder.
+
+    Python prefers packages in the script's folder to installed packages. Spark's workers prefer
+    packages in the current folder. The driver and its workers may thus load different copies.
+    """
     here = Path.cwd()
     name = "source tree"
     if not all((here / package / "__init__.py").is_file() for package in _PACKAGES):
@@ -375,11 +379,12 @@ def _admin(cluster: ChosenCluster) -> Admin:
 
 
 def _unchecked(check: str, error: LogbusError, operation: str) -> Finding:
-    """Return the finding of a check that needs ``operation`` on the cluster and failed."""
+    """Return the finding for a check that could not run because of ``error``. The check needs the
+    ACL operation ``operation`` on the cluster."""
     if isinstance(error, ClusterAuthorizationError):
         cure = f"allow it with: logbus acl add USER {operation} --cluster"
         return Finding(check, "info", f"not checked: the user needs {operation}", cure)
-    return Finding(check, "info", "not checked: no cluster answers", "see cluster")
+    return Finding(check, "info", "not checked: no cluster answers", "see the finding 'cluster'")
 
 
 def _cluster_cure() -> str:
@@ -428,7 +433,10 @@ def open_transactions(cluster: ChosenCluster) -> Finding:
             held = admin.run(lambda cluster, ms: transactions.holders(cluster, tps, ms))
     except LogbusError:
         return Finding(
-            "transactions", "info", "not checked: a broker does not answer", "see cluster"
+            "transactions",
+            "info",
+            "not checked: a broker does not answer",
+            "see the finding 'cluster'",
         )
     return holder_finding(held, time.time() * 1000)
 
@@ -476,7 +484,7 @@ def disks(cluster: ChosenCluster) -> Finding:
 
 
 def certificates(cluster: ChosenCluster) -> Finding:
-    """Check when the certificates expire that the brokers present to clients."""
+    """Check when the certificates that the brokers present to clients expire."""
     from broker_lite.client import discovery
     from broker_lite.client.administration.admin import Admin
     from broker_lite.net.contexts import certificate_end
@@ -502,7 +510,12 @@ def certificate_finding(ends: Mapping[Endpoint, float], brokers: int, now_s: flo
     by broker address."""
     if len(ends) < brokers:
         found = f"{brokers - len(ends)} of {brokers} brokers complete no TLS handshake"
-        return Finding("certificates", "warning", found, "see cluster, and those brokers' logs")
+        return Finding(
+            "certificates",
+            "warning",
+            found,
+            "see the finding 'cluster', and read the logs of these brokers",
+        )
     first, end_s = min(ends.items(), key=lambda row: row[1])
     date = time.strftime("%Y-%m-%d", time.gmtime(end_s))
     if end_s - now_s > CERTIFICATE_WARNING_S:

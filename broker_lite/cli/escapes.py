@@ -22,8 +22,8 @@ class EscapedText(click.ParamType[str]):
 def unescaped(text: str) -> str:
     r"""Return the text with its escapes replaced. Other backslashes stay as they are.
 
-    A byte \xNN from 0x80 on becomes a surrogate, as in arguments that are not UTF-8;
-    ``os.fsencode`` returns the byte.
+    A byte \xNN from 0x80 on becomes a surrogate character, as Python does with arguments that are
+    not UTF-8. ``os.fsencode`` turns it into the byte again.
     """
     return _ESCAPE.sub(_character, text)
 

@@ -96,8 +96,8 @@ def export(
 
 
 class _RecordFile:
-    """A file of records, written under a temporary name until it is complete. ``records`` counts
-    the records."""
+    """The file that ``export`` writes, as a printer of ``print_all``. It has a temporary name until
+    it is complete. ``records`` counts the written records."""
 
     def __init__(self, path: Path, form: str) -> None:
         from broker_lite.client.record_files import WRITERS

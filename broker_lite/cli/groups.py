@@ -1,4 +1,4 @@
-"""``logbus groups``: consumer groups and Spark queries, by the offsets they committed."""
+"""``logbus groups``: consumer groups and Spark queries, and the offsets that they committed."""
 
 from __future__ import annotations
 
@@ -73,12 +73,16 @@ def list_groups(regex: str | None, cluster: ChosenCluster, form: str | None) -> 
 
 
 GATHERING = "PreparingRebalance"
-"""State of a group whose members have not rejoined yet after a change of its coordinator."""
+"""State of a group whose members have not rejoined yet, for example after another broker became its
+coordinator."""
 
 
 def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
-    """Return the row of a listed group. The listing has the state and kind of a group with members;
-    only the commits of a group show that a Spark query publishes its progress to it."""
+    """Return the row of a listed group.
+
+    The listing has the state and the kind of a group with members. A Spark query publishes its
+    progress to a group without members; only the metadata of the group's commits shows the query.
+    """
     state, kind = item.state, group_kind(item)
     if kind != NATIVE and state == "Empty":
         commits = admin.committed(item.group).values()
@@ -113,8 +117,8 @@ def describe(group: str, cluster: ChosenCluster, form: str | None) -> None:
 
 
 def _why_empty(admin: Admin, group: str) -> str:
-    """Return the reason why a group has no partitions. Raises GroupIdNotFoundError for an unknown
-    group."""
+    """Return the reason why a group has neither committed offsets nor partitions that its members
+    read. Raises GroupIdNotFoundError for an unknown group."""
     states = {item.group: item.state for item in admin.list_groups()}
     if group not in states:
         raise _no_group(group)
@@ -381,9 +385,12 @@ def _move(
 
 
 def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> None:
-    """Raise if members or a Spark query read as the group, because their next commit would
-    overwrite the change. With ``topics``, members of a Kafka group prevent the change only if they
-    read one of these topics. Raises NonEmptyGroupError, GroupSubscribedToTopicError."""
+    """Refuse to change a group's offsets while the group has members or a running Spark query,
+    because their next commit would overwrite the change.
+
+    With ``topics``, members of a Kafka group prevent the change only if they read one of these
+    topics. Raises NonEmptyGroupError, GroupSubscribedToTopicError and GroupLeaseHeldError.
+    """
     kinds = {row.group: group_kind(row) for row in admin.list_groups()} if topics else {}
     readers = admin.group_members(group)
     read = {tp.topic for owned in readers.values() for tp in owned}

@@ -1,5 +1,5 @@
-"""``logbus health``: whether a cluster works, with causes and cures. The exit code serves
-monitoring checks."""
+"""``logbus health``: show whether a cluster works, with the causes of problems and their cures. The
+exit code serves monitoring checks."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def health(
 
 
 def _causes(admin: Admin, broker_id: int | None) -> list[Cause]:
-    """Return why the cluster or the broker is not healthy; empty if it is. A cluster that does not
-    answer is a critical cause."""
+    """Return the causes why the cluster, or the broker ``broker_id``, is not healthy. The list is
+    empty if all is well. A cluster that does not answer is a critical cause."""
     try:
         sample = take_sample(admin, with_sizes=False)
     except _UNANSWERED as error:

@@ -1,8 +1,8 @@
-"""Ctrl-C during a transfer. It ends a wait for input at once, but lets a send finish, so that the
-command can report the number of acknowledged records.
+"""Handle Ctrl-C during a transfer of records. The first Ctrl-C ends a wait for input at once, but
+lets a send finish, so that the command can report the number of acknowledged records.
 
 A second Ctrl-C raises KeyboardInterrupt anywhere. Only the main thread may use this module, because
-Python delivers signals to it.
+Python delivers signals to the main thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Converts JSON records, one a line as ``consume -o jsonl`` prints them, to tables to send.
+"""Convert JSON objects, one a line as ``consume -o jsonl`` prints them, to tables of records to
+send.
 
-A record's unknown field is an error, because a record could not carry the field. The error names
-the line, the field and the correct form.
+An unknown field of an object is an error, because a record has no place for it and it would be
+lost. The error names the line, the field and the correct form.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
 
 _CARRIED = ("key", "value", "timestamp", "timestamp_ms", "headers")
 _PASSED_OVER = ("topic", "partition", "offset")
-"""Fields with a record's old position, which ``consume`` prints and ``produce`` ignores."""
+"""Fields with the position from which ``consume`` read the record. ``produce`` ignores them."""
 _TIMESTAMP_MS_MAX = (1 << 53) - 1
 """The latest timestamp in ms that the producer accepts."""
 _UNKNOWN_MS = -1
@@ -32,7 +33,7 @@ Row = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None
 
 class Parsed(NamedTuple):
     """The records of the lines before the first bad line, the number of these lines, and the error
-    of the bad line; None if there is none."""
+    about the bad line; None if no line is bad."""
 
     records: pa.Table
     line_count: int
@@ -40,8 +41,8 @@ class Parsed(NamedTuple):
 
 
 def parsed(lines: list[bytes], first_number: int, source: str) -> Parsed:
-    """Return the records of these lines. Empty lines are skipped. An error names ``source`` and the
-    line's number, counted from ``first_number``."""
+    """Return the records in these lines. Empty lines are skipped. The error about a bad line names
+    ``source`` and the line's number; the first line has number ``first_number``."""
     rows = []
     for count, line in enumerate(lines):
         if line.strip():
@@ -150,8 +151,8 @@ def _wrong_time(field: str, value: object) -> ValueError:
 
 
 def headers_of(pairs: Any) -> list[tuple[str, bytes | None]]:
-    """Return the headers in a JSON list of pairs; none for None. Raises ValueError with the right
-    form."""
+    """Return the headers in a parsed JSON list of pairs; an empty list for None. Raises ValueError
+    with the right form."""
     if pairs is None:
         return []
     headers = []

@@ -1,5 +1,5 @@
-"""``logbus lag``: unread records of groups and the age of the oldest. The exit code serves
-monitoring checks."""
+"""``logbus lag``: show how many records groups have not read yet, and the age of the oldest of
+them. The exit code serves monitoring checks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 @click.option("--interval", default=2.0, show_default=True, help="Seconds of --watch.")
 @click.option("--warn", type=int, help="Exit code 4 if a group's lag in a topic is over this.")
 @click.option("--crit", type=int, help="Exit code 5 if a group's lag in a topic is over this.")
-@click.option("--warn-s", type=float, help="The same for its lag in seconds: exit code 4.")
-@click.option("--crit-s", type=float, help="The same for its lag in seconds: exit code 5.")
+@click.option("--warn-s", type=float, help="Exit code 4 if a group's lag in seconds is over this.")
+@click.option("--crit-s", type=float, help="Exit code 5 if a group's lag in seconds is over this.")
 @cluster_options
 @output.output_option
 def lag(
@@ -108,8 +108,9 @@ Limits = Mapping[str, tuple[float | None, float | None]]
 
 
 def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> int:
-    """Return the exit code of a check. An unknown lag counts as over every given limit, so that a
-    partition without a leader cannot pass the check."""
+    """Return the exit code of the check against ``limits``: 0, EXIT_WARNING or EXIT_CRITICAL. An
+    unknown lag counts as over every given limit, so that a partition without a leader cannot pass
+    the check."""
     missing = set(wanted) - {row["group"] for row in totals}
     for level, code in ((1, EXIT_CRITICAL), (0, EXIT_WARNING)):
         for column, pair in limits.items():

@@ -1,7 +1,7 @@
-"""Reads the input of ``logbus produce``, which is lines, JSON records or tables, as Arrow tables.
+"""Read the input of ``logbus produce`` (lines, JSON records or tables) as Arrow tables.
 
-Lines are bytes of any encoding. A read of a pipe returns what the pipe holds, so that the lines of
-a slow ``tail -f`` are sent at once. A last line without a newline is a record, too.
+Lines are bytes of any encoding. A read of a pipe does not wait until a whole chunk has arrived, so
+the lines of a slow ``tail -f`` are sent at once. A last line without a newline is a record, too.
 """
 
 from __future__ import annotations
@@ -54,14 +54,17 @@ JSON_GROWTH = 6
 r"""Maximum bytes of JSON for one byte of a value, as in \u0000."""
 
 OnShare = Callable[[float], None]
-"""Receives the share of a file that is read, from 0 to 1."""
+"""A function that is called with the share of a file that has been read, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineRule:
-    """The rule by which a line becomes a record. ``key_delimiter`` splits off the key,
-    ``null_empty`` turns an empty value into a tombstone, ``takes_binary`` accepts NUL bytes,
-    ``bytes_max`` limits a line."""
+    """The rule by which a line becomes a record.
+
+    ``key_delimiter`` ends the key within the line; ``key`` is a key for every record. With
+    ``null_empty`` an empty value becomes a tombstone. With ``takes_binary`` a line may contain NUL
+    bytes. ``bytes_max`` is the maximum length of a line.
+    """
 
     key_delimiter: bytes | None = None
     key: bytes | None = None
@@ -73,8 +76,8 @@ class LineRule:
 
 @dataclass(slots=True)
 class LinePosition:
-    """How far a source is read. ``line`` is the number of the first line that no yielded table
-    holds; 0 for a format without lines."""
+    """The position up to which a source has been read. ``line`` is the number of the first line
+    that is in no yielded table; 0 for a format without lines."""
 
     line: int = 0
 
@@ -86,10 +89,11 @@ def tables(
     on_share: OnShare | None = None,
     position: LinePosition | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the records of one source (None: stdin) as tables with some of COLUMNS. Call
-    ``on_share`` before each table of a regular file, and move ``position``.
+    """Yield the records of one file (``path`` None: stdin) as tables with some of COLUMNS.
 
-    A bad line raises InvalidSchemaError after the records before it are yielded.
+    ``form`` is the format. Before each table of a regular file, call ``on_share``. Keep
+    ``position`` up to date. A bad line raises InvalidSchemaError, after the records before it were
+    yielded.
     """
     if form == "parquet" and path is None:
         raise click.UsageError("parquet cannot be read from a pipe; name the file")
@@ -172,8 +176,9 @@ def _tables_of_lines(
 
 
 def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], None]]:
-    """Return a binary file that pyarrow can read, and a function that reports the read share of
-    the file. If ``path`` is None, the file is standard input and nothing is reported."""
+    """Return a binary file that pyarrow can read, and a function that calls ``on_share`` with the
+    share of the file that has been read. If ``path`` is None, the file is standard input, and the
+    function does nothing."""
     if path is None:
         return sys.stdin.buffer, lambda: None
     file = pa.OSFile(str(path))
@@ -182,15 +187,15 @@ def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], Non
 
 
 def _reporter(file: IO[bytes], path: Path, on_share: OnShare) -> Callable[[], None]:
-    """Return a function that reports how much of an open file is read. For a pipe, whose size is
-    unknown, it reports nothing."""
+    """Return a function that calls ``on_share`` with the share of an open file that has been read.
+    For a pipe, whose size is unknown, the function does nothing."""
     size = path.stat().st_size
     return lambda: on_share(file.tell() / size) if size else None
 
 
 def form_of(path: Path | None, form: str) -> str:
-    """Return the format of a source: as given, else by the file's first bytes, then by its suffix,
-    else lines."""
+    """Return the format of a file: ``form`` unless that is "auto". The file's first bytes decide
+    about "auto", then its suffix; without either, the format is "lines"."""
     if form != "auto" or path is None:
         return "lines" if form == "auto" else form
     for magic, kind in MAGICS.items():
@@ -269,8 +274,8 @@ def _from_lines(lines: list[bytes], rule: LineRule) -> pa.Table:
 
 
 def _csv_records(table: pa.Table, path: Path | None) -> pa.Table:
-    """Return the records of a CSV file, as ``export`` writes it: an empty key is none, headers are
-    pairs in JSON. Raises InvalidSchemaError."""
+    """Return the records of a CSV table in the form that ``export`` writes: an empty key means no
+    key, and headers are JSON pairs. Raises InvalidSchemaError."""
     for index, name in enumerate(table.column_names):
         column = table.column(index)
         if name == "key":

@@ -26,8 +26,8 @@ WORSE = tuple(
     for level in ("WARN", "WARNING", "ERROR", "CRITICAL", "FATAL")
     for mark in (" ", '"')
 )
-"""Level names of a warning or worse, as they stand in a line: after a space in text, in quotes in
-JSON. ZooKeeper writes WARN."""
+"""The level names from WARNING on, as they stand in a line of a log: between spaces in text, and in
+quotes in JSON. ZooKeeper writes WARN."""
 
 
 @click.command()
@@ -112,7 +112,8 @@ def _rows(tails: Mapping[str, LogTail]) -> Iterator[dict[str, str]]:
 
 
 def _directory() -> Path:
-    """Return the folder of the last started cluster, else the default one."""
+    """Return the folder of the cluster that ``logbus up`` started last, else the default folder of
+    a cluster. Raises NoClusterError if neither has logs."""
     try:
         return Path(running.find(None)["directory"])
     except NoClusterError:
@@ -123,7 +124,7 @@ def _directory() -> Path:
 
 
 def _files(directory: Path) -> dict[str, Path]:
-    """Return the log files of a cluster's folder by process."""
+    """Return the log files in a cluster's folder, by the name of the process."""
     brokers = sorted(
         directory.glob("broker-*/broker.log"), key=lambda path: (len(path.parent.name), path)
     )
@@ -158,8 +159,8 @@ class LogTail:
         self._file.seek(begins[0] if begins and count else position)
 
     def new_lines(self) -> Iterator[bytes]:
-        """Yield the complete lines since the last call, also those of the file that replaced this
-        one."""
+        """Yield the complete lines that were written since the last call. If the log was rotated,
+        yield the lines of the old file and then those of the new one."""
         yield from self._read()
         if self._was_replaced():
             yield from self._read()
@@ -175,7 +176,8 @@ class LogTail:
                     yield self._prefix + line + b"\n"
 
     def _was_replaced(self) -> bool:
-        """Return whether the path names another file, or the file was truncated."""
+        """Return whether the path now names another file than the open one, or the open file was
+        truncated."""
         try:
             now = self._path.stat()
         except FileNotFoundError:

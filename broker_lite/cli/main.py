@@ -1,5 +1,5 @@
-"""The root of the command line: a table of commands, loaded when called, and exit codes of
-errors."""
+"""The root of the command line: the table of commands, whose modules are loaded on use, and the
+exit code of each error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXIT_TIMED_OUT = 124
 EXIT_INTERRUPTED = 130
 
 NEAR = 0.6
-"""Minimum similarity (0 to 1) of an option that is offered for a misspelt one."""
+"""Minimum similarity (0 to 1) of an option to the user's misspelt option, for a "did you mean"."""
 
 COMMANDS = {
     "up": ("broker_lite.cli.up:up", "Start a cluster on this machine."),
@@ -95,7 +95,8 @@ COMMANDS = {
     ),
     "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground; retire one."),
 }
-"""The module and the help line of each command, so that the help loads no module."""
+"""The module and the line of help of each command. The line is here, so that ``logbus --help``
+loads no module of a command."""
 
 ALIASES = {"group": "groups"}
 """Other names under which the command line accepts a command."""
@@ -204,7 +205,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str], command: click.Command = cli, name: str = "logbus") -> int:
-    """Run the command line, or a program that is one of its commands, and return the exit code."""
+    """Run ``command`` with ``arguments``, print its error if it raises one, and return the exit
+    code. ``command`` is the whole command line by default."""
     try:
         code = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -242,7 +244,7 @@ def run(arguments: list[str], command: click.Command = cli, name: str = "logbus"
 
 
 def _described(error: OSError) -> tuple[str, str]:
-    """Return the name and message of an error of the operating system that no command explains."""
+    """Return a name and a message for an OSError that the command itself did not handle."""
     if isinstance(error, PermissionError):
         owner = "Run the command as the user that owns it"
         return "PERMISSION_DENIED", f"{error.filename or 'a file'}: permission denied. {owner}"
@@ -254,7 +256,7 @@ def _described(error: OSError) -> tuple[str, str]:
 
 
 def _discard_output() -> None:
-    """Discard what stdout still holds: Python flushes stdout at exit, which would fail again."""
+    """Discard the buffered output. Python would flush stdout at exit, and fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -271,8 +273,11 @@ def _show_click_error(error: click.ClickException, arguments: list[str]) -> int:
 
 
 def _explained(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
-    """Return the error for an option that does not exist. click takes a negative number for an
-    option, and reports its first digit."""
+    """Return the error to show for an option that does not exist.
+
+    click takes a negative number such as -12 for the option -1. In that case the error is about the
+    number.
+    """
     if not error.option_name[1:].isdigit():
         return _with_near_names(error)
     number = next(word for word in arguments if word.startswith(error.option_name))
@@ -280,8 +285,8 @@ def _explained(error: click.NoSuchOption, arguments: list[str]) -> click.UsageEr
 
 
 def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Suggest only options that are similar without their dashes. click compares the dashes, too,
-    and would suggest ``--group`` for ``--nope``."""
+    """Return the error with suggestions of similar options, compared without their dashes. click
+    compares the dashes, too, and would suggest ``--group`` for ``--nope``."""
     word = error.option_name.lstrip("-")
     near = [
         name

@@ -36,7 +36,7 @@ EXIT_PARTLY = 1
     "--to-config",
     "target_config",
     type=click.Path(exists=True, dir_okay=False),
-    help="The same for the target. Default: -F.",
+    help="File with the target's security settings. Default: -F.",
 )
 @click.option("--topics", default=".*", help="Only topics whose whole name matches.")
 @click.option("--groups", default=".*", help="Only offsets of groups whose whole name matches.")
@@ -123,7 +123,8 @@ def mirror(
 
 
 def _run(running: Mirror, servers: str, form: str | None, *, once: bool) -> int:
-    """Copy until a signal or, with ``once``, the end; return the exit code."""
+    """Run the mirror until a signal arrives or, with ``once``, until it has copied the source to
+    its present end. Return the exit code."""
     stop = threading.Event()
 
     def end(*_: object) -> None:

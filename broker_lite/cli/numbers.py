@@ -1,5 +1,5 @@
-"""Types of options that are numbers. The messages of click's own types are unclear ("is not a valid
-integer range")."""
+"""Types for options with a number as value. They have clearer messages than click's own types ("is
+not a valid integer range")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Positions in a log on the command line, for ``--start``, ``--end`` and ``groups seek``."""
+"""Parse positions in a log (``earliest``, ``@-1h``, ``+100``, …) from the command line, for
+``--start``, ``--end`` and ``groups seek``."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from broker_lite.errors import InvalidRequestError
 
 
 def parse(text: str, now_ms: int | None = None) -> PositionSpec:
-    """Parse a position. Raises click.BadParameter with the accepted forms."""
+    """Parse a position in a log. Times such as ``@-1h`` count back from ``now_ms``. Raises
+    click.BadParameter with the accepted forms."""
     try:
         return log_positions.parse(text, now_ms)
     except InvalidRequestError as error:

@@ -1,8 +1,9 @@
-"""Setting names in errors, translated to the options of a command.
+"""Translate the names of settings in an error's message to the options of a command.
 
-Client errors name settings by key (``linger.ms='x'``) or as Python options (``linger_ms``). One
-error text thus serves Python and, after this translation, the command line. A command's parameter
-has the name of its setting; ``-X`` sets the settings without a parameter, if the command has it.
+Errors of the client name a setting by its key (``linger.ms='x'``) or as a Python option
+(``linger_ms``). A user of the command line has typed ``--linger-ms x``, so the message is
+translated. A parameter of a command has the name of its setting. A setting without a parameter is
+set with ``-X KEY=VALUE``, if the command has that option.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ _VALUE = r"""(?:=('[^']*'|[^\s,;:)]*[^\s,;:).]))?"""
 
 
 class Spelling(NamedTuple):
-    """An option as the user types it. ``flag`` is the value that the option has without an
-    argument; ``joint`` stands between the option and any other value."""
+    """The text with which the user sets a setting: an option, such as ``--linger-ms``.
+
+    ``flag`` is the value that the option sets without an argument. ``joint`` is the text between
+    the option and its argument.
+    """
 
     option: str
     flag: str | None = None
     joint: str = " "
 
     def of(self, value: str | None) -> str:
-        """Return the option as the user types it, with ``value``, which an error text names."""
+        """Return the option as the user types it to set ``value``, the value in an error text."""
         if value is None or value == self.flag:
             return self.option
         bare = value.strip("'")
@@ -42,7 +46,8 @@ class Spelling(NamedTuple):
 
 @contextmanager
 def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
-    """Reword errors that leave the block, so that they name these settings as options."""
+    """If the block raises a LogbusError, replace in its message the names of the settings in
+    ``spellings`` by their options."""
     try:
         yield
     except LogbusError as error:
@@ -51,8 +56,11 @@ def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
 
 
 def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
-    """Return the message with each setting and value as the user types them. A name without dots
-    and underscores (``acks``) may be a plain word, so it must have a value."""
+    """Return the message with each setting and its value as the user types them.
+
+    A name without dots and underscores (``acks``) may be a plain word of the sentence. It is
+    replaced only if a value follows (``acks=2``).
+    """
 
     def typed(match: re.Match[str]) -> str:
         name, value = match[1], match[2]
@@ -67,7 +75,8 @@ def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
 
 
 def spellings_of(command: click.Command) -> dict[str, Spelling]:
-    """Return the options of a command by every name of their settings."""
+    """Return the options of a command that set a setting of the client, by each name of the
+    setting."""
     options = {row.name: row for row in command.params if isinstance(row, click.Option)}
     spellings: dict[str, Spelling] = {}
     for names in _settings():

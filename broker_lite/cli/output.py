@@ -1,4 +1,5 @@
-"""Output of rows: a table for a person, JSON for a machine. stdout carries only data."""
+"""Print rows to stdout: a table for a person, JSON or CSV for a program. Notes for the person go to
+stderr, so that stdout carries only data."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ COLOURS = {
     "too few in sync": "red",
     "no leader": "red",
 }
-"""Colours of states. click leaves them out unless stdout is a terminal."""
+"""The colour of each state. click omits colours unless stdout is a terminal."""
 
 
 def output_option(command: F) -> F:
@@ -78,15 +79,16 @@ def show_one(value: Row, form: str | None) -> None:
 
 
 class ChangeReport:
-    """Reports changes as they are made: each as a sentence on stderr, or, if ``-o`` was given, all
-    as rows on stdout at the end. An error in between does not hide the changes before it."""
+    """Reports the changes that a command makes. Each change is a sentence on stderr at once. If
+    ``-o`` was given, all changes are rows on stdout at the end instead, also after an error: the
+    changes before the error must be visible."""
 
     def __init__(self, form: str | None) -> None:
         self._form = form
         self._rows: list[Row] = []
 
     def add(self, row: Row, text: str) -> None:
-        """Report a change: print ``text``, or keep ``row`` for the output format of the command."""
+        """Report a change: print ``text`` now or, with ``-o``, print ``row`` at the end."""
         self._rows.append(row)
         if self._form is None:
             say(text)
@@ -106,8 +108,9 @@ def report_change(row: Row, form: str | None, text: str) -> None:
 
 
 def raise_if_unread() -> None:
-    """Raise BrokenPipeError if the reader of stdout closed it. Without this check, a command that
-    prints nothing for a while, such as ``logbus consume t | head -1``, would not end."""
+    """Raise BrokenPipeError if the program that reads stdout has closed the pipe. Without this
+    check, a command that prints nothing for a while would not end, for example
+    ``logbus consume t | head -1``."""
     try:
         number = sys.stdout.fileno()
     except (AttributeError, OSError):
@@ -126,7 +129,8 @@ class ProgressBar:
     """
 
     def __init__(self, label: str, *, is_alone: bool = False) -> None:
-        """``is_alone``: the command prints no records, so the bar is always shown on a terminal."""
+        """With ``is_alone``, the command prints no records, so the bar is shown whenever stderr is
+        a terminal."""
         self._label = label
         self._bar: Any = None
         self._left: int | None = None
@@ -168,7 +172,7 @@ def _is_file(stream: TextIO) -> bool:
 
 
 def say(text: str) -> None:
-    """Print a note for the person to stderr."""
+    """Print a note for the user to stderr."""
     click.echo(text, err=True)
 
 
@@ -185,7 +189,7 @@ def size(count: int | None) -> str:
 
 
 def coloured(state: str) -> str:
-    """Return a state in its colour; another text unchanged."""
+    """Return a state of ``COLOURS`` with its colour. Return any other text unchanged."""
     return click.style(state, fg=COLOURS[state]) if state in COLOURS else state
 
 

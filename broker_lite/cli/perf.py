@@ -1,7 +1,7 @@
-"""``logbus perf``: measure a cluster from this machine; prints JSON.
+"""``logbus perf``: measure the throughput and latency of a cluster from this machine.
 
-A run creates a topic and deletes it, unless a topic is named. A record counts once it is
-acknowledged.
+A run creates a topic and deletes it at the end, unless the user names a topic. A produced record
+counts once it is acknowledged.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def produce(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Measure records a second into a topic, through send_arrow or send.
+    """Measure how many records a second this machine writes to a topic, with send_arrow or send.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def consume(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Measure records a second out of a topic, through poll_arrow or poll.
+    """Measure how many records a second this machine reads, with poll_arrow or poll.
 
     \b
     Examples:
@@ -147,7 +147,8 @@ def latency(records: int, size: int, cluster: ChosenCluster, form: str | None) -
 
 
 class _Load(NamedTuple):
-    """A load to produce: the number of records, the bytes of a value, and producer settings."""
+    """The records to produce: their number, the bytes of each value, the method of the producer,
+    and its settings."""
 
     records: int
     size: int

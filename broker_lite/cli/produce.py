@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from broker_lite.client.producing.producer import Producer
 
 _WATCHED_MAX = 1000
-"""Maximum sent tables without a known result; one more waits for the oldest."""
+"""Maximum number of sent tables that are not yet acknowledged. Before the command sends another
+table, it waits for the oldest."""
 
 
 @click.command()
@@ -67,7 +68,13 @@ _WATCHED_MAX = 1000
     type=click.Choice(("auto", "lines", "jsonl", "csv", "arrow", "parquet")),
     help="Format of the input. auto: by the file's first bytes and suffix, else lines.",
 )
-@click.option("-o", "--output", "summary", type=click.Choice(output.FORMATS), help="A summary.")
+@click.option(
+    "-o",
+    "--output",
+    "summary",
+    type=click.Choice(output.FORMATS),
+    help="Print a summary in this form.",
+)
 @settings_option
 @cluster_options
 def produce(
@@ -142,7 +149,7 @@ def produce(
 
 
 def _summarise(topic: str, records: int, seconds: float, form: str | None, acks: str) -> None:
-    """Report the transfer: as data in ``form``, else as a note."""
+    """Print a summary of the transfer: data in the format ``form``, or without it a note."""
     if form:
         facts = {"topic": topic, "records": records, "seconds": round(seconds, 3)}
         output.show_one(facts, form)
@@ -153,7 +160,8 @@ def _summarise(topic: str, records: int, seconds: float, form: str | None, acks:
 
 @contextlib.contextmanager
 def _counting(sent: _Sending, topic: str) -> Iterator[None]:
-    """Report the number of sent and acknowledged records after an error or an interruption."""
+    """Run the block that sends records. After an error or an interruption, print how many records
+    were sent and acknowledged, and from where to resume."""
     try:
         yield
     except (LogbusError, click.ClickException, KeyboardInterrupt) as error:
@@ -176,8 +184,8 @@ def _records(count: int, some: int | None = None) -> str:
 def _check_options(
     form: str, key_delimiter: str | None, key: str | None, header: tuple[str, ...], null_empty: bool
 ) -> None:
-    """Raise click.UsageError for -K, -k, -H or -Z if the input is not lines: records of the other
-    formats have their own keys and headers."""
+    """Raise click.UsageError for -K, -k, -H or -Z if the format is not "lines". In the other
+    formats, each record has its own key and headers."""
     options = {"-K": key_delimiter, "-k": key, "-H": header, "-Z": null_empty}
     names = [name for name, value in options.items() if value not in (None, (), False)]
     if form != "lines" and names:
@@ -196,8 +204,8 @@ def _name(header: str) -> str:
 
 
 class _Reading:
-    """The progress bar of bytes read from files. Stdin and pipes, whose size is unknown, have no
-    bar."""
+    """The progress bar for the bytes that are read from files. Stdin and pipes have no bar, because
+    their size is unknown."""
 
     def __init__(self, files: tuple[Path, ...]) -> None:
         self._is_known = bool(files) and all(path.is_file() for path in files)
@@ -207,8 +215,11 @@ class _Reading:
             self.bar.reach(self._left)
 
     def on_share(self, path: Path | None) -> OnShare | None:
-        """Return a function that moves the bar; it receives the read share of this file, from 0 to
-        1. Call this once for each file, in order. None for stdin and pipes."""
+        """Return a function that moves the bar; its argument is the share of this file that has
+        been read, from 0 to 1. Return None for stdin and pipes.
+
+        Call this method once for each file, in the order in which the files are read.
+        """
         if path is None or not self._is_known:
             return None
         size = path.stat().st_size
@@ -218,8 +229,12 @@ class _Reading:
 
 
 class _Sending:
-    """Files being sent to a topic. ``records`` counts the records sent so far, ``keyless`` those
-    without a key. After an error of the input, ``unread`` names the part that was not sent."""
+    """Sends files to a topic, and counts.
+
+    ``records`` counts the records sent so far, and ``keyless`` those of them that have no key
+    because their line lacks the delimiter of -K. After an error of the input, ``unread`` names the
+    part of the input that was not sent.
+    """
 
     def __init__(
         self, producer: Producer, topic: str, partition: int | None, rate: int | None
@@ -256,7 +271,8 @@ class _Sending:
         position: LinePosition,
         later: tuple[Path, ...],
     ) -> Iterator[Table]:
-        """Yield the tables of a source. If it raises an error, set ``unread``."""
+        """Yield the tables of the file ``path``. If its reader raises an error, set ``unread``;
+        ``later`` has the files after it."""
         before = self.records
         try:
             yield from source
@@ -273,7 +289,7 @@ class _Sending:
             raise
 
     def _send(self, source: Iterator[Table], rule: LineRule, interruption: Interruption) -> None:
-        """Send the records of a source, at most ``rate`` a second."""
+        """Send the tables of ``source``, at most ``rate`` records a second."""
         count = 0
         rate = self._rate
         watched = self._watched
@@ -304,6 +320,7 @@ class _Sending:
         )
 
     def end(self, *, wait: bool) -> None:
-        """Close the producer; ``wait`` for the batches in flight as long as it takes."""
+        """Close the producer. With ``wait``, first wait for the batches in flight, as long as they
+        take."""
         with contextlib.suppress(LogbusError):
             self._producer.close() if wait else self._producer.end()

@@ -1,4 +1,5 @@
-"""Progress of groups as rows: committed offset, end offset and lag of each partition."""
+"""The progress of a group as rows to print: committed offset, end offset and lag of each
+partition."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 def group_progress(admin: Admin, group: str) -> list[dict[str, Any]]:
     """Return a row for each partition with a committed offset of the group or a reading member.
 
-    ``committed`` and ``committed_at`` are None before a commit. ``lag`` counts records; ``lag_s``
-    is the age of the oldest unread one; see ``PartitionLag``.
+    ``committed`` and ``committed_at`` are None if the group has not committed an offset of the
+    partition. ``lag`` is the number of unread records, and ``lag_s`` the age in seconds of the
+    oldest of them (``PartitionLag``).
     """
     return [
         {
@@ -49,7 +51,8 @@ PENDING_MAX = 20
 
 
 def pending(group: str, unstable: Iterable[TopicPartition]) -> Iterator[str]:
-    """Yield a sentence if open transactions have offsets of the group."""
+    """Yield a sentence for the user if open transactions have written offsets of the group, in the
+    partitions ``unstable``."""
     names = [f"{topic}-{partition}" for topic, partition in sorted(unstable)]
     if names:
         rest = len(names) - PENDING_MAX

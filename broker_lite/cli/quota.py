@@ -1,4 +1,5 @@
-"""``logbus quota``: how much a user, a client id or an address may use of each broker."""
+"""``logbus quota``: limit the bytes, the request time and other resources that a user, a client id
+or an IP address may use at each broker."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from broker_lite.security.quotas import CLIENT_ID, DEFAULT, IP, KEYS, USER, Enti
 
 QUOTA_KEYS = list(dict.fromkeys(key for keys in KEYS.values() for key in keys))
 DEFAULT_WORD = "*"
-"""The name that stands for Kafka's default user, client id or address."""
+"""The name that means, on the command line, all users, client ids or addresses without a quota of
+their own. Kafka calls them the default entity."""
 
 
 @click.group(cls=Noun)
@@ -33,7 +35,8 @@ def quota() -> None:
 
 
 def entity_options(command: Command) -> Command:
-    """Add the options that name the clients; the command receives them as ``entity``."""
+    """Add --user, --client-id and --ip to a command. The command receives the clients that they
+    name as ``entity``."""
 
     @functools.wraps(command)
     def named(user: str | None, client_id: str | None, ip: str | None, **rest: Any) -> Any:

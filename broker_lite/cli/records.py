@@ -1,4 +1,4 @@
-"""Printers of ``logbus consume``: values, a format string, JSON, Arrow and Parquet."""
+"""The printers of ``logbus consume``: one for each output format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _FIELDS = "tpokvsThSK%"
 
 
 class Printer(Protocol):
-    """Prints batches of records; ``close`` writes the end of the output."""
+    """Prints batches of records to stdout. ``close`` writes the end of the output, such as the
+    footer of a Parquet file."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
     def close(self) -> None: ...
@@ -60,7 +61,7 @@ class ValuePrinter:
 
 
 class LinePrinter:
-    """Prints the text that ``render`` returns for each record, and ``ending``."""
+    """Prints for each record the text that ``render`` returns, followed by ``ending``."""
 
     def __init__(self, render: Callable[[dict[str, Any]], str], ending: str) -> None:
         self._render = render

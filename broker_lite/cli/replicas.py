@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Planner = Callable[[ClusterView, Ongoing, list[TopicPartition]], Plan]
 
 POLL_SECONDS = 0.2
-"""Seconds between two requests for the moves in progress while --wait waits."""
+"""Seconds between two requests with which --wait finds out whether the moves have ended."""
 
 
 @click.command()
@@ -144,8 +144,8 @@ def _carry_out(
     rate: int | None,
     seconds: float | None,
 ) -> None:
-    """Begin the moves, at most ``rate`` bytes a second, and wait at most ``seconds`` for their
-    end."""
+    """Start the moves, throttled to ``rate`` bytes a second if it is given. Unless ``seconds`` is
+    None, wait at most this long until the moves have ended, and remove the throttle."""
     if rate:
         throttled_moves.throttle(admin, view, ongoing, moves, rate)
     admin.reassign(moves)
@@ -220,7 +220,8 @@ def elect(
 def _show_elections(
     planned: dict[TopicPartition, replica_plans.Election], form: str | None, *, dry_run: bool
 ) -> None:
-    """Show planned elections: as rows for a dry run, else as notes above the question."""
+    """Print planned elections: as rows for a dry run, else as notes before the question to the
+    user."""
     if dry_run:
         rows = [
             {
@@ -262,7 +263,8 @@ def _tps(
 def _planner(
     replicas: str | None, factor: int | None, off: int | None, path: Path | None
 ) -> Planner:
-    """Return the planner for the first argument that is not None. ``path`` names a plan file.
+    """Return a function that plans the moves, for the first argument that is not None: brokers to
+    use, a replication factor, a broker to empty, or the path of a plan file.
 
     Raises click.BadParameter if ``replicas`` or the plan file is malformed.
     """

@@ -1,10 +1,10 @@
-"""Records of the clusters that ``logbus up`` runs on this machine.
+"""Records of the clusters that ``logbus up`` runs on this machine, by which commands find them.
 
-A record is the content of the cluster's ``cluster.json``: addresses, folder and process ids.
-``clusters/`` in the user's data folder has a copy for each cluster. Clients without an address read
-another copy, that of the last started cluster (``client.discovery``). A cluster runs while its
-``logbus up`` process lives; after a kill the record is left behind. Any process of the user may
-call these functions.
+A record is the content of a cluster's ``cluster.json``: addresses, folder and process ids. The
+folder ``clusters/`` in the user's data folder has a copy for each cluster. A further copy is that
+of the last started cluster, which clients without an address use (``client.discovery``). A cluster
+runs while its ``logbus up`` process lives. If that process is killed, its record stays, so readers
+check the process. Any process of the user may call these functions.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def alive() -> list[Facts]:
 
 
 def is_held(facts: Facts) -> bool:
-    """Return whether the process of ``logbus up`` that holds the cluster lives."""
+    """Return whether the ``logbus up`` process that started the cluster still runs."""
     holder = int(facts.get("pid") or 0)
     marks: dict[str, str] = facts.get("processes") or {}
     return process.is_running(holder, marks.get(str(holder), ""))
 
 
 def find(directory: Path | None) -> Facts:
-    """Return the record of the cluster in ``directory``. For None, return the last started cluster
-    that runs, else the last started cluster.
+    """Return the record of the cluster in ``directory``. If that is None, return the record of the
+    last started cluster that still runs, else of the last started cluster.
 
     Raises NoClusterError that names the running clusters, and PermissionError for a folder of
     another user.
@@ -91,8 +91,8 @@ def _why_none(directory: Path) -> str:
 
 
 def is_recorded(facts: Facts) -> bool:
-    """Return whether other commands find the cluster; False if the user's data folder is not
-    writable."""
+    """Return whether other commands find the cluster by its record. They do not if the user's data
+    folder is not writable."""
     return any(is_same(facts, other) for other in alive())
 
 
@@ -105,7 +105,8 @@ def at(servers: str) -> Facts | None:
 
 
 def names(clusters: Sequence[Facts]) -> str:
-    """Return clusters as arguments of ``status`` and ``down``, for a shell in this folder."""
+    """Return for each cluster the option that names it to ``status`` and ``down`` (``--dir
+    FOLDER``), as typed in the current folder."""
     return ", ".join(_dir_option(Path(facts["directory"])) for facts in clusters)
 
 
@@ -146,8 +147,8 @@ def remember(facts: Facts) -> None:
 
 
 def update(facts: Facts) -> None:
-    """Replace the records of a cluster whose processes changed. The files keep their times, because
-    these order the clusters by their start."""
+    """Replace the records of a cluster whose processes changed. The files keep their modification
+    times, because the clusters are ordered by them."""
     with contextlib.suppress(OSError):
         for path in (_record(facts), discovery.last_cluster_path()):
             recorded = discovery.read_cluster(path)

@@ -1,5 +1,5 @@
-"""``logbus storage``: inspect segment files and stray logs. It needs no running broker and does not
-take the broker's lock on the folder."""
+"""``logbus storage``: inspect segment files, and stray logs (logs that ZooKeeper no longer assigns
+to their broker). The commands need no running broker and do not lock the folder."""
 
 from __future__ import annotations
 
@@ -165,7 +165,8 @@ def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def _sizes(paths: tuple[Path, ...]) -> dict[str, int]:
-    """Return the bytes of each segment file, except files that a running broker deletes now."""
+    """Return the size in bytes of each segment file. Omit files that a running broker deletes
+    meanwhile."""
     sizes = {}
     for path in _segments(paths):
         with contextlib.suppress(FileNotFoundError):
@@ -178,7 +179,8 @@ def _fail(error: OSError) -> None:
 
 
 def _checks(path: Path) -> Iterator[FileCheck]:
-    """Yield the checks of a file, a data directory, a partition, or everything below a folder."""
+    """Yield the results of checking a segment file, a data directory, a partition's directory, or
+    all of these below another folder."""
     from broker_lite.storage import inspection
     from broker_lite.storage.files import OsFiles
     from broker_lite.storage.paths import META, parse_partition_dir

@@ -1,8 +1,10 @@
-"""Restarts ended processes of ``logbus up``, with growing pauses, and reports each restart.
+"""Restart the processes of a ``logbus up`` that have ended, after growing pauses, and report each
+restart.
 
-``LocalCluster`` itself restarts nothing: a test may end a process on purpose. One thread calls
-``ProcessSupervisor.check`` repeatedly. That call never waits for a process to start, so that
-``logbus up`` can stop at any time."""
+``LocalCluster`` itself restarts no process, because a test may end a process on purpose. One thread
+calls ``ProcessSupervisor.check`` repeatedly. That call never waits for a process to start, so that
+``logbus up`` can stop at any time.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
     from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
 PAUSES_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before each restart; the last one repeats while the process keeps ending."""
+"""Seconds before the first, second, … restart of a process. The last value repeats while the
+process keeps ending."""
 STEADY_SECONDS = 60.0
-"""Seconds of uptime after which the first pause applies again."""
+"""If a process has run for more than this many seconds, the pauses begin with the first one
+again."""
 
 RENEWAL_SECONDS = 3600.0
-"""Seconds between checks for old certificates of a secured cluster."""
+"""Seconds between two checks for certificates of a secured cluster that must be renewed."""
 _ANSWER_SECONDS = 0.1
 """Maximum seconds to read a report that a starting broker has begun to write."""
 
@@ -67,8 +71,8 @@ class ProcessSupervisor:
         self._renewal_due = time.monotonic() + RENEWAL_SECONDS
 
     def check(self) -> bool:
-        """Restart the processes that are due; return whether a process was replaced, which outdates
-        the cluster's records."""
+        """Restart the processes whose pause is over. Return whether a new process serves, so that
+        the caller must update the cluster's records."""
         if time.monotonic() >= self._renewal_due:
             self._renewal_due = time.monotonic() + RENEWAL_SECONDS
             self._cluster.renew_certificates()

@@ -1,4 +1,5 @@
-"""``logbus top``: brokers, topics by rate and groups by lag in a terminal, kept up to date."""
+"""``logbus top``: a terminal view of brokers, topics (by rate) and groups (by lag) that redraws
+itself."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from broker_lite.client.administration.health import broker_loads
 from broker_lite.observing.sampler import INTERVAL_S, ClusterReading, Sampler, take_reading
 
 ONCE_S = 1.0
-"""Seconds between the two readings of one view; rates need both."""
+"""Seconds between the two readings of the cluster from which ``--once`` computes rates."""
 REDRAW_S = 0.5
 """Seconds between two redraws; a key redraws at once."""
 ROWS_MAX = 20
@@ -40,14 +41,15 @@ SORTS = {
     "s": "size_bytes",
     "l": "lag",
 }
-"""The column by which each key sorts the topics. Groups are sorted by name after n, else by lag."""
+"""The column by which the topics are sorted, by the key that the user presses. Groups are sorted by
+name after n, else by lag."""
 _COLOURS = {"ok": "green", "warning": "yellow", "critical": "red"}
 
 
 @dataclass(slots=True)
 class _View:
-    """The view of the tables: the sort column, the text that names must contain, and the maximum
-    rows of a table (None: all)."""
+    """The user's choices for the tables: the sort column, the text that names must contain, and the
+    maximum rows of a table (None: all)."""
 
     sort: str = "records_per_s"
     text: str = ""
@@ -125,9 +127,10 @@ def _watch(sampler: Sampler) -> None:
 
 
 def _pressed() -> str:
-    """Wait for keys for at most ``REDRAW_S`` and return them.
+    """Return the keys that the user pressed. Wait for a key at most ``REDRAW_S`` seconds.
 
-    Reads the descriptor itself: ``sys.stdin`` would buffer keys that ``select`` no longer sees.
+    Reads the file descriptor directly, because ``sys.stdin`` would buffer keys that ``select`` then
+    no longer sees.
     """
     descriptor = sys.stdin.fileno()
     if not select.select([descriptor], [], [], REDRAW_S)[0]:
@@ -137,7 +140,8 @@ def _pressed() -> str:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[None]:
-    """Read keys one by one and without echo."""
+    """Switch the terminal, for the block, to the mode in which keys arrive one by one and are not
+    echoed."""
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:

@@ -1,5 +1,5 @@
-"""Topics that have fewer replicas than a new topic would get, because the cluster has grown. ``up``
-and ``doctor`` report them."""
+"""Find the topics that have fewer replicas than a new topic would get, because brokers were added
+after their creation. ``up`` and ``doctor`` report them."""
 
 from __future__ import annotations
 

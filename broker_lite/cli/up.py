@@ -204,7 +204,7 @@ def down(directory: Path | None, form: str | None) -> int:
         error.filename = f"the cluster in {facts['directory']}"
         raise
     running.forget(facts)
-    said = "stopped" if stopped else "it was not running; its record is removed"
+    said = "stopped" if stopped else "the cluster was not running; its record is removed"
     output.report_change({"directory": facts["directory"], "stopped": stopped}, form, said)
     return 0
 
@@ -267,7 +267,8 @@ def _show_state(shown: dict[str, Any], brokers: list[dict[str, Any]], form: str 
 
 
 def _remote_state(servers: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the state that the brokers report, without processes. Raises NoBrokersError."""
+    """Return the state of a cluster on other machines, as its brokers report it, and a row for each
+    broker. Process ids and memory are None. Raises NoBrokersError."""
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.administration.health import BrokerLoad, broker_loads
 
@@ -337,7 +338,7 @@ def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def _replicas(view: ClusterView) -> dict[str, Any]:
-    """Report unhealthy replicas and why."""
+    """Print the unhealthy partitions with the reasons, and return the counts for ``status``."""
     from broker_lite.client.administration.health import cluster_health
 
     health = cluster_health(view)
@@ -356,10 +357,10 @@ def _replicas(view: ClusterView) -> dict[str, Any]:
 
 
 def _cure(facts: dict[str, Any]) -> str:
-    """Return the remedy for brokers that are down."""
+    """Return what the user can do about brokers of the cluster that are down."""
     directory, named = facts["directory"], running.names([facts])
     if not running.is_held(facts):
-        return f"it ended without 'logbus down'; start it again with: logbus up {named}"
+        return f"the cluster ended without 'logbus down'; start it with: logbus up {named}"
     return (
         f"'logbus up' (process {facts['pid']}) restarts ended processes. If a restart fails, "
         f"{directory}/{LOG} (if detached) and broker-N/broker.log there have the reason. To begin "
@@ -394,7 +395,8 @@ def _running_in(directory: Path | None) -> dict[str, Any] | None:
 
 
 def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
-    """Raise DirectoryLockedError if the running cluster differs from the given options."""
+    """Raise DirectoryLockedError if the running cluster differs from the options that the user
+    gave to ``up``: a running cluster cannot change."""
     first = facts["bootstrap_servers"].partition(",")[0]
     has = {
         "brokers": len(facts["brokers"]),
@@ -422,7 +424,8 @@ def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
 
 
 def _require_no_contradiction(where: Path | None, secure: bool, insecure: bool) -> None:
-    """Raise for --insecure with --secure, or in a secured folder."""
+    """Raise click.UsageError for --insecure with --secure, and InvalidConfigError for --insecure in
+    the folder of a secured cluster."""
     if not insecure:
         return
     if secure:
@@ -435,7 +438,8 @@ def _require_no_contradiction(where: Path | None, secure: bool, insecure: bool) 
 
 
 def _require_free(host: str, port: int) -> None:
-    """Raise if the port of --port is in use, instead of silently using another one."""
+    """Raise PortInUseError if the port of --port is in use. ``up`` must not silently take another
+    port."""
     from broker_lite.local.cluster import require_free_port
 
     try:
@@ -454,7 +458,8 @@ def _require_free(host: str, port: int) -> None:
 def _run_until_stopped(
     cluster: Any, ready_fd: int | None, report: up_report.UpReport, *, console: bool
 ) -> int:
-    """Start the cluster, report it, wait for a signal, stop it. A signal also ends the start."""
+    """Start the cluster, report it, wait for a signal and stop the cluster. Return the exit code. A
+    signal during the start stops the cluster, too."""
     wake_read, wake_write = os.pipe()
     is_starting = True
 
@@ -499,7 +504,8 @@ def _print_stopping(*, is_detached: bool) -> None:
 
 
 def _wait(cluster: Any, wake: int) -> int:
-    """Wait for a signal and return it; restart processes that end."""
+    """Wait for a signal, which arrives as a byte in the pipe ``wake``, and return its number.
+    Restart processes that end meanwhile."""
     from broker_lite.cli.supervisor import ProcessSupervisor
 
     supervisor = ProcessSupervisor(cluster, _print_with_time)
@@ -553,7 +559,8 @@ def _ending(facts: dict[str, Any]) -> str:
 
 
 def _read_line(pipe: int, deadline: float) -> bytes:
-    """Return one line of the background process; empty if it ends or takes too long."""
+    """Return the line that the background process writes to ``pipe``. Return nothing if the process
+    ends or has not written a line at ``deadline``."""
     line = b""
     with os.fdopen(pipe, "rb", buffering=0) as reader:
         while not line.endswith(b"\n"):

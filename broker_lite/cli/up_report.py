@@ -1,7 +1,7 @@
 """The report of ``logbus up``: the cluster's addresses, the next steps, and warnings.
 
-A terminal gets lines, a script one JSON object on stdout. Both omit the process marks, which only
-``down`` and ``status`` need.
+On a terminal the report is lines of text; for a script it is one JSON object on stdout. Both omit
+the part of the cluster's record that only ``down`` and ``status`` need to recognise the processes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Facts = dict[str, Any]
 
 
 class UpReport(NamedTuple):
-    """The form of a report: ``form`` is the output format, ``port`` the requested port (0: any),
-    ``brokers_before`` the number of brokers with data in the folder."""
+    """The parameters of the report: ``form`` is the output format, ``port`` the requested port (0:
+    any), ``brokers_before`` the number of brokers that had data in the folder before this start."""
 
     form: str | None
     port: int
@@ -70,8 +70,12 @@ def brokers_in(directory: Path | None) -> int:
 
 
 def announce(facts: Facts, form: str | None, ending: str, *, is_new: bool) -> None:
-    """Print the report. ``form`` None prints lines on a terminal; in a pipe it prints the object,
-    and the lines on stderr. ``is_new``: the cluster has no topics yet."""
+    """Print the report.
+
+    If ``form`` is None, print lines on a terminal; into a pipe print the JSON object, and the lines
+    to stderr. ``ending`` is the last line: how to stop the cluster. ``is_new`` says that the
+    cluster has no topics yet.
+    """
     if form is not None:
         output.show_one({key: facts[key] for key in facts if key not in _INTERNAL}, form)
     else:
@@ -106,7 +110,8 @@ def _where(facts: Facts) -> list[str]:
 
 
 def _next(facts: Facts, topic: str | None) -> list[str]:
-    """Return the next steps, with a topic that exists, or None."""
+    """Return the user's next steps as lines. They use ``topic``, a topic that exists; if it is
+    None, they create one."""
     name = topic or EXAMPLE
     steps = [f"ls -l | logbus produce {name}", f"logbus consume {name}"]
     if topic is None:
@@ -143,7 +148,7 @@ def _warn_of_missing_record(facts: Facts) -> None:
 
 
 def _warn_of_other_clusters(facts: Facts) -> None:
-    """Say which cluster clients find by default, if several run."""
+    """If several clusters run, say which of them clients use by default."""
     others = [other for other in running.alive() if not running.is_same(other, facts)]
     if others:
         there = "; ".join(
@@ -164,7 +169,8 @@ def _warn_of_slow_loop() -> None:
 
 
 def _warn_of_few_replicas(facts: Facts) -> None:
-    """Report topics with too few replicas after a cluster has grown."""
+    """If the cluster has more brokers than before, say which topics have fewer replicas than a new
+    topic would get."""
     from broker_lite.cli import under_replication
     from broker_lite.client.administration.admin import Admin
 

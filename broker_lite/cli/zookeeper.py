@@ -20,7 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def tls_options(command: F) -> F:
-    """Add the files of a TLS connection to ZooKeeper; the command receives them as ``tls``."""
+    """Add --zookeeper-ca and --zookeeper-certificate, the files of a TLS connection to ZooKeeper.
+    The command receives them as ``tls``; None without --zookeeper-ca."""
 
     @functools.wraps(command)
     def with_tls(
@@ -81,11 +82,11 @@ def secure(
     change: ChangeOptions,
     form: str | None,
 ) -> None:
-    """Restrict every znode of a cluster to the brokers' credential, or during a rotation to both
-    credentials.
+    """Restrict every znode of a cluster to the brokers' credential. While a credential is being
+    replaced, this is the old and the new one.
 
-    First set zookeeper.auth.file on every broker and restart the brokers one by one. A broker
-    without it could not write any more.
+    First set zookeeper.auth.file on every broker and restart the brokers one by one: a broker
+    without the credential can no longer write.
 
     \b
     Examples:

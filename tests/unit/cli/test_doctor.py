@@ -314,4 +314,5 @@ def test_doctor_names_the_permission_that_a_denied_check_needs() -> None:
     finding = doctor._unchecked("disks", ClusterAuthorizationError(), "describe")
     assert finding.found == "not checked: the user needs describe"
     assert finding.cure == "allow it with: logbus acl add USER describe --cluster"
-    assert doctor._unchecked("disks", NoBrokersError(), "describe").cure == "see cluster"
+    cure = "see the finding 'cluster'"
+    assert doctor._unchecked("disks", NoBrokersError(), "describe").cure == cure
