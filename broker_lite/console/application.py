@@ -58,7 +58,8 @@ from broker_lite.server.exposition import render
 
 
 class ForbiddenChangeError(PolicyViolationError):
-    """The console itself refuses a change, without sending it to the brokers."""
+    """The console itself refuses a change, for example because it is read-only. It sends no request
+    to the brokers."""
 
 
 STATUS: tuple[tuple[type[LogbusError], int], ...] = (
@@ -81,18 +82,21 @@ STATUS: tuple[tuple[type[LogbusError], int], ...] = (
 )
 """The HTTP status by error class. Other errors are faults of the request and get status 400."""
 FIRST_READING_S = 5.0
-"""Maximum seconds that a request waits for the first reading of the cluster."""
+"""Maximum seconds that a request waits until the sampler has read the cluster for the first
+time."""
 STALE_S = 3 * INTERVAL_S
-"""Age of the sampled data in seconds at which a page marks the data as old."""
+"""Age in seconds from which a page marks the cluster's reading as old."""
 API = "/api/v1"
 """Prefix of the addresses that return a page's data as JSON."""
 REFRESH_HEADER = "x-logbus-refresh"
-"""A header that ``console.js`` adds to automatic refreshes, which do not renew the session."""
+"""A header that ``console.js`` adds to the automatic refresh of a page. Such a request does not
+count as use of the session."""
 Handler = Callable[[Request, Viewer], Response]
 
 
 class Console:
-    """One console: its cluster, the sampler, the sessions and the templates."""
+    """One console: the connection to its cluster, the sampler, the users' sessions and the
+    templates."""
 
     def __init__(self, bus: Bus, sampler: Sampler, settings: ConsoleSettings) -> None:
         self.bus = bus
@@ -139,8 +143,11 @@ class Console:
     # Methods that serve pages.
 
     def _guarded(self, make: Handler, *, is_json: bool = False) -> Callable[[Request], Response]:
-        """Return an endpoint that finds the viewer, calls ``make``, turns a LogbusError into an
-        error page, and sets the cookie of a new browser."""
+        """Return an endpoint that answers with the response of ``make``.
+
+        The endpoint finds the viewer (the user's session) by the request's cookie, or asks for a
+        login. It turns a LogbusError into an error page, and gives a new browser a cookie.
+        """
 
         def answer(request: Request) -> Response:
             session_id = request.cookies.get(self.sessions.cookie, "")
@@ -219,8 +226,8 @@ class Console:
         return tail_of(self.ask(request, viewer), event_id, render, is_signed_in)
 
     def ask(self, request: Request, viewer: Viewer) -> PageRequest:
-        """Return the input of a page, with the viewer's permissions applied. Raises NoBrokersError
-        before the first reading of the cluster."""
+        """Return the input from which a page makes its data, without the topics and groups that the
+        viewer may not describe. Raises NoBrokersError if the cluster has not been read yet."""
         self.sampler.wait(FIRST_READING_S)
         reading = self.sampler.reading
         if reading is None:
@@ -259,7 +266,7 @@ class Console:
         status: int = 200,
         snippets: Any = (),
     ) -> Response:
-        """Return a page as HTML: the template with ``data`` and the data of the frame, such as the
+        """Return a page as HTML. The template gets ``data`` and the data of every page, such as the
         navigation."""
         age_s, reading = self.sampler.age_s, self.sampler.reading
         query = f"?{request.url.query}" if request.url.query else ""
@@ -295,7 +302,8 @@ class Console:
     def _say(
         self, request: Request, said: Data, viewer: Viewer | None, *, is_json: bool
     ) -> Response:
-        """Return an error page. ``said`` has its error name, its message and its HTTP status."""
+        """Return an error as a page or as JSON. ``said`` has the error's name, its message and its
+        HTTP status."""
         status = said["status"]
         if is_json:
             shown = {"error": said["error"], "message": said["message"]}
@@ -317,8 +325,8 @@ class Console:
         return await run_in_threadpool(answer)
 
     def _healthz(self, _: Request) -> Response:
-        """Return the cluster's health. The status is 503 if the health is critical or the cluster
-        does not answer."""
+        """Return the cluster's health as JSON, for monitoring. The HTTP status is 503 if the health
+        is critical, or if the cluster has not answered lately."""
         reading = self.sampler.reading
         state = "unknown" if reading is None or self.sampler.age_s > STALE_S else reading.state
         said: Data = {"state": state}
@@ -330,7 +338,7 @@ class Console:
         )
 
     def _metrics(self, request: Request) -> Response:
-        """Return the metrics of the cluster.
+        """Return the metrics of the cluster, for Prometheus.
 
         If other machines can reach the console, it demands the HTTP Basic login of a user who may
         describe the cluster, because the metrics name all topics. A broker demands the same login
@@ -348,8 +356,8 @@ class Console:
     # Methods that log users in and out.
 
     def _scrape_refusal(self, request: Request) -> Response | None:
-        """Log in the user of a request for metrics. Return the response that refuses the request,
-        or None if the request is allowed."""
+        """Log in the user that the HTTP Basic header of a request for metrics names. Return None if
+        the user may read the metrics, else the response that refuses the request."""
         try:
             viewer = self.sessions.scraper(request.headers.get("authorization", ""))
         except SaslAuthenticationError:
@@ -413,12 +421,14 @@ class Console:
 
 
 def names_of(request: Request) -> dict[str, str]:
-    """Return the decoded names in the address. ``Gate`` gives routes the percent-encoded path."""
+    """Return the names in the address, such as the topic, without percent-encoding. ``Gate`` passes
+    the path on in its encoded form."""
     return {key: unquote(value) for key, value in request.path_params.items()}
 
 
 def _local(fields: Any) -> str:
-    """Return the page to open after a login, which must belong to this console."""
+    """Return the page to open after a login: the field ``next`` of the form if it is a path of this
+    console, else the first page."""
     target = str(fields.get("next", "/"))
     is_local = target.startswith("/") and target[1:2] not in ("/", "\\")
     return target if is_local and target.isprintable() else "/"

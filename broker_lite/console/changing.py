@@ -1,5 +1,5 @@
-"""The requests of a change: show its form and plan, check the typed confirmation, apply the plan,
-and log the outcome."""
+"""Answer the two requests of a change: GET shows its form or plan; POST checks the typed
+confirmation, applies the plan, and logs the outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fields_of(body: bytes) -> dict[str, str]:
 
 
 def show(change: Change, request: PageRequest, render: Render) -> Response:
-    """Return the form of a change, or its plan if it has no fields to fill."""
+    """Return the page with the form of a change, or with its plan if the form has no fields."""
     values = {field.name: field.value for field in change.fields(request)}
     plan = None if values else change.plan(request, {})
     return _page(change, request, values, render, plan=plan)
@@ -41,10 +41,10 @@ def show(change: Change, request: PageRequest, render: Render) -> Response:
 def submit(
     change: Change, request: PageRequest, form: Mapping[str, str], render: Render
 ) -> Response:
-    """Apply the change and redirect to the next page.
+    """Apply the change that a filled form describes, and redirect to the next page.
 
-    If the plan still needs its confirmation, return the plan instead. After an error, return the
-    form with the error.
+    If the plan needs a confirmation that the user has not typed yet, return the page with the plan
+    instead. After an error, return the form with the error.
     """
     values = {name: value for name, value in form.items() if name not in ("typed", "token")}
     try:

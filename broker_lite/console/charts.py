@@ -1,5 +1,5 @@
-"""Charts as SVG paths, which the server draws, so that a page needs no script. The module does no
-I/O.
+"""Draw charts as SVG paths on the server, so that a page needs no script for them. The module does
+no I/O.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ WIDTH, HEIGHT = 400.0, 100.0
 
 
 class Chart(NamedTuple):
-    """A chart as SVG paths. ``line`` and ``area`` are paths in a box of ``WIDTH`` by ``HEIGHT``.
-    Both are empty for a series of fewer than two points."""
+    """A chart of a series of values.
+
+    ``line`` and ``area`` are SVG paths in a box of ``WIDTH`` by ``HEIGHT``; both are empty if the
+    series has fewer than two points. ``low``, ``high`` and ``last`` are the least, the greatest and
+    the last value.
+    """
 
     line: str
     area: str
@@ -28,7 +32,7 @@ class Chart(NamedTuple):
 
 
 def chart(values: Sequence[float], *, points_max: int = POINTS_MAX) -> Chart:
-    """Return a series as a chart whose lower edge is zero."""
+    """Return the chart of a series of values. The lower edge of the chart is zero."""
     points = _means(values, points_max)
     if len(points) < 2:
         last = points[-1] if points else 0.0

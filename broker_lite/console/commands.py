@@ -1,5 +1,5 @@
-"""The texts of "Copy as command": shell commands and programs with a page's result. The module does
-no I/O.
+"""The texts of a page's "Copy as command": shell commands and programs that return what the page
+shows. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker_lite.console.messages.matching import RecordFilters
 from broker_lite.console.messages.search import HITS_MAX
 
 Snippets = list[tuple[str, str]]
-"""Snippets, each with its label (such as Python) and its text."""
+"""Snippets (texts to copy), each as a label such as "Python" and the text."""
 Fields = Mapping[str, str]
 """The query fields of a page's address."""
 Snippet = Callable[[Mapping[str, str], str, Fields], Snippets]
@@ -37,7 +37,7 @@ def _topic(path: Mapping[str, str], servers: str, query: Fields) -> Snippets:
 
 
 def _consume(name: str, servers: str, query: Fields) -> str:
-    """Return the command that prints the records of a page."""
+    """Return the command that prints the records which a page of messages shows."""
     words = ["consume", name, "-e"]
     if query.get("partition"):
         words += ["-p", query["partition"]]
@@ -57,8 +57,8 @@ def _consume(name: str, servers: str, query: Fields) -> str:
 
 
 def _start_ms(query: Fields) -> str:
-    """Return the start time as a Python expression for milliseconds since 1970. Return an empty
-    text without a start time."""
+    """Return a Python expression for the page's start time in milliseconds since 1970. Return an
+    empty text if the page does not start at a time."""
     if query.get("from") != "time":
         return ""
     # Parsed with now = 0, a relative time such as -1h is negative. The program subtracts it from
@@ -140,8 +140,8 @@ def _pyspark(name: str, servers: str, query: Fields) -> str:
 
 
 def _plain(*words: str) -> Snippet:
-    """Return a function for the snippet of one command. ``{topic}`` and ``{group}`` in ``words``
-    stand for the names in the path."""
+    """Return a function whose only snippet is the logbus command with these words. A word such as
+    ``{topic}`` stands for the name in the page's path."""
 
     def snippets(path: Mapping[str, str], servers: str, _: Fields) -> Snippets:
         filled = [path[word[1:-1]] if word.startswith("{") else word for word in words]
@@ -165,4 +165,4 @@ SNIPPETS: Mapping[str, Snippet] = {
     "users": _plain("user", "list"),
     "acls": _plain("acl", "list"),
 }
-"""The snippets by page template."""
+"""The function that returns the snippets of a page, by the page's template."""

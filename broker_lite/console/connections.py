@@ -18,8 +18,8 @@ connection, and that of a later request with its first byte."""
 class ConsoleConnection(H11Protocol):
     """A connection that closes if a request takes longer than ``REQUEST_S`` to arrive.
 
-    The limit does not run while the console answers, nor between two requests, where uvicorn's
-    ``timeout_keep_alive`` applies.
+    The time limit does not run while the console answers a request. It does not run between two
+    requests either; uvicorn's ``timeout_keep_alive`` limits that time.
     """
 
     _limit: asyncio.TimerHandle | None = None

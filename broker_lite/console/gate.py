@@ -1,8 +1,9 @@
 """An ASGI middleware that checks every request and adds headers to every response.
 
-The gate refuses a request whose Host header is not on the list. DNS rebinding would otherwise let a
-foreign page call a loopback port under its own host name. A POST must have the console's own Origin
-header, so that only pages of the console can send it. Changes also need a token (``sessions``).
+The middleware refuses a request whose Host header is not an allowed host name. Otherwise a foreign
+web page could send requests to the console on loopback under the page's own host name (DNS
+rebinding). A POST must have the console's own Origin header, so that only pages of the console can
+send it. Changes also need a token (``sessions``).
 
 Routes get the percent-encoded path, because a group's name may contain %2F, which is no separator.
 """
@@ -36,8 +37,8 @@ HEADERS = {
 
 
 class Gate:
-    """Passes allowed requests to ``app``, and answers other requests with the reason of the
-    refusal."""
+    """The middleware: it passes allowed requests on to ``app``, and answers every other request
+    with the reason why it is refused."""
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
         self._app = app

@@ -1,5 +1,5 @@
-"""Tables of a page: rows filtered by a text, sorted by a column, and split into pages of 100 rows.
-The module does no I/O.
+"""The tables in the console's pages: filter rows by a text, sort them by a column, and split them
+into pages of 100 rows. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Row = Mapping[str, Any]
 class Column(NamedTuple):
     """A column of a table: its key in the rows, its heading, and the kind of its values.
 
-    The kind sets the alignment and the first sort order. Texts, states and ids ascend, and other
-    kinds descend.
+    The kind decides about the alignment and about the order of the first sort: ascending for texts,
+    states and ids, and descending for other kinds.
     """
 
     key: str
@@ -31,9 +31,10 @@ class Column(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The rows of one page of a table, and the query fields for links to other orders and pages.
+    """One page of a table: its rows, and what the links to other pages and sort orders need.
 
-    ``total`` counts the rows that match the filter, and ``known`` all rows.
+    ``total`` counts the rows that match the filter on all pages, and ``known`` all rows of the
+    table. ``query`` has the present query fields of the address.
     """
 
     rows: list[Row]
@@ -48,13 +49,14 @@ class Listing(NamedTuple):
     query: Mapping[str, str]
 
     def link(self, **changes: str) -> str:
-        """Return the query of a link that changes these fields and keeps all others."""
+        """Return the query part of a link (``?q=…&sort=…``) that changes the fields ``changes`` and
+        keeps all others."""
         fields = {**self.query, **changes}
         return "?" + urlencode({key: value for key, value in fields.items() if value})
 
     def order(self, column: Column) -> str:
-        """Return the query of a link that sorts by a column. If the rows are sorted by this column
-        already, the link reverses the order."""
+        """Return the query part of a link that sorts the table by ``column``. If it is sorted by
+        this column already, the link reverses the order."""
         descending = not self.descending if self.sort == column.key else column.begins_large
         return self.link(sort=column.key, order="desc" if descending else "asc", page="")
 
@@ -67,10 +69,10 @@ def listing(
     sort: str,
     name: str = "name",
 ) -> Listing:
-    """Return the page of rows that the fields q, sort, order and page of ``query`` select.
+    """Return the page of a table that the fields q, sort, order and page of ``query`` select.
 
-    ``sort`` is the default column, and ``name`` the column that q searches. An unknown column or
-    page selects the default.
+    ``sort`` is the column to sort by default, and ``name`` the column in which q is searched. If a
+    field names an unknown column or page, the default applies.
     """
     everything = list(rows)
     text = query.get("q", "").strip()

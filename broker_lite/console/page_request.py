@@ -1,5 +1,5 @@
-"""The input of a page: the cluster's reading, limited to the viewer's permissions, and the fields
-of the request.
+"""The input from which a page makes its data: the newest reading of the cluster, without the parts
+that the viewer may not describe, and the fields of the request.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Data = dict[str, Any]
 
 
 PAGE_MS = 3000
-"""Maximum milliseconds that a page waits for the brokers. A change waits for ``ANSWER_MS``."""
+"""Maximum milliseconds that a page waits for the brokers. A change waits longer (``ANSWER_MS`` of
+``sessions``)."""
 WAIT_S = 2.0
 """Maximum seconds that a search waits until fewer than ``SEARCHES`` run."""
 SEARCHES, TAILS, DOWNLOADS = 3, 5, 8
@@ -68,8 +69,9 @@ class Desk:
 class PageRequest(NamedTuple):
     """A request for a page.
 
-    ``reading`` has only the parts that the viewer may describe. ``path`` has the names in the
-    address, and ``query`` its query fields.
+    ``reading`` is the newest reading of the cluster, without the parts that the viewer may not
+    describe. ``path`` has the names in the address (such as the topic), and ``query`` has its query
+    fields.
     """
 
     reading: ClusterReading
@@ -133,8 +135,8 @@ class PageRequest(NamedTuple):
 
 
 def seen_by(reading: ClusterReading, visible: VisibleNames | None) -> ClusterReading:
-    """Return a reading without the topics, groups and data directories that the viewer may not
-    describe."""
+    """Return a reading of the cluster without the topics, groups and data directories that the
+    viewer may not describe. ``visible`` None means that the viewer may describe all."""
     if visible is None:
         return reading
     sample = reading.sample
@@ -171,8 +173,8 @@ def seen_by(reading: ClusterReading, visible: VisibleNames | None) -> ClusterRea
 def _groups_seen_by(
     reading: ClusterReading, visible: VisibleNames
 ) -> tuple[dict[str, GroupReading], dict[str, GroupLag]]:
-    """Return the groups that the viewer may describe, without partitions of hidden topics, and
-    their lags, summed over the remaining partitions."""
+    """Return the groups that the viewer may describe, and their lags, both by name. They omit the
+    partitions of topics that the viewer may not describe."""
     groups, lags = {}, {}
     for name, row in reading.groups.items():
         if name not in visible.groups:

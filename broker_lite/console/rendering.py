@@ -19,7 +19,7 @@ STATIC = FOLDER / "static"
 
 
 def environment() -> Environment:
-    """Return the environment of the HTML templates, which escapes every text."""
+    """Return the Jinja environment of the HTML templates. It escapes every text."""
     templates = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=select_autoescape(("html",), default=True),
@@ -40,8 +40,8 @@ def as_json(data: Any) -> bytes:
 
 
 def _plain(data: Any) -> Any:
-    """Return a page's data for JSON. A Listing becomes a dictionary of its rows, page numbers,
-    total and order."""
+    """Return a page's data as values that ``json`` can write. A table (``Listing``) becomes a
+    dictionary of its rows, page numbers, total and order."""
     if isinstance(data, Listing):
         return {
             "rows": _plain(data.rows),

@@ -32,8 +32,9 @@ BACKLOG = 100
 
 
 class ConsoleServer(uvicorn.Server):
-    """A server that stops at the first signal and returns. uvicorn's own server would raise the
-    signal again, which would end the process before the caller closes its sessions."""
+    """A server whose ``run`` returns after the first signal. uvicorn's own server would raise the
+    signal again after it has stopped, which would end the process before the caller closes the
+    sessions."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,8 +1,9 @@
 """Sessions of the console: logins, tokens against forged forms, and the names that a user may see.
 
-If the brokers demand a login, users sign in with their SCRAM user. The console then uses
-connections of that user, so that the cluster's ACLs apply. Otherwise the console serves every
-browser of this machine. A session holds the user's password in memory until the session ends.
+If the brokers demand a login, users sign in with their SCRAM user. The console then opens
+connections of that user for their requests, so that the cluster's ACLs apply. Such a session holds
+the user's password in memory until it ends. If the brokers demand no login, the console serves
+every browser of this machine.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ LIFE_S = 12 * 3600.0
 SESSIONS_MAX = 100
 """Maximum sessions. A new session beyond the limit ends the session with the longest idle time."""
 LOGINS_AT_ONCE = 4
-"""Maximum concurrent logins. Each login costs the broker and the console thousands of hashes."""
+"""Maximum concurrent logins. The number is small, because in each login the broker and the console
+compute thousands of hashes."""
 VISIBLE_S = 10.0
 """Seconds for which the names that a user may describe are cached."""
 VISIBLE_WAIT_S = 2.0
@@ -65,9 +67,12 @@ class VisibleNames(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """The person behind a request. Without logins, ``user`` is empty and ``visible`` None.
+    """The user of a request, with the rights and the connections of that user.
 
-    With ``is_old``, the brokers did not answer, so ``visible`` has the last known names.
+    ``bus`` is the client that acts as the user. ``token`` protects the user's forms (CSRF).
+    ``visible`` has the names that the user may describe. With ``is_old``, these are the last known
+    names, because the brokers did not answer. Without logins, ``user`` is empty and ``visible`` is
+    None.
     """
 
     bus: Bus
@@ -106,12 +111,12 @@ class Sessions:
         self._logins = threading.Semaphore(LOGINS_AT_ONCE)
         self._sessions: dict[str, _Session] = {}
         self._scrapers: dict[str, str] = {}
-        """The session of each HTTP Basic login, by a keyed hash of user and password."""
+        """The session id of each HTTP Basic login, by a keyed hash of user and password."""
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie. It contains the port, because browsers send a host's cookies to
-        all ports of the host."""
+        """The name of the session cookie. It contains the port, because browsers send a host's
+        cookies to all ports of the host, and so to other consoles."""
         return f"logbus_console_{self._settings.port}"
 
     def new_id(self) -> str:
@@ -129,8 +134,8 @@ class Sessions:
         )
 
     def viewer(self, session_id: str, *, renews: bool = True) -> Viewer | None:
-        """Return the viewer with this cookie, or None if the browser must sign in. With ``renews``,
-        the request restarts the session's idle time."""
+        """Return the viewer whose cookie has the value ``session_id``, or None if the browser must
+        sign in. With ``renews``, the request counts as use of the session (``IDLE_S``)."""
         token, may_change = self.token(session_id), self._settings.changes
         if not self.demands_login:
             return Viewer(self._bus, token, may_change)
@@ -146,8 +151,8 @@ class Sessions:
         return Viewer(session.bus, token, may_change, session.user, visible, session.is_old)
 
     def has(self, session_id: str) -> bool:
-        """Return whether the session is valid, without renewing it. Return True on a console
-        without logins."""
+        """Return whether the session is valid. The call does not count as use of the session.
+        Return True if the console has no logins."""
         with self._lock:
             self._end_idle()
             return not self.demands_login or session_id in self._sessions
@@ -182,9 +187,10 @@ class Sessions:
         return session_id
 
     def scraper(self, authorization: str) -> Viewer:
-        """Return the viewer of an HTTP Basic header. Later calls with the same user and password
-        reuse the session. Raises SaslAuthenticationError, TooManyLoginsError, and errors of the
-        brokers.
+        """Return the viewer for the user and password in an HTTP Basic header (``authorization``).
+
+        The first call with a user and password logs in, and later calls reuse that session. Raises
+        SaslAuthenticationError, TooManyLoginsError, and errors of the brokers.
         """
         claim = parse_basic(authorization)
         key = hmac.new(self._key, "\0".join(claim).encode(), hashlib.sha256).hexdigest()
@@ -201,7 +207,7 @@ class Sessions:
         return viewer
 
     def sign_out(self, session_id: str) -> None:
-        """End a session and delete its password."""
+        """End a session, and forget the user's password."""
         with self._lock:
             session = self._sessions.pop(session_id, None)
         if session is not None:
@@ -270,7 +276,8 @@ def _bus_of(service: Bus, user: str, password: str) -> Bus:
 
 
 def _describable(bus: Bus) -> VisibleNames:
-    """Return the topics and groups that the user may describe. Brokers list only these."""
+    """Return the names that the user of ``bus`` may describe. Brokers list no other topics and
+    groups to that user."""
     view = bus.admin.cluster()
     topics = frozenset(name for name, topic in view.topics.items() if topic.error is None)
     groups = frozenset(row.group for row in bus.admin.list_groups())

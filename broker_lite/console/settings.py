@@ -40,7 +40,7 @@ class ConsoleSettings:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only programs of this machine reach the console."""
+        """Whether only programs on this machine can reach the console."""
         if self.host == "localhost":
             return True
         try:

@@ -1,4 +1,5 @@
-"""Streamed responses: a live tail as server-sent events, and a file of records."""
+"""The two streamed responses: a live tail as server-sent events, and an exported file of
+records."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ Render = Callable[[list[dict[str, Any]]], str]
 
 
 class ClosingResponse(StreamingResponse):
-    """A streamed response that calls ``end`` in a thread once the response is over, even if the
-    client disconnects before the first byte."""
+    """A streamed response that calls ``end`` once the response is over, even if the client
+    disconnects before the first byte. ``end`` runs in a thread, because it may block."""
 
     def __init__(self, content: Any, end: Callable[[], None], **options: Any) -> None:
         super().__init__(content, **options)
@@ -43,7 +44,8 @@ class ClosingResponse(StreamingResponse):
 
 
 def file_of(request: PageRequest) -> Response:
-    """Return the records of a search as a file to save."""
+    """Return a response with the records of a search as a file that the browser saves. Raises
+    SearchLimitError if too many searches or downloads run."""
     form = request.query.get("format", "jsonl")
     if not request.desk.downloads.acquire(blocking=False):
         raise SearchLimitError(f"{DOWNLOADS} downloads run already; cancel one, or try again soon")
@@ -73,8 +75,8 @@ def file_of(request: PageRequest) -> Response:
 def tail_of(
     request: PageRequest, event_id: str, render: Render, is_signed_in: Callable[[], bool]
 ) -> Response:
-    """Return a response with new records as events, until the browser leaves or its session ends.
-    Raises SearchLimitError."""
+    """Return a response that sends new records as events, until the browser disconnects or its
+    session ends. Raises SearchLimitError if too many live tails run."""
     query = parse_query(request)
     if not request.desk.tails.acquire(blocking=False):
         raise SearchLimitError(f"{TAILS} live tails run already; close one of their pages")

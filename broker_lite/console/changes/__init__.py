@@ -1,5 +1,6 @@
 """The changes that users can make to a cluster from its pages.
 
-A change has a form, a plan, a typed confirmation if data or offsets can be lost, and a call of the
-public client. ``table`` lists the changes.
+For each change the user fills in a form. The console then shows a plan: the steps, and, if data or
+offsets can be lost, a text to type as confirmation. It applies the plan with the public client.
+``table`` lists the changes.
 """

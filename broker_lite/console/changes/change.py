@@ -1,4 +1,4 @@
-"""The type of a change: its form, its plan, and its confirmation."""
+"""The types of a change that a page offers: its form, its plan, and its confirmation."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class Field(NamedTuple):
 
 
 class ChangePlan(NamedTuple):
-    """The plan of a change.
+    """The plan of a change, which the user sees before the change is made.
 
-    ``steps`` are sentences. ``confirm`` is the text that the user must type, or "" without a
-    confirmation. ``apply`` executes the change and returns the address to open next.
+    ``steps`` are sentences that say what will happen. ``confirm`` is the text that the user must
+    type to confirm, or "" if no confirmation is needed. ``apply`` makes the change and returns the
+    address of the page to open next.
     """
 
     steps: tuple[str, ...]
@@ -48,11 +49,12 @@ def no_fields(_: PageRequest) -> tuple[Field, ...]:
 
 
 class Change(NamedTuple):
-    """A change at the address ``path``. ``done`` is the sentence that reports its success.
+    """A kind of change, such as "Create a topic", with the address ``path`` of its form. ``done``
+    is the sentence that reports success.
 
     ``fields`` returns the fields of the form. ``plan`` returns the plan for a filled form. Both may
-    raise LogbusError. Every plan of a change with ``is_dangerous`` demands a typed confirmation. A
-    plan of another change demands a confirmation if it would lose data.
+    raise LogbusError. If ``is_dangerous`` is set, every plan demands a typed confirmation;
+    otherwise only a plan that would lose data does.
     """
 
     path: str

@@ -139,5 +139,9 @@ CHANGES = (
     ),
 )
 DONE = {change.key: change.done for change in CHANGES}
-"""By key of a change, the sentence that reports its success. The address of the next page contains
-only the key. Anyone can send a user an address, so a page must not show text from it."""
+"""The sentence that reports success, by the key of the change.
+
+After a change, the address of the next page contains this key, and the page shows the sentence. The
+address does not contain the sentence itself: anyone can send a user an address, so a page must not
+show text from it.
+"""

@@ -31,8 +31,8 @@ def _number(form: Form, name: str, default: int) -> int:
 
 
 def _pairs(text: str, what: str) -> dict[str, str]:
-    """Return lines of name=value as a mapping. An error names a line as ``what``. Raises
-    InvalidRequestError."""
+    """Parse lines of NAME=VALUE into a mapping. Raises InvalidRequestError, which calls a bad line
+    ``what``, such as "header"."""
     pairs = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = line.partition("=")

@@ -1,7 +1,7 @@
-"""Records of a search as a file: CSV, JSON Lines or Parquet.
+"""Write the records that a search finds to a file: CSV, JSON Lines or Parquet.
 
-The console completes the file before it sends the first byte, so that a full disk causes an error
-response instead of a truncated file.
+The console completes the file before it sends the first byte to the browser. A full disk therefore
+causes an error response instead of a truncated file.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from broker_lite.errors import InvalidRequestError, LogbusError, StorageError
 
 
 class Export(NamedTuple):
-    """A file of records. With ``is_part``, a limit stopped the search before the end of its
-    range."""
+    """A file with the records of a search. ``is_part`` says that a limit stopped the search, so
+    that records may be missing."""
 
     file: IO[bytes]
     records: int
@@ -76,4 +76,4 @@ TYPES = {
     "jsonl": "application/jsonl",
     "parquet": "application/vnd.apache.parquet",
 }
-"""Media types by format."""
+"""The media type of each file format."""

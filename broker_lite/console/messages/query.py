@@ -1,6 +1,6 @@
-"""The search that the query fields of a request describe: partitions, position and filters.
+"""Parse the search for records that an address describes: partitions, start position and filters.
 
-Pages, JSON, exports and tails use the same fields, so a saved link repeats the search.
+Pages, JSON, exports and live tails use the same query fields, so a saved link repeats the search.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ too long."""
 
 
 class MessageQuery(NamedTuple):
-    """A search in a topic. ``at`` is the offset or time at which the search begins.
+    """A search for records of a topic.
 
-    If it continues an earlier search, ``left`` has the unread ranges of that search, as ``as_text``
-    writes them.
+    ``begin`` says where the search begins: at the newest records, at the oldest, or at the offset
+    or time ``at``. If the search continues an earlier one, ``left`` has the ranges of offsets that
+    the earlier search has not read, as a text (``as_text``).
     """
 
     topic: str
@@ -38,7 +39,8 @@ class MessageQuery(NamedTuple):
 
 
 def parse_query(request: PageRequest) -> MessageQuery:
-    """Parse the search of a request. Raises InvalidRequestError, UnknownTopicOrPartitionError."""
+    """Parse the search in the query fields of a request. Raises InvalidRequestError and
+    UnknownTopicOrPartitionError."""
     topic = request.topic()
     begin = request.query.get("from", "newest")
     if begin not in BEGINS:
@@ -65,7 +67,8 @@ def parse_query(request: PageRequest) -> MessageQuery:
 
 
 def ranges_of(request: PageRequest, query: MessageQuery, now_ms: int) -> Ranges:
-    """Return the offsets to read, up to the present last stable offset."""
+    """Return the range of offsets to search in each partition, up to the present last stable
+    offset. Partitions without a leader, or without records in their range, are omitted."""
     admin = request.admin
     tps = [TopicPartition(query.topic, number) for number in query.partitions]
     view = request.reading.sample.view
@@ -102,8 +105,8 @@ def is_offset(text: str) -> bool:
 
 
 def _continued(query: MessageQuery, tps: list[TopicPartition]) -> Ranges:
-    """Return the ranges of ``query.left``, which an earlier search did not read. Raises
-    InvalidRequestError for a malformed text."""
+    """Return the ranges of offsets in ``query.left``, which an earlier search has not read. Raises
+    InvalidRequestError if the text is malformed."""
     ranges: Ranges = {}
     for part in query.left.split("-"):
         numbers = part.split(".")

@@ -1,5 +1,5 @@
-"""Records as rows of a page, with readable keys, values and headers. The option --no-payloads hides
-keys, values and headers.
+"""Convert records to the rows that a page shows, with readable keys, values and headers. With the
+option --no-payloads, the rows do not contain keys, values and headers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def shown_rows(rows: list[Row], *, hides_payloads: bool) -> list[dict[str, Any]]
 
 
 def _headers(pairs: list[dict[str, Any]], cut: int) -> list[dict[str, Any]]:
-    """Return the first headers of a record, with their names and values cut to the first bytes."""
+    """Return the first headers of a record for display. Long names and values are shortened."""
     first = pairs[: values.HEADERS_MAX]
     each = max(values.HEADER_BYTES, cut // max(len(first), 1))
     return [
@@ -43,8 +43,8 @@ def _headers(pairs: list[dict[str, Any]], cut: int) -> list[dict[str, Any]]:
 
 
 def as_fields(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return records whose values are JSON objects as a table. The columns are the field names, and
-    each record has a row of cells."""
+    """Return the JSON objects in the values of records as a table: ``names`` are its columns, the
+    field names, and ``cells`` has a row of texts for each record."""
     shown = [values.DisplayedValue(**row["value"]) for row in rows]
     names = values.fields_of(shown)
     return {"names": names, "cells": [values.cells(row, names) for row in shown]}

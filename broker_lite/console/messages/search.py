@@ -28,8 +28,8 @@ BYTES_MAX = 256 * 1024 * 1024
 SECONDS_MAX = 10.0
 """Seconds after which a search stops."""
 WINDOW_BYTES = 16 * 1024 * 1024
-"""Maximum estimated bytes of a window: the offsets that a search from the newest records back reads
-in one step."""
+"""Maximum estimated bytes of a window: the range of offsets that a backward search, from the newest
+records on, reads in one step."""
 WINDOW_RECORDS = 50_000
 """Maximum records of a window, counted over all partitions."""
 SHRINKS_MAX = 2
@@ -52,9 +52,9 @@ Stop = Literal["end", "hits", "records", "bytes", "seconds"]
 class Found(NamedTuple):
     """The result of a search.
 
-    ``rows`` are the hits. ``records`` and ``size_bytes`` count what the search read, and ``left``
-    has the unread ranges. ``stop`` is the limit that stopped the search, or "end" for the end of
-    its range.
+    ``rows`` are the hits: the records that pass the filters. ``records`` and ``size_bytes`` count
+    all records that the search read, and ``left`` has the ranges that it has not read. ``stop`` is
+    the limit that stopped the search, or "end" if it read its whole range.
     """
 
     rows: list[Row]
@@ -92,7 +92,7 @@ class SearchBudget:
 
 
 def open_consumer(bus: Bus, ranges: Ranges) -> Consumer:
-    """Return a consumer, without a group, of the partitions in ``ranges``."""
+    """Return a consumer of the partitions in ``ranges`` that belongs to no group."""
     return bus.consumer(partitions=list(ranges), **READ_OPTIONS)
 
 
@@ -136,7 +136,7 @@ def _before(batch: pa.RecordBatch, ends: Mapping[TopicPartition, int]) -> pa.Rec
 
 
 def forward(bus: Bus, ranges: Ranges, filters: RecordFilters) -> Found:
-    """Search from the beginning of the ranges, in the order of offsets of each partition."""
+    """Search each partition from the beginning of its range on, in the order of offsets."""
     left, budget = dict(ranges), SearchBudget()
     rows: list[Row] = []
     if not left:
@@ -198,11 +198,12 @@ def _first_window(partitions: int, filters: RecordFilters) -> int:
 
 
 def _newest_of(rows: list[Row]) -> tuple[list[Row], dict[TopicPartition, int]]:
-    """Return the newest ``HITS_MAX`` hits, newest first, and the end offset of the next search for
-    each partition with a dropped hit.
+    """Return the newest ``HITS_MAX`` hits, newest first. For each partition of which a hit was
+    dropped, also return the end offset at which the next search must begin.
 
-    Hits are sorted by timestamp, but within a partition always by offset. Only then do the dropped
-    hits of a partition precede the returned ones, so that the next search finds them.
+    Hits are sorted by timestamp, but hits of one partition always by offset. So the dropped hits of
+    a partition have lower offsets than the returned ones, and the next search, which continues
+    backward, finds them.
     """
     times: dict[int, int] = {}
     timed = []
@@ -225,5 +226,6 @@ def _result(rows: list[Row], budget: SearchBudget, left: Ranges) -> Found:
 
 
 def as_text(ranges: Ranges) -> str:
-    """Return ranges as a field of a link: 0.12.40-1.5.30."""
+    """Return ranges of offsets as a text for a link. 0.12.40-1.5.30 means the offsets 12 to 39 of
+    partition 0, and 5 to 29 of partition 1."""
     return "-".join(f"{tp.partition}.{first}.{end}" for tp, (first, end) in sorted(ranges.items()))

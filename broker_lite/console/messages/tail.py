@@ -1,8 +1,8 @@
 """Live tail: new records as server-sent events, from a consumer without a group.
 
-The console sends at most ten events a second. An event has at most 50 records and counts the older
-records that it skipped. Its id holds the positions of all partitions, so that a browser that
-reconnects continues there, without gaps or duplicates.
+The console sends at most ten events a second. An event has at most the 50 newest records, and says
+how many older records were skipped. The event's id contains the next offset of each partition. A
+browser that reconnects sends the last id, and the tail continues there, without gaps or duplicates.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ROWS_MAX = 50
 PAUSE_S = 0.1
 """Seconds between two events."""
 WAIT_S = 0.5
-"""Maximum seconds that a poll waits for records. The console notices within this time that a
-browser has closed the connection."""
+"""Maximum seconds that a poll waits for records. This is also the time within which the console
+notices that the browser has closed the connection."""
 
 
 class Update:
@@ -40,7 +40,8 @@ class Update:
 
 
 class LiveTail:
-    """Reads the partitions of a topic from their end, or from the positions of an event's id."""
+    """Reads the new records of a topic: from the ends of the partitions on, or from the positions
+    in the id of an earlier event (``event_id``)."""
 
     def __init__(
         self, bus: Bus, tps: list[TopicPartition], filters: RecordFilters, event_id: str = ""
@@ -56,8 +57,8 @@ class LiveTail:
             self._consumer.seek(tp, at)
 
     def updates(self) -> Iterator[Update | None]:
-        """Yield events without end. Yield None if no records arrived. Raises
-        UnknownTopicOrPartitionError once the topic is deleted."""
+        """Yield events for ever. Yield None when no records have arrived for ``WAIT_S`` seconds.
+        Raises UnknownTopicOrPartitionError once the topic is deleted."""
         while True:
             until_s = time.monotonic() + PAUSE_S
             rows: list[Row] = []

@@ -1,5 +1,5 @@
-"""Keys and values for display: as JSON, text or hexadecimal bytes, shortened to a limit. The module
-does no I/O.
+"""Convert keys and values of records for display: to indented JSON, text or hexadecimal bytes,
+shortened to a limit. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PAGE_BYTES = 192 * 1024
 """Maximum bytes of all values on a page. On a page with more records, each value gets fewer
 bytes."""
 LEAST_BYTES = 512
-"""Bytes that a page shows of each value at least."""
+"""Minimum bytes that a page shows of each value, however many records it has."""
 PRETTY_TIMES = 8
 """Maximum length of indented JSON as a multiple of the value's length. ``LEAST_BYTES`` are always
 allowed."""
@@ -23,7 +23,7 @@ HEADERS_MAX = 100
 """Maximum headers of a record that a page shows. All headers together get as many bytes as
 a value."""
 HEADER_BYTES = 32
-"""Bytes that a page shows of each header at least."""
+"""Minimum bytes that a page shows of each header."""
 PREVIEW = 180
 """Maximum characters of a value in a row of the table."""
 FIELDS_MAX = 10
@@ -36,8 +36,8 @@ for _allowed in (9, 10, 13):
 class DisplayedValue(NamedTuple):
     """A key, value or header for display.
 
-    ``text`` is the shown text, and ``size_bytes`` the whole size. ``is_cut`` says whether ``text``
-    is only the beginning.
+    ``text`` is the text to show, and ``size_bytes`` the size of the whole value. ``is_cut`` says
+    whether ``text`` is only its beginning.
     """
 
     form: Literal["null", "text", "json", "binary", "hidden"]
@@ -100,7 +100,7 @@ def preview(text: str) -> str:
 
 
 def hexadecimal(value: bytes) -> str:
-    """Return lines of 16 bytes with their offset and their printable characters."""
+    """Return a hex dump: lines of 16 bytes, each with its position and its printable characters."""
     lines = []
     for first in range(0, len(value), 16):
         part = value[first : first + 16]

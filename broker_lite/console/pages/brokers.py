@@ -26,7 +26,8 @@ def brokers(ask: PageRequest) -> Data:
 
 
 def broker_rows(reading: ClusterReading) -> list[dict[str, Any]]:
-    """Return a row for each broker that runs or that the replicas of a partition name."""
+    """Return a row for each broker that runs, and for each broker that does not run but has a
+    replica."""
     view = reading.sample.view
     reports = {report.broker_id: report for report in reading.sample.reports}
     rows = []
@@ -101,7 +102,8 @@ def _partitions(ask: PageRequest, broker_id: int) -> list[dict[str, Any]]:
 
 
 def _settings(ask: PageRequest, broker_id: int) -> tuple[list[dict[str, Any]], str]:
-    """Return the broker's settings, and the error if they cannot be read."""
+    """Return the broker's settings and an empty text. If they cannot be read, return no settings
+    and the error's message."""
     try:
         (entries,) = ask.admin.describe_configs(brokers=[broker_id]).values()
     except LogbusError as error:

@@ -1,4 +1,5 @@
-"""The table of pages: address, template, and the function that returns the data."""
+"""The table of the console's pages: for each page its address, its template, and the function that
+returns its data."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ GROUPS = (
 )
 DEFAULTS = text(TopicConfig())
 FIXED = frozenset(key.key for key in keys(TopicConfig).values() if len(key.choices) == 1)
-"""Settings that accept only their default value."""
+"""Settings of a topic that accept only one value, so that a user cannot change them."""
 
 
 def topics(ask: PageRequest) -> Data:
@@ -58,7 +58,7 @@ def topics(ask: PageRequest) -> Data:
 
 
 def facts(ask: PageRequest) -> Data:
-    """Return the data for the heading of a topic's pages."""
+    """Return the facts about a topic that all its pages show in their heading."""
     topic = ask.topic()
     row = ask.reading.topics[topic.name]
     return row._asdict() | {"topic_id": topic.topic_id}
