@@ -1,4 +1,4 @@
-"""The settings of a broker."""
+"""The settings of a broker, which a file such as ``conf/broker.conf`` sets."""
 
 from __future__ import annotations
 
@@ -467,8 +467,9 @@ class BrokerConfig(Config):
 
     @property
     def keeps_files_private(self) -> bool:
-        """Whether only the operating-system user of the broker may read its files. With an
-        authorizer, other users of the same group could otherwise read records without an ACL."""
+        """Whether only the operating-system user of the broker may read the broker's files. This is
+        so with an authorizer: other accounts of the same Unix group could otherwise read records
+        without an ACL."""
         return self.authorizer != "off" and not self.allows_local_reads
 
     @property
@@ -477,8 +478,8 @@ class BrokerConfig(Config):
 
     @property
     def broker_principal_list(self) -> tuple[str, ...]:
-        """The patterns of the brokers' principals. A pattern may have one ``*``, which matches the
-        broker id."""
+        """The patterns of the principals that brokers have at other brokers. A pattern may have one
+        ``*``, which matches the broker id."""
         return _principals("broker.principals", self.broker_principals)
 
     def validate(self) -> None:
@@ -506,7 +507,9 @@ class BrokerConfig(Config):
             )
 
     def _check_tokens(self) -> None:
-        """Raise InvalidConfigError unless every token has an issuer, an audience and a key."""
+        """Raise InvalidConfigError unless the settings say which access tokens (OAUTHBEARER) are
+        accepted: the keys that sign them, their issuer, their audience, and the claim with the
+        user's name."""
         for key, value, example in (
             ("jwks.endpoint.url", self.oauth_keys, "the https URL or file of its keys"),
             ("expected.issuer", self.oauth_issuer, "the iss of its tokens"),

@@ -1,4 +1,4 @@
-"""Settings of producers and consumers."""
+"""The settings of producers and of consumers."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ class ProducerConfig(Config):
         at_least=1,
     )
     security: ClientSecurity | None = None
-    """The security of the producer's connections. With None, ``client.discovery.security_for``
-    finds it."""
+    """The security settings of the producer's connections. With None,
+    ``client.discovery.security_for`` finds them."""
     has_answered: bool = False
-    """Whether a broker of the cluster has answered the program before. If so, the first request of
-    the producer waits for silent brokers. If not, it fails after five seconds
-    (``FIRST_CONTACT_MS``)."""
+    """Whether a broker of the cluster has answered this program before, so that its address is
+    right. If so, the producer's first request waits for brokers that do not answer. If not, the
+    request fails after five seconds (``FIRST_CONTACT_MS``)."""
 
     def validate(self) -> None:
         if self.transactional_id and (self.acks != "all" or not self.idempotence):
@@ -180,9 +180,9 @@ class ConsumerConfig(Config):
     )
     client_id: str = setting("client.id", "logbus", "client name in the broker's log and metrics")
     security: ClientSecurity | None = None
-    """The security of the consumer's connections. With None, ``client.discovery.security_for``
-    finds it."""
+    """The security settings of the consumer's connections. With None,
+    ``client.discovery.security_for`` finds them."""
     has_answered: bool = False
-    """Whether a broker of the cluster has answered the program before. If so, the first request of
-    the consumer waits for silent brokers. If not, it fails after five seconds
-    (``FIRST_CONTACT_MS``)."""
+    """Whether a broker of the cluster has answered this program before, so that its address is
+    right. If so, the consumer's first request waits for brokers that do not answer. If not, the
+    request fails after five seconds (``FIRST_CONTACT_MS``)."""

@@ -1,4 +1,4 @@
-"""The security settings of a client's connections."""
+"""The security settings of a client's connections: TLS and the login, with Kafka's keys."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 class ClientSecurity:
     """The security settings of a client.
 
-    The settings name PEM files; each process loads the files itself. Spark pickles the settings for
-    its executors. Pickling a password raises TypeError, so Spark's driver first replaces it by a
-    derived key.
+    The settings name PEM files; each process that connects loads the files itself. Spark pickles
+    the settings for its executors. A password cannot be pickled (``Secret``), so Spark's driver
+    first replaces it by a derived key.
     """
 
     protocol: str = "PLAINTEXT"
@@ -145,15 +145,15 @@ PASSED_OVER = frozenset((
 """Security options of Kafka's clients and of librdkafka that logbus does not use. A file that
 another client also reads may have them."""
 _ASSERTION = "sasl.oauthbearer.assertion."
-"""First characters of Kafka's options for tokens that a client signs itself; logbus ignores
-them."""
+"""Prefix of Kafka's options for access tokens that a client signs itself. logbus ignores these
+options."""
 _NEAR = 0.75
-"""Minimum similarity (0 to 1) of a misspelt option with the option that the error offers."""
+"""Minimum similarity (0 to 1) of a misspelt option to a known one, for a "did you mean"."""
 
 
 def check_spelling(options: Iterable[str], known: Iterable[str]) -> None:
-    """Raise InvalidConfigError for a security option that resembles one of ``known``, but is none
-    of Kafka's or librdkafka's."""
+    """Raise InvalidConfigError for a security option that is probably misspelt: it resembles one of
+    ``known``, and neither Kafka nor librdkafka has an option of this name."""
     names = [*known]
     for key in options:
         if not key.startswith(("sasl.", "ssl.", "security.")) or key.startswith(_ASSERTION):
@@ -167,7 +167,8 @@ def check_spelling(options: Iterable[str], known: Iterable[str]) -> None:
 def client_security(options: Mapping[str, str]) -> ClientSecurity:
     """Return the security settings in ``options``. Other options are ignored.
 
-    Raises InvalidConfigError for a wrong value, and for stores that are not PEM files.
+    Raises InvalidConfigError for a wrong value, and for key stores and trust stores that are not
+    PEM files.
     """
     values: dict[str, Any] = {}
     for key, name in _FIELDS.items():

@@ -27,8 +27,11 @@ _TLS_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The ``ssl.*`` settings of one listener. In error messages, their keys follow ``prefix``,
-    which is empty for settings of all listeners."""
+    """The ``ssl.*`` settings of one listener.
+
+    ``prefix`` is the text before the keys in error messages: ``listener.name.<name>.``, or empty if
+    the settings apply to all listeners.
+    """
 
     prefix: str
     keystore: str
@@ -54,7 +57,8 @@ class ListenerConfig:
     protocol: str
     bind: Endpoint
     advertised: Endpoint | None
-    """The address of the listener in metadata answers. None stands for the bound address."""
+    """The address of the listener in metadata answers. None means the address on which the listener
+    accepts connections."""
     setting: str
     """The setting with the listener's address as ``key=value``, for error messages."""
     is_inter_broker: bool
@@ -73,8 +77,8 @@ class ListenerConfig:
     def is_of_brokers_alone(self) -> bool:
         """Whether only brokers can connect to this listener.
 
-        This is so for the inter-broker listener of a broker with further listeners, if it requires
-        client certificates. No other listener trusts the CA of these certificates.
+        This holds for the inter-broker listener of a broker with several listeners, if the listener
+        requires client certificates: only brokers have certificates of the CA that it trusts.
         """
         return self.is_inter_broker and self.is_one_of_several and self.requires_certificate
 
@@ -94,7 +98,7 @@ class ListenerConfig:
 
 
 def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
-    """Return the listeners of a broker's settings.
+    """Return the listeners that a broker's settings describe.
 
     Raises InvalidConfigError, which names the setting to change.
     """
@@ -144,10 +148,10 @@ def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
 
 
 def metrics_listener(config: BrokerConfig) -> ListenerConfig | None:
-    """Return the listener whose TLS settings the HTTP port uses. Return None if the port has no
-    TLS.
+    """Return the listener whose TLS settings the broker's HTTP port (metrics and health) uses.
+    Return None if the port has no TLS.
 
-    The HTTP port never requires a client certificate, because health probes send none. Raises
+    In the result, client certificates are never required, because health probes have none. Raises
     InvalidConfigError.
     """
     name = config.metrics_listener_name.upper()
@@ -310,8 +314,8 @@ def _tls(config: BrokerConfig, name: str, own: dict[str, str]) -> TlsSettings:
 
 
 def _check_broker_logins(brokers: ListenerConfig, client_config: str) -> None:
-    """Raise InvalidConfigError if brokers must log in but have no credentials. A single broker
-    needs credentials too, because it sends transaction markers to itself."""
+    """Raise InvalidConfigError if brokers must log in to each other but have no credentials. A
+    single broker needs credentials too, because it sends transaction markers to itself."""
     if brokers.has_logins and not client_config:
         raise InvalidConfigError(
             f"listener {brokers.name} for brokers has protocol {brokers.protocol}, but brokers "
@@ -321,8 +325,11 @@ def _check_broker_logins(brokers: ListenerConfig, client_config: str) -> None:
 
 
 def _check_inter_broker(listeners: tuple[ListenerConfig, ...], client_config: str) -> None:
-    """Raise InvalidConfigError unless the inter-broker listener is safe from clients: with TLS it
-    must require certificates of a CA that no other listener trusts."""
+    """Raise InvalidConfigError if clients could pose as brokers on the inter-broker listener.
+
+    With TLS and several listeners, it must require client certificates of a CA that no other
+    listener trusts.
+    """
     brokers = next(each for each in listeners if each.is_inter_broker)
     _check_broker_logins(brokers, client_config)
     if brokers.tls is None or len(listeners) == 1:

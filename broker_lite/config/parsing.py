@@ -1,7 +1,7 @@
-"""Conversion of configurations from and to text.
+"""Convert configurations from text and to text.
 
-The text is a ``key=value`` file, command-line options, or an answer to DescribeConfigs. This module
-reads no environment variables and searches no directories.
+The text is a file of ``key=value`` lines, command-line options, or an answer to DescribeConfigs.
+This module reads no environment variables and searches no directories.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def keys(kind: type[C]) -> Mapping[str, Key]:
 
 
 def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) -> C:
-    """Build a configuration from settings as text. ``base``, or else the defaults, supply all other
-    values.
+    """Build a configuration from settings, which are texts by key. Settings that are absent have
+    their value in ``base``, or their default without ``base``.
 
     Raises InvalidConfigError for an unknown key (and suggests the closest), for a value of the
     wrong type or out of bounds, and for settings that contradict each other.
@@ -51,8 +51,9 @@ def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) 
 
 
 def _gather_listeners(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Join all ``listener.name.*`` settings into one setting of lines ``key=value``, because their
-    keys contain listener names, which no field can list."""
+    """Join all ``listener.name.*`` settings into one setting whose value has a line ``key=value``
+    for each. A configuration class cannot have a field for each such key, because the keys contain
+    names of listeners."""
     whole = LISTENER_PREFIX.rstrip(".")
     rows = {key: value for key, value in settings.items() if key.startswith(LISTENER_PREFIX)}
     if not rows:
@@ -62,14 +63,14 @@ def _gather_listeners(settings: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def text(config: Any) -> dict[str, str]:
-    """Return all settings of a configuration as texts by key, the inverse of ``parse``."""
+    """Return all settings of a configuration as texts by key. ``parse`` does the opposite."""
     rows = keys(type(config))
     return {row.key: value_text(getattr(config, name)) for name, row in rows.items()}
 
 
 def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str:
-    """Return ``"; did you mean 'X'?"`` with the closest known word, or ``""`` if no word is
-    close."""
+    """Return ``"; did you mean 'X'?"`` with the known word that is most similar to ``word``. Return
+    ``""`` if no known word is similar."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
@@ -78,7 +79,7 @@ def load(kind: type[C], path: str | Path) -> C:
     """Read a configuration from a file of ``key=value`` lines. A line that begins with ``#`` is a
     comment.
 
-    Raises InvalidConfigError as ``parse`` does. Its message names the file.
+    Raises InvalidConfigError with the file's name, in the same cases as ``parse``.
     """
     settings: dict[str, str] = {}
     for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), 1):

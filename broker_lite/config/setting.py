@@ -39,15 +39,17 @@ def setting(
     at_most: float | None = None,
     choices: tuple[Any, ...] = (),
 ) -> Any:
-    """Return a dataclass field for a setting. The field's annotation is the setting's type."""
+    """Return a dataclass field for a setting. ``doc`` says what the setting does. The annotation of
+    the field is the setting's type."""
     row = Key(key, doc, unit, at_least, at_most, choices)
     return field(default=default, metadata={"key": row})
 
 
 def fixed(key: str, value: Any, why: str) -> Any:
-    """Return a field for a setting of Kafka of which logbus accepts only the default, ``value``.
+    """Return a field for one of Kafka's settings that can have only its default ``value`` in
+    logbus.
 
-    ``why`` is the reason that the error for another value states.
+    ``why`` is the reason, for the error about another value.
     """
     return setting(key, value, why, choices=(value,))
 

@@ -1,4 +1,4 @@
-"""The settings of a topic."""
+"""The settings of a topic, and rules about them that brokers and clients share."""
 
 from __future__ import annotations
 
@@ -186,10 +186,11 @@ def min_insync(config: TopicConfig, replication_factor: int) -> int:
 
 
 def min_insync_of(text: str | None, replication_factor: int) -> int:
-    """Return ``min_insync`` for the text of ``min.insync.replicas`` in ZooKeeper. None means that
-    the setting is not set.
+    """Return ``min_insync`` for the value of ``min.insync.replicas`` as ZooKeeper has it: a text,
+    or None if the topic does not set it.
 
-    A text that is not a number counts as not set. A user or a later version may have written it.
+    A text that is not a number counts as not set, because a user or a later version of logbus may
+    have written it.
     """
     try:
         own = int(text or 0)
@@ -199,8 +200,8 @@ def min_insync_of(text: str | None, replication_factor: int) -> int:
 
 
 def loss_of(key: str, before: str | None, after: str | None) -> str:
-    """Return a warning if the change of a topic setting from ``before`` to ``after`` can lose
-    records. Otherwise return "". None stands for the default."""
+    """Return a warning if changing the topic setting ``key`` from ``before`` to ``after`` can lose
+    records, else "". A value of None means the default."""
     limits = {"retention.ms": _DEFAULTS.retention_ms, "retention.bytes": _DEFAULTS.retention_bytes}
     if key in limits:
         is_lower = _limit(after, limits[key]) < _limit(before, limits[key])
@@ -212,8 +213,8 @@ def loss_of(key: str, before: str | None, after: str | None) -> str:
 
 
 def _limit(text: str | None, default: int) -> float:
-    """Return a retention limit as a number. A text that is not a number becomes a limit that
-    deletes nothing."""
+    """Return the value of a retention setting as a number; infinity means that nothing is deleted.
+    A text that is not a number counts as infinity."""
     try:
         value = default if text is None else int(text)
     except ValueError:

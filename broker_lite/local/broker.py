@@ -55,8 +55,8 @@ class LocalBroker(ReadyProcess):
 
     @property
     def has_answered(self) -> bool:
-        """Whether ``wait_ready`` would return at once, because the broker has reported or the start
-        has timed out."""
+        """Whether ``wait_ready`` would return at once: the broker has reported that it is ready, it
+        has ended, or the start has timed out."""
         if time.monotonic() - self._started > START_TIMEOUT_SECONDS:
             return True
         return super().has_answered

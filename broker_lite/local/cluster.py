@@ -51,7 +51,7 @@ CONSOLE_PORT = 8088
 _PORTS_TRIED = 1000
 """Maximum ports that a search for free ports tries."""
 _OURS = ("broker.id", "port", "log.dir", "zookeeper.connect")
-"""Settings that LocalCluster sets itself. A caller may not give them."""
+"""Settings of brokers that LocalCluster sets itself, so that its caller may not give them."""
 
 
 class LocalCluster:
@@ -113,8 +113,8 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """The folder of all data and logs. If the folder is temporary, raises RuntimeError before
-        ``start``."""
+        """The folder of all data and logs. A temporary folder exists only after ``start``; before,
+        this raises RuntimeError."""
         if self._directory is None:
             raise RuntimeError("this cluster has no directory before start(); call start() first")
         return self._directory
@@ -206,8 +206,8 @@ class LocalCluster:
         return ClusterSecurity(self.directory / SECURITY)
 
     def renew_certificates(self) -> None:
-        """Renew old certificates of a secured cluster. The brokers reload them without a
-        restart."""
+        """Create missing certificates of a secured cluster, and renew certificates that are older
+        than 30 days. The brokers load the new files without a restart."""
         if self._security is not None:
             hosts = [self._settings.get(key, "") for key in ("host", "advertised.host")]
             self._security.make(self._count, [host for host in hosts if host])
@@ -268,7 +268,11 @@ class LocalCluster:
         self.stop()
 
     def facts(self) -> dict[str, Any]:
-        """Return the content of ``cluster.json``. ``processes`` maps each pid to its start mark."""
+        """Return the content of ``cluster.json``: addresses, folder and processes.
+
+        ``processes`` maps each process id to the process's start mark (``local.process``), because
+        the system may give the id to another process later.
+        """
         pids = [os.getpid(), *(broker.pid for broker in self.brokers)]
         if self.zookeeper_server is not None:
             pids.append(self.zookeeper_server.pid)
@@ -369,8 +373,8 @@ class LocalCluster:
             self._wait_ready(broker)
 
     def _wait_ready(self, broker: LocalBroker) -> None:
-        """Wait until the broker serves. If another process took its port during the start, start
-        the broker again on the next free ports."""
+        """Wait until the broker serves clients. If another process took the broker's port during
+        its start, start the broker again on the next free port."""
         for _ in range(PORT_ATTEMPTS - 1):
             try:
                 return broker.wait_ready()
@@ -382,8 +386,8 @@ class LocalCluster:
         broker.wait_ready()
 
     def _move_ports(self, broker: LocalBroker) -> None:
-        """Replace the taken ports of a stopped broker by the next free ports. Raises PortInUseError
-        if ``exact_port`` does not allow it."""
+        """Choose other free ports for a broker that could not start because its port was taken.
+        Raises PortInUseError if ``exact_port`` fixes the port."""
         others = [each for each in self.brokers if each is not broker]
         if self._exact_port and broker is self.brokers[0]:
             require_free_port(broker.host, broker.port)
@@ -445,8 +449,8 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def _is_free(host: str, port: int) -> bool:
-    """Return whether a broker could listen on the port. Raises InvalidConfigError if another
-    process is not the reason that it could not."""
+    """Return whether a broker could listen on the port; False if another process listens there.
+    Raises InvalidConfigError if a broker could not listen for another reason."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = addresses[0]

@@ -1,4 +1,4 @@
-"""The web console of a local cluster, as a child process of the cluster's guard."""
+"""The web console of a local cluster: a child process that ends with the cluster (``guard``)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ START_S = 30.0
 class LocalConsole(ReadyProcess):
     """A console process, which can be started again after it has ended.
 
-    ``url`` is the console's address, ``servers`` the brokers' addresses, and ``client_config`` the
-    file with its login.
+    ``url`` is the console's address, once it listens. ``servers`` are the brokers' addresses, and
+    ``client_config`` is the file with the login that the console uses.
     """
 
     stop_timeout_seconds = 5.0

@@ -1,10 +1,11 @@
-"""A guard process, which ends the children of its parent when the parent ends, even by SIGKILL.
+"""A guard process ends the brokers and other children of a process when that process ends, even if
+it ends by SIGKILL.
 
-The guard leads a process group, which each child joins before its exec. The guard waits on a pipe
-whose write end only the parent has. When the pipe closes, the guard sends SIGTERM to the group and,
-after a grace period, SIGKILL to the group and itself. It stores no child's pid, so a reused pid
-cannot be killed by mistake. It removes the parent's temporary folder after the last child has
-ended.
+The process that starts the guard is the parent. The guard leads a process group, which each of the
+parent's children joins before its exec. The guard waits on a pipe whose write end only the parent
+has. When the parent ends, the pipe closes. The guard then sends SIGTERM to the group and, after a
+grace period, SIGKILL to the group and itself. It stores no child's pid, so a reused pid cannot be
+killed by mistake. It removes the parent's temporary folder after the last child has ended.
 
 When this file runs as a script, it is the guard process. It imports only the standard library and
 starts in 25 ms. Any thread of the parent may use ``Guard``.
@@ -28,7 +29,8 @@ GRACE_SECONDS = 8.0
 
 _POLL_SECONDS = 0.05
 _REMOVAL_SECONDS = 5.0
-"""Maximum seconds to wait for killed children before their folder is removed."""
+"""Maximum seconds to wait until killed children have ended, before the temporary folder is
+removed."""
 
 
 class Guard:
@@ -87,7 +89,7 @@ class Guard:
 
 
 _OPEN_GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
-"""The guards of this process, whose pipes a forked child must close."""
+"""The guards of this process. A forked child must close its copies of their pipes."""
 
 
 def _after_fork_in_child() -> None:
@@ -118,7 +120,8 @@ def _others_in_group(group: int) -> bool:
 
 
 def _remove_after(group: int, folder: str) -> None:
-    """Fork a process outside the group that removes the folder once the group has ended."""
+    """Fork a process that leaves the process group and removes the folder once all processes of the
+    group have ended."""
     read_end, write_end = os.pipe()
     remover = os.fork()
     if remover:

@@ -36,13 +36,14 @@ CA_DAYS = 3650
 CERTIFICATE_DAYS = 90
 """Days for which other certificates are valid."""
 RENEWED_DAYS = 30
-"""Age in days at which a certificate is renewed."""
+"""A certificate that is older than this many days is renewed."""
 _CA_SUFFIX = "-ca"
 _PEM = Encoding.PEM
 
 
 class IssuedCertificate(NamedTuple):
-    """A certificate of the folder. ``hosts`` is empty in a client's certificate."""
+    """The facts of one certificate. ``hosts`` has the names and addresses of a broker's machine; it
+    is empty in a client's certificate."""
 
     path: Path
     subject: str
@@ -68,11 +69,11 @@ class CertificateFolder:
         *,
         anew: bool = False,
     ) -> Path | None:
-        """Create the certificate ``NAME-CA.pem`` for ``hosts``, or a client's certificate without
-        hosts. Create the CA if it is missing. Return the path of the new certificate.
+        """Create the certificate ``NAME-CA.pem``: a broker's for ``hosts``, or a client's if there
+        are no hosts. Create the CA if it is missing. Return the path of the new certificate.
 
-        Return None if a certificate exists that is not old and has all hosts. ``anew`` replaces
-        such a certificate nevertheless.
+        If a certificate exists that is not old and has all hosts, keep it and return None. With
+        ``anew``, replace such a certificate, too.
         """
         path, hosts = self.path_of(ca, name), tuple(hosts)
         if not anew and not self.lacks(ca, name, hosts, now):
@@ -101,17 +102,18 @@ class CertificateFolder:
         return path
 
     def path_of(self, ca: str, name: str) -> Path:
-        """Return the path of a certificate."""
+        """Return the path of the certificate that ``ca`` signs for ``name``."""
         return self.folder / f"{name}-{ca}.pem"
 
     def lacks(self, ca: str, name: str, hosts: tuple[str, ...], now: datetime.datetime) -> bool:
-        """Return whether the certificate is missing, is old or lacks a host."""
+        """Return whether the certificate is missing, is older than RENEWED_DAYS, or lacks one of
+        the hosts."""
         path = self.path_of(ca, name)
         return not path.exists() or _is_due(read_certificate(path), hosts, now)
 
     def due(self, now: datetime.datetime, *, everything: bool = False) -> list[IssuedCertificate]:
-        """Return the certificates that ``renew`` replaces: the old certificates, or all with
-        ``everything``. Certificates whose CA's key is not in the folder are left out."""
+        """Return the certificates that ``renew`` replaces: those older than RENEWED_DAYS, or with
+        ``everything`` all. The result omits certificates whose CA's key is not in the folder."""
         return [
             each
             for each in self.certificates()
@@ -121,7 +123,8 @@ class CertificateFolder:
         ]
 
     def renew(self, now: datetime.datetime, *, everything: bool = False) -> list[Path]:
-        """Replace the due certificates, for the same names and hosts. Return their paths."""
+        """Replace the certificates that are due (``due``) by new ones for the same names and hosts.
+        Return their paths."""
         replaced = []
         for each in self.due(now, everything=everything):
             ca, name = _ca_of(each)
@@ -195,8 +198,8 @@ class CertificateFolder:
 
 
 def read_certificate(path: Path) -> IssuedCertificate:
-    """Return the facts of the first certificate in a PEM file. Raises InvalidConfigError that names
-    the file."""
+    """Return the facts of the first certificate in a PEM file. Raises InvalidConfigError, which
+    names the file, if it has no certificate."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -238,7 +241,7 @@ def _draft(
 
 
 def _ca_of(certificate: IssuedCertificate) -> tuple[str, str]:
-    """Return the CA and the name in the file name of a certificate."""
+    """Return the CA and the name that a certificate's file name (``NAME-CA.pem``) contains."""
     name, _, ca = certificate.path.stem.rpartition("-")
     return ca, name
 

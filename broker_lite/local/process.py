@@ -1,7 +1,8 @@
-"""Processes identified by pid and start mark (their start time), because the system reuses pids.
+"""Find processes by pid and start mark. The start mark is the process's start time; it is needed
+because the system reuses pids.
 
 ``logbus down`` and ``status`` read pids and start marks from a file, which may be older than the
-last reboot. They treat a process as the recorded one only if both match.
+last reboot. A running process is the recorded one only if its pid and its start mark match.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def ending_of(child: subprocess.Popen[bytes] | None) -> str:
 
 
 def end(pid: int, mark: str, grace_seconds: float) -> bool:
-    """Send SIGTERM, and SIGKILL after the grace period. Return whether the process was running.
+    """End the process with this pid and start mark: send SIGTERM, and SIGKILL after the grace
+    period. Return whether the process was running.
 
     Raises PermissionError if the process belongs to another user.
     """

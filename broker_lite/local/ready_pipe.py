@@ -1,5 +1,5 @@
-"""The pipe on which a child process reports that it serves, and the error that a failed child
-printed."""
+"""Learn from a child process whether its start succeeded: the pipe on which it reports that it
+serves, and the error in its log if it failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class ReadyPipe:
         self._read_end, self.child_end = os.pipe()
 
     def started(self) -> None:
-        """Close the child's end in this process, after the start or a failed start."""
+        """Close this process's copy of the child's end. Call this after the child was started, or
+        could not be started."""
         os.close(self.child_end)
 
     @property
@@ -34,8 +35,8 @@ class ReadyPipe:
         return bool(select.select([self._read_end], [], [], 0)[0])
 
     def read_line(self, child: subprocess.Popen[bytes], deadline: float) -> bytes:
-        """Return the line, and close the pipe. Return no bytes if the child ended or ``deadline``
-        (monotonic seconds) passed."""
+        """Wait for the child's line and return it. Return no bytes if the child ends first, or at
+        ``deadline`` (monotonic seconds). Close the pipe in any case."""
         received = b""
         try:
             while b"\n" not in received and len(received) < _BYTES_MAX:
@@ -59,8 +60,8 @@ class ReadyPipe:
 
 
 def reported_error(line: str, process: str) -> LogbusError | None:
-    """Return the error in a line of a child's log, with the name of the child in its message.
-    Return None if the line has no error of logbus."""
+    """Return the LogbusError that a line of a child's log contains (``[LOGBUS_…]``). Its message
+    begins with ``process``, the child's name. Return None if the line contains no such error."""
     for row in TABLE:
         head = f"[LOGBUS_{row.name}] "
         if head in line:

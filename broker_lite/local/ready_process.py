@@ -11,8 +11,8 @@ from broker_lite.local.ready_pipe import STOP_TIMEOUT_SECONDS, ReadyPipe
 
 
 class ReadyProcess:
-    """A child process with a ``ReadyPipe``. The subclass starts the process. Its ``wait_ready``
-    reads the report, and then sets ``_ready`` to None."""
+    """The base of a child process with a ``ReadyPipe``. A subclass starts the process. The
+    subclass's ``wait_ready`` reads the report, and then sets ``_ready`` to None."""
 
     stop_timeout_seconds = STOP_TIMEOUT_SECONDS
     """Seconds after SIGTERM at which ``wait_stopped`` kills the process."""
@@ -81,7 +81,7 @@ class ReadyProcess:
             self._process = None
 
     def close_ready_pipe(self) -> None:
-        """Close the ready pipe of a process whose start was abandoned."""
+        """Close the ready pipe, if the process is stopped before it has reported."""
         if self._ready is not None:
             self._ready.close()
             self._ready = None

@@ -1,11 +1,12 @@
-"""The files that secure a local cluster: ``<directory>/security``, mode 0700, its files 0600.
+"""The files that secure a local cluster (``logbus up --secure``). The folder
+``<directory>/security`` has mode 0700, and its files have mode 0600:
 
-- ``clients-ca.pem``, ``.key``: the CA of the certificates that clients check;
-- ``brokers-ca.pem``, ``.key``: the CA of the certificates between brokers;
+- ``clients-ca.pem``, ``.key``: the CA that signs the certificates which brokers show to clients;
+- ``brokers-ca.pem``, ``.key``: the CA of the certificates for connections between brokers;
 - ``broker-N-clients.pem``, ``broker-N-brokers.pem``: broker N's certificates with their keys;
 - ``zookeeper.secret``: the brokers' digest credential at ZooKeeper;
 - ``admin.conf``: the login of user admin, in librdkafka's names (``kcat -F``);
-- ``admin.properties``: the same in Kafka's names, for the ``--command-config`` of its tools;
+- ``admin.properties``: the same login in Kafka's names, for ``--command-config`` of Kafka's tools;
 - ``complete``: exists once ZooKeeper is restricted to the brokers and has user admin.
 
 A cluster with this folder is secured. Certificates are valid for 90 days and renewed after 30.
@@ -79,7 +80,8 @@ class ClusterSecurity:
             self.write_client_configs("", secrets.token_urlsafe(PASSWORD_BYTES))
 
     def close_zookeeper(self, address: str, *, closes_root: bool) -> None:
-        """Restrict the cluster's znodes to its brokers, and store user admin in ZooKeeper."""
+        """Restrict the cluster's znodes to its brokers, and store user admin in ZooKeeper. Do
+        nothing if this was done before. With ``closes_root``, restrict the root znode, too."""
         if self.is_complete:
             return
         password = self._admin()["sasl.password"]
@@ -95,7 +97,8 @@ class ClusterSecurity:
     def broker_settings(
         self, number: int, endpoint: Endpoint, given: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return the settings of broker ``number`` that listens for clients on ``endpoint``."""
+        """Return the security settings of broker ``number``, which listens for clients on
+        ``endpoint``. Settings in ``given``, the user's own, are omitted."""
         host, port = endpoint
         bracketed = f"[{host}]" if ":" in host else host
         settings = {
@@ -124,8 +127,9 @@ class ClusterSecurity:
         return {key: value for key, value in settings.items() if key not in given}
 
     def write_client_configs(self, servers: str, password: str = "") -> None:
-        """Write admin.conf and admin.properties, unless they already contain these addresses. An
-        empty ``password`` keeps the present one."""
+        """Write admin.conf and admin.properties, the login of user admin at the brokers
+        ``servers``. Do nothing if the files have these addresses already. An empty ``password``
+        means the password in the present files."""
         known = self._admin() if self.client_config.exists() else {}
         password = password or known["sasl.password"]
         ca = str(self.folder / "clients-ca.pem")

@@ -1,12 +1,13 @@
-"""A ZooKeeper server from the jars of PySpark, for one machine.
+"""Run a ZooKeeper server for a cluster on one machine, from the jars that PySpark contains.
 
-The server is one JVM with a short class path and a small heap: it serves in under a second and
-takes 60 to 85 MB. The first JVM to stop writes an archive of its classes into the user's cache
+The server is one JVM with a short class path and a small heap. It serves clients in under a second
+and takes 60 to 85 MB. The first JVM to stop writes an archive of its classes into the user's cache
 folder, which speeds up later starts (``class_archive``). The server listens on 127.0.0.1 and syncs
 its log before it answers.
 
-A start waits until the four-letter words ``srvr`` and ``conf`` report this server's data directory,
-because another ZooKeeper may listen on the same port. One thread at a time may use this module.
+``start`` asks the server with ZooKeeper's four-letter words ``srvr`` and ``conf``, until the answer
+names this server's data directory. Otherwise another ZooKeeper on the same port could be mistaken
+for this server. One thread at a time may use this module.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ class EmbeddedZooKeeper:
         self._classes: ClassArchive | None = None
         self._deadline = 0.0
         self.is_starting = False
-        """Whether ``start(wait=False)`` was called, and ``has_started`` has not returned True
-        since."""
+        """Whether the server was started with ``start(wait=False)``, and ``has_started`` has not
+        returned True since."""
 
     @property
     def address(self) -> str:
@@ -311,7 +312,8 @@ class EmbeddedZooKeeper:
 
 
 def last_line(log: Path) -> str:
-    """Return a log file's last line that is neither empty nor part of a Java stack trace."""
+    """Return the last line of a child's log that is neither empty nor part of a Java stack
+    trace."""
     try:
         lines = log.read_text("utf-8", "replace").splitlines()
     except OSError:

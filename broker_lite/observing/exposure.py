@@ -1,5 +1,5 @@
-"""Judge who can use a cluster without a login, by the settings of its brokers, and whether its
-ZooKeeper servers are too old. The module does no I/O.
+"""Judge by the settings of the brokers whether others can use a cluster without a login, and
+whether its ZooKeeper servers have a known vulnerability. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ _OPEN: Mapping[str, Callable[[str], bool]] = {
     "listeners.insecure.allow": lambda value: value == "true",
     "zookeeper.auth.file": lambda value: not value,
 }
-"""By setting, a function that returns whether a value of the setting leaves the cluster open."""
+"""The settings that protect a cluster: for each, a function that returns whether a value leaves the
+cluster open."""
 
 
 def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: int) -> Cause | None:
-    """Return a cause with the settings that let others use the cluster without a login, or None.
+    """Return a cause that names the settings which let others use the cluster without a login.
+    Return None if others cannot use it.
 
     ``hosts`` are the advertised hosts of the brokers. ``accounts`` is the number of other people's
-    accounts on this machine. Without such accounts, an open cluster on loopback has no cause.
+    accounts on this machine. If all hosts are loopback and there are no such accounts, no other
+    user can reach the cluster.
     """
     if not all(map(is_loopback, hosts)):
         users, cure = "other machines", "follow 'Secure several machines' in the documentation"
@@ -52,8 +55,9 @@ def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: i
 
 
 def zookeeper_cause(host: str, version: tuple[int, ...], *, has_tls: bool) -> Cause | None:
-    """Return a cause for a ZooKeeper server before ``ZOOKEEPER_MIN`` that checks certificates or
-    that other machines can reach; otherwise None.
+    """Return a cause if a ZooKeeper server has a version before ``ZOOKEEPER_MIN``. Return None for
+    such a server too if only this machine can reach it and it uses no TLS, because the
+    vulnerability is in the check of certificates.
     """
     if version >= ZOOKEEPER_MIN or (is_loopback(host) and not has_tls):
         return None

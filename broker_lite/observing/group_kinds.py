@@ -1,4 +1,4 @@
-"""The kind of a group, as the command line and the console show it."""
+"""The kind of a consumer group, as the command line and the console show it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def group_kind(listing: GroupListing) -> str:
     - "Consumer": a broker coordinates consumers.
     - Another protocol type, such as "Connect": another kind of program uses Kafka's group protocol.
 
-    A listing does not tell that a Spark query publishes to the group. The group's commits do.
+    A listing does not show whether a Spark query commits its progress to the group. The metadata of
+    the group's commits show it, so the callers read them.
     """
     if listing.kind.lower() == "native":
         return NATIVE

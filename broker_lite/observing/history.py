@@ -1,5 +1,5 @@
-"""Time series of one hour, as ring buffers of 32-bit floats, and the rate of a counter. The module
-does no I/O.
+"""Record time series of one hour, as ring buffers of 32-bit floats, and compute the rate of a
+counter. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 KEPT = 720
 """Maximum values of a series: one hour with a sample every five seconds."""
 SERIES_MAX = 200
-"""Maximum series of a Recorder. It ignores further names."""
+"""Maximum series of a Recorder. The Recorder ignores the values of further names."""
 
 
 class Series:
@@ -35,14 +35,14 @@ class Series:
 
 
 class Recorder:
-    """At most ``SERIES_MAX`` series by name, such as one for each topic. A series is deleted when a
-    sample lacks its name."""
+    """Time series by name, for example one for each topic, at most ``SERIES_MAX``. If the values
+    that ``add`` receives lack a series' name, the series is deleted."""
 
     def __init__(self) -> None:
         self._series: dict[str, Series] = {}
 
     def add(self, values: Iterable[tuple[str, float]]) -> None:
-        """Add a sample: the newest value of each series, by name."""
+        """Append the newest value to each series. ``values`` has pairs of name and value."""
         newest = dict(values)
         self._series = {name: row for name, row in self._series.items() if name in newest}
         for name, value in newest.items():

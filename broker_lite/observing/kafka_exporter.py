@@ -42,7 +42,7 @@ Values = dict[tuple[str, ...], float]
 
 
 def kafka_samples(reading: ClusterReading) -> list[Sample]:
-    """Return the metrics of a reading."""
+    """Return all metrics of ``KAFKA_METRICS`` for a reading of the cluster."""
     view = reading.sample.view
     metrics: dict[str, Values] = {name: {} for name in KAFKA_METRICS}
     metrics["brokers"][()] = len(view.brokers)

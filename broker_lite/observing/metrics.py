@@ -1,5 +1,5 @@
-"""The metrics of a whole cluster, such as the lag of groups. No single broker knows them, so the
-console serves them.
+"""The metrics of a whole cluster, such as the lag of groups. No single broker knows their values,
+so the console serves these metrics.
 
 The values are those of the sampler's last reading. ``sample_age_seconds`` is the age of that
 reading. ``server.exposition`` writes the text of a scrape. The module does no I/O.
@@ -15,8 +15,8 @@ from broker_lite.observing.sampler import ClusterReading, Sampler
 from broker_lite.server.metrics import COUNTER, GAUGE, HISTOGRAM, Metric, Sample
 
 SERIES_MAX = 20_000
-"""Maximum series of one scrape under logbus's names. Above the limit, series of partitions are
-dropped first, then series of groups, then series of topics."""
+"""Maximum time series in the answer to one scrape, under logbus's names. Above the limit, the
+series of partitions are dropped first, then those of groups, then those of topics."""
 
 CLUSTER_METRICS: Mapping[str, Metric] = {
     metric.name: metric
@@ -58,7 +58,8 @@ Values = dict[tuple[str, ...], float]
 
 
 def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
-    """Return all metrics, at most ``SERIES_MAX`` series."""
+    """Return all metrics of the sampler's last reading, at most ``SERIES_MAX`` time series. With
+    ``by_partition``, also return the metrics of each partition."""
     reading = sampler.reading
     metrics: dict[str, Values] = {"sample_failures": {}}
     for reason, count in sampler.failures_by_reason.items():
@@ -78,8 +79,8 @@ def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
 
 
 def _limit(metrics: dict[str, Values]) -> int:
-    """Drop series from the end of ``metrics`` until at most ``SERIES_MAX`` are left. Return the
-    number of dropped series."""
+    """Drop time series from the end of ``metrics`` until at most ``SERIES_MAX`` are left. Return
+    the number of dropped series."""
     room, dropped = SERIES_MAX, 0
     for name, values in metrics.items():
         limited = dict(list(values.items())[: max(room, 0)]) if len(values) > room else values

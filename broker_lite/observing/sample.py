@@ -1,5 +1,5 @@
-"""One sample of a cluster: brokers, partitions, reassignments, min.insync.replicas, and the
-brokers' reports on themselves."""
+"""Take one sample of a cluster's state: brokers, partitions, reassignments, min.insync.replicas,
+and the reports of the brokers about their disks and metadata."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class ClusterSample(NamedTuple):
         return 1 if value is None else min_insync_of(value, replicas)
 
     def has_same_replicas(self, view: ClusterView) -> bool:
-        """Return whether a later view has the brokers, topics and partitions of this sample, and
-        all brokers of this sample reported."""
+        """Return whether a later view has the same brokers, topics and partitions as this sample,
+        and this sample has the reports of all data directories. The partitions' sizes in this
+        sample are then complete for the view."""
         is_whole = all(row.error is None for row in self.log_dirs)
         return is_whole and _extent(self.view) == _extent(view)
 
@@ -58,12 +59,12 @@ def take_sample(
     view: ClusterView | None = None,
     with_sizes: bool = True,
 ) -> ClusterSample:
-    """Take a sample, which costs at most four requests and one more for each broker.
+    """Take a sample of the cluster, with at most four requests and one more for each broker.
 
-    ``view`` is a view that has just been read. By default, this function reads a new view. The
-    sizes of partitions are those of the sample ``before``, unless a broker, topic or partition is
-    new. Without ``with_sizes``, the sample has no sizes. Raises NoBrokersError if no broker
-    answers.
+    ``view`` is the cluster's metadata if the caller has just read it; otherwise this function reads
+    it. To save time, the sizes of partitions are taken from the sample ``before``, unless a broker,
+    topic or partition is new. Without ``with_sizes``, the sample has no sizes. Raises
+    NoBrokersError if no broker answers.
     """
     view = view or admin.cluster()
     short = sorted({row.tp.topic for row in cluster_health(view) if row.state != "ok"})
@@ -82,7 +83,8 @@ def take_sample(
 
 
 def _with_sizes(report: BrokerReport, before: ClusterSample) -> BrokerReport:
-    """Return a report with the sizes of partitions of an earlier sample."""
+    """Return a broker's report, completed by the sizes of partitions in the earlier sample
+    ``before``."""
     sizes = {(row.broker_id, row.path): row.partitions for row in before.log_dirs}
     rows = (
         row._replace(partitions=sizes.get((row.broker_id, row.path), {})) for row in report.log_dirs

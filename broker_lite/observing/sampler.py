@@ -1,8 +1,8 @@
-"""The sampler: one thread reads the cluster's state every five seconds, for all viewers.
+"""The sampler: a thread that reads the state of a cluster every five seconds.
 
-All viewers of a process, such as the console's pages and its ``/metrics``, share one sampler. Ten
-viewers therefore cost the brokers no more than one viewer. If a reading fails, the sampler keeps
-the last successful reading, whose age grows.
+The result of one round is a reading. All parts of a process that show the cluster, such as the
+console's pages and its ``/metrics``, share one sampler, so further viewers cost the brokers
+nothing. If a round fails, the sampler keeps the last successful reading, whose age grows.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ from broker_lite.server.metrics import Histogram
 INTERVAL_S = 5.0
 """Seconds between two readings of the cluster."""
 WHOLE_S = 30.0
-"""Seconds from one whole reading to the next. Only whole readings request sizes, start offsets and
-unread records, because these values change slowly. A broker needs up to half as long for them as
-for all other values.
+"""Seconds from one whole reading to the next. Only a whole reading requests the sizes, the start
+offsets and the first unread records from the brokers; other readings take these values from the
+reading before. The values change slowly, and requesting them would make each reading cost up to
+half as much again.
 """
 GROUPS_MS = 5_000
-"""Maximum milliseconds to read the groups. Even if ZooKeeper or a broker is down, a reading must
-end before the previous reading counts as old."""
+"""Maximum milliseconds to read the groups. The limit is low, because a reading must end before the
+previous one counts as old, even if ZooKeeper or a broker is down."""
 VIEW_S = 0.5
-"""Seconds after which a reading requests the metadata again."""
+"""If the groups took longer than this many seconds to read, a reading requests the metadata
+again, because a broker may have died."""
 RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
 """Names of the series in ``Sampler.totals``."""
 
 
 class TopicReading(NamedTuple):
-    """The figures of a topic.
+    """The figures of a topic in a reading.
 
-    ``records`` counts the offsets between the start and end of each log. ``size_bytes`` sums all
-    replicas. ``unhealthy`` counts partitions. ``lag`` is the largest lag of a group in records, or
-    None if no group reads the topic.
+    ``records`` is the number of offsets between the start and the end of the partitions' logs.
+    ``size_bytes`` is the sum over all replicas. ``unhealthy`` is the number of unhealthy
+    partitions. ``lag`` is the lag in records of the group that is furthest behind, or None if no
+    group reads the topic.
     """
 
     name: str
@@ -60,10 +63,11 @@ class TopicReading(NamedTuple):
 
 
 class GroupReading(NamedTuple):
-    """The figures of a group.
+    """The figures of a group in a reading.
 
-    ``lag`` sums the unread records of its partitions. ``lag_s`` is the longest lag of a partition
-    in seconds. Both are None if the lag of a partition is unknown.
+    ``lag`` is the number of unread records in all its partitions. ``lag_s`` is the lag in seconds
+    of the partition that is furthest behind. Each is None if it is unknown for a partition.
+    ``error`` is the reason if the group could not be read, else "".
     """
 
     name: str
@@ -77,14 +81,15 @@ class GroupReading(NamedTuple):
 
 
 class ClusterReading(NamedTuple):
-    """One reading of a cluster.
+    """One reading of a cluster: its state at one time.
 
     - ``at_ms``: the time of the reading in ms since 1970
-    - ``took_s``: its duration in seconds
+    - ``took_s``: how many seconds the reading took
     - ``groups_failure``: the reason why the groups could not be read, or "". With a reason,
       ``groups`` and ``lags`` are those of the reading before.
-    - ``whole_ms``: the time of the last whole reading, from which this reading has sizes and start
-      offsets
+    - ``whole_ms``: the time of the last whole reading (``WHOLE_S``), from which the sizes and start
+      offsets come
+    - ``starts``, ``ends``: the log start offset and the log end offset of each partition
     """
 
     at_ms: float
@@ -117,12 +122,12 @@ class ClusterReading(NamedTuple):
 def take_reading(
     admin: Admin, before: ClusterReading | None = None, *, is_whole: bool = False
 ) -> ClusterReading:
-    """Read the cluster once. Rates are averages since the reading ``before``; without it they are
-    0. Raises NoBrokersError.
+    """Read the state of the cluster once. Rates are averages since the reading ``before``; without
+    ``before`` they are 0. Raises NoBrokersError.
 
-    The reading is whole without ``before``, with ``is_whole``, and ``WHOLE_S`` after the last whole
-    reading. Another reading takes from ``before`` the sizes and start offsets of known partitions,
-    and the first unread records of groups whose offsets did not move.
+    The reading is a whole one if ``before`` is None, if ``is_whole`` is set, or if the last whole
+    reading is ``WHOLE_S`` seconds old. Otherwise it takes from ``before`` the sizes and start
+    offsets of known partitions, and the first unread records of groups whose offsets did not move.
     """
     began, began_ms = time.monotonic(), time.time() * 1000
     is_due = before is None or abs(began_ms - before.whole_ms) >= 1000 * WHOLE_S
@@ -158,8 +163,8 @@ def _groups(
 ) -> tuple[Mapping[str, GroupReading], Mapping[str, GroupLag], str]:
     """Return the groups, their lags, and an empty text.
 
-    If the brokers do not answer, return the groups and lags of ``before``, and the error. ``base``
-    is the reading whose first unread records are still valid.
+    If the brokers do not answer, return the groups and lags of ``before``, and the error's message.
+    ``base`` is the reading whose first unread records may be used again; None in a whole reading.
     """
     try:
         listed = admin.list_groups()
@@ -175,7 +180,8 @@ def _groups(
 
 
 def _starts(base: ClusterReading, sample: ClusterSample) -> dict[TopicPartition, int]:
-    """Return the start offsets of ``base`` in topics that still exist."""
+    """Return the start offsets in the reading ``base``, without topics that do not exist any
+    more."""
     ids = {name: topic.topic_id for name, topic in sample.view.topics.items()}
     return {
         tp: start
@@ -226,8 +232,8 @@ def _topics(now: ClusterReading, before: ClusterReading | None) -> dict[str, Top
 
 
 def topic_lags(groups: Mapping[str, GroupLag]) -> dict[str, int]:
-    """Return the largest lag of a group, in records, by topic. Topics that no group reads are
-    absent."""
+    """Return for each topic the lag in records of the group that is furthest behind in it. Topics
+    that no group reads are absent."""
     lags: dict[str, int] = {}
     for group in groups.values():
         of_group: dict[str, int] = {}
@@ -250,8 +256,11 @@ def total_lag(parts: Collection[PartitionLag]) -> tuple[int | None, float | None
 
 
 def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
-    """Return the figures of a listed group. A Spark query that publishes to the group is not a
-    member. Only leases in the group's commits show that the query runs."""
+    """Return the figures of a listed group.
+
+    A Spark query that commits its progress to a group is not a member of the group. Only its lease,
+    in the metadata of the group's commits, shows that the query exists and whether it runs.
+    """
     kind = group_kind(listing)
     state = lag.state or listing.state
     rows = lag.partitions.values()
@@ -272,9 +281,11 @@ def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
 
 
 class Sampler:
-    """A thread that reads the cluster at intervals. Any thread may read the public attributes.
+    """The thread that reads the cluster every ``interval_s`` seconds. Any thread may read the
+    public attributes.
 
-    ``totals``, ``topics`` and ``groups`` record the readings of the last hour.
+    ``reading`` is the last successful reading. ``totals``, ``topics`` and ``groups`` have time
+    series of the last hour.
     """
 
     def __init__(self, admin: Admin, *, interval_s: float = INTERVAL_S) -> None:
@@ -318,8 +329,8 @@ class Sampler:
         return (times[-1] - times[0]) / 1000 if times else 0.0
 
     def read_again(self, timeout_s: float = INTERVAL_S) -> None:
-        """Start a new, whole reading now, and wait for its end for at most ``timeout_s``
-        seconds."""
+        """Start a new, whole reading now, for example after a change of the cluster. Wait for its
+        end, at most ``timeout_s`` seconds."""
         with self._changed:
             # A reading in progress began before the caller's change, so wait for the next one.
             target_count = self._readings + (2 if self._is_reading else 1)

@@ -1,5 +1,5 @@
-"""The verdict on a sample: whether the cluster is healthy, and the causes if it is not. The module
-does no I/O.
+"""Judge from a sample whether the cluster is healthy. The verdict is a state (ok, warning or
+critical) with the causes why the cluster is not healthy. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from broker_lite.observing.sample import ClusterSample
 State = Literal["ok", "warning", "critical"]
 
 DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
-"""Fractions of free disk space (0 to 1). Below the first, the verdict is warning. Below the second,
-it is critical."""
+"""Free disk space as a fraction (0 to 1). Less than the first is a warning, and less than the
+second is critical."""
 METADATA_AGE_S = 10.0
-"""Age in seconds of a broker's metadata at which a lost connection to ZooKeeper becomes a cause. A
-broker usually reconnects within seconds."""
+"""A broker that has lost its connection to ZooKeeper counts as unhealthy once its metadata are this
+many seconds old. Usually a broker reconnects earlier."""
 
 
 class Cause(NamedTuple):
@@ -45,8 +45,8 @@ _CURES: tuple[tuple[str, State, str], ...] = (
         "start the brokers that it names, or move their replicas: logbus topic reassign --off ID",
     ),
 )
-"""The state of an unhealthy partition, its verdict and its cure, ordered from the worst
-state on."""
+"""The states of an unhealthy partition, the worst first: each with its weight in the verdict, and
+its cure."""
 _MORE_SPACE = "shorten retention.ms or retention.bytes (logbus topic alter), or enlarge the disk"
 
 
@@ -92,8 +92,8 @@ def partition_causes(rows: list[PartitionHealth]) -> Iterator[Cause]:
 
 
 def broker_causes(sample: ClusterSample, broker_id: int) -> list[Cause]:
-    """Return why one broker is not healthy: it is down, some of its replicas are not in sync, its
-    disk has failed or is nearly full, or it has lost ZooKeeper."""
+    """Return the causes why one broker is not healthy: it is down, some of its replicas are not in
+    sync, its disk has failed or is nearly full, or it has lost its connection to ZooKeeper."""
     about = f"broker {broker_id}"
     if broker_id not in sample.view.brokers:
         known = ", ".join(map(str, sorted(sample.view.brokers))) or "none"
@@ -126,7 +126,8 @@ def _controller(sample: ClusterSample) -> Iterator[Cause]:
 
 
 def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
-    """Yield a cause if brokers have lost ZooKeeper. It is critical if all of them have."""
+    """Yield a cause if brokers have lost their connection to ZooKeeper. The cause is critical if
+    all brokers have."""
     ages = {row.broker_id: row.metadata_age_s or 0.0 for row in reports}
     lost = [broker_id for broker_id, age_s in ages.items() if age_s >= METADATA_AGE_S]
     if lost:
