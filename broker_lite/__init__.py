@@ -1,6 +1,6 @@
 """The broker of logbus, its clients and its command line.
 
-A layer may import only the layers to its left:
+The package has layers. A layer may import only the layers to its left:
 
     model | lazy_names → errors → config → record | wire | security → net
           → storage | replication | coordinator | transactions → metadata → client → native

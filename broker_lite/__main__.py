@@ -1,4 +1,5 @@
-"""``python -m broker_lite`` runs the ``logbus`` command, for hosts without the script on PATH."""
+"""``python -m broker_lite`` runs the ``logbus`` command, for hosts where the command is not on
+PATH."""
 
 from broker_lite.cli.main import main
 

@@ -277,8 +277,8 @@ class SecurityDisabledError(LogbusError):
 
 
 class OperationNotAttemptedError(LogbusError):
-    """The broker did not carry out this row of a request, because another row of the request
-    failed."""
+    """The broker did not carry out this part of a request, such as one of several users, because
+    another part of the same request failed."""
 
     code, name = 55, "OPERATION_NOT_ATTEMPTED"
 
@@ -290,8 +290,8 @@ class StorageError(RetriableError):
 
 
 class SaslAuthenticationError(LogbusError):
-    """A login failed. Brokers send the same answer for every reason, so that an attacker learns
-    nothing. The audit log has the reason."""
+    """A login failed. A broker sends the same error for every reason, such as an unknown user or a
+    wrong password, so that an attacker learns nothing. The broker's audit log has the reason."""
 
     code, name = 58, "SASL_AUTHENTICATION_FAILED"
 
@@ -467,8 +467,8 @@ class NoBrokersError(RetriableError):
 
 
 class SourceUnreachableError(NoBrokersError):
-    """The source cluster of a mirror does not answer. The class differs from NoBrokersError,
-    because the advice to run ``logbus up`` does not apply to a remote cluster."""
+    """The source cluster of a mirror (``logbus mirror``) does not answer. This is a class of its
+    own, because the command line's advice for NoBrokersError applies only to a local cluster."""
 
     name = "SOURCE_UNREACHABLE"
 
@@ -481,8 +481,8 @@ class CoordinationUnavailableError(RetriableError):
 
 
 class WriteConflictError(RetriableError):
-    """A compare-and-set write of a znode failed in every attempt, because another process had
-    changed the znode each time."""
+    """A compare-and-set write of a znode failed in every attempt, because each time another process
+    had changed the znode since it was read."""
 
     code, name = 10007, "WRITE_CONFLICT"
 
@@ -494,8 +494,8 @@ class DirectoryLockedError(LogbusError):
 
 
 class StaleDirectoryError(LogbusError):
-    """The data directory is a copy or was rolled back to a backup: its start counter is lower than
-    the counter in ZooKeeper."""
+    """The data directory is a copy, or was restored from a backup. The broker sees this because the
+    directory's start counter is lower than the counter in ZooKeeper."""
 
     code, name = 10009, "STALE_DIRECTORY"
 
@@ -666,8 +666,8 @@ _BY_CODE[40] = InvalidConfigError
 
 
 def error_for(code: int, message: str = "") -> LogbusError:
-    """Return the error for a code of Kafka's protocol. For an unknown code return
-    UnknownServerError with the code in its message."""
+    """Return an error of the class that belongs to a code of Kafka's protocol. For an unknown code
+    return UnknownServerError, with the code in its message."""
     row = _BY_CODE.get(code)
     if row is None:
         return UnknownServerError(f"error code {code}: {message or 'unknown to logbus'}")
@@ -681,10 +681,10 @@ _ON_THE_WIRE = {
 
 
 def wire_code(error: LogbusError) -> int:
-    """Return the code of an error in an answer on Kafka's protocol.
+    """Return the code with which a broker reports an error to a client in Kafka's protocol.
 
-    Kafka's clients do not know the codes from 10000 up. Errors of ZooKeeper become
-    COORDINATOR_NOT_AVAILABLE, which clients retry. The other codes become -1.
+    Kafka's clients do not know logbus's own codes, 10000 and above. Of these, the errors about
+    ZooKeeper become COORDINATOR_NOT_AVAILABLE, which clients retry. The others become -1.
     """
     if error.code < 10000:
         return error.code

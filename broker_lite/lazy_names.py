@@ -1,6 +1,7 @@
-"""Import the modules of a package on the first use of their names.
+"""Import the modules of a package only when a name in them is first used.
 
-A package whose modules are slow to import offers its names without importing the modules::
+A package whose modules are slow to import can so offer their names without importing them. In this
+example, the name ``Bus`` is in the package's module ``blocking``::
 
     __getattr__, __dir__ = lazy_names(__name__, {"Bus": "blocking"})
 """
@@ -16,10 +17,10 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
+    """Return the functions ``__getattr__`` and ``__dir__`` for a package (PEP 562).
 
-    ``homes`` holds the module of each name, relative to the package. An unknown name raises
-    AttributeError.
+    ``homes`` maps each name to the module that defines it, relative to the package. ``__getattr__``
+    raises AttributeError for a name that ``homes`` does not have.
     """
     known = vars(sys.modules[package])
 

@@ -1,7 +1,8 @@
-"""The id of this machine. Brokers use it to recognise consumers that can open their files.
+"""The id of this machine. With it, a broker recognises consumers on its own machine, which can read
+its segment files directly.
 
-A consumer sends the id in its fetch request. A broker with the same id may answer with file names
-and byte ranges in place of records. Any thread may call this module.
+A consumer sends the id of its machine in its fetch requests. A broker on a machine with the same id
+may answer with file names and byte ranges in place of records. Any thread may call this module.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @lru_cache(maxsize=1)
 def machine_id() -> bytes:
-    """Return the 16 bytes of Linux's boot id, or empty bytes on a system without one."""
+    """Return the machine's id: Linux's boot id, 16 random bytes that the kernel draws at each boot.
+    Return no bytes on other systems."""
     try:
         boot_id = bytes.fromhex(_BOOT_ID.read_text("ascii").replace("-", ""))
     except (OSError, ValueError):

@@ -1,8 +1,9 @@
 """Value types that several packages share: partitions, offsets, replicas, brokers, topics.
 
-Every type is immutable. Offsets named ``end_*``, ``next_*`` and ``log_end_*`` are exclusive;
-offsets named ``last_*`` are inclusive. A *position* is a byte position in a file, never an offset.
-This module imports no other module of logbus."""
+Every type is immutable. An offset named ``end_*``, ``next_*`` or ``log_end_*`` is the one after the
+last record; an offset named ``last_*`` is that of the last record. A *position* is a byte position
+in a file, never an offset. This module imports no other module of logbus.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ FIRST_EPOCH = 0
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 NO_TRANSACTION = -1
-"""The transaction number in a message whose sender does not know the number of its transaction."""
+"""The value of a message's transaction number if the sender does not know that number."""
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
@@ -34,8 +35,8 @@ NULL_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The topic id of sixteen zero bytes as text. Kafka's protocol sends it for "no topic id"."""
 
 MIRROR_PREFIX = "logbus-mirror-"
-"""Prefix of two names on a mirror's target cluster: the group and the topic that store its
-progress. The source's cluster id follows the prefix."""
+"""Prefix of the names of a group and of a topic on the target cluster of ``logbus mirror``, in
+which the mirror stores its progress. The cluster id of the source follows the prefix."""
 
 INTERNAL_PREFIX = "__"
 """Prefix of the names of internal topics. No topic pattern of a group matches them."""
@@ -48,7 +49,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def topic_id_text(raw: bytes) -> str:
-    """Return a topic id of 16 bytes as 22 characters of base64url, as Kafka prints it."""
+    """Return the text of a topic id of 16 bytes: 22 characters of base64url, as Kafka prints topic
+    ids."""
     return base64.urlsafe_b64encode(raw)[:22].decode("ascii")
 
 
@@ -107,8 +109,9 @@ class CommittedOffset(NamedTuple):
 class LogBounds(NamedTuple):
     """The start offset and the end offset (exclusive) of a log's readable records.
 
-    Spark's planner also requests the end of the range that a number of bytes covers. ``reach_end``
-    is that end offset, a batch boundary. ``reach_bytes`` is the range's size in the log.
+    Spark's planner also asks how far a given number of stored bytes reaches from ``start``.
+    ``reach_end`` is the offset after these bytes, a batch boundary. ``reach_bytes`` is the exact
+    size in the log of the batches from ``start`` to ``reach_end``.
     """
 
     start: int
@@ -118,8 +121,9 @@ class LogBounds(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """One row of a ListOffsets answer. ``timestamp_ms`` is -1 unless the request named a timestamp
-    and a record matched."""
+    """The offset of one partition in an answer to ListOffsets. ``timestamp_ms`` is the timestamp of
+    the record at that offset; it is -1 unless the request asked for a timestamp and a record
+    matched."""
 
     offset: int
     timestamp_ms: int = NO_TIMESTAMP
@@ -148,8 +152,9 @@ class Endpoint(NamedTuple):
 class BrokerView:
     """A live broker, as its registration in ZooKeeper describes it.
 
-    A ``draining`` broker is about to stop. A broker that ``is_full`` has a full disk. In both
-    states the broker hands over its leaderships and joins no ISR."""
+    A ``draining`` broker is about to stop. A broker with ``is_full`` has a full disk. In both
+    states the broker hands over the leadership of its partitions and joins no ISR.
+    """
 
     broker_id: int
     endpoint: Endpoint
@@ -164,7 +169,8 @@ class BrokerView:
     PLAINTEXT at ``endpoint``."""
 
     def at(self, listener: str) -> Endpoint | None:
-        """Return the address for clients of a listener; None if the broker lacks the listener."""
+        """Return the address at which clients reach a listener of the broker. Return None if the
+        broker does not have the listener."""
         if not self.listeners:
             return self.endpoint if listener == "PLAINTEXT" else None
         return self.listeners.get(listener)
@@ -195,8 +201,8 @@ class LeaderAndIsr:
 
 
 class UnreadableZnode(NamedTuple):
-    """A znode that a broker cannot read: of a user, an access control list or quotas. ``cure`` has
-    sentences with the effect and the next step."""
+    """A znode, with a user, an access control list or quotas, whose content a broker cannot read.
+    ``reason`` says why. ``cure`` says what this means for clients, and what to do."""
 
     path: str
     reason: str
@@ -204,10 +210,12 @@ class UnreadableZnode(NamedTuple):
 
 
 class StateChange(NamedTuple):
-    """A partition state to write. The write succeeds only if the znode has ``state.version``.
+    """A new partition state to write to its znode. The write succeeds only if the znode still has
+    the version ``state.version``.
 
-    ``topic_id`` guards against a topic that was deleted and recreated: its znode versions start at
-    0 again and may be equal."""
+    ``topic_id`` protects a topic that was deleted and recreated from the write. The versions of its
+    znodes start at 0 again, so the version alone could match.
+    """
 
     topic: str
     partition: int

@@ -1,4 +1,5 @@
-"""Read names, dates, hosts and revocations of certificates, which ``ssl`` does not expose."""
+"""Read the names, dates and hosts of certificates, and revocation lists, with ``cryptography``. The
+module ``ssl`` does not expose them."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ from broker_lite.errors import InvalidConfigError
 
 
 def subject_of(der: bytes) -> tuple[str, int]:
-    """Return a certificate's RFC 2253 name and the end of its validity (wall-clock ms)."""
+    """Return the name of a certificate's subject (RFC 2253), and the time until which the
+    certificate is valid (wall-clock ms). ``der`` is the certificate."""
     certificate = x509.load_der_x509_certificate(der)
     return certificate.subject.rfc4514_string(), _ms(certificate.not_valid_after_utc)
 
 
 def check_certificate(path: str, setting: str, host: str, now_ms: int) -> int:
-    """Check the dates and hosts of the first certificate in a PEM file. Return the end of its
-    validity (wall-clock ms).
+    """Check that the first certificate in a PEM file is valid now and for the host ``host``. Return
+    the time until which it is valid (wall-clock ms).
 
-    With an empty ``host``, the hosts are not checked. Raises InvalidConfigError, which names the
+    With an empty ``host``, only the dates are checked. Raises InvalidConfigError, which names the
     file and the wrong date or host.
     """
     try:
@@ -52,10 +54,11 @@ def check_certificate(path: str, setting: str, host: str, now_ms: int) -> int:
 
 
 class ClientTrust:
-    """The CAs (DER) and revocation lists of a listener.
+    """The CAs and revocation lists of a listener, for checking clients that are already connected.
 
-    They check the client certificates of open sessions. In handshakes, OpenSSL checks certificates
-    against the same files.
+    OpenSSL checks a client's certificate in the handshake only. When the files of the CAs or of the
+    revocation lists have changed, the broker checks the certificates of open connections with this
+    class. ``cas`` are certificates in DER.
     """
 
     def __init__(
@@ -65,10 +68,11 @@ class ClientTrust:
         self._revocations = revocations
 
     def refusal(self, der: bytes, *, checks_ca: bool) -> str:
-        """Return the reason why a certificate (DER) is no longer accepted. Return an empty text if
-        it is accepted.
+        """Return the reason why a client's certificate (DER) is no longer accepted, or an empty
+        text if it still is.
 
-        With ``checks_ca``, also refuse a certificate that none of the CAs has signed directly.
+        A revoked certificate is not accepted. With ``checks_ca``, neither is a certificate that
+        none of the CAs has signed directly.
         """
         certificate = x509.load_der_x509_certificate(der)
         number = certificate.serial_number
@@ -97,10 +101,10 @@ _END_OF_LIST = b"-----END X509 CRL-----"
 def read_revocations(
     path: str, setting: str, now_ms: int
 ) -> tuple[x509.CertificateRevocationList, ...]:
-    """Return the certificate revocation lists of a PEM file. Return none for an empty path.
+    """Return the certificate revocation lists in a PEM file. With an empty path, return none.
 
-    Raises InvalidConfigError, which names the file. An expired list raises it too, because OpenSSL
-    would refuse every client.
+    Raises InvalidConfigError, which names the file, if it has no list or an expired list. With an
+    expired list, OpenSSL would refuse every client.
     """
     if not path:
         return ()

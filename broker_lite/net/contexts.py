@@ -1,7 +1,7 @@
 """Build TLS contexts from settings, and explain failed handshakes.
 
-The import of this module loads ``ssl``. Each process builds its own contexts from PEM files. A
-context is never pickled.
+Importing this module loads ``ssl``, so processes without TLS do not import it. Each process builds
+its own contexts from PEM files. A context is never pickled.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _PLAIN_REASONS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"
 
 
 def client_context(security: ClientSecurity) -> ssl.SSLContext:
-    """Return the context for a client's security settings. The context is cached until one of its
-    files changes.
+    """Return the TLS context for a client's security settings. The context is cached until one of
+    its PEM files changes.
 
     Raises InvalidConfigError, which names the setting and the file.
     """
@@ -34,7 +34,8 @@ def client_context(security: ClientSecurity) -> ssl.SSLContext:
 
 
 def _version(path: str) -> tuple[int, int]:
-    """Return a value that differs after a change of the file. For a missing file, return zeros."""
+    """Return the modification time (ns) and the inode of a file. Both together change when the file
+    is changed or replaced. For a missing file, return zeros."""
     try:
         status = os.stat(path)
     except OSError:
@@ -75,10 +76,11 @@ def _client_context(
 
 
 def certificate_end(endpoint: Endpoint, security: ClientSecurity, timeout_s: float) -> float:
-    """Connect to a broker, and return the end of its certificate's validity in seconds since 1970.
+    """Connect to a broker, and return the time until which its certificate is valid, in seconds
+    since 1970.
 
-    The function blocks. Raises OSError for a failed connection or handshake, and
-    InvalidConfigError.
+    The function blocks. Raises OSError for a failed connection or handshake, and InvalidConfigError
+    for unusable files of the client.
     """
     context = client_context(security)
     with (
@@ -91,7 +93,8 @@ def certificate_end(endpoint: Endpoint, security: ClientSecurity, timeout_s: flo
 
 
 def trust(context: ssl.SSLContext, path: str, setting: str) -> None:
-    """Trust the CAs of a PEM file or folder. Raises InvalidConfigError."""
+    """Make ``context`` trust the CAs in a PEM file or folder. Raises InvalidConfigError, which
+    names ``setting`` and the path."""
     try:
         if os.path.isdir(path):
             context.load_verify_locations(capath=path)
@@ -116,7 +119,8 @@ def load_certificate(
     *,
     password: Secret | None = None,
 ) -> None:
-    """Load a certificate chain and its private key. Raises InvalidConfigError."""
+    """Load a certificate chain and its private key into ``context``. Without ``key``, the key is in
+    the file ``certificate``. Raises InvalidConfigError, which names the setting and the file."""
 
     def key_password() -> str:
         if password is not None:
@@ -152,8 +156,8 @@ def load_certificate(
 def tls_failure(
     endpoint: Endpoint, security: ClientSecurity, error: OSError, is_opening: bool
 ) -> LogbusError | None:
-    """Return the error for a failed TLS connection. Return None if TLS is not the cause of
-    ``error``."""
+    """Return a client's error for a connection that failed because of TLS. The message names the
+    cause and the setting. Return None if TLS did not cause ``error``."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(f"{endpoint}: {_refused(endpoint, security, error)}")
     reason = getattr(error, "reason", None) or ""
@@ -209,7 +213,8 @@ def _words(reason: str) -> str:
 
 
 def server_context(tls: TlsSettings, *, asks_clients: bool = True) -> ssl.SSLContext:
-    """Return the context of a listener. Raises InvalidConfigError, which names the setting."""
+    """Return the TLS context of a broker's listener. Without ``asks_clients``, it requests no
+    certificates from clients. Raises InvalidConfigError, which names the setting."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [VERSIONS[version.strip()] for version in tls.versions.split(",")]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -237,8 +242,8 @@ def server_context(tls: TlsSettings, *, asks_clients: bool = True) -> ssl.SSLCon
 
 
 def _load_revocations(context: ssl.SSLContext, path: str, setting: str) -> None:
-    """Load a file of revocation lists into a context, which then refuses the revoked certificates.
-    Raises InvalidConfigError."""
+    """Load a file of revocation lists into a context. The context then refuses the revoked
+    certificates. Raises InvalidConfigError."""
     cas = context.cert_store_stats()["x509"]
     trust(context, path, setting)
     if context.cert_store_stats()["x509"] != cas:
@@ -250,11 +255,11 @@ def _load_revocations(context: ssl.SSLContext, path: str, setting: str) -> None:
 
 
 def try_handshake(tls: TlsSettings, *, is_mutual: bool = False) -> None:
-    """Check a listener's certificate and key by a TLS handshake in memory. Raises
-    InvalidConfigError.
+    """Check a listener's certificate and key, by a TLS handshake in memory in which the listener is
+    the server. Raises InvalidConfigError if the handshake fails.
 
-    With ``is_mutual``, both ends present the certificate and check it with the listener's CAs, as
-    brokers do with each other.
+    With ``is_mutual``, the client of the handshake presents the same certificate, and both ends
+    check it with the listener's CAs, as brokers do with each other.
     """
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False

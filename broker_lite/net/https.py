@@ -1,4 +1,5 @@
-"""Send one https request without following redirects, within a bounded size and time."""
+"""Send an https request, and limit the time and the size of the answer. Redirects are not
+followed."""
 
 from __future__ import annotations
 

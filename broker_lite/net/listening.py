@@ -1,4 +1,4 @@
-"""Why a server cannot listen on an address."""
+"""Explain why a server cannot listen on an address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import errno
 
 
 def why_not_listening(error: OSError) -> str:
-    """Return the reason of a failed ``bind``, with the cure if the address is the cause."""
+    """Return the reason why ``bind`` raised ``error``. If the address is not one of this machine,
+    also return what to do."""
     if error.errno == errno.EADDRNOTAVAIL:
         return (
             "the address is not of this machine; give one of its own addresses, or 0.0.0.0 for all "

@@ -1,4 +1,5 @@
-"""Open a client's transport, and explain why a connection failed."""
+"""Create the transport (plain or TLS) of a client's connection, and explain why a connection
+failed."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from broker_lite.net.transport import PlainTransport, Transport
 
 
 def client_transport(sock: socket.socket, host: str, security: ClientSecurity) -> Transport:
-    """Return the transport over a connected socket. Call its ``handshake`` while
-    ``is_handshaking``.
+    """Return the transport for a connected socket, with TLS if ``security`` demands it. Call its
+    ``handshake`` until ``is_handshaking`` is False.
 
     Raises InvalidConfigError for unusable TLS files.
     """
@@ -48,10 +49,10 @@ def connection_failure(
     *,
     is_answered: bool = False,
 ) -> LogbusError:
-    """Return the error for a failed socket.
+    """Return a client's error for ``error``, with which the socket to a broker failed.
 
-    ``is_opening`` says whether the connection was still being opened. ``is_answered`` says whether
-    the broker had sent an answer. Both help to find the cause.
+    Two facts help to find the cause: ``is_opening`` says whether the connection was still being
+    opened, and ``is_answered`` whether the broker had sent an answer on it.
     """
     if security.is_tls:
         from broker_lite.net.contexts import tls_failure

@@ -31,14 +31,15 @@ SEND_BYTES = 64 << 10
 RECEIVE_BYTES = 48 << 10
 """Maximum encrypted bytes of one receive. OpenSSL allocates a third more for them."""
 READ_TURN_BYTES = 256 << 10
-"""Maximum bytes of one ``read_into``, so that a fast peer does not starve others."""
+"""Maximum bytes that one ``read_into`` returns, so that a peer which sends fast does not starve the
+other connections of the event loop."""
 FILE_BYTES = 256 << 10
 """Maximum bytes that ``send_file`` reads from a file at once."""
 
 _file_buffer = bytearray(0)
 _received = threading.local()
-"""The receive buffer of each thread, in the attribute ``buffer``. A BIO copies the bytes
-from it."""
+"""The receive buffer of each thread, in the attribute ``buffer``. All connections of a thread can
+share it, because a BIO copies the bytes from it."""
 
 
 class TlsTransport:
@@ -150,7 +151,8 @@ class TlsTransport:
         return filled
 
     def _receive(self) -> bool:
-        """Receive encrypted bytes once. Return whether a further receive may follow at once."""
+        """Receive encrypted bytes from the socket once. Return whether the socket may have more of
+        them, so that the caller should receive again at once."""
         if self._outgoing.pending:
             self._send_alert()
             if self._outgoing.pending > SEND_BYTES:
@@ -178,7 +180,8 @@ class TlsTransport:
         return self._send()
 
     def _send(self) -> int:
-        """Send the encrypted bytes. Return how many bytes of plain text they contain."""
+        """Send all encrypted bytes that wait to be sent. Return how many bytes of plain text the
+        last ``write`` or ``send_file`` had encrypted in them."""
         try:
             self._send_encrypted()
         except (BlockingIOError, TimeoutError):
@@ -196,13 +199,14 @@ class TlsTransport:
             self._encrypted = memoryview(self._encrypted)[sent:]
 
     def _send_alert(self) -> None:
-        """Send the bytes that reads left to send, as far as the socket accepts them."""
+        """Send the bytes that reads have produced, such as an alert, as far as the socket accepts
+        them. Ignore errors."""
         with contextlib.suppress(OSError):
             self._send_encrypted()
 
     def send_file(self, file: int, position: int, count: int) -> int:
-        """Read the range into a reused buffer and send it encrypted, because ``os.sendfile`` would
-        send plain text."""
+        """Read the range of the file into a reused buffer, and send it encrypted. ``os.sendfile``
+        would send it as plain text."""
         self._check_open()
         if self._sending_bytes:
             return self._send()
@@ -230,8 +234,8 @@ class TlsTransport:
             self._send()
 
     def _cause(self, error: OSError) -> OSError:
-        """Return the TLS alert that the peer sent before it closed the connection. Without an
-        alert, return ``error``."""
+        """Return the error with the TLS alert that the peer sent before it closed the connection;
+        an alert names the cause. Without an alert, return ``error``."""
         self.settimeout(0)
         with contextlib.suppress(OSError):
             self._receive()
@@ -268,9 +272,11 @@ class TlsTransport:
         self._socket.close()
 
     def refuse(self) -> None:
-        """Close after a failed handshake, so that the peer receives the alert that names the cause.
+        """Close the connection after a failed handshake, in such a way that the peer receives the
+        alert which names the cause.
 
-        Unread bytes would make the kernel reset the connection, which discards the alert.
+        Unread bytes would make the kernel reset the connection, which would discard the alert. So
+        this method reads them first.
         """
         with contextlib.suppress(OSError):
             self._socket.recv(SEND_BYTES)

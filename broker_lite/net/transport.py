@@ -1,8 +1,8 @@
-"""``Transport``: the interface through which a connection uses its socket.
+"""``Transport``: the interface through which connections use a socket, with or without TLS.
 
-``PlainTransport`` implements the interface without encryption. One thread uses a transport. A call
-that would block raises BlockingIOError. Repeat a ``write`` or ``send_file`` that raised
-BlockingIOError with the same bytes.
+``PlainTransport`` implements the interface without encryption. Only one thread uses a transport. On
+a non-blocking socket, a call that would block raises BlockingIOError. The caller must then repeat a
+``write`` or ``send_file`` with the same bytes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Transport(Protocol):
 
     @property
     def pending(self) -> int:
-        """The number of received bytes that no selector reports. Read them before waiting for the
-        socket."""
+        """The number of bytes that the transport has received but not yet returned. A selector does
+        not report them, so read them before you wait for the socket."""
 
     @property
     def is_handshaking(self) -> bool:
@@ -36,18 +36,20 @@ class Transport(Protocol):
 
     @property
     def wants_write(self) -> bool:
-        """Whether the call that raised BlockingIOError waits until the socket is writable."""
+        """Whether the last call that raised BlockingIOError can continue when the socket is
+        writable. Otherwise it can continue when the socket is readable."""
 
     @property
     def subject(self) -> bytes:
         """The peer's verified certificate (DER). It is empty if the peer sent no certificate."""
 
     def handshake(self) -> None:
-        """Continue the handshake. Raises BlockingIOError until it is complete."""
+        """Continue the handshake. Raises BlockingIOError as long as the handshake is not
+        complete."""
 
     def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
-        """Send the first bytes of ``parts`` and return their number. With ``more``, the caller
-        sends further bytes at once.
+        """Send some of the first bytes of ``parts``, and return how many. ``more`` says that the
+        caller will send further bytes at once, so that the system may wait for them.
         """
 
     def send_file(self, file: int, position: int, count: int) -> int:
@@ -65,7 +67,7 @@ class Transport(Protocol):
         non-blocking."""
 
     def interrupt(self) -> None:
-        """Interrupt a blocking call of another thread."""
+        """Make a blocking call of another thread return, by shutting the connection down."""
 
     def fileno(self) -> int:
         """Return the file descriptor, or -1 after ``close``."""

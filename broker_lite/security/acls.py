@@ -140,7 +140,8 @@ class Pattern(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One principal's permission for one operation from one host (an address, or ``*``)."""
+    """A permission of an ACL: whether one principal may or may not do one operation from one host
+    (an IP address, or ``*``)."""
 
     principal: str
     host: str
@@ -225,14 +226,16 @@ def acl_of(*fields: Any) -> Acl:
 
 
 def new_acl(*fields: Any) -> Acl:
-    """Return the ACL of ``acl_of``, checked by ``check_acl``. Raises InvalidRequestError."""
+    """Return an ACL from the arguments of ``acl_of``. Raises InvalidRequestError for an unknown
+    number, and for an ACL that may not be stored (``check_acl``)."""
     acl = acl_of(*fields)
     check_acl(acl)
     return acl
 
 
 def acl_filter(*fields: Any) -> AclFilter:
-    """Return a filter from the arguments of ``acl_of``. A text of None matches every value."""
+    """Return a filter of ACLs from the arguments of ``acl_of``. A text may also be None, which
+    matches every value. Raises InvalidRequestError for an unknown number."""
     kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return AclFilter(

@@ -1,8 +1,9 @@
 """Format the lines of the audit log, and limit their number.
 
-A client can cause an event with every request. Repeated events of one kind are therefore written
-once in ``REPEAT_MS``, and all lines together at most ``LINES_PER_S`` times a second. The next line
-has the number of omitted events. Text from clients is cut, and JSON escapes it.
+A client can cause an event with every request. So an event of the same kind as an earlier one is
+written at most once in ``REPEAT_MS``, and at most ``LINES_PER_S`` lines a second are written. The
+next line says how many events were omitted. Text that a client chose is shortened, and JSON escapes
+it.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ class AuditLimit:
         """By kind of event, the time of its last line and the number of events omitted since."""
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
-        """Return two counts for an event's line, or None if the event must be omitted.
+        """Return whether to write an event's line: None if not, else two counts for the line.
 
-        The counts are the omitted events of the same kind, and the other omitted lines. An event
-        with ``kind`` None is never a repetition.
+        The counts are the number of events of the same kind that were omitted since their last
+        line, and the number of other lines that were omitted since the last line. An event with
+        ``kind`` None never counts as a repetition.
         """
         repeated = 0
         if kind is not None:

@@ -1,6 +1,6 @@
-"""Decide whether a principal may do an operation, with Kafka's rules over an index of all ACLs.
+"""Decide whether a principal may do an operation, by Kafka's rules and an index of all ACLs.
 
-The ACLs of an ``AclIndex`` never change; a change of ACLs makes a new index (``with_entries``).
+The ACLs of an ``AclIndex`` never change. When ACLs change, a new index is made (``with_entries``).
 Decisions follow Kafka's ``StandardAuthorizer``:
 
 1. A super user may do everything.
@@ -31,8 +31,9 @@ from broker_lite.security.acls import (
 
 CACHED_DECISIONS_MAX = 100_000
 CACHED_NAME_LENGTH_MAX = 255
-"""Maximum characters of a resource name in the cache of decisions. No topic has a longer name. But
-a client without any permission can request a name of 32 KiB, and the index caches denials too.
+"""Maximum characters of a resource name whose decision is cached. No topic has a longer name. The
+limit protects the broker's memory: denials are cached too, and a client without any permission can
+send names of 32 KiB.
 """
 
 
@@ -72,8 +73,8 @@ class AclIndex:
     ) -> None:
         self._entries = {pattern: rows for pattern, rows in entries.items() if rows}
         self.mark = object()
-        """A unique mark of this index. A cache of decisions compares it to detect a new index,
-        without keeping the old index in memory."""
+        """An object that no other index has. A cache of decisions outside this class compares marks
+        to notice a new index. It refers to the mark only, so that the old index can be freed."""
         self._super_users = super_users
         self._allow_if_none = allow_if_none
         lengths: dict[ResourceKind, set[int]] = {kind: set() for kind in ResourceKind}
@@ -115,7 +116,8 @@ class AclIndex:
     def decide(
         self, principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
     ) -> Decision:
-        """Return the decision and the ACL that caused it."""
+        """Return the decision whether the principal may do the operation on the named resource,
+        with the ACL that caused it."""
         key = (principal, host, operation, kind, name)
         decision = self._cache.get(key)
         if decision is None:

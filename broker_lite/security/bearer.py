@@ -46,8 +46,8 @@ class CheckedToken(NamedTuple):
 
 
 def bearer_message(token: str) -> bytes:
-    """Return the client's only message in a login. Raises SaslAuthenticationError if ``token`` has
-    a character that no token can have."""
+    """Return the only message that a client sends in a login with OAUTHBEARER. Raises
+    SaslAuthenticationError if ``token`` has a character that no token can have."""
     if _TOKEN.fullmatch(token) is None:
         raise SaslAuthenticationError(
             "OAUTHBEARER: the access token has a character that tokens cannot have"
@@ -56,8 +56,8 @@ def bearer_message(token: str) -> bytes:
 
 
 def parse_bearer(message: bytes) -> BearerClaim:
-    """Return the claim in a client's message. Its extensions are ignored. Raises
-    SaslAuthenticationError for a broken message."""
+    """Parse a client's message. Its extensions (RFC 7628) are ignored. Raises
+    SaslAuthenticationError for a malformed message."""
     if len(message) > MESSAGE_BYTES_MAX:
         raise SaslAuthenticationError(
             f"OAUTHBEARER: the message has {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are "

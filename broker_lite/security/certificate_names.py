@@ -30,8 +30,8 @@ class MappingRule(NamedTuple):
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """Return the user for a certificate's name. Return None if the rule does not match the
-        name."""
+        """Return the user name that the rule makes of a certificate's name. Return None if the rule
+        does not match the name."""
         if self.pattern is None:
             return name
         match = self.pattern.fullmatch(name)

@@ -1,7 +1,9 @@
 """The errors of denied requests: who may not do what, and the command that would allow it.
 
-A broker names only what the client named itself, so a denial does not tell whether the resource
-exists. Some answers of Kafka's protocol carry a code alone; the client then names the resource.
+The message of a broker names a resource only as the client named it in the request, so a denial
+does not reveal whether the resource exists. Some answers in Kafka's protocol have an error code but
+no message. The client then makes the message, because it knows which resource it asked for
+(``named``).
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _USER = "User:"
 def denial(
     principal: str, operation: Operation, kind: ResourceKind, name: str, shown: str = ""
 ) -> LogbusError:
-    """Return the authorization error of the kind. ``shown`` replaces the name in its message."""
+    """Return the authorization error for a resource of this kind. If ``shown`` is not empty, the
+    message has it in place of the resource's name."""
     verb, noun = operation.name.lower(), kind.name.lower()
     named_as = "NAME" if shown else shlex.quote(name)
     return ERRORS[kind](
@@ -44,7 +47,8 @@ def denial(
 
 
 def cure(user: str, operation: Operation, kind: ResourceKind, name: str) -> str:
-    """Return who may allow the operation to a user, and the command."""
+    """Return the part of a message that says who can allow ``user`` the operation, and with which
+    command."""
     return _cure(f"{_USER}{user}", operation, kind, shlex.quote(name))
 
 
@@ -58,10 +62,11 @@ def _cure(principal: str, operation: Operation, kind: ResourceKind, name: str) -
 def named(
     error: LogbusError, user: str, operation: Operation, kind: ResourceKind, name: str
 ) -> LogbusError:
-    """Return a broker's denial with the resource that the client asked for; another error as it is.
+    """Return a broker's authorization error with a new message, which names the resource that the
+    client asked for. Return any other error unchanged.
 
-    ``user`` is the client's user name. If it is empty, the principal is that of the broker's
-    message, if the message has one.
+    ``user`` is the client's user name. If it is empty, the new message has the principal in the
+    broker's message, if that names one.
     """
     if not isinstance(error, tuple(ERRORS.values())):
         return error
@@ -70,7 +75,8 @@ def named(
 
 
 def _argument(principal: str) -> str:
-    """Return the principal as ``logbus acl add`` takes it; USER if it is not known."""
+    """Return the principal as an argument of ``logbus acl add``, or the placeholder USER if the
+    principal is not known."""
     if ":" not in principal:
         return "USER"
     name = principal.removeprefix(_USER)

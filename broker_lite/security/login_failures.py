@@ -1,8 +1,9 @@
-"""Compute how long a broker delays its answer to a failed login, against guesses of passwords.
+"""Compute how long a broker delays its answer to a failed login, so that passwords cannot be
+guessed quickly.
 
-In each minute, the broker answers ``FAILURES_PER_MIN`` failed logins of an address after
-``DELAY_S``, and further failures after ``SLOW_DELAY_S``. It never delays a login with the right
-password, so that an attacker cannot lock out a user of the same address.
+In each minute, the broker answers ``FAILURES_PER_MIN`` failed logins from an address after
+``DELAY_S``, and further failed logins after ``SLOW_DELAY_S``. It never delays a login with the
+right password, so that an attacker cannot lock out a user who shares the address.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ failure is oldest."""
 
 
 def network_of(host: str) -> str:
-    """Return the network to which the connections and failed logins of a host are counted.
+    """Return the network of a host. A broker counts connections and failed logins by network.
 
-    The network is an IPv4 address, or an IPv6 /64, which usually belongs to one host. IPv4 mapped
-    into IPv6, which a listener on ``::`` reports, counts as IPv4: one /64 contains all mapped
-    addresses.
+    The network is the IPv4 address itself, or the /64 of an IPv6 address, which usually belongs to
+    one host. A listener on ``::`` reports IPv4 addresses as IPv6 addresses (``::ffff:…``). They
+    count as IPv4, because a single /64 contains all of them.
     """
     address = ipaddress.ip_address(canonical_host(host))
     if address.version == 6:
@@ -41,11 +42,12 @@ class FailedLogins:
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, TokenBucket] = OrderedDict()
-        """By network, the number of failures that are still answered after ``DELAY_S``. The network
-        whose last failure is oldest comes first."""
+        """For each network, how many failed logins the broker will still answer after ``DELAY_S``.
+        The network whose last failure is oldest comes first."""
 
     def delay_s(self, host: str, now_ms: float) -> float:
-        """Count a failed login, and return the seconds by which to delay its answer."""
+        """Count a failed login from ``host``, and return for how many seconds to delay the broker's
+        answer."""
         network = network_of(host)
         bucket = self._left.get(network)
         if bucket is None:

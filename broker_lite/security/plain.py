@@ -19,7 +19,8 @@ MESSAGE_BYTES_MAX = 1024
 
 
 class PlainPassword(NamedTuple):
-    """A password that Spark's driver sends to its tasks, because PLAIN has no derived keys."""
+    """A password that Spark's driver pickles into its tasks. With SCRAM the driver would send
+    derived keys instead, but PLAIN needs the password itself."""
 
     text: str
 
@@ -28,7 +29,7 @@ class PlainPassword(NamedTuple):
 
 
 class PlainClaim(NamedTuple):
-    """The content of a client's message: a user name, and the password to check."""
+    """The content of a client's message: a user name, and a password that must still be checked."""
 
     user: str
     password: str
@@ -38,16 +39,16 @@ class PlainClaim(NamedTuple):
 
 
 def plain_message(user: str, password: str) -> bytes:
-    """Return the client's only message in a login. Raises SaslAuthenticationError for a NUL
-    character."""
+    """Return the only message that a client sends in a login with PLAIN. Raises
+    SaslAuthenticationError for a NUL character, which separates the parts of the message."""
     if "\0" in user + password:
         raise SaslAuthenticationError("PLAIN: the user name or the password has a NUL character")
     return f"\0{user}\0{password}".encode()
 
 
 def parse_plain(message: bytes) -> PlainClaim:
-    """Return the claim of a client's message. Raises SaslAuthenticationError for a broken message
-    and for an authorization id of another user (CVE-2017-12610)."""
+    """Parse a client's message. Raises SaslAuthenticationError for a malformed message, and for an
+    authorization id that names another user (CVE-2017-12610)."""
     if len(message) > MESSAGE_BYTES_MAX:
         raise SaslAuthenticationError(
             f"PLAIN: the message has {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are allowed"
@@ -69,8 +70,8 @@ def parse_plain(message: bytes) -> PlainClaim:
 
 
 def parse_basic(authorization: str) -> PlainClaim:
-    """Return the claim of an ``Authorization`` header of HTTP Basic (RFC 7617). Raises
-    SaslAuthenticationError for another scheme and for the faults of ``parse_plain``."""
+    """Parse an ``Authorization`` header of HTTP Basic (RFC 7617). Raises SaslAuthenticationError
+    for another scheme, and for the same reasons as ``parse_plain``."""
     scheme, _, text = authorization.partition(" ")
     try:
         if scheme.lower() != "basic":
@@ -84,8 +85,8 @@ def parse_basic(authorization: str) -> PlainClaim:
 def proven_pair(
     claim: PlainClaim, mechanism: ScramMechanism, credential: ScramCredential
 ) -> KeyPair | None:
-    """Return the pair of stored keys that matches the password. Return None if no pair matches. The
-    function takes about 2 ms."""
+    """Return the stored keys of the user that match the password in ``claim``. Return None if the
+    password is wrong. The function takes about 2 ms."""
     derived = derive_keys(mechanism, claim.password, credential.salt, credential.iterations).pair()
     for pair in credential.pairs:
         if hmac.compare_digest(derived.stored_key, pair.stored_key):

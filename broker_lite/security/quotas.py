@@ -1,9 +1,10 @@
 """Client quotas: their entities and keys, the quota that applies to a client, and token buckets.
 
-Entities, keys and precedence are Kafka's (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599, KIP-612). A
-quota of user and client id overrides a quota of the user, which overrides a quota of the client id.
-A quota of a named user or client overrides the default quota. Each broker counts only its own
-requests.
+An entity is the set of clients that a quota limits: a user, a client id, both together, or an IP
+address. Entities, keys and precedence are Kafka's (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599,
+KIP-612). A quota of user and client id overrides a quota of the user, which overrides a quota of
+the client id. A quota of a named user or client overrides the default quota. Each broker counts
+only its own requests.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """The quota keys of each entity type."""
 BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
-"""By quota key, the seconds of its rate that an idle client may use at once. Keys that are not
-listed have 1 second. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
+"""For some quota keys, for how many seconds of its rate an idle client may send at once. For other
+keys it is 1 second. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
 NAME_LENGTH_MAX = 255
 WAIT_MS_MAX = 3_600_000
 """Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). The next
@@ -95,7 +96,7 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
 
 
 def check_value(entity: Entity, key: str, value: float) -> None:
-    """Raise InvalidRequestError unless the entity may have this quota."""
+    """Raise InvalidRequestError unless the entity may have a quota with this key and value."""
     known = KEYS[entity.parts[0][0]]
     if key not in known:
         raise InvalidRequestError(
@@ -131,8 +132,8 @@ the client id is named, and the types of the entity."""
 
 
 class Limit(NamedTuple):
-    """A rate per second that limits a client, and the key of its token bucket. Clients with equal
-    keys share a bucket."""
+    """A rate per second that limits a client, and the key of the token bucket that enforces the
+    rate. Clients with the same key share a bucket."""
 
     rate: float
     bucket: tuple[str, ...]
@@ -167,8 +168,11 @@ class QuotaTable:
         return limits
 
     def connection_limit(self, address: str, network: str) -> Limit | None:
-        """Return the limit of new connections per second for an address. Return None if the address
-        has no quota. Addresses of one network without a quota of their own share a bucket."""
+        """Return the limit of new connections per second for an IP address. Return None if no quota
+        applies to it.
+
+        If the default quota applies, all addresses of the address's network share a bucket.
+        """
         for name, sharer in ((address, address), (DEFAULT, network)):
             rate = self._quotas.get(Entity(((IP, name),)), {}).get(CONNECTION_CREATION_RATE)
             if rate is not None and _is_rate(rate):
@@ -180,8 +184,8 @@ class TokenBucket:
     """A token bucket that refills at ``rate`` per second and holds at most ``burst_s`` seconds of
     the rate.
 
-    A request takes all its tokens at once, so the level may fall below zero. All times are in ms of
-    a monotonic clock.
+    A request takes all its tokens at once, so the number of tokens (``left``) may fall below zero.
+    All times are in ms of a monotonic clock.
     """
 
     __slots__ = ("_at_ms", "_burst_s", "left", "rate")
@@ -197,8 +201,8 @@ class TokenBucket:
         return max(self.rate * self._burst_s, 1.0)
 
     def spend(self, amount: float, now_ms: float) -> int:
-        """Take ``amount`` tokens. Return the milliseconds until the level is 0 or more, at most
-        ``WAIT_MS_MAX``. A negative amount gives tokens back."""
+        """Take ``amount`` tokens. Return the milliseconds until the bucket has 0 tokens or more
+        again, at most ``WAIT_MS_MAX``. A negative amount gives tokens back."""
         refilled = self.left + self.rate * max(now_ms - self._at_ms, 0) / 1000
         self._at_ms = now_ms
         self.left = min(refilled, self.capacity) - amount

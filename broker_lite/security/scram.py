@@ -1,9 +1,9 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): keys, and the client's side of a login.
 
-A client needs the password once, to derive ``ScramKeys``. With these keys it can log in only to a
-cluster that stores the same salt. Spark's driver therefore sends its executors the keys instead of
-the password. As in Kafka, user names and passwords are UTF-8 without SASLprep. The module draws no
-random numbers: callers pass salts and nonces.
+A client needs the password only once, to derive ``ScramKeys`` from it. With these keys it can log
+in again, but only to a cluster that stores the same salt for the user. Spark's driver therefore
+sends its executors the keys instead of the password. As in Kafka, user names and passwords are
+UTF-8 without SASLprep. The module draws no random numbers: callers pass salts and nonces.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ScramKeys(NamedTuple):
     server_key: bytes
 
     def pair(self) -> KeyPair:
-        """Return the keys that a server stores."""
+        """Return the keys that a server stores to verify logins with these keys."""
         stored_key = hashlib.new(self.mechanism.digest, self.client_key).digest()
         return KeyPair(stored_key, self.server_key)
 
@@ -74,8 +74,8 @@ class ScramCredential(NamedTuple):
     old_until_ms: int = 0
 
     def at(self, now_ms: int) -> ScramCredential:
-        """Return the credential as it is valid at ``now_ms``: without an older password that has
-        expired."""
+        """Return the credential as it is valid at ``now_ms`` (wall clock): without the older
+        password, if that has expired."""
         if len(self.pairs) == 1 or now_ms < self.old_until_ms:
             return self
         return self._replace(pairs=self.pairs[:1])
@@ -96,17 +96,20 @@ def derive_keys(
 def keys_of_salted(
     mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> ScramKeys:
-    """Return the keys of a salted password. Kafka's tools send passwords in this form."""
+    """Return the keys of a password that is salted already (hashed with salt and iterations).
+    Kafka's tools send passwords to brokers in this form."""
     client_key = _hmac(mechanism, salted_password, b"Client Key")
     server_key = _hmac(mechanism, salted_password, b"Server Key")
     return ScramKeys(mechanism, salt, iterations, client_key, server_key)
 
 
 class ScramClient:
-    """One login of a user: ``first``, then ``final`` for the server's challenge, then ``verify``.
+    """One login of a user, seen from the client.
 
-    ``secret`` is the password, or the keys of an earlier login. ``nonce`` is fresh random text
-    without commas. Errors are SaslAuthenticationError and never contain the secret.
+    The client sends the message of ``first``, answers the server's challenge with that of
+    ``final``, and checks the server's last message with ``verify``. ``secret`` is the password, or
+    the keys of an earlier login. ``nonce`` is fresh random text without commas. Errors are
+    SaslAuthenticationError and never contain the secret.
     """
 
     def __init__(
@@ -128,8 +131,8 @@ class ScramClient:
         return (_NO_BINDING + self._first_bare).encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Return the client's proof for the server's first message, which has nonce, salt and
-        iteration count."""
+        """Return the client's last message, which proves that it knows the password. The server's
+        first message, the challenge, has the nonce, the salt and the iteration count."""
         text = _text(server_first)
         fields = _fields(text)
         nonce = fields.get("r", "")
@@ -163,7 +166,8 @@ class ScramClient:
         return self._secret
 
     def verify(self, server_final: bytes) -> None:
-        """Verify the server's proof that it has the user's keys."""
+        """Verify the server's last message, which proves that the server has the user's keys.
+        Otherwise it may be an impostor."""
         fields = _fields(_text(server_final))
         if "e" in fields:
             raise _refused(f"the server refused user {self._user!r}: {fields['e'][:80]}")
@@ -188,8 +192,8 @@ def _text(message: bytes) -> str:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """Return the attributes of a message by letter. Raises SaslAuthenticationError for a malformed
-    message and for a mandatory extension (``m``)."""
+    """Return the attributes of a message (``r=…,s=…``) by their letters. Raises
+    SaslAuthenticationError for a malformed message, and for a mandatory extension (``m``)."""
     fields: dict[str, str] = {}
     for part in text.split(","):
         if part[1:2] != "=" or part[0] in fields or part[0] == "m":

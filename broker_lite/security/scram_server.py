@@ -44,7 +44,7 @@ OLD_LIBRDKAFKA = (
 """The likely cause of a wrong nonce in the client's last message. Kafka 4 refuses it, too
 (CVE-2024-56128)."""
 _NO_PAIR = KeyPair(bytes(32), bytes(32))
-"""Keys that stand in for those of an unknown user. ``finish`` refuses every proof for them."""
+"""Keys that stand for those of an unknown user. ``finish`` refuses every login with them."""
 _NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
 
 _Keys = tuple[bytes, bytes, bytes, int]
@@ -84,7 +84,8 @@ class ScramLogin:
         self.pair: KeyPair | None = None
 
     def challenge(self, client_first: bytes) -> bytes:
-        """Return nonce, salt and iterations. Raises SaslAuthenticationError."""
+        """Return the broker's challenge to the client's first message: nonce, salt and iteration
+        count. Raises SaslAuthenticationError for a malformed message."""
         found = _FIRST.fullmatch(_text(client_first))
         if found is None:
             raise SaslAuthenticationError(
@@ -115,8 +116,8 @@ class ScramLogin:
         return self._credential.salt, *pair, self._credential.iterations
 
     def finish(self, client_final: bytes) -> bytes:
-        """Return the server's proof. Raises SaslAuthenticationError for a wrong password, an
-        unknown user or a broken message."""
+        """Check the client's proof in its last message, and return the broker's own proof. Raises
+        SaslAuthenticationError for a wrong password, an unknown user or a malformed message."""
         text = _text(client_final)
         reason = "no challenge was sent"
         for pair, server in zip(self._credential.pairs, self._servers, strict=False):

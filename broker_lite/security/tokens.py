@@ -1,8 +1,9 @@
 """Check access tokens of OAUTHBEARER, which are signed JWTs, against the keys of their issuer.
 
-The library PyJWT checks signatures. This module adds the rules of RFC 8725. The key determines the
-allowed algorithms, never ``none`` or a shared secret. A token is refused if a header names its own
-key (``jku``, ``x5u``, ``jwk``, ``x5c``). The caller fetches the keys and passes the time.
+The library PyJWT checks signatures. This module adds the rules of RFC 8725. The issuer's key, and
+not the token, determines which algorithms are allowed; ``none`` and shared secrets never are. A
+token is refused if its header says where its key is (``jku``, ``x5u``, ``jwk``, ``x5c``). The
+caller fetches the issuer's keys and passes the time.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ class TokenRules(NamedTuple):
 
 
 def parse_keys(text: bytes) -> TokenKeys:
-    """Return the keys of a JWKS document (RFC 7517). Keys of other uses and of unknown types are
-    left out. Raises InvalidConfigError if the document is not a JWKS or has no usable key."""
+    """Return the keys in a JWKS document (RFC 7517) that may check signatures of tokens. Keys of
+    unknown types are ignored. Raises InvalidConfigError if the document is not a JWKS or has no
+    usable key."""
     try:
         rows = json.loads(text)["keys"]
         given = [row for row in rows if isinstance(row, dict)][: KEYS_MAX + 1]
@@ -170,7 +172,8 @@ def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> 
 
 
 def _time_ms(claims: Mapping[str, Any], name: str) -> int:
-    """Return a claim's time in ms. Return 0 without the claim."""
+    """Return the time in a claim of a token, in ms since 1970. Return 0 if the token lacks the
+    claim. Raises SaslAuthenticationError if the claim is not a time."""
     value = claims.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SaslAuthenticationError(f"OAUTHBEARER: the token's claim {name!r} is not a time")

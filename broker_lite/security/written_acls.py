@@ -1,7 +1,8 @@
 """Convert ACLs to words and back, as the command line and the console read and show them.
 
-An ACL has seven words: principal, permission, operation, resource, name, pattern and host. They are
-the names of ``acls``'s enumerations in lower case.
+An ACL has seven words: principal, permission, operation, resource, name, pattern and host. For
+example, an ACL of the words ``User:alice``, ``allow``, ``read``, ``topic``, ``events``, ``literal``
+and ``*`` lets alice read the topic events from every host.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ OPERATION_WORDS = tuple(each.name.lower() for each in Operation if each is not O
 
 
 def principal_of(user: str) -> str:
-    """Return the principal of a user. ``user`` may begin with ``User:`` or not."""
+    """Return the principal of a user, such as ``User:alice``. ``user`` may be the principal
+    already."""
     return user if ":" in user else f"User:{user}"
 
 
 def acl_of_words(words: Mapping[str, str]) -> Acl:
-    """Return a checked ACL from its words. The cluster needs no name, and ``host`` is any host by
-    default.
+    """Return the ACL that its words describe. An ACL of the cluster needs no name, and ``host`` is
+    ``*`` by default.
 
-    Raises InvalidRequestError for a word that its enumeration does not have, and for an ACL that
-    may not be stored (``check_acl``).
+    Raises InvalidRequestError for an unknown word, such as a misspelt operation, and for an ACL
+    that may not be stored (``check_acl``).
     """
     try:
         kind = ResourceKind[words.get("resource", "").upper()]
@@ -56,10 +58,10 @@ def acl_of_words(words: Mapping[str, str]) -> Acl:
 
 
 def new_acl_of_words(words: Mapping[str, str]) -> Acl:
-    """Return the ACL of ``acl_of_words``, for an ACL to add.
+    """Return an ACL that a user wants to add, from its words (``acl_of_words``).
 
-    Raises InvalidRequestError also for a ``*`` inside a name. Such an ACL is valid, but applies to
-    nothing: a denial of the topic 'secret-*' would protect no topic.
+    Also raises InvalidRequestError for a ``*`` inside a name. Such an ACL would be valid, but would
+    not apply as the user expects: a denial of the topic 'secret-*' would protect no topic.
     """
     acl = acl_of_words(words)
     name, is_prefix = acl.pattern.name, acl.pattern.type is PatternType.PREFIXED
