@@ -1,4 +1,5 @@
-"""The state machines of a Kafka consumer group and of an internal topic's keyed state.
+"""Two state machines: a Kafka consumer group, and the keys and values of an internal topic.
 
-Both machines do no I/O and read no clock. README.md lists the modules.
+They do no I/O and read no clock: the callers in ``server/coordinators/`` pass events in and carry
+out the returned effects. README.md lists the modules.
 """

@@ -1,5 +1,5 @@
-"""Check whether a member may join a group: its timeouts, metadata size, protocols, and the limit of
-members."""
+"""Decide whether a member may join a consumer group: check its timeouts, the size of its metadata,
+its protocols and the group's limit of members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker_lite.errors import (
 
 
 def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> LogbusError | None:
-    """Return the error of a refused join; None if every check of this module passes."""
+    """Return the error with which to refuse a JoinGroup request; None if the member may join."""
     low, high = limits.session_timeout_min_ms, limits.session_timeout_max_ms
     if not low <= event.session_timeout_ms <= high:
         return InvalidSessionTimeoutError(
@@ -45,7 +45,7 @@ def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> Log
         )
     reason = unreadable(event.protocol_type, event.protocols)
     if reason is not None:
-        # Kafka's coordinator gives the same error for a subscription that it cannot read.
+        # Kafka's coordinator answers a subscription that it cannot decode with the same error.
         return InconsistentGroupProtocolError(
             f"a consumer's subscription cannot be read {reason}; send "
             "ConsumerProtocolSubscription, or join with another protocol type"

@@ -1,7 +1,8 @@
-"""The outputs of ``group.Group.step``, in the order in which to carry them out.
+"""The outputs of ``group.Group.step``, in the order in which the group coordinator carries them
+out.
 
-A generation is in ZooKeeper before any reply names it. A coordinator that takes the group over
-therefore never uses a generation number twice.
+A generation is written to ZooKeeper before any reply names it. Another broker that becomes the
+group's coordinator therefore never uses a generation number twice.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from broker_lite.errors import LogbusError
 
 
 class WriteGeneration(NamedTuple):
-    """Write the generation to the group's coordinator znode, after all commits that were allowed
-    before it. Answer with GenerationWritten.
+    """Write the generation to the group's coordinator znode, after all offset commits that were
+    allowed before it. The result is the event GenerationWritten.
 
-    ``is_empty`` says whether the generation has no members. ``members`` is their number and
-    ``session_timeout_ms`` the longest of their session timeouts. From both, a coordinator that
-    takes the group over knows how long members of this generation may still consume.
+    ``is_empty`` tells whether the generation has no members. ``members`` is the number of members
+    and ``session_timeout_ms`` the longest of their session timeouts. From both, the next
+    coordinator of the group knows how long members of this generation may still consume.
     """
 
     generation: int
@@ -27,7 +28,9 @@ class WriteGeneration(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """A member in the JoinGroup answer of the group's leader, which assigns partitions."""
+    """A member as the JoinGroup answer lists it for the group's leader, which assigns the
+    partitions.
+    """
 
     member_id: str
     instance_id: str | None
@@ -35,7 +38,8 @@ class MemberRow(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """The answer to JoinGroup. Only the leader's answer has ``members``."""
+    """The answer to a JoinGroup request. Only the answer to the group's leader lists
+    ``members``."""
 
     error: LogbusError | None = None
     member_id: str = ""
@@ -48,7 +52,7 @@ class JoinResult(NamedTuple):
 
 
 class SyncResult(NamedTuple):
-    """The answer to SyncGroup."""
+    """The answer to a SyncGroup request: the member's assignment, or an error."""
 
     error: LogbusError | None = None
     assignment: bytes = b""
@@ -57,20 +61,21 @@ class SyncResult(NamedTuple):
 
 
 class HeartbeatResult(NamedTuple):
-    """The answer to Heartbeat."""
+    """The answer to a Heartbeat request."""
 
     error: LogbusError | None = None
 
 
 class LeaveResult(NamedTuple):
-    """The answer to LeaveGroup: an error or None for each member, in the request's order."""
+    """The answer to a LeaveGroup request: an error or None for each member, in the request's
+    order."""
 
     errors: tuple[LogbusError | None, ...] = ()
 
 
 class CommitResult(NamedTuple):
-    """The answer to Commit: the error of a refused commit. None allows the shell to write the
-    offsets."""
+    """Whether the group accepts an offset commit. With None the coordinator writes the offsets;
+    with an error it refuses the commit."""
 
     error: LogbusError | None = None
 
@@ -79,7 +84,7 @@ Result = JoinResult | SyncResult | HeartbeatResult | LeaveResult | CommitResult
 
 
 class GroupReply(NamedTuple):
-    """Answer the request that ``token`` identifies with ``result``."""
+    """Answer the request with this ``token`` with ``result``."""
 
     token: int
     result: Result

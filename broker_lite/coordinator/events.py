@@ -1,8 +1,9 @@
 """The inputs of ``group.Group.step``.
 
-The shell (``server/coordinators/group_coordinator.py``) creates the events on one thread. A token
-identifies one request and is never reused. Each request gets exactly one ``GroupReply``, at once
-or later. ``instance_id`` is a static member's ``group.instance.id``, None for all other members.
+The caller, ``server/coordinators/group_coordinator.py``, does the I/O and creates the events on one
+thread. A token identifies one request and is never reused. Each request gets exactly one
+``GroupReply``, at once or later. ``instance_id`` is the ``group.instance.id`` of a static member,
+and None for all other members.
 """
 
 from __future__ import annotations
@@ -14,38 +15,41 @@ from broker_lite.errors import LogbusError
 
 
 class GroupLimits(NamedTuple):
-    """The broker's settings that a group uses."""
+    """The broker's settings that a group obeys."""
 
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
-    """Time in ms that the first rebalance of an empty group waits for more members."""
+    """Time in ms for which the first rebalance of an empty group waits for more members."""
     size_max: int = 1_000
     member_bytes_max: int = 256 << 10
     """Maximum bytes of one member's metadata."""
     group_bytes_max: int = 16 << 20
-    """Maximum bytes of all members' metadata together, and of all assignments together. The leader
-    receives all metadata in one answer and sends all assignments in one request.
+    """Maximum bytes of all members' metadata together, and of all assignments together. The group's
+    leader receives all metadata in one JoinGroup answer and sends all assignments in one SyncGroup
+    request.
     """
 
 
 class Protocol(NamedTuple):
-    """An assignment strategy that a member supports, and the member's subscription for it."""
+    """An assignment strategy that a member supports, with the member's encoded subscription for
+    it."""
 
     name: str
     metadata: bytes
 
 
 def metadata_bytes(protocols: Iterable[Protocol]) -> int:
-    """Return the bytes of a member's metadata and protocol names."""
+    """Return the bytes that a member's protocols take: names and encoded subscriptions."""
     return sum(len(row.name) + len(row.metadata) for row in protocols)
 
 
 class Former(NamedTuple):
-    """The number of members in the generation that this coordinator took over.
+    """The members of the generation that was current when this broker became the group's
+    coordinator.
 
-    The coordinator does not know their ids. These members consume until they contact this
-    coordinator, which every live member does before ``until_ms``.
+    The new coordinator knows their number (``members``) but not their ids. Each goes on consuming
+    until it contacts this coordinator, which every live member does before ``until_ms``.
     """
 
     members: int
@@ -58,8 +62,9 @@ NO_FORMER = Former(0, 0)
 class Join(NamedTuple):
     """A JoinGroup request.
 
-    ``new_member_id`` is an id that the shell generated for a member without an id. With
-    ``must_ask_twice``, a member without an id receives only its id, and joins again (KIP-394).
+    ``new_member_id`` is an id that the coordinator generated, for a member that sends none. With
+    ``must_ask_twice``, the answer to such a member contains only this id, and the member joins
+    again with it (KIP-394).
     """
 
     token: int
@@ -74,12 +79,12 @@ class Join(NamedTuple):
     new_member_id: str
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
-    """Whether the request has version 9 or later, so that the answer can tell a returned static
-    leader to skip the assignment.
+    """Whether the request has version 9 or later. Only from that version on can the answer tell a
+    restarted static leader not to assign partitions again.
     """
     partition_counts: Mapping[str, int] | None = None
-    """The partition count of each of the group's topics, if the request may come from a returning
-    static leader. Such a leader must assign partitions that were added during its absence."""
+    """The partition count of each of the group's topics, if the request may come from a static
+    leader that restarted. Partitions that were added while it was away must still be assigned."""
 
     @property
     def metadata_bytes(self) -> int:
@@ -87,8 +92,8 @@ class Join(NamedTuple):
 
 
 class SyncGroup(NamedTuple):
-    """A SyncGroup request. Only the leader sends ``assignments``: member ids and encoded
-    assignments."""
+    """A SyncGroup request. Only the group's leader sends ``assignments``: pairs of a member id and
+    its encoded assignment."""
 
     token: int
     member_id: str
@@ -109,7 +114,9 @@ class Heartbeat(NamedTuple):
 
 
 class Leaver(NamedTuple):
-    """A member that leaves. An operator removes a static member by its instance id alone."""
+    """A member that a LeaveGroup request removes. An operator names a static member by its instance
+    id alone.
+    """
 
     member_id: str
     instance_id: str | None = None
@@ -123,10 +130,11 @@ class Leave(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A request to commit offsets.
+    """A request to commit offsets, of which the group checks only the sender.
 
-    A client that is no member (empty id, generation -1) may commit only while the group is empty.
-    A transaction is an exception: older versions of TxnOffsetCommit name no member (KIP-447).
+    A client that is not a member (empty id, generation -1) may commit only while the group is
+    empty. A transaction may always do so, because older versions of TxnOffsetCommit name no member
+    (KIP-447).
     """
 
     token: int
@@ -137,17 +145,17 @@ class Commit(NamedTuple):
 
 
 class GenerationWritten(NamedTuple):
-    """``effects.WriteGeneration`` is complete."""
+    """The generation that ``effects.WriteGeneration`` ordered is in ZooKeeper."""
 
     generation: int
 
 
 class GroupTick(NamedTuple):
-    """A timer event. It is due at ``Group.deadline_ms``."""
+    """A timer event. The caller sends it at the time ``Group.deadline_ms``."""
 
 
 class Resigned(NamedTuple):
-    """This broker is no longer the group's coordinator. Answer all waiting requests with
+    """This broker is no longer the group's coordinator. The group answers all waiting requests with
     ``error``."""
 
     error: LogbusError

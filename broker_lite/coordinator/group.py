@@ -1,14 +1,14 @@
-"""The state machine of one Kafka group: ``step(now_ms, event) -> effects``.
+"""The state machine of one Kafka consumer group: ``step(now_ms, event)`` returns effects.
 
 A member is always in one of three states:
-- it waits in JoinGroup for the rebalance to complete;
-- it waits in SyncGroup for the leader's assignment;
-- it must send a request within its session timeout.
+- It waits in JoinGroup for the rebalance to complete.
+- It waits in SyncGroup for the assignment that the group's leader sends.
+- It consumes, and must send a request within its session timeout.
 
-A generation starts when its number is written to ZooKeeper. Its members are the members that wait
-in JoinGroup at that time. ``deadline_ms`` is the time of the next GroupTick; an earlier tick does
-nothing. The shell is ``server/coordinators/group_coordinator.py``, which calls ``step`` on the
-event loop's thread.
+A generation starts when its number is written to ZooKeeper. Its members are those that wait in
+JoinGroup at that time. ``deadline_ms`` is the time at which the next GroupTick is due; an earlier
+tick changes nothing. The caller, which does the I/O, is
+``server/coordinators/group_coordinator.py``. It calls ``step`` on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -41,16 +41,18 @@ from broker_lite.errors import (
 
 NEVER = 1 << 62
 NEW_MEMBER_WAIT_MS = 300_000
-"""Time in ms after which a member that still waits in its first JoinGroup is removed."""
+"""Time in ms for which a new member may wait in its first JoinGroup. Then the group removes it,
+because its client has probably gone.
+"""
 
 
 STATIC_WAIT_MIN_MS = 1000
-"""Minimum interval in ms between two checks whether absent static members have returned. It applies
-if the members have a shorter rebalance timeout."""
+"""Minimum interval in ms between two checks whether absent static members have come back. It
+applies if the members have a shorter rebalance timeout."""
 
 
 class State(StrEnum):
-    """The states of a group, by the names that clients receive."""
+    """The states of a group, with the names that clients receive in DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -60,8 +62,8 @@ class State(StrEnum):
 
 
 class GroupView(NamedTuple):
-    """The answer to DescribeGroups. ``protocol`` and subscriptions are set only in the state
-    Stable."""
+    """A snapshot of a group for the answer to DescribeGroups. The protocol and the members'
+    subscriptions are set only in the state Stable."""
 
     state: State
     protocol_type: str
@@ -71,10 +73,11 @@ class GroupView(NamedTuple):
 
 
 class Group:
-    """The state machine of one group. ``generation`` is the generation in ZooKeeper.
+    """The state machine of one consumer group. ``generation`` is the generation in ZooKeeper.
 
-    ``former`` describes the members of that generation under another coordinator. The first
-    rebalance waits for them, because they consume until they contact this coordinator.
+    ``former`` describes the members of that generation, which joined at the group's previous
+    coordinator. The first rebalance waits for them, because they consume until they contact this
+    coordinator.
     """
 
     def __init__(
@@ -90,20 +93,20 @@ class Group:
         self._roster = Roster(former)
         self._protocol: str | None = None
         self._written_empty: bool | None = None
-        """Whether the generation in flight to ZooKeeper is empty. None if no generation is in
-        flight."""
+        """Whether the generation that is being written to ZooKeeper has no members. None if no
+        write is in flight."""
         self._join_deadline_ms = NEVER
         self._sync_deadline_ms = NEVER
         self._is_first = False
-        """Whether the group was empty before this rebalance. The rebalance then waits longer,
-        because more members may join."""
+        """Whether the group was empty before this rebalance. If so, the rebalance waits longer,
+        because more members may be about to join."""
         self._initial_wait_left_ms = 0
         self._others_joined = False
 
     def step(self, now_ms: int, event: ev.Event) -> list[fx.Effect]:
-        """Apply an event, and return the effects in order.
+        """Apply an event. Return the effects in the order in which the caller must carry them out.
 
-        Invalid requests are answered with an error.
+        An invalid request is answered with an error.
         """
         self._now_ms = now_ms
         self._effects = []
@@ -130,42 +133,46 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Number of members, plus the member ids that were assigned and have not joined yet."""
+        """Number of members, plus the number of assigned member ids with which no member has joined
+        yet.
+        """
         return self._roster.size
 
     @property
     def is_idle(self) -> bool:
-        """Whether the group has no members, joining members or awaited former members, so that the
-        shell can drop this machine."""
+        """Whether the caller can drop this group from memory: it has no members, no members about
+        to join, no members of an earlier coordinator, and no write in flight."""
         is_empty = self.state is State.EMPTY and not self.size and self._roster.former is None
         return is_empty and self._written_empty is None
 
     @property
     def awaited(self) -> int:
-        """Number of members of the former generation that may still be consuming."""
+        """Number of members of the previous coordinator's generation that may still be
+        consuming."""
         former = self._roster.former
         return 0 if former is None else former.members
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the members' metadata and assignments."""
+        """Bytes of memory for the members' metadata and assignments."""
         return self._roster.metadata_bytes + self._roster.assigned_bytes
 
     @property
     def assigned_bytes(self) -> int:
-        """Bytes of the present assignments, which the next assignments replace."""
+        """Bytes of the current assignments, which the assignments of the next SyncGroup replace."""
         return self._roster.assigned_bytes
 
     def growth(self, join: ev.Join) -> int:
-        """Return how many bytes of metadata the join adds to those of the member that it
-        updates."""
+        """Return how many bytes of metadata the group gains if the member joins. It is negative if
+        the member's earlier metadata was larger."""
         own = self._roster.find(join.member_id, join.instance_id)
         return join.metadata_bytes - (0 if own is None else own.metadata_bytes)
 
     def view(self) -> GroupView:
-        """Return the group and its members, in the order of joining.
+        """Return a snapshot of the group and its members, in the order of joining.
 
-        While former members may live, the state is PreparingRebalance and the members are unknown.
+        While members of the previous coordinator may still consume, the state is
+        PreparingRebalance.
         """
         stable = self.state is State.STABLE
         protocol = self._protocol if stable else None
@@ -194,7 +201,7 @@ class Group:
         return self.state is State.STABLE and leads
 
     def subscribed(self) -> frozenset[str] | None:
-        """Return the topics that members are subscribed to; None if that is unknown."""
+        """Return the topics to which members are subscribed; None if they are unknown."""
         return self._roster.subscribed(self._protocol)
 
     # Methods that handle joins.
@@ -217,7 +224,7 @@ class Group:
             self._reply(event.token, fx.JoinResult(error, event.member_id))
 
     def refusal(self, event: ev.Join) -> LogbusError | None:
-        """Return the error of a refused join; None if ``admission`` accepts it."""
+        """Return the error with which to refuse the join; None if the member may join."""
         return refusal(self.name, self._limits, self._roster, event)
 
     def _join_known(self, event: ev.Join) -> LogbusError | None:
@@ -232,7 +239,8 @@ class Group:
         same = member.protocols == event.protocols
         leads = self._roster.leader == event.member_id
         if same and (self.state is State.COMPLETING or (self.state is State.STABLE and not leads)):
-            # The member retries a join whose answer was lost, or joins again unchanged.
+            # The member repeats a join whose answer was lost, or joins again unchanged: answer with
+            # the current generation, without a rebalance.
             self._renew(member)
             self._reply(event.token, self._joined(member))
             return None
@@ -257,9 +265,10 @@ class Group:
         self._wait_for_join(member, event.token)
 
     def _return_static(self, event: ev.Join) -> None:
-        """Let a restarted static member replace its earlier process, which is then fenced.
+        """Let a restarted static member take the place of its earlier process, which is fenced.
 
-        The member keeps its position and assignment under a new member id.
+        The member keeps its assignment and its place in the order of members, under a new member
+        id.
         """
         assert event.instance_id is not None
         old = self._roster.static[event.instance_id]
@@ -282,8 +291,8 @@ class Group:
             )
         )
         if settled and led and event.partition_counts is not None:
-            # Rebalance if partitions are unassigned, because the returned leader notices only
-            # partitions that are added after its return.
+            # Rebalance if the assignment lacks partitions: they were added while the leader was
+            # away, and the leader notices only partitions that are added after its return.
             settled = not self._roster.leaves_unassigned(self._protocol, event.partition_counts)
         if not settled or choose_protocol(list(self._roster.members.values())) != self._protocol:
             self._wait_for_join(member, event.token)
@@ -297,13 +306,14 @@ class Group:
             result = result._replace(skip_assignment=True)
         elif led:
             # Before version 9, a JoinGroup response cannot tell the leader to skip the assignment.
-            # Name the old member id as leader instead, so that the member does not assign.
+            # Name the old member id as leader instead, so that the member takes itself for a
+            # follower and assigns no partitions.
             result = result._replace(leader=old, members=())
         self._reply(event.token, result)
 
     def _wait_for_join(self, member: Member, token: int) -> None:
-        """Hold a join until the rebalance completes. If an earlier join of the member waits, answer
-        it now."""
+        """Hold the answer to a join until the rebalance completes. If an earlier join of the same
+        member waits, answer that one now with an error."""
         self._answer_waiting(
             member, RebalanceInProgressError("a later JoinGroup replaces this one")
         )
@@ -362,8 +372,8 @@ class Group:
 
     def _begin_generation(self) -> None:
         if self._written_empty is not None:
-            # Wait for the write in flight. With a deadline in the past, every Tick would be due at
-            # once.
+            # Wait for the write in flight, which has no deadline. With the passed deadline, every
+            # following GroupTick would be due at once.
             self._join_deadline_ms = NEVER
             return
         for member in list(self._roster.members.values()):
@@ -389,8 +399,8 @@ class Group:
         self._wait_until(self._now_ms + wait_ms)
 
     def _written(self, generation: int) -> None:
-        """Start the generation with the members that wait now. Members may have joined or left
-        during the write."""
+        """Start the generation that is now in ZooKeeper, with the members that wait in JoinGroup.
+        Members may have joined or left during the write."""
         was_empty, self._written_empty = self._written_empty, None
         assert was_empty is not None and generation == self.generation + 1
         self.generation = generation
@@ -416,8 +426,8 @@ class Group:
         self._arm(self._sync_deadline_ms)
         for member in self._roster.members.values():
             token, member.join_token = member.join_token, None
-            # A static member that is absent has until the end of its session, not the sync
-            # deadline.
+            # An absent static member need not send SyncGroup before the sync deadline: it stays a
+            # member until its session ends.
             member.has_synced = token is None
             if token is not None:
                 member.is_new = False
@@ -533,8 +543,8 @@ class Group:
             return None
         error = self._check_generation(event.member_id, event.instance_id, event.generation)
         if error is None and self._written_empty is not None:
-            # A new generation is being written. Refuse the commit, because the next owner could
-            # read the offsets before this commit is written.
+            # A new generation is being written. Refuse the commit: the member that gets the
+            # partitions next could read the offsets before this commit is written.
             return IllegalGenerationError(
                 f"generation {event.generation} of group {self.name!r} has ended; join again"
             )
@@ -569,11 +579,11 @@ class Group:
         self._answer_waiting(member, error)
 
     def _after_removals(self, count_before: int) -> None:
-        """Continue after members may have been removed. Before, the group had ``count_before``
-        members.
+        """Continue after members may have been removed. ``count_before`` is the number of members
+        before.
 
-        If a member was removed, rebalance. If a rebalance waits for members, check again whether
-        all have joined.
+        If a member was removed, rebalance. If a rebalance is waiting for members, check again
+        whether all remaining members have joined.
         """
         if self.state in (State.STABLE, State.COMPLETING):
             if len(self._roster.members) < count_before:

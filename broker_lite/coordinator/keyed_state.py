@@ -1,14 +1,16 @@
-"""The keys and values of one partition of an internal topic, on its leader.
+"""The keys and values of one partition of an internal topic, such as the transaction log, on its
+leader.
 
-The shell reports upserts, the end of each turn of the event loop, the outcome of each batch, and
-the high watermark. ``KeyedState`` returns the batches to append and the upserts that are settled.
-An upsert is settled when the high watermark passes its batch, or when the log refused the batch.
-Until then its key is pending.
+An upsert sets or deletes the value of one key, with a record in the topic. It is pending until the
+high watermark passes its batch or the log refuses the batch; then it is settled. The caller,
+``server/coordinators/state_log.py``, does the I/O. It reports upserts, the end of each turn
+(iteration) of the event loop, the outcome of each batch, and the high watermark. ``KeyedState``
+returns the batches to append and the upserts that are settled.
 
 Internal topics are not compacted. Instead, the leader writes a full copy of the state from time to
 time: a ``begin`` record, the values of all keys in slices, and an ``end`` record. Once the copy is
-committed, the leader deletes the records before ``begin``. A slice omits pending keys, because
-their values may change while the slice is written.
+committed, the leader deletes the records before ``begin``. A slice omits keys with pending upserts,
+because their values may change while the slice is written.
 
 The value of a record begins with a byte of flags; a deletion has no value. ``begin`` and ``end``
 have no key.
@@ -27,43 +29,48 @@ from broker_lite.record.batch import BatchHeader
 from broker_lite.record.records import Row, decode_entries, encode_rows
 
 BATCH_BYTES = 64 << 10
-"""Bytes of keys and values at which a batch of upserts or a slice of a copy ends. The event loop
+"""Bytes of keys and values at which a batch of upserts, or of a copy, is full. The event loop
 encodes such a batch in 2 ms.
 """
 VALUE_BYTES_MAX = 32 << 20
 """Maximum bytes of a key and its value together."""
 COPY_BYTES_MIN = 16 << 20
-"""Minimum bytes of batches since the last copy at which ``COPY_RATIO`` makes a copy due."""
+"""Minimum bytes of batches since the last copy of the state. Below it, ``COPY_RATIO`` does not make
+a copy due.
+"""
 COPY_RATIO = 4
-"""A copy is due once the batches since the last copy have this many times the bytes of all live
-keys and values."""
+"""A copy is due once the batches since the last copy have this many times the bytes of all keys and
+values. It keeps the log short without copying too often."""
 COPY_BATCHES = 40_000
-"""Number of batches since the last copy after which a copy is due. Half the number of keys counts
-instead if it is larger. A new leader loads about 150,000 batches a second, whatever their size."""
+"""Number of batches since the last copy after which a copy is due, or half the number of keys if
+that is more. It bounds the time in which a new leader loads the partition: about 150,000 batches a
+second, whatever their size."""
 _MARK = struct.Struct(">BQI")
-"""Layout of ``begin`` and ``end``: kind, number of the copy, and count of copied keys (0 in
-``begin``).
+"""Layout of the values of ``begin`` and ``end`` records: kind, number of the copy, and count of
+copied keys (0 in ``begin``).
 """
 _BEGIN, _END = 1, 2
 
 
 class AppendState(NamedTuple):
-    """Append the batch with acks=all. Report the outcome with the batch's number to ``appended`` or
-    ``refused``."""
+    """Append the batch with acks=all. The caller reports the outcome to ``appended`` or
+    ``refused``, with the batch's ``number``."""
 
     number: int
     batch: bytearray
 
 
 class UpsertsSettled(NamedTuple):
-    """Report that the upserts of ``tokens`` are committed, or were refused with ``error``."""
+    """The upserts with these ``tokens`` are committed, or the log refused them with ``error``."""
 
     tokens: Sequence[int]
     error: LogbusError | None = None
 
 
 class DeleteBefore(NamedTuple):
-    """Delete the records before ``offset``, because a committed copy follows them."""
+    """Delete the records before ``offset``, because a complete and committed copy of the state
+    follows.
+    """
 
     offset: int
 
@@ -80,8 +87,8 @@ class _Upsert(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """An appended batch in flight. ``next_offset`` is set once the log has the batch. ``kind`` is
-    set for the batches of a copy."""
+    """A batch that is not committed yet. ``next_offset`` is set once the log has the batch.
+    ``kind`` is set for the begin and end records of a copy."""
 
     number: int
     upserts: list[_Upsert] = field(default_factory=list)
@@ -93,10 +100,10 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy of the whole state that is being appended to the log.
+    """A copy of the whole state, while it is being appended to the log.
 
-    ``left`` holds the keys that must still be written. It is None until the record that begins the
-    copy is committed.
+    ``left`` holds the keys that are still to be copied. It is None until the ``begin`` record is
+    committed.
     """
 
     number: int
@@ -104,14 +111,14 @@ class _Copy:
     left: dict[bytes, None] | None = None
     count: int = 0
     is_writing: bool = False
-    """Whether a batch of the copy is in flight. At most one batch is in flight at a time."""
+    """Whether a batch of the copy is in flight. A copy has at most one batch in flight."""
 
 
 class KeyedState:
-    """The state of one partition in one leader epoch.
+    """The keys and values of one partition of an internal topic, in one leader epoch.
 
-    ``values`` holds the committed value of every live key, and ``flags`` the flags of each key
-    whose flags are not 0. Callers must change neither.
+    ``values`` has the committed value of every key. ``flags`` has the flags of each key whose flags
+    are not 0. Callers must not change either.
     """
 
     def __init__(
@@ -127,21 +134,25 @@ class KeyedState:
         self.flags = flags if flags is not None else {}
         self.live_bytes = sum(map(len, self.values)) + sum(map(len, self.values.values()))
         self._dirty_bytes = max(0, log_bytes - self.live_bytes)
-        """Bytes of upserts since the last copy began."""
+        """Bytes of the batches of upserts since the last copy began."""
         self._dirty_batches = log_batches
         self._turn: list[_Upsert] = []
         self._pending: dict[bytes, int] = {}
-        """Number of upserts in flight, by key."""
+        """Number of pending upserts, by key."""
         self._batches: deque[_Batch] = deque()
         self._last_number = 0
         self._last_copy = last_copy
         self._copy: _Copy | None = None
         self._is_copy_refused = False
-        """Whether the log refused a batch of the copy. The next commit allows another attempt."""
+        """Whether the log refused a batch of the copy. The copy continues after the next commit of
+        a batch.
+        """
 
     @property
     def is_copy_due(self) -> bool:
-        """Whether the next turn may begin or continue a copy."""
+        """Whether the next call of ``turn`` may begin a copy of the state, or write the next batch
+        of it.
+        """
         if self._is_copy_refused:
             return False
         copy = self._copy
@@ -152,9 +163,10 @@ class KeyedState:
         return copy.left is not None and not copy.is_writing
 
     def put(self, token: int, key: bytes, value: bytes | None, flags: int = 0) -> None:
-        """Add an upsert to this turn's batch. A value of None deletes the key.
+        """Add an upsert to the batch of this turn of the event loop. A value of None deletes the
+        key.
 
-        Raise MessageTooLargeError above VALUE_BYTES_MAX.
+        Raises MessageTooLargeError above VALUE_BYTES_MAX.
         """
         size = len(key) + len(value or b"")
         if size > VALUE_BYTES_MAX:
@@ -165,8 +177,8 @@ class KeyedState:
         self._pending[key] = self._pending.get(key, 0) + 1
 
     def turn(self, now_ms: int) -> list[AppendState]:
-        """Return the batches to append at the end of a loop turn: the upserts, then at most one
-        batch of the copy.
+        """Return the batches to append at the end of a turn of the event loop: the upserts of the
+        turn, then at most one batch of the copy.
         """
         writes = []
         upserts, self._turn = self._turn, []
@@ -190,13 +202,15 @@ class KeyedState:
     # Methods that handle the outcomes of appends.
 
     def appended(self, number: int, base_offset: int, next_offset: int) -> None:
-        """Record that the log has the batch. Its upserts are settled when the high watermark passes
-        the batch."""
+        """Record that batch ``number`` is in the log. Its upserts are settled when the high
+        watermark passes it."""
         batch = next(one for one in self._batches if one.number == number)
         batch.base_offset, batch.next_offset = base_offset, next_offset
 
     def refused(self, number: int, error: LogbusError) -> list[Effect]:
-        """Roll back a refused batch, of which no part is in the log."""
+        """Roll back batch ``number``, which the log refused as a whole. Its upserts are settled
+        with ``error``.
+        """
         batch = next(one for one in self._batches if one.number == number)
         self._batches.remove(batch)
         for upsert in batch.upserts:
@@ -216,7 +230,7 @@ class KeyedState:
         return [UpsertsSettled([upsert.token for upsert in batch.upserts], error)]
 
     def advanced(self, high_watermark: int) -> list[Effect]:
-        """Commit the batches below the high watermark, in order."""
+        """Commit the batches below the high watermark, in order. Return the effects that follow."""
         effects: list[Effect] = []
         batches = self._batches
         while batches and 0 <= batches[0].next_offset <= high_watermark:
@@ -246,8 +260,8 @@ class KeyedState:
             self.flags.pop(key, None)
         self._settle(key)
         if self._copy is not None and self._copy.left is not None:
-            # The log has this value after the batch ``begin`` of the copy, so the copy need not
-            # write it.
+            # The log has this value behind the ``begin`` record of the copy, so the copy need not
+            # write it again.
             self._copy.left.pop(key, None)
 
     def _settle(self, key: bytes) -> None:
@@ -260,8 +274,8 @@ class KeyedState:
     # Methods that copy the state to the end of the log.
 
     def _continue_copy(self, now_ms: int) -> AppendState | None:
-        """Return the next batch of the copy. Return None if none is due, or if all keys that are
-        left to copy are pending.
+        """Return the next batch of the copy. Return None if no copy is due, or if every key that is
+        left to copy has a pending upsert.
         """
         if not self.is_copy_due:
             return None
@@ -297,8 +311,8 @@ class KeyedState:
         return keys
 
     def _copied(self, batch: _Batch) -> list[Effect]:
-        """Handle a committed batch of the copy. After ``end``, delete the records before
-        ``begin``.
+        """Handle a committed batch of the copy. After the ``end`` record, return the effect that
+        deletes the records before ``begin``.
         """
         copy = self._copy
         assert copy is not None
@@ -314,8 +328,8 @@ class KeyedState:
 
 
 class Replay:
-    """A load of the state from a log. Pass each batch to ``batch``, in order from the log's start.
-    Then call ``state``."""
+    """Load the state from the log, as a new leader. Pass each batch to ``batch``, in order from the
+    start of the log. Then call ``state``."""
 
     def __init__(self, log_start_offset: int) -> None:
         self._start = log_start_offset
@@ -323,15 +337,15 @@ class Replay:
         self._bytes = self._batches = 0
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
-        """For the last ``begin``: the number of its copy, its offset, and the number of rows up to
-        it."""
+        """Of the last ``begin`` record: the number of its copy, its offset, and the number of
+        records up to it."""
         self._last_copy = 0
         self.delete_before: int | None = None
-        """Offset of the last complete copy, if a former leader did not delete the records before
-        that copy; otherwise None."""
+        """Offset of the last complete copy's ``begin`` record if records precede it, because an
+        earlier leader did not delete them; otherwise None."""
 
     def batch(self, buffer: memoryview, header: BatchHeader) -> None:
-        """Apply the next batch of the log. Raises CorruptMessageError."""
+        """Apply the records of the next batch in the log. Raises CorruptMessageError."""
         contents = self._contents
         self._batches += 1
         self._bytes += len(buffer)
@@ -375,7 +389,7 @@ class Replay:
 
 
 def _split(upserts: list[_Upsert]) -> Iterable[list[_Upsert]]:
-    """Yield the upserts in order, in batches of about BATCH_BYTES."""
+    """Yield the upserts in order, in lists of about BATCH_BYTES each."""
     part: list[_Upsert] = []
     size = 0
     for upsert in upserts:

@@ -1,4 +1,6 @@
-"""The members of a Kafka group, in the order in which they joined, and their common protocols."""
+"""The members of a Kafka consumer group, in the order in which they joined, and the choice of a
+protocol that all of them support.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,18 @@ from broker_lite.wire.consumer_protocol import decode_assignment, decode_member
 from broker_lite.wire.primitives import Reader
 
 CONSUMER = "consumer"
-"""The protocol type of consumers, whose metadata and assignments this module can decode."""
+"""The protocol type of consumers. This module can decode the metadata and assignments of this type
+only.
+"""
 
 
 @dataclass(slots=True)
 class Member:
-    """One member of a group.
+    """One member of a consumer group.
 
-    ``join_token`` and ``sync_token`` are the tokens of its requests that wait for an answer, None
-    if none waits. ``is_new`` is True until the first join is answered. At ``session_deadline_ms``
-    the member is removed, if it is new or no request of it waits.
+    ``join_token`` and ``sync_token`` identify the member's JoinGroup and SyncGroup requests that
+    wait for an answer; None if none waits. ``is_new`` is True until the member's first JoinGroup is
+    answered. A member that is new or has no waiting request is removed at ``session_deadline_ms``.
     """
 
     member_id: str
@@ -53,13 +57,13 @@ class Member:
         return metadata_bytes(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return the member's metadata for a protocol. The result is empty if the member does not
+        """Return the member's encoded subscription for a protocol; empty if the member does not
         support the protocol."""
         return next((row.metadata for row in self.protocols if row.name == protocol), b"")
 
 
 class MemberView(NamedTuple):
-    """The description of a member in the answer to DescribeGroups."""
+    """A member as the answer to DescribeGroups describes it."""
 
     member_id: str
     instance_id: str | None
@@ -70,56 +74,63 @@ class MemberView(NamedTuple):
 
 
 class Roster:
-    """The members of a group.
+    """The members of a group, with a count of the members that support each protocol.
 
-    The roster counts the members that support each protocol. The check of a join therefore takes
-    the same time in a group of any size.
+    With this count, the check of a join takes the same time in a group of any size.
     """
 
     def __init__(self, former: Former) -> None:
         self.former = former if former.members else None
-        """Members of the generation that this coordinator took over. None once the next generation
-        has started."""
+        """The members of the generation that the previous coordinator formed and that may still
+        consume. None once the next generation has started."""
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         """The member id of each static member, by instance id."""
         self.pending: dict[str, int] = {}
-        """By assigned member id, the time in ms until which a first join may use it."""
+        """Member ids that were assigned and have not joined yet (KIP-394), each with the time in ms
+        until which it may join.
+        """
         self.protocol_type = ""
         self.leader: str | None = None
         self.metadata_bytes = 0
         """Bytes of all members' metadata."""
         self.assigned_bytes = 0
-        """Bytes of the last assignments, including those of members that have left since."""
+        """Bytes of the last assignments, including the assignments of members that have left
+        since.
+        """
         self._known: Counter[str] = Counter()
 
     @property
     def size(self) -> int:
-        """Number of members, plus the member ids that were assigned and have not joined yet."""
+        """Number of members, plus the number of assigned member ids with which no member has joined
+        yet.
+        """
         return len(self.members) + len(self.pending)
 
     @property
     def have_former_returned(self) -> bool:
-        """Whether as many members have joined as the former generation had, so that no member
-        consumes with a former assignment any more.
+        """Whether as many members have joined as the previous coordinator's generation had. Then no
+        member consumes with an assignment from that generation any more.
         """
         return self.former is not None and self.former.members <= len(self.members)
 
     def note_leaver(self, error: LogbusError) -> None:
-        """If an unknown member leaves, count it as a member of the former generation that left."""
+        """Count a member that the group does not know and that leaves, as a member of the previous
+        coordinator's generation that has left.
+        """
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
-        """Return the member that a join updates: by member id, or by instance id if the member id
-        is empty."""
+        """Return the member that sent a JoinGroup request: by member id, or by instance id if the
+        member id is empty. Return None for a new member."""
         if not member_id and instance_id is not None:
             member_id = self.static.get(instance_id, "")
         return self.members.get(member_id)
 
     def why_not(self, member_id: str, instance_id: str | None) -> LogbusError | None:
-        """Return the error for ids that belong to no current member. Return None for a current
-        member."""
+        """Return the error with which to refuse a request of this member: it is unknown or fenced.
+        Return None for a current member."""
         if instance_id is not None and instance_id in self.static:
             if self.static[instance_id] != member_id:
                 return FencedInstanceIdError(
@@ -132,8 +143,8 @@ class Roster:
         return None
 
     def fits(self, protocol_type: str, protocols: Sequence[Protocol], own: Member | None) -> bool:
-        """Return whether all other members support one of these protocols. ``own`` is the joining
-        member itself."""
+        """Return whether all other members support at least one of these protocols. ``own`` is the
+        present entry of the joining member, or None."""
         if not protocol_type or not protocols:
             return False
         others = len(self.members) - (own is not None)
@@ -145,7 +156,7 @@ class Roster:
         )
 
     def known(self) -> list[str]:
-        """Return the protocols that any member supports, sorted."""
+        """Return the names of all protocols that at least one member supports, sorted."""
         return sorted(self._known)
 
     def add(self, member: Member, protocol_type: str) -> None:
@@ -170,7 +181,9 @@ class Roster:
             self.leader = next(iter(self.members), None)
 
     def update(self, member: Member, event: Join) -> None:
-        """Replace the member's metadata and timeouts by those of its join."""
+        """Replace the member's protocols, client and timeouts by those of its new JoinGroup
+        request.
+        """
         if len(self.members) == 1:
             self.protocol_type = event.protocol_type
         self._forget(member)
@@ -181,7 +194,9 @@ class Roster:
         member.rebalance_timeout_ms = event.rebalance_timeout_ms
 
     def assign(self, assignments: Iterable[tuple[str, bytes]]) -> None:
-        """Set the assignments by member id. Members without an assignment get an empty one."""
+        """Set each member's assignment, by member id. A member that is not in ``assignments`` gets
+        an empty one.
+        """
         assigned = dict(assignments)
         self.assigned_bytes = 0
         for row in self.members.values():
@@ -189,7 +204,7 @@ class Roster:
             self.assigned_bytes += len(row.assignment)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member another id. Its position in the order stays."""
+        """Give a static member a new member id. Its place in the order of members stays."""
         assert member.instance_id is not None
         old = member.member_id
         self.members = {member_id if key == old else key: row for key, row in self.members.items()}
@@ -199,7 +214,9 @@ class Roster:
         member.member_id = member_id
 
     def first_waiting(self) -> str | None:
-        """Return the id of the first member whose join waits for an answer."""
+        """Return the id of the first member whose JoinGroup waits for an answer; None if there is
+        none.
+        """
         return next((key for key, row in self.members.items() if row.join_token is not None), None)
 
     def rebalance_timeout_ms(self) -> int:
@@ -207,7 +224,9 @@ class Roster:
         return max((row.rebalance_timeout_ms for row in self.members.values()), default=0)
 
     def subscribed(self, protocol: str | None) -> frozenset[str] | None:
-        """Return the topics that members are subscribed to; None if the topics are unknown."""
+        """Return the topics to which members are subscribed; None if they are unknown, for example
+        because a member is not a consumer.
+        """
         if self.former is not None or (self.members and self.protocol_type != CONSUMER):
             return None
         subscribed: set[str] = set()
@@ -219,7 +238,7 @@ class Roster:
         return frozenset(subscribed)
 
     def leaves_unassigned(self, protocol: str | None, counts: Mapping[str, int]) -> bool:
-        """Return whether a partition of the group's topics has no assignment. ``counts`` holds the
+        """Return whether any partition of the group's topics is not assigned. ``counts`` has the
         partition count of each topic."""
         topics = self.subscribed(protocol) if self.protocol_type == CONSUMER else None
         if not topics:
@@ -258,9 +277,11 @@ def common_protocols(members: Iterable[Member]) -> list[str]:
 
 
 def choose_protocol(members: Sequence[Member]) -> str:
-    """Return the protocol with the most votes: each member votes for its first common protocol.
+    """Return the protocol with the most votes: each member votes for the first of its protocols
+    that all members support.
 
-    A tie goes to the first member's preference. Admission ensures a common protocol.
+    A tie goes to the protocol that the first member prefers. ``admission`` ensures that there is a
+    protocol that all support.
     """
     candidates = common_protocols(members)
     votes = dict.fromkeys(candidates, 0)
@@ -270,7 +291,7 @@ def choose_protocol(members: Sequence[Member]) -> str:
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Return the topics of a consumer's subscription. Return None if the metadata cannot be
+    """Return the topics in a consumer's encoded subscription; None if the bytes cannot be
     decoded."""
     reader = Reader(metadata)
     try:
@@ -281,11 +302,11 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
-    """Return the reason why a consumer's metadata cannot be decoded. Return None if it can be
-    decoded, and for other protocol types.
+    """Return why a consumer's encoded subscription cannot be decoded. Return None if it can, and
+    for protocol types other than consumers.
 
-    A Java consumer that leads the group fails on such metadata. The next leader fails too, until
-    the group is empty.
+    A Java consumer that leads the group would fail on such a subscription, and so would every
+    leader after it, until the group is empty.
     """
     for row in protocols if protocol_type == CONSUMER else ():
         try:
@@ -296,9 +317,8 @@ def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
 
 
 def must_rejoin(protocol_type: str | None, metadata: bytes, assignment: bytes) -> bool:
-    """Return whether a consumer still has to revoke partitions and join again (KIP-429).
-
-    It owned partitions that its last assignment does not contain.
+    """Return whether a restarted static consumer still has to revoke partitions and join again
+    (KIP-429): it owned partitions that its last assignment does not contain.
     """
     if protocol_type != CONSUMER:
         return False
@@ -309,10 +329,11 @@ def must_rejoin(protocol_type: str | None, metadata: bytes, assignment: bytes) -
 
 
 def is_same_subscription(protocol_type: str | None, before: bytes, now: bytes) -> bool:
-    """Return whether the leader would compute the same assignment for both subscriptions.
+    """Return whether the leader would compute the same assignment from the subscription ``now`` as
+    from ``before``.
 
-    For consumers only the topics count. A returning member owns fewer partitions, which must not
-    cause a rebalance.
+    For consumers only the topics count. A restarted member reports fewer owned partitions, which
+    must not cause a rebalance.
     """
     if before == now:
         return True

@@ -1,4 +1,6 @@
-"""The controller's copy of the metadata in ZooKeeper, as of the controller's last write."""
+"""The controller's copy of the cluster metadata in ZooKeeper: brokers, topics and partition states,
+as of the controller's last write.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,14 @@ from broker_lite.model import (
 
 @dataclass(slots=True)
 class ClusterMetadata:
-    """The metadata from which the controller decides.
+    """The cluster metadata from which the controller decides.
 
-    ``brokers`` are all registered brokers. ``suspects`` has the broker epoch of each process that
-    is probably dead, by broker id. ``live`` and ``suspected`` divide ``brokers`` accordingly.
+    - ``brokers``: all registered brokers, by id
+    - ``known``: the ids of all brokers that ever registered and were not retired
+    - ``suspects``: the broker epochs of the registered processes that are probably dead, by broker
+      id
+    - ``live``: the registered brokers that are not suspected to be dead; ``suspected``: the others
+    - ``features``: the level of each feature that the cluster uses, by name
     """
 
     controller_epoch: int
@@ -35,11 +41,15 @@ class ClusterMetadata:
     live: Mapping[int, BrokerView] = field(default_factory=dict)
     suspected: Mapping[int, BrokerView] = field(default_factory=dict)
     placed_count: int = 0
-    """Number of partitions placed so far. It selects the first broker of the next topic."""
+    """Number of partitions placed so far. Modulo the number of brokers, it selects the first broker
+    of the next topic.
+    """
 
     def set_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
-        """Set the registered brokers, and ``suspects``, the broker epochs of probably dead
-        processes."""
+        """Set the registered brokers, and divide them into live and suspected brokers.
+
+        ``suspects`` has the broker epoch of each process that is probably dead, by broker id. A
+        broker that has registered again since, with a new broker epoch, counts as live."""
         self.brokers = brokers
         self.suspects = suspects
         self.known |= frozenset(brokers)
@@ -84,7 +94,7 @@ class ClusterMetadata:
         return topic.partitions[key.partition]
 
     def change(self, key: TopicPartition, state: LeaderAndIsr) -> StateChange:
-        """Return the StateChange that writes ``state``."""
+        """Return the StateChange that writes ``state`` to the znode of partition ``key``."""
         return StateChange(key.topic, key.partition, state, self.topics[key.topic].topic_id)
 
     def partition_keys(self) -> list[TopicPartition]:
@@ -96,8 +106,9 @@ class ClusterMetadata:
         ]
 
     def adopt(self, changes: Iterable[StateChange]) -> list[TopicPartition]:
-        """Apply states that were read from ZooKeeper. Return the partitions whose state is newer
-        than before."""
+        """Apply partition states that were read from ZooKeeper, except those of topics that were
+        deleted or created anew. Return the partitions whose state has a higher znode version than
+        before."""
         newer: dict[str, dict[int, LeaderAndIsr]] = {}
         for change in changes:
             topic = self.topics.get(change.topic)
@@ -120,7 +131,9 @@ class ClusterMetadata:
 
 
 def as_written(changes: Iterable[StateChange]) -> list[StateChange]:
-    """Return the changes as ZooKeeper holds them after the write: each version is one higher."""
+    """Return the state changes as ZooKeeper holds them after the write: each znode version is one
+    higher.
+    """
     return [
         change._replace(state=dataclasses.replace(change.state, version=change.state.version + 1))
         for change in changes

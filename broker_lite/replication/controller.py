@@ -1,14 +1,17 @@
 """The state machine of the controller, which places replicas and elects leaders.
 
-One broker at a time runs the controller. Its shell, ``server/cluster/controller.py``, calls
-``step(now_ms, event)``, carries out the returned effects in order, and fences each write with the
-controller epoch. The shell passes no other event while a write is in flight, so the state of this
-module equals the state in ZooKeeper.
+One broker at a time is the controller. Its ``server/cluster/controller.py`` (the shell) does the
+I/O: it calls ``step(now_ms, event)`` and carries out the returned effects in order. Each write is
+fenced with the controller epoch, so that ZooKeeper refuses the writes of an earlier controller. The
+shell passes no other event while a write is in flight, so the state of this module equals the state
+in ZooKeeper.
 
-- The shell reports a completed write with a Written event. Only then does the state change.
-- After a refused write the shell drops the remaining effects of the step. It passes the content of
-  ZooKeeper as WriteRefused, StatesRead or Loaded, and the controller decides again.
-- Effects come in this order: features, states, assignments, warnings.
+- The shell reports a completed write with a Written event. Only then does this state machine apply
+  the change to its own state.
+- If ZooKeeper refuses a write, the shell drops the remaining effects of that step. It passes the
+  current content of ZooKeeper as WriteRefused, StatesRead or Loaded, and the controller decides
+  again.
+- A step returns its effects in this order: features, partition states, assignments, warnings.
 """
 
 from __future__ import annotations
@@ -65,11 +68,11 @@ Keys = Iterable[TopicPartition]
 
 
 class _Decided(NamedTuple):
-    """The decisions for some partitions.
+    """The decisions of one step.
 
-    - ``states``: the new states, by partition
+    - ``states``: the new state of each partition that changes
     - ``moved``: the partitions whose reassignment is complete, by topic and partition number
-    - ``reasons``: the partitions concerned, by the text of a warning
+    - ``reasons``: the partitions that a warning names, by the text of the warning
     """
 
     states: dict[TopicPartition, LeaderAndIsr]
@@ -80,8 +83,8 @@ class _Decided(NamedTuple):
 class Controller:
     """The state machine of the controller. Its first event must be Loaded.
 
-    ``rebalance_ms`` is the time that a preferred replica must be in sync before it becomes leader
-    again. -1 means that it never does so by itself.
+    ``rebalance_ms`` is the time (ms) for which a preferred replica must have been in sync before
+    the controller makes it leader again. With -1 only a request of an operator does so.
     """
 
     def __init__(self, rebalance_ms: int = -1) -> None:
@@ -89,19 +92,22 @@ class Controller:
         self._metadata: ClusterMetadata | None = None
         self._warned: dict[TopicPartition, str] = {}
         self._unpreferred: dict[TopicPartition, int] = {}
-        """Partitions that another replica leads although the preferred replica could lead, each
-        with the time in ms since which this is so.
+        """The partitions that another replica leads although the preferred replica is alive and in
+        sync, each with the time (ms) since which this is so.
         """
 
     @property
     def due_ms(self) -> int | None:
-        """The time (ms) at which the next Tick is due; None without a due time."""
+        """The time (ms) at which the caller must pass the next ControllerTick, to return a
+        partition to its preferred leader. None if no partition waits for that.
+        """
         if not self._unpreferred:
             return None
         return min(self._unpreferred.values()) + self._rebalance_ms
 
     def step(self, now_ms: int, event: ControllerEvent) -> list[ControllerEffect]:
-        """Apply an event, and return the effects in the order in which to carry them out."""
+        """Apply an event. Return the effects in the order in which the caller must carry them
+        out."""
         if isinstance(event, Loaded):
             return self._load(now_ms, event)
         metadata = self._metadata
@@ -226,7 +232,7 @@ class Controller:
                 states[key] = state
         return [*state_writes(metadata, states)]
 
-    # Methods that handle completed writes.
+    # Methods that apply completed writes.
 
     def _written(self, now_ms: int, write: Write) -> list[ControllerEffect]:
         metadata = self._metadata
@@ -253,7 +259,7 @@ class Controller:
                 metadata.known -= {write.broker_id}
                 return []
             case WriteStates():
-                # A reassignment may have waited for this election.
+                # A reassignment completes only under a leader on the new replicas: check again.
                 return self._decide(now_ms, metadata.adopt(as_written(write.changes)))
             case WriteAssignment():
                 before = metadata.topics[write.topic.name].partitions
@@ -280,8 +286,8 @@ def _has_partition(metadata: ClusterMetadata, key: TopicPartition) -> bool:
 def _features_of_all(
     raised: Mapping[str, int], brokers: Mapping[int, BrokerView]
 ) -> dict[str, int]:
-    """Return, for each feature, the highest level that every live broker supports. Levels never
-    decrease.
+    """Return, for each feature, the highest level that every registered broker supports. A level
+    that the cluster has reached never decreases.
     """
     features = dict(raised)
     levels = [broker.features for broker in brokers.values()]

@@ -1,4 +1,9 @@
-"""The outputs of ``controller.Controller.step``, in the order in which to carry them out."""
+"""The outputs of ``controller.Controller.step``: writes to ZooKeeper, answers to requests, and
+warnings.
+
+The caller carries them out in the order in which ``step`` returns them. ``token`` names the request
+that an effect belongs to.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +14,22 @@ from broker_lite.errors import LogbusError
 from broker_lite.model import StateChange, TopicPartition, TopicView
 
 STATES_PER_WRITE_MAX = 500
-"""Maximum partition states in one write. A state takes about 300 bytes, and ZooKeeper accepts
-writes of at most 1 MB.
+"""Maximum number of partition states in one write to ZooKeeper. A state takes about 300 bytes, and
+ZooKeeper accepts writes of at most 1 MB.
 """
 
 
 class WriteTopic(NamedTuple):
-    """Create all znodes of the topic, which must not exist."""
+    """Create all znodes of a new topic. The write fails if the topic exists."""
 
     token: int
     topic: TopicView
 
 
 class WritePartitions(NamedTuple):
-    """Create the znodes of the partitions from ``first_added`` on, and set the assignment."""
+    """Add partitions to a topic: create the znodes of the partitions from number ``first_added``
+    on, and write the assignment of replicas.
+    """
 
     token: int
     topic: TopicView
@@ -30,7 +37,8 @@ class WritePartitions(NamedTuple):
 
 
 class WriteAssignment(NamedTuple):
-    """Set the topic's assignment and, in the same write, the partition states in ``states``.
+    """Write the assignment of a topic's replicas and, in the same ZooKeeper transaction, the
+    partition states in ``states``.
 
     ``topic`` holds all partitions of the topic, including unchanged ones.
     """
@@ -54,29 +62,29 @@ class WriteConfig(NamedTuple):
 
 
 class WriteStates(NamedTuple):
-    """Set the states of partitions. The write fails if the znode of any partition has another
-    version."""
+    """Write the states of partitions in one ZooKeeper transaction. It fails if another broker has
+    changed the znode of any of these partitions since the controller read it."""
 
     changes: tuple[StateChange, ...]
 
 
 class WriteFeatures(NamedTuple):
-    """Raise the cluster's features to the levels that every live broker supports."""
+    """Raise the cluster's features to the levels that every registered broker supports."""
 
     features: Mapping[str, int]
 
 
 class RemoveDisks(NamedTuple):
-    """Delete the znodes of a retired broker's data directories."""
+    """Delete the znodes that list the data directories of a retired broker."""
 
     broker_id: int
 
 
 class Answer(NamedTuple):
-    """The result of a request: an error, the topic, or an outcome for each partition.
+    """The answer to the request ``token``: an error, the topic, or an outcome for each partition.
 
-    ``topic`` is the topic after the write. With ``validate_only``, it is the topic that a write
-    would make.
+    ``topic`` is the topic after the write. For a request with ``validate_only`` it is the topic as
+    the write would make it. An outcome is an error, or None for success.
     """
 
     token: int

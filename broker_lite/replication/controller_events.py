@@ -1,7 +1,7 @@
 """The inputs of ``controller.Controller.step``.
 
-Each request carries a token, which the shell chooses and never reuses. Each request gets one
-``Answer``.
+Each request carries a ``token``, a number that the caller chooses and never reuses. The controller
+answers each request with one ``Answer`` that repeats the token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from broker_lite.replication.controller_effects import Write
 
 
 class Loaded(NamedTuple):
-    """This broker became controller in ``controller_epoch``, or has read all metadata again.
+    """This broker became controller in ``controller_epoch``, or has read all metadata from
+    ZooKeeper again.
 
     ``known`` has the ids of all brokers that ever registered and were not retired. ``suspects`` has
     the broker epoch of each registered process that is probably dead, by broker id.
@@ -29,8 +30,8 @@ class Loaded(NamedTuple):
 
 
 class BrokersChanged(NamedTuple):
-    """The set of registered brokers changed. A changed broker epoch means that a broker has
-    registered again."""
+    """The set of registered brokers changed. A broker with a new broker epoch has registered again,
+    for example after a restart."""
 
     brokers: Mapping[int, BrokerView]
     suspects: Mapping[int, int] = {}
@@ -38,7 +39,9 @@ class BrokersChanged(NamedTuple):
 
 class SuspectsChanged(NamedTuple):
     """The set of suspected brokers changed. A broker is suspected while other brokers cannot
-    connect to it, although it is still registered.
+    connect to it, although it is still registered in ZooKeeper.
+
+    ``suspects`` has their broker epochs, by broker id.
     """
 
     suspects: Mapping[int, int]
@@ -54,10 +57,11 @@ class StatesRead(NamedTuple):
 
 
 class WriteRefused(NamedTuple):
-    """A write of partition states failed because ZooKeeper holds these newer states.
+    """A write of partition states failed because ZooKeeper holds the newer states in ``states``.
 
-    The shell then passes the failed request or Tick again. If another event failed, it passes
-    SuspectsChanged, which repeats every decision.
+    If the write came from a request or a ControllerTick, the caller passes that event again.
+    Otherwise the caller passes SuspectsChanged, on which the controller decides about every
+    partition again.
     """
 
     states: Sequence[StateChange]
@@ -68,10 +72,11 @@ class ControllerTick(NamedTuple):
 
 
 class TopicCreationRequested(NamedTuple):
-    """Create a topic. ``topic_id`` is a new random id.
+    """Create a topic. ``topic_id`` is a new random id, chosen by the caller.
 
-    ``assignment`` overrides ``partition_count`` and ``replication_factor``. A factor of None means
-    three, or the number of known brokers if that is smaller.
+    ``assignment`` lists the brokers of each partition and overrides ``partition_count`` and
+    ``replication_factor``. A factor of None means three, or the number of known brokers if that is
+    smaller.
     """
 
     token: int
@@ -92,8 +97,8 @@ class TopicDeletionRequested(NamedTuple):
 
 
 class PartitionsRequested(NamedTuple):
-    """Add partitions to a topic. ``partition_count`` is the new total. ``assignment`` covers only
-    the added partitions."""
+    """Add partitions to a topic. ``partition_count`` is the new total. ``assignment`` lists the
+    brokers of each added partition only."""
 
     token: int
     name: str
@@ -103,7 +108,9 @@ class PartitionsRequested(NamedTuple):
 
 
 class ConfigChangeRequested(NamedTuple):
-    """Change topic settings. A text sets the value, and None removes the setting."""
+    """Change topic settings. In ``changes``, a text is the new value of a setting, and None resets
+    the setting to its default.
+    """
 
     token: int
     name: str
@@ -112,7 +119,9 @@ class ConfigChangeRequested(NamedTuple):
 
 
 class ReassignmentRequested(NamedTuple):
-    """Move partitions to new replicas, the preferred leader first. None cancels a reassignment."""
+    """Move partitions to new replicas, the preferred leader first. A target of None cancels the
+    partition's reassignment.
+    """
 
     token: int
     targets: Mapping[TopicPartition, Sequence[int] | None]
@@ -120,9 +129,10 @@ class ReassignmentRequested(NamedTuple):
 
 
 class ElectionRequested(NamedTuple):
-    """Elect the preferred leaders of these partitions. None means all partitions.
+    """Elect the preferred leaders of these partitions. ``partitions`` of None means all partitions.
 
-    With ``unclean``, elect leaders that may lack records for partitions without a leader.
+    With ``unclean``, elect instead a live replica for each partition that has no leader, even a
+    replica that lacks records.
     """
 
     token: int
@@ -131,14 +141,16 @@ class ElectionRequested(NamedTuple):
 
 
 class RetirementRequested(NamedTuple):
-    """Forget a stopped broker that will not return (``logbus broker retire``)."""
+    """Remove a stopped broker that will not return from the known brokers (``logbus broker
+    retire``).
+    """
 
     token: int
     broker_id: int
 
 
 class Written(NamedTuple):
-    """A write of this controller is complete."""
+    """The caller has completed a write that the controller ordered."""
 
     write: Write
 

@@ -1,4 +1,6 @@
-"""Compute the writes and the answer of each request to the controller from its state."""
+"""Handle the requests to the controller, such as the creation of a topic: compute the writes and
+the answer of each from the cluster metadata.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,11 @@ from broker_lite.replication.election import elect_preferred, elect_unclean, has
 
 
 def request(metadata: ClusterMetadata, event: Request) -> list[ControllerEffect]:
-    """Return the effects of a request: its writes, or its answer if it needs no write.
+    """Return the effects of a request: its writes, or an answer if the request fails or needs no
+    write.
 
-    A request about partitions returns its answer after the writes. For the other writes,
-    ``Controller.step`` returns the answer once the write is complete.
+    The answer to a reassignment or an election follows its writes in the list. After other writes,
+    ``Controller.step`` returns the answer when the caller reports the write as complete.
     """
     try:
         match event:

@@ -1,4 +1,4 @@
-"""Convert the controller's decisions to writes and warnings."""
+"""Convert the controller's decisions to writes for ZooKeeper and to warnings for the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ NAMES_PER_WARNING_MAX = 5
 def state_writes(
     metadata: ClusterMetadata, states: Mapping[TopicPartition, LeaderAndIsr]
 ) -> list[WriteStates]:
-    """Return the writes of these states. Each write has at most ``STATES_PER_WRITE_MAX``."""
+    """Return the writes that store these partition states, with at most ``STATES_PER_WRITE_MAX``
+    states in each write.
+    """
     changes = [metadata.change(key, state) for key, state in states.items()]
     return [
         WriteStates(tuple(changes[at : at + STATES_PER_WRITE_MAX]))
@@ -30,7 +32,9 @@ def state_writes(
 def assignment_write(
     metadata: ClusterMetadata, name: str, moved: Mapping[int, PartitionView]
 ) -> WriteAssignment:
-    """Return the write of new replicas for some partitions, with the states that change."""
+    """Return the write that assigns new replicas to some partitions of a topic. It includes the
+    partition states that change with the assignment.
+    """
     topic = metadata.topics[name]
     partitions = tuple(moved.get(view.partition, view) for view in topic.partitions)
     states = tuple(
@@ -42,8 +46,8 @@ def assignment_write(
 
 
 def with_versions(write: WriteAssignment) -> TopicView:
-    """Return the topic as ZooKeeper stores it after the write. The version of each changed state is
-    one higher."""
+    """Return the topic as ZooKeeper stores it after the write: the znode version of each changed
+    state is one higher."""
     written = {change.partition: change.state for change in as_written(write.states)}
     partitions = tuple(
         dataclasses.replace(view, state=written.get(view.partition, view.state))
@@ -53,7 +57,9 @@ def with_versions(write: WriteAssignment) -> TopicView:
 
 
 def unclean_warning(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
-    """Return the warning for an unclean election."""
+    """Return the warning for an unclean election: it names the new leader and the brokers of the
+    ISR whose records may be lost.
+    """
     had = sorted({replica.broker_id for replica in before.isr})
     return (
         f"UNCLEAN election: broker {state.leader} leads although it was not in sync; records that "
@@ -62,12 +68,14 @@ def unclean_warning(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
 
 
 def warning(keys: Sequence[TopicPartition], reason: str) -> str:
-    """Return a warning about some partitions."""
+    """Return a warning of the form "<partitions>: <reason>"."""
     return f"{names_of(keys)}: {reason}"
 
 
 def names_of(keys: Sequence[TopicPartition]) -> str:
-    """Return the names of the first partitions, and the number of further partitions."""
+    """Return the names of the first ``NAMES_PER_WARNING_MAX`` partitions, and the number of the
+    others.
+    """
     names = ", ".join(str(key) for key in keys[:NAMES_PER_WARNING_MAX])
     more = f" and {len(keys) - NAMES_PER_WARNING_MAX} more" * (len(keys) > NAMES_PER_WARNING_MAX)
     return f"{names}{more}"

@@ -1,10 +1,13 @@
-"""The outputs of ``partition.Partition.step``.
+"""The outputs of ``partition.Partition.step``, which the shell carries out.
 
-A step returns its effects in the order of ``ORDER``, and the shell carries them out in that order.
+The shell is the caller that does the I/O: ``server/partitions/replica_manager.py``, or the
+simulator in tests. A step returns its effects in the order of ``ORDER``, and the shell carries them
+out in that order. It reports each result to ``step`` as an event, for example Appended for Append.
+
 The disk effects of a partition are Truncate, StartAt, StartEpoch, Append, AppendFetched and Sync.
-They go through one queue of a disk thread, and their answers return in the order of the queue. Each
-disk effect gets exactly one answer, unless StorageFailed comes first. Only Syncs may share an
-answer. The shell retries a write that finds the disk full.
+They go through the queue of one disk thread, and their results return in the order of the queue.
+Each disk effect has exactly one result, unless StorageFailed comes first. Several queued Syncs may
+share one result. When an Append or AppendFetched finds the disk full, the shell retries it.
 """
 
 from __future__ import annotations
@@ -18,34 +21,38 @@ from broker_lite.replication.events import Appended
 
 
 class StopFetching(NamedTuple):
-    """Cancel the fetch of the last FetchFrom, and ignore its answer."""
+    """Cancel the fetch that the last FetchFrom began, and ignore the leader's answer to it."""
 
 
 class Truncate(NamedTuple):
-    """Truncate the log to ``offset`` and sync it. Answer with Truncated.
+    """Truncate the log to ``offset`` and fsync it. The result is the event Truncated.
 
-    ``offset`` lies below the high watermark only for a damaged batch or after an unclean election.
-    The shell then logs an error.
+    Only after damage to a batch or an unclean election does ``offset`` lie below the high
+    watermark. The shell then logs an error, because committed records are deleted here.
     """
 
     offset: int
 
 
 class StartAt(NamedTuple):
-    """Delete every batch, restart the log at ``offset``, and sync it. Answer with Truncated."""
+    """Delete every batch, restart the empty log at ``offset``, and fsync it. The result is the
+    event Truncated.
+    """
 
     offset: int
 
 
 class StartEpoch(NamedTuple):
-    """Write an entry (leader_epoch, log end) to the epoch file, and sync it. Answer with
-    EpochStarted."""
+    """Write an entry (leader_epoch, log end offset) to the leader epoch file, and fsync it. The
+    result is the event EpochStarted."""
 
     leader_epoch: int
 
 
 class Append(NamedTuple):
-    """Append the payload in this leader epoch. Answer with Appended or AppendFailed."""
+    """Append the batch in ``payload`` with this leader epoch. The result is the event Appended or
+    AppendFailed, with the same ``token``.
+    """
 
     token: int
     payload: Any
@@ -53,10 +60,11 @@ class Append(NamedTuple):
 
 
 class AppendFetched(NamedTuple):
-    """Append the leader's batches unchanged. Answer with FetchedAppended or FetchedAppendFailed.
+    """Append the batches fetched from the leader unchanged. The result is the event FetchedAppended
+    or FetchedAppendFailed.
 
-    Leave out batches of an epoch newer than ``leader_epoch``, because they come from a later
-    leader.
+    Leave out batches with a leader epoch newer than ``leader_epoch``, because they come from a
+    later leader.
     """
 
     payload: Any
@@ -64,42 +72,46 @@ class AppendFetched(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """Flush the log after the appends before this effect. Answer with Synced or StorageFailed.
+    """Flush (fsync) the log, after the appends queued before this effect. The result is the event
+    Synced or StorageFailed.
 
     One flush serves all queued Syncs (group commit).
     """
 
 
 class ProposeIsr(NamedTuple):
-    """Write ``state`` to the partition's znode if its version is still ``state.version``.
+    """Write ``state`` to the partition's znode if the znode's version is still ``state.version``.
+    The result is the event IsrWritten or IsrRefused, even if the partition state has changed
+    meanwhile.
 
-    Answer with IsrWritten or IsrRefused, even if the answer is late. With this write, a follower
-    with a damaged log removes itself from the ISR. A leader with a damaged log proposes ``leader``
-    -1 in the next epoch, and the controller elects another member of the ISR.
+    A leader changes its ISR with this write. A follower with a damaged log removes itself from the
+    ISR. A leader with a damaged log proposes ``leader`` -1 in the next epoch, and the controller
+    elects another member of the ISR.
     """
 
     state: LeaderAndIsr
 
 
 class HighWatermark(NamedTuple):
-    """The high watermark is now ``offset``. Wake fetches that wait for committed records
-    below it."""
+    """The high watermark is now ``offset``. Wake the consumers' fetches that wait for committed
+    records below ``offset``."""
 
     offset: int
 
 
 class RaiseStart(NamedTuple):
-    """Delete the records below ``offset``, the start of the leader's log. The shell does not answer
-    this effect."""
+    """Delete the records below ``offset``, because the leader's log starts there. This effect has
+    no result event."""
 
     offset: int
 
 
 class FetchFrom(NamedTuple):
-    """Fetch from the leader. Answer with Fetched, FetchDiverged or FetchOutOfRange.
+    """Fetch from the leader. The result is the event Fetched, FetchDiverged or FetchOutOfRange.
 
-    Replaces the previous FetchFrom. The shell retries errors with a backoff until StopFetching. The
-    backoff is short after UNKNOWN_LEADER_EPOCH, because the leader will soon receive its epoch.
+    Replaces the previous FetchFrom. The shell retries after errors, with a backoff, until
+    StopFetching. The backoff is short after UNKNOWN_LEADER_EPOCH, because the new leader will soon
+    learn of its own epoch.
     """
 
     leader: int
@@ -118,10 +130,12 @@ class Reply(NamedTuple):
 
 
 class AnswerFollower(NamedTuple):
-    """Answer a FollowerFetched with an error, or with ``diverging`` and no records.
+    """Answer a follower's fetch with ``error``, or with ``diverging`` and no records. ``diverging``
+    is the end of a leader epoch, to which the follower must truncate.
 
-    If both are None, answer with the records from the fetch offset to the log's end, flushed or
-    not, once records exist. Every answer carries the high watermark and the log's start.
+    If both are None, answer with the records from the fetch offset to the end of the log, flushed
+    or not, as soon as there are any. Every answer carries the high watermark and the log start
+    offset.
     """
 
     error: LogbusError | None = None

@@ -1,10 +1,12 @@
-"""Leader election and ISR changes, as functions of a partition's state and the live brokers.
+"""Leader election and ISR changes: functions that compute a partition's new state from its present
+state and the live brokers.
 
-- A replica is a broker with its data directory. A broker counts as a member of the ISR only if it
-  is registered with the directory that the ISR names.
+- A replica is a broker together with its data directory. A broker counts as a member of the ISR
+  only if it is registered with the directory that the ISR names: another directory lacks the
+  records.
 - ``live`` holds the brokers that are registered and not suspected to be dead.
 - ``replicas`` holds the ids of the assigned brokers, preferred leader first.
-- The caller writes a returned state with a compare-and-set of the znode version ``version``.
+- The caller writes a returned state with a compare-and-set on the znode's version (``version``).
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ Live = Mapping[int, BrokerView]
 
 
 def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
-    """Return whether this process leads: its data directory is in the ISR, and the election was for
-    one of its own registrations (``broker_epochs``).
+    """Return whether this broker process leads: its data directory is in the ISR, and the
+    controller elected one of this process's own registrations (``broker_epochs``), not an earlier
+    process.
     """
     return (
         state.leader == local.broker_id
@@ -30,8 +33,8 @@ def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int])
 
 
 def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
-    """Return whether the leader is live: it has not registered again since its election, and its
-    data directory is in the ISR.
+    """Return whether the leader is live, has not registered again since its election, and runs with
+    the data directory that is in the ISR.
     """
     broker = live.get(state.leader)
     return (
@@ -42,7 +45,9 @@ def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
 
 
 def is_election_due(state: LeaderAndIsr, live: Live) -> bool:
-    """Return whether the controller will elect another leader, if ``live`` are the live brokers."""
+    """Return whether the controller will change the leader, given that ``live`` are the live
+    brokers.
+    """
     if has_live_leader(state, live):
         return False
     return state.leader != NO_BROKER or any(_is_live(replica, live) for replica in state.isr)
@@ -59,21 +64,23 @@ def elect(
 ) -> LeaderAndIsr | None:
     """Return the state to write after the set of brokers changed; None if no change is needed.
 
-    - While the leader is live it stays leader, and dead members leave the ISR in the same leader
+    - While the leader is live it stays leader. Dead members leave the ISR without a new leader
       epoch.
-    - Otherwise the first assigned broker that is live and in sync becomes leader, with the live
-      members as ISR.
+    - Otherwise the first assigned broker that is live and in sync becomes leader. The live members
+      become the ISR.
     - If no member is live, the leader is -1 and the ISR keeps its last members.
-    - A draining or full broker is treated as dead, unless only such members are left. Among them, a
-      full broker is preferred to a draining broker.
+    - A draining broker, which prepares to stop, or a broker with a full disk is treated as dead,
+      unless the ISR has no other live members. Among such members, a full broker is preferred to a
+      draining broker.
     - A broker that is no longer assigned leaves the ISR.
 
     Every change of leader begins a new leader epoch.
 
-    ``suspected`` has the registered brokers that are probably dead. They leave the ISR too, unless
-    it would have fewer than ``min_insync`` members. In such an ISR no produce request is
-    acknowledged, so a suspected member has all acknowledged records and may lead if the suspicion
-    is wrong. Full brokers stay in such an ISR for the same reason.
+    ``suspected`` has the registered brokers that are probably dead. They leave the ISR too, but not
+    if the ISR would then have fewer than ``min_insync`` members. A produce request with acks=all is
+    refused under such a small ISR. A suspected member that stays therefore has all acknowledged
+    records, and may lead if the suspicion is wrong. Full brokers stay in such an ISR for the same
+    reason.
     """
     members = tuple(r for r in state.isr if _is_live(r, live) and r.broker_id in replicas)
     lasting = tuple(r for r in members if not live[r.broker_id].draining)
@@ -100,8 +107,8 @@ def elect(
 def elect_preferred(
     state: LeaderAndIsr, preferred: int, live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state with the preferred replica as leader. Return None if it leads already or
-    cannot lead."""
+    """Return the state with the preferred replica as leader. Return None if that replica leads
+    already, or cannot lead because it is not alive, not in sync, draining or full."""
     broker = live.get(preferred)
     if broker is None or not broker.takes_records or not has_live_leader(state, live):
         return None
@@ -120,8 +127,9 @@ def elect_unclean(
     """Return the state with an out-of-sync replica as leader. Records that this replica lacks are
     lost.
 
-    Return None if a member of the ISR is ``registered``, even if suspected: a wrong suspicion may
-    cost availability, but no records. Also return None if no assigned broker is live.
+    Return None if any member of the ISR is still ``registered``, even if suspected to be dead: a
+    wrong suspicion may cost availability, but must not cost records. Also return None if no
+    assigned broker is live.
     """
     if any(_is_live(replica, registered) for replica in state.isr):
         return None
@@ -135,8 +143,8 @@ def elect_unclean(
 def led_by(
     state: LeaderAndIsr, leader: BrokerView, isr: tuple[ReplicaId, ...], controller_epoch: int
 ) -> LeaderAndIsr:
-    """Return the state in a new leader epoch, with the current registration of ``leader`` as the
-    leader, and this ISR."""
+    """Return ``state`` in a new leader epoch, led by the current registration of ``leader``, with
+    the ISR ``isr``."""
     return dataclasses.replace(
         state,
         leader=leader.broker_id,
@@ -164,13 +172,13 @@ def without_leader(
 def withdrawn(
     state: LeaderAndIsr, replicas: Sequence[int], own: ReplicaId, live: Live
 ) -> LeaderAndIsr | None:
-    """Return the state without this replica, which lacks flushed records. Return None if it must
-    stay in the ISR.
+    """Return the state without this replica, whose log lacks records that were flushed. Return None
+    if the replica must stay in the ISR.
 
-    It must stay if it is the only member of the ISR, or if it leads and no other member is live. A
-    replica whose broker is not registered may leave without a live successor, because the other
-    members keep all records. Always begins a new leader epoch, because in the current epoch the
-    leader may have counted the records that are missing.
+    The replica must stay if it is the only member of the ISR, or if it leads and no other member is
+    live. If this replica leads but its broker is not registered yet, it may leave without a live
+    successor, because the other members keep all records. The returned state always has a new
+    leader epoch: in the current one the leader may have counted the missing records as replicated.
     """
     others = tuple(replica for replica in state.isr if replica != own)
     if own not in state.isr or not others:
@@ -189,8 +197,8 @@ def withdrawn(
 
 
 def can_leave_isr(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
-    """Return whether the draining broker ``own`` can leave the ISR, because the ISR has another
-    live member that is not draining.
+    """Return whether ``own``, a broker that drains before it stops, can leave the ISR. It can if
+    the ISR has another live member that is not draining.
     """
     replica = ReplicaId(own.broker_id, own.directory_id)
     return replica in state.isr and any(
@@ -200,8 +208,8 @@ def can_leave_isr(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
 
 
 def leaderless_reason(state: LeaderAndIsr, replicas: Sequence[int], live: Live) -> str | None:
-    """Return the reason, for a log message, why the partition has no leader. Return None if it has
-    a leader or an election is due."""
+    """Return why the partition has no leader, as text for a log message. Return None if the
+    partition has a leader or an election is due."""
     if has_live_leader(state, live):
         return None
     parts = []

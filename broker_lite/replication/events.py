@@ -1,8 +1,9 @@
-"""The inputs of ``partition.Partition.step``.
+"""The inputs of ``partition.Partition.step``: requests, metadata and the results of effects.
 
-The shell is ``server/partitions/replica_manager.py``, or the simulator in tests. It creates the
-events on one thread, in the order in which they occur. It chooses the tokens of requests and never
-reuses a token. Answers of the disk arrive in the order of the disk's queue.
+The shell, ``server/partitions/replica_manager.py`` or the simulator in tests, does the I/O of the
+state machine. It creates the events on one thread, in the order in which they occur. It chooses a
+``token`` for each request and never reuses a token. Results of disk effects arrive in the order of
+the disk's queue.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
 
 class ReplicaLimits(NamedTuple):
-    """The topic settings that a replica uses."""
+    """The topic settings that a replica obeys."""
 
     min_insync_replicas: int = 1
     flush_messages: int = 1
     flush_ms: int = 1000
     replica_lag_ms: int = 10_000
-    """Time in ms after which a follower that has not reached the leader's end leaves the ISR."""
+    """``replica.lag.time.max.ms``: a follower leaves the ISR if it has not reached the leader's log
+    end offset for this time (ms).
+    """
 
 
 class LeaderAndIsrChanged(NamedTuple):
-    """The partition state in the metadata. A repeated or older state has no effect.
+    """The metadata has a state for this partition. A repeated or older state has no effect.
 
-    ``broker_epochs`` has the broker epochs of all registrations of this process. An election of an
-    earlier process of this broker does not count. The controller then elects again in a higher
-    leader epoch, so that no two processes lead in one epoch. ``replicas`` has the assigned brokers.
-    Only these brokers and members of the ISR may fetch as followers.
+    ``broker_epochs`` has the broker epochs of all registrations of this process. If the controller
+    elected an earlier process of this broker, this process does not lead: the controller elects
+    again in a higher leader epoch, so that no two processes lead in one epoch. ``replicas`` has the
+    ids of the assigned brokers. Only these brokers and members of the ISR may fetch as followers.
     """
 
     state: LeaderAndIsr
@@ -49,8 +52,8 @@ class LimitsChanged(NamedTuple):
 class AppendRequested(NamedTuple):
     """A client's produce request for this partition.
 
-    ``payload`` is the batch for the log, which the state machine does not read. ``record_count`` is
-    its number of records.
+    ``payload`` is the batch for the log, of ``record_count`` records. The state machine passes it
+    on and does not read it.
     """
 
     token: int
@@ -60,7 +63,9 @@ class AppendRequested(NamedTuple):
 
 
 class EpochStarted(NamedTuple):
-    """StartEpoch is complete: the epoch file holds (leader_epoch, log_end_offset) on disk."""
+    """The effect StartEpoch is complete: the leader epoch file on disk has the entry (leader_epoch,
+    log_end_offset).
+    """
 
     leader_epoch: int
     log_end_offset: int
@@ -68,10 +73,12 @@ class EpochStarted(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Append is complete. For a batch of markers, ``errors`` has the error of each marker, or None.
+    """The effect Append is complete. For a batch of transaction markers, ``errors`` has the error
+    of each marker, or None.
 
-    A duplicate carries the offsets of the first append. Its base offset is -1 if the producer state
-    no longer has that append.
+    ``duplicate`` tells that an idempotent producer sent the batch again. The offsets are then those
+    of the first append. The base offset is -1 if the producer state no longer remembers that
+    append.
     """
 
     token: int
@@ -84,15 +91,15 @@ class Appended(NamedTuple):
 
 
 class AppendFailed(NamedTuple):
-    """Append failed: the log refused the batch or could not write it. No part of the batch is in
-    the log."""
+    """The effect Append failed: the log refused the batch or could not write it. No part of the
+    batch is in the log."""
 
     token: int
     error: LogbusError
 
 
 class Synced(NamedTuple):
-    """Sync is complete: all records below ``flushed_end`` are on disk."""
+    """The effect Sync is complete: all records below ``flushed_end`` are on disk."""
 
     flushed_end: int
 
@@ -104,11 +111,11 @@ class StorageFailed(NamedTuple):
 
 
 class FollowerFetched(NamedTuple):
-    """A follower's fetch. All records below ``fetch_offset`` are on the follower's disk.
+    """A follower's fetch request. All records below ``fetch_offset`` are on the follower's disk.
 
-    The shell has checked that the request has the follower's current broker epoch. The shell sends
-    one event for each request, and none when a waiting fetch wakes. The effects include exactly one
-    AnswerFollower.
+    The shell has checked that the request carries the follower's current broker epoch. It sends one
+    event for each request. A request that waits for records causes no second event when it wakes.
+    The effects of this event include exactly one AnswerFollower.
     """
 
     replica: ReplicaId
@@ -117,22 +124,25 @@ class FollowerFetched(NamedTuple):
     last_fetched_epoch: int
     """The newest leader epoch of the follower's log; -1 for an empty log."""
     epoch_end: OffsetAndEpoch | None
-    """The end offset, in the leader's log, of ``last_fetched_epoch`` or of the newest earlier epoch
-    (``LeaderEpochs.end_offset_for``)."""
+    """The end offset, in the leader's log, of ``last_fetched_epoch``. If the leader has no such
+    epoch, that of its newest earlier epoch (``LeaderEpochs.end_offset_for``)."""
     log_start_offset: int
     """The leader's log start offset."""
     follower_start: int
     """The follower's log start offset, from the request."""
     may_join: bool = True
-    """Whether the follower may join the ISR. It may not while its broker is draining."""
+    """Whether the follower may join the ISR. It may not while its broker is draining, that is,
+    about to stop.
+    """
 
 
 class Fetched(NamedTuple):
-    """The leader's answer to FetchFrom. ``leader_epoch`` and ``fetch_offset`` repeat the fields of
-    FetchFrom.
+    """The leader's answer to the effect FetchFrom. ``leader_epoch`` and ``fetch_offset`` repeat the
+    fields of FetchFrom.
 
-    ``payload`` goes to AppendFetched unchanged, and is None without records. The other two fields
-    are the leader's offsets. Error answers are not events, because the shell retries them.
+    ``payload`` holds the fetched batches for AppendFetched, or None if the answer has no records.
+    The other two fields are the leader's offsets. Error answers are not events: the shell retries
+    the fetch.
     """
 
     leader_epoch: int
@@ -143,25 +153,28 @@ class Fetched(NamedTuple):
 
 
 class FetchDiverged(NamedTuple):
-    """The follower's log diverges from the leader's log before ``fetch_offset``.
+    """The leader's answer to the effect FetchFrom that the follower's log diverges from the
+    leader's before ``fetch_offset``.
 
-    The first three fields repeat those of FetchFrom. They identify a repeated answer, which must
-    not truncate batches fetched since.
+    The first three fields repeat those of FetchFrom. By them the follower recognises an outdated
+    answer, which must not truncate batches fetched since.
     """
 
     leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
     leader_end: OffsetAndEpoch
-    """The end offset, in the leader's log, of the follower's last epoch or of the leader's newest
-    earlier epoch."""
+    """The end offset, in the leader's log, of the follower's last epoch. If the leader has no such
+    epoch, that of its newest earlier epoch."""
     own_end: OffsetAndEpoch | None
-    """The end offset, in the follower's log, of ``leader_end.leader_epoch`` or of the newest
-    earlier epoch (``LeaderEpochs.end_offset_for``)."""
+    """The end offset, in the follower's log, of ``leader_end.leader_epoch``. If the follower has no
+    such epoch, that of its newest earlier epoch (``LeaderEpochs.end_offset_for``)."""
 
 
 class FetchOutOfRange(NamedTuple):
-    """The leader answered OFFSET_OUT_OF_RANGE. Its log begins at ``leader_log_start``."""
+    """The leader answered FetchFrom with OFFSET_OUT_OF_RANGE. The leader's log begins at
+    ``leader_log_start``.
+    """
 
     leader_epoch: int
     fetch_offset: int
@@ -169,22 +182,24 @@ class FetchOutOfRange(NamedTuple):
 
 
 class FetchedAppended(NamedTuple):
-    """AppendFetched is complete. ``last_epoch`` is the newest epoch of the log
-    (``log.leader_epochs.latest``)."""
+    """The effect AppendFetched is complete. ``last_epoch`` is the newest leader epoch of the
+    follower's log (``log.leader_epochs.latest``)."""
 
     next_offset: int
     last_epoch: int
 
 
 class FetchedAppendFailed(NamedTuple):
-    """AppendFetched failed: the batches are damaged, do not continue the log, or found the disk
-    full."""
+    """The effect AppendFetched failed: the batches are damaged, do not continue the log, or found
+    the disk full."""
 
     error: LogbusError
 
 
 class Truncated(NamedTuple):
-    """Truncate or StartAt is complete. The fields describe the truncated log, which is synced."""
+    """The effect Truncate or StartAt is complete. The fields describe the log afterwards; all of it
+    is on disk.
+    """
 
     log_end_offset: int
     flushed_end: int
@@ -192,30 +207,31 @@ class Truncated(NamedTuple):
 
 
 class IsrWritten(NamedTuple):
-    """ProposeIsr is complete. ``state`` carries the new znode version."""
+    """The effect ProposeIsr is complete. ``state`` carries the znode's new version."""
 
     state: LeaderAndIsr
 
 
 class IsrRefused(NamedTuple):
-    """ProposeIsr failed, or its result is unknown. ``state`` is the proposed state."""
+    """The effect ProposeIsr failed, or its result is unknown. ``state`` is the proposed state."""
 
     state: LeaderAndIsr
 
 
 class CorruptionFound(NamedTuple):
-    """The flushed batch at ``offset`` is damaged.
+    """The shell found the flushed batch at ``offset`` damaged.
 
     The replica leaves the ISR, and a leader also resigns. The replica then truncates its log to
-    ``offset`` and fetches again. A replica that is alone in the ISR does nothing. The shell may
-    repeat the event.
+    ``offset`` and fetches those records from the leader again. A replica that is alone in the ISR
+    keeps its log, because no other replica is sure to have the records. The shell may repeat the
+    event.
     """
 
     offset: int
 
 
 class Closed(NamedTuple):
-    """The topic was deleted or the broker stops. The replica answers pending requests with
+    """The topic was deleted or the broker stops. The replica answers pending produce requests with
     ``error`` and ignores later events."""
 
     error: LogbusError

@@ -1,10 +1,10 @@
-"""The role of a follower: fetch, append, sync, and only then fetch again.
+"""The role of a follower: fetch from the leader, append, sync to disk, and only then fetch again.
 
-A follower's fetch offset therefore equals its flushed end. When the logs diverge, the follower
-truncates by leader epoch, never to the high watermark. Within one leader epoch the leader may have
-counted every record that the follower fetched. So a follower with a damaged log first leaves the
-ISR in a new leader epoch, and truncates before its first fetch in that epoch. ``partition`` calls
-this module on its own thread.
+A follower's fetch offset therefore tells the leader which records are on the follower's disk. When
+the logs diverge, the follower truncates by leader epoch, never to the high watermark. Within one
+leader epoch the leader may have counted every record that the follower fetched as replicated. So a
+follower with a damaged log first leaves the ISR in a new leader epoch, and truncates before its
+first fetch in that epoch. ``partition`` calls this module on its own thread.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from broker_lite.replication.local_log import LocalLog
 
 @dataclass(slots=True)
 class Follower:
-    """The role of a replica while it does not lead in this process: another broker, no broker, or
-    an earlier process of this broker leads.
+    """The role of a replica while this process does not lead the partition: another broker, no
+    broker, or an earlier process of this broker leads.
     """
 
     state: LeaderAndIsr
     log: LocalLog
     may_have_fetched: bool
-    """Whether the leader of this epoch may have counted a fetch of this broker, by this process or
-    an earlier one.
+    """Whether this broker may have fetched in this leader epoch, from this process or an earlier
+    one. If so, the leader may have counted the fetched records as replicated.
     """
     in_flight: FetchFrom | None = None
     """The FetchFrom effect that has no answer yet, or None."""
@@ -55,18 +55,23 @@ class Follower:
     raised_start: int = 0
     """The highest ``offset`` of all RaiseStart effects so far."""
     proposal: LeaderAndIsr | None = None
-    """The state without this replica in a new epoch, while the write of that state is in flight.
-    None without such a write."""
+    """The proposed state without this replica in the ISR, in a new leader epoch, while its write is
+    in flight; otherwise None."""
     paused: bool = False
-    """Whether an operation failed. The next Tick retries it."""
+    """Whether a fetch, an append or a proposal failed, so that the follower waits for the next Tick
+    to retry.
+    """
 
     def begin(self) -> list[Effect]:
-        """Begin the role. Return a Sync first if disk operations of an earlier role are not
-        complete."""
+        """Begin the role. If disk operations of an earlier role are not complete, return a Sync
+        before the first fetch."""
         return [*(() if self.log.is_settled else (Sync(),)), *self.resume()]
 
     def resume(self) -> list[Effect]:
-        """Return the effects that are due next: to leave the ISR, to truncate, or to fetch."""
+        """Return the effects that are due next: a proposal to leave the ISR, a truncation, or a
+        fetch. Return none while the partition has no leader to fetch from or the follower is
+        paused.
+        """
         log, leader = self.log, self.state.leader
         if leader in (NO_BROKER, log.replica.broker_id) or self.paused:
             return []
@@ -87,7 +92,7 @@ class Follower:
 
     def _epoch_without_us(self) -> LeaderAndIsr:
         """Return the state with the same leader, an ISR without this replica, and a new leader
-        epoch, in which earlier fetches do not count.
+        epoch. In the new epoch the leader does not count this replica's earlier fetches.
         """
         isr = tuple(replica for replica in self.state.isr if replica != self.log.replica)
         return dataclasses.replace(self.state, leader_epoch=self.state.leader_epoch + 1, isr=isr)
@@ -103,8 +108,8 @@ class Follower:
     # Methods that handle the leader's answers.
 
     def _is_stale(self, event: Fetched | FetchDiverged | FetchOutOfRange) -> bool:
-        """Return whether an answer is stale. If it belongs to the fetch in flight, mark that fetch
-        as complete.
+        """Return whether an answer is stale, that is, not an answer to the fetch in flight. If it
+        is the answer to that fetch, mark the fetch as complete.
         """
         in_flight = self.in_flight
         if (
@@ -121,7 +126,7 @@ class Follower:
         return False
 
     def fetched(self, event: Fetched) -> list[Effect]:
-        """Handle the leader's answer: append its batches, or fetch again."""
+        """Handle the leader's answer: append its batches, or fetch again if there are none."""
         if self._is_stale(event):
             return []
         self.leader_high_watermark = max(self.leader_high_watermark, event.high_watermark)
@@ -132,10 +137,11 @@ class Follower:
         return [AppendFetched(event.payload, event.leader_epoch), Sync()]
 
     def diverged(self, event: FetchDiverged) -> list[Effect]:
-        """Truncate to the end of the logs' common part (KIP-101, KIP-595).
+        """Truncate this log to the end of its common part with the leader's log (KIP-101, KIP-595).
 
         If both logs have the epoch that the leader names, the common part ends at the smaller of
-        the epoch's two end offsets. Otherwise it ends where this log's newest earlier epoch ends.
+        the epoch's two end offsets. Otherwise the common part ends where this log's newest earlier
+        epoch ends.
         """
         if self._is_stale(event):
             return []
@@ -148,7 +154,7 @@ class Follower:
         return [self._truncate(offset)]
 
     def out_of_range(self, event: FetchOutOfRange) -> list[Effect]:
-        """Restart the log at the leader's log start offset if that is beyond this log's end.
+        """Restart the log at the leader's log start offset, if that is beyond the end of this log.
         Otherwise pause until the next Tick."""
         if self._is_stale(event):
             return []
@@ -162,24 +168,30 @@ class Follower:
     # Methods that handle the disk's answers.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
-        """Handle an append of fetched batches: fetch again, or pause if no batch was appended."""
+        """Handle a completed append of fetched batches: fetch again, or pause if nothing was
+        appended.
+        """
         # Pause if no batch was appended, because fetching again at once could loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)
         return self.resume()
 
     def failed(self) -> list[Effect]:
-        """Handle a failed append of fetched batches: pause until the next Tick."""
+        """Handle a failed append of fetched batches: pause until the next Tick, which fetches
+        again.
+        """
         self.paused = True
         return []
 
     def synced(self) -> list[Effect]:
-        """Raise the high watermark to the flushed end, and fetch again."""
+        """Handle a completed Sync: raise the high watermark, at most to the flushed end, and fetch
+        again.
+        """
         return in_order([*self._committed(), *self.resume()])
 
     def _committed(self) -> list[Effect]:
-        """Raise the high watermark and the log start offset to the leader's values, but at most to
-        the flushed end.
+        """Return the effects that raise the high watermark and the log start offset to the leader's
+        values, but at most to the flushed end of this log.
         """
         log = self.log
         effects: list[Effect] = []
@@ -196,18 +208,20 @@ class Follower:
     # Methods that handle partition states, ticks and refused proposals.
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Take over a newer partition state of this leader epoch."""
+        """Take over a newer state of the partition in the same leader epoch, and resume."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False
         return self.resume()
 
     def tick(self) -> list[Effect]:
-        """Retry the operation that a failure paused."""
+        """Resume after a pause: retry the operation that failed."""
         self.paused = False
         return self.resume()
 
     def refused(self, event: IsrRefused) -> list[Effect]:
-        """Pause after a refused proposal; the next Tick retries it."""
+        """Handle a proposal that ZooKeeper refused: pause until the next Tick, which proposes
+        again.
+        """
         if event.state == self.proposal:
             self.proposal = None
             self.paused = True

@@ -1,8 +1,8 @@
-"""The in-sync replicas of a leader, and the high watermark that follows from them.
+"""The in-sync replicas (ISR) of a leader, and the high watermark that follows from them.
 
-The *maximal* ISR is the committed ISR plus a replica whose addition is being written. It determines
-the high watermark: a joining replica limits the high watermark at once, and a leaving replica until
-its removal is written.
+While a change of the ISR is being written, the leader cannot know which ISR holds. It counts the
+*maximal* ISR: the committed ISR plus a replica whose addition is being written. A joining replica
+limits the high watermark at once, and a leaving replica until its removal is written (KIP-497).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker_lite.model import ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class CommittedIsr:
-    """The ISR in the state znode, while no change is pending."""
+    """The ISR as the partition's znode holds it, with no change in flight."""
 
     replicas: tuple[ReplicaId, ...]
 
@@ -26,8 +26,8 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingExpandIsr:
-    """The ISR while a write that adds ``joining`` is in flight. ``joining`` already counts for the
-    high watermark."""
+    """The ISR while the write that adds ``joining`` is in flight. ``joining`` limits the high
+    watermark already."""
 
     replicas: tuple[ReplicaId, ...]
     joining: ReplicaId
@@ -39,8 +39,8 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingShrinkIsr:
-    """The ISR while a write that removes ``leaving`` is in flight. ``leaving`` still counts for the
-    high watermark."""
+    """The ISR while the write that removes ``leaving`` is in flight. The leaving replicas limit the
+    high watermark until that write is done."""
 
     replicas: tuple[ReplicaId, ...]
     leaving: tuple[ReplicaId, ...]
@@ -54,8 +54,8 @@ IsrState = CommittedIsr | PendingExpandIsr | PendingShrinkIsr
 
 
 def is_enough(isr: IsrState, min_insync_replicas: int) -> bool:
-    """Return whether the committed ISR is large enough for acks=all. A proposed ISR does
-    not count."""
+    """Return whether the committed ISR has ``min_insync_replicas`` members, so that the leader
+    accepts acks=all. A replica whose addition is being written does not count."""
     return len(isr.replicas) >= min_insync_replicas
 
 
@@ -69,7 +69,7 @@ def high_watermark(
     """Return the smallest flushed end offset of the maximal ISR, but at least ``current``.
 
     Return ``current`` if the ISR is smaller than ``min_insync_replicas``, or if a member has not
-    fetched in this epoch.
+    fetched in this leader epoch yet. ``flushed_ends`` has the flushed end offset of each replica.
     """
     if not is_enough(isr, min_insync_replicas):
         return current

@@ -1,8 +1,11 @@
-"""The role of a leader: appends, followers' fetches, the high watermark and the ISR.
+"""The role of a leader: it appends, serves followers' fetches, and decides the high watermark and
+the ISR.
 
-At most one ISR change is in flight. Until its result is known, the larger ISR determines the high
-watermark. A follower's offset counts from its first fetch in this leader epoch. A leader epoch
-starts once the epoch file on disk contains it. ``partition`` calls this module on its own thread.
+- At most one change of the ISR is in flight. Until its result is known, the larger of the two ISRs
+  determines the high watermark.
+- A follower counts for the high watermark from its first fetch in this leader epoch on.
+- A leader epoch starts once the leader epoch file on disk contains it.
+- ``partition`` calls this module on its own thread.
 """
 
 from __future__ import annotations
@@ -57,37 +60,41 @@ NEVER_MS = -(1 << 62)
 
 @dataclass(slots=True)
 class CaughtUp:
-    """The time ``at_ms`` at which a follower last had every record of the leader."""
+    """When a follower was last caught up: at ``at_ms`` it had every record of the leader."""
 
     at_ms: int
     fetched_ms: int
     leader_end: int
-    """The leader's log end offset at ``fetched_ms``, the time of the follower's last fetch."""
+    """The leader's log end offset when the follower last fetched, at ``fetched_ms``."""
 
 
 @dataclass(slots=True)
 class Leader:
-    """The role of the leader, for one leader epoch."""
+    """The role of the leader of a partition, for one leader epoch."""
 
     state: LeaderAndIsr
     log: LocalLog
     limits: ReplicaLimits
     replicas: tuple[int, ...]
-    """The ids of the brokers to which the partition is assigned."""
+    """The ids of the brokers that are assigned to the partition."""
     isr: IsrState
     epoch_start_offset: int | None = None
-    """First offset of this epoch; None until the epoch file holds it."""
+    """The first offset of this leader epoch; None until the epoch's entry is in the epoch file on
+    disk.
+    """
     follower_ends: dict[ReplicaId, int] = field(default_factory=dict)
-    """Flushed ends of the other replicas, from their fetches in this epoch."""
+    """The flushed end offset of each other replica, from its last fetch in this epoch."""
     caught_up: dict[ReplicaId, CaughtUp] = field(default_factory=dict)
     proposal: LeaderAndIsr | None = None
-    """The state with an ISR change that is in flight or waits for its retry; otherwise None."""
+    """The state with a changed ISR, while its write is in flight or waits for a retry; otherwise
+    None.
+    """
     refused_ms: int | None = None
-    """Time in ms at which the last ISR change was refused."""
+    """Time in ms at which ZooKeeper last refused a change of the ISR; None before."""
     is_refused: bool = False
-    """Whether ``proposal`` was refused and will be retried."""
+    """Whether ZooKeeper refused the write of ``proposal``, so that it waits for its retry."""
     appending: dict[int, int] = field(default_factory=dict)
-    """The acks of each produce request whose append the log has not answered, by token."""
+    """The acks value of each produce request whose append is not complete, by token."""
     waiting: deque[Appended] = field(default_factory=deque)
     """Appended batches with acks=all that wait for the high watermark, in order of arrival."""
     unflushed_count: int = 0
@@ -95,15 +102,15 @@ class Leader:
     unflushed_since_ms: int = 0
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Begin the role. Each member of the ISR gets replica.lag.time.max.ms for its first
-        fetch."""
+        """Begin the role: start the leader epoch on disk. Each member of the ISR has
+        replica.lag.time.max.ms from now for its first fetch."""
         for replica in self.state.isr:
             self.caught_up[replica] = CaughtUp(now_ms, now_ms, self.log.log_end_offset)
         return [StartEpoch(self.state.leader_epoch), Sync()]
 
     def epoch_started(self, event: EpochStarted) -> list[Effect]:
-        """Record the first offset of the epoch. From now on, followers' fetches count for the high
-        watermark.
+        """Record the first offset of the epoch. From now on, the followers' fetches count for the
+        high watermark.
         """
         if event.leader_epoch != self.state.leader_epoch:
             return []
@@ -112,7 +119,7 @@ class Leader:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the ISR is large enough for acks=all."""
+        """Whether the committed ISR is large enough for acks=all (min.insync.replicas)."""
         return isr_arithmetic.is_enough(self.isr, self.limits.min_insync_replicas)
 
     @property
@@ -121,8 +128,8 @@ class Leader:
         return self.isr.replicas == (self.log.replica,)
 
     def _damage(self) -> str:
-        """Return the reason why followers cannot join the ISR: this leader is its only member and
-        has a damaged log. Otherwise return ""."""
+        """Return the part of an error message that says why no follower can join the ISR: this
+        leader is its only member and has a damaged log. Otherwise return ""."""
         if self.log.damaged_from is None or not self.is_alone:
             return ""
         return (
@@ -133,7 +140,7 @@ class Leader:
     # Methods that handle appends.
 
     def requested(self, now_ms: int, event: AppendRequested) -> list[Effect]:
-        """Append the batch of a produce request. Refuse acks=all while the ISR is too small.
+        """Append the batch of a produce request, or refuse acks=all while the ISR is too small.
 
         Adds a Sync if ``flush.messages`` or ``flush.ms`` requires a flush at once.
         """
@@ -156,8 +163,8 @@ class Leader:
         return [append, Sync()]
 
     def appended(self, event: Appended) -> list[Effect]:
-        """Handle a completed append. Answer a request with acks=1. Hold a request with acks=all
-        until the high watermark has passed the batch."""
+        """Handle a completed append: answer a request with acks=1. Hold the answer to a request
+        with acks=all until the high watermark has passed the batch."""
         acks = self.appending.pop(event.token, ACKS_NONE)
         if acks == ACKS_NONE:
             return []
@@ -169,7 +176,9 @@ class Leader:
         return []
 
     def append_failed(self, event: AppendFailed) -> list[Effect]:
-        """Answer a produce request whose append failed, unless acks=0."""
+        """Answer a produce request whose append failed with the error. A request with acks=0 gets
+        no answer.
+        """
         acks = self.appending.pop(event.token, ACKS_NONE)
         return [] if acks == ACKS_NONE else [Reply(event.token, error=event.error)]
 
@@ -184,7 +193,10 @@ class Leader:
     # Methods that advance the high watermark.
 
     def advance(self) -> list[Effect]:
-        """Advance the high watermark after a change of flushed ends, ISR or limits."""
+        """Return the effects of a new high watermark, after the flushed ends, the ISR or the topic
+        settings changed: wake readers, and answer acks=all requests that the high watermark has
+        passed.
+        """
         if self.epoch_start_offset is None:
             return []
         if not self.is_enough:
@@ -208,7 +220,7 @@ class Leader:
         return effects
 
     def _fail_waiting(self) -> list[Effect]:
-        """Fail pending acks=all requests, because the ISR is too small for the high watermark to
+        """Fail the acks=all requests that wait: with an ISR this small, the high watermark does not
         advance."""
         error = NotEnoughReplicasAfterAppendError()
         effects: list[Effect] = [Reply(appended.token, error=error) for appended in self.waiting]
@@ -218,7 +230,7 @@ class Leader:
     # Methods that handle followers' fetches.
 
     def fetched(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
-        """Handle a follower's fetch in this epoch. The last effect is its AnswerFollower."""
+        """Handle a follower's fetch in this leader epoch. The last effect is the AnswerFollower."""
         if (error := self._fetch_error(event)) is not None:
             return [AnswerFollower(error)]
         if (diverging := self._diverging(event)) is not None:
@@ -248,8 +260,8 @@ class Leader:
         return None
 
     def _diverging(self, event: FollowerFetched) -> OffsetAndEpoch | None:
-        """Return the end offset of the logs' common part if they diverge before ``fetch_offset``,
-        else None."""
+        """Return the end offset of the common part of both logs if the follower's log diverges
+        before ``fetch_offset``; otherwise None."""
         end = event.epoch_end
         if event.last_fetched_epoch == NO_EPOCH:
             if event.fetch_offset <= self.log.log_end_offset:
@@ -260,10 +272,11 @@ class Leader:
         return OffsetAndEpoch(self.log.log_end_offset, self.state.leader_epoch)
 
     def _note_caught_up(self, now_ms: int, event: FollowerFetched) -> None:
-        """Update the time at which the follower was caught up.
+        """Update the time at which the follower was last caught up.
 
-        The leader's end offset counts as it is when the fetch arrives. Later appends count at the
-        next fetch.
+        A follower is caught up if its fetch offset reaches the leader's log end offset at the
+        arrival of the fetch. If it reaches only the end that the leader had at the follower's
+        previous fetch, the follower was caught up at the time of that fetch.
         """
         end = self.log.log_end_offset
         known = self.caught_up.get(event.replica)
@@ -277,8 +290,8 @@ class Leader:
     # Methods that change the ISR.
 
     def _expand(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
-        """Propose to add a follower to the ISR, if it has every record below the high watermark and
-        below the start of this leader epoch."""
+        """Propose to add the follower to the ISR, if it has every record below the high watermark
+        and below the start of this leader epoch."""
         replica, members = event.replica, self.isr.maximal
         if (
             replica in members
@@ -286,21 +299,22 @@ class Leader:
             or self._was_refused(now_ms)
             or not event.may_join
             or replica.broker_id not in self.replicas
-            # A follower whose log starts lower has records that this log cannot check.
+            # If the follower's log starts lower, its first records have no counterpart in this log
+            # with which they could be compared.
             or event.follower_start < event.log_start_offset
             or any(member.broker_id == replica.broker_id for member in members)
             or event.fetch_offset < max(self.log.high_watermark, self.epoch_start_offset or 0)
         ):
             return []
-        # Give the new member replica.lag.time.max.ms to reach the log end, as the members had at
-        # the epoch's start.
+        # Give the new member replica.lag.time.max.ms to reach the log end offset. The first
+        # members of the ISR had as long from the start of the epoch.
         self.caught_up[replica].at_ms = now_ms
         self.isr = PendingExpandIsr(self.state.isr, replica)
         return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Return the effects that are due by time: a flush, a shrink of the ISR, a retried
-        proposal."""
+        """Return the effects that are due by time: a flush, a removal of lagging followers from the
+        ISR, or the retry of a refused proposal."""
         effects: list[Effect] = []
         if self.unflushed_count and now_ms - self.unflushed_since_ms >= self.limits.flush_ms:
             self.unflushed_count = 0
@@ -329,8 +343,8 @@ class Leader:
         return self._propose(dataclasses.replace(self.state, isr=isr))
 
     def _keeps_up(self, now_ms: int, replica: ReplicaId) -> bool:
-        # A member at the log's end may stop fetching; the controller detects whether its broker is
-        # live.
+        # A member that has every record stays in the ISR even if it stops fetching. Whether its
+        # broker is alive is for the controller to detect.
         is_at_end = self.follower_ends.get(replica) == self.log.log_end_offset
         return is_at_end or self._was_caught_up(now_ms, replica)
 
@@ -339,8 +353,8 @@ class Leader:
         return known is not None and now_ms - known.at_ms <= self.limits.replica_lag_ms
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return the longest time (ms) since an in-sync follower was caught up; 0 if all are caught
-        up."""
+        """Return the longest time (ms) since which an in-sync follower has not been caught up; 0 if
+        all followers have every record."""
         return max(
             (
                 now_ms - self.caught_up[replica].at_ms
@@ -352,8 +366,8 @@ class Leader:
         )
 
     def hand_over(self, now_ms: int) -> list[Effect]:
-        """Propose to end this leader epoch if the log is damaged and another ISR member is caught
-        up.
+        """Propose to end this leader epoch without a leader, if the leader's log is damaged and
+        another member of the ISR is caught up. The controller then elects that member.
         """
         log, isr = self.log, self.state.isr
         if log.damaged_from is None or self.proposal is not None:
@@ -369,11 +383,11 @@ class Leader:
         return [ProposeIsr(state)]
 
     def refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
-        """Handle a refused proposal, whose write may still have reached ZooKeeper.
+        """Handle a refused proposal. Its write may have reached ZooKeeper all the same.
 
-        Until the outcome is known, a leaving member still counts for the high watermark. A joining
-        replica counts until another write succeeds: the leader writes the previous ISR. New
-        metadata also shows the outcome.
+        Therefore a leaving member still counts for the high watermark. A joining replica counts
+        too, until a later write or newer metadata shows the outcome. For that, the leader proposes
+        its previous ISR again.
         """
         if event.state != self.proposal:
             return []
@@ -387,8 +401,8 @@ class Leader:
         return []
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Take over a newer partition state of this leader epoch. It shows whether the proposed ISR
-        change was written.
+        """Take over a newer state of the partition in the same leader epoch. It shows whether the
+        proposed change of the ISR was written.
         """
         if state.version > self.state.version:
             self.state, self.isr = state, CommittedIsr(state.isr)

@@ -1,9 +1,9 @@
 """The state machine of one replica of a partition, in the role Leader, Follower or Offline.
 
-Its shell, ``server/partitions/replica_manager.py`` or the simulator, calls ``step(now_ms, event)``
-on one thread and carries out the returned effects. The machine has no file, socket or clock. This
-module changes the roles, which ``leader`` and ``follower`` implement. README.md has the state
-diagram, the invariants and the order of effects.
+The caller does the I/O: ``server/partitions/replica_manager.py``, or the simulator in tests. It
+calls ``step(now_ms, event)`` on one thread and carries out the returned effects. The state machine
+has no file, socket or clock. This module changes the roles, which ``leader`` and ``follower``
+implement. README.md has the state diagram, the invariants and the order of effects.
 """
 
 from __future__ import annotations
@@ -54,24 +54,26 @@ from broker_lite.replication.local_log import LocalLog
 
 @dataclass(slots=True)
 class Offline:
-    """The role of a replica that serves no requests. It answers requests with ``error``.
+    """The role of a replica that serves no requests and answers each request with ``error``.
 
-    A replica is offline before its first metadata, after a storage failure, and after Closed.
+    A replica is offline before its first metadata, after a storage failure, and after the event
+    Closed.
     """
 
     error: LogbusError
     final: bool
-    """Whether the replica stays offline until the process ends."""
+    """Whether the replica stays offline until the broker process ends."""
 
 
 Role = Leader | Follower | Offline
 
 
 class Partition:
-    """The state machine of a replica.
+    """The state machine of one replica of a partition.
 
-    ``log_end_offset``, ``flushed_end`` and ``last_epoch`` describe the local log at the start.
-    ``high_watermark`` is the checkpointed high watermark, or the log start offset.
+    ``log_end_offset``, ``flushed_end`` and ``last_epoch`` describe the local log when the broker
+    has opened it. ``high_watermark`` is the high watermark from the checkpoint file, or the log
+    start offset.
     """
 
     __slots__ = ("_limits", "_replicas", "log", "role")
@@ -98,7 +100,8 @@ class Partition:
         self._replicas: tuple[int, ...] = ()
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Apply an event, and return the effects in the order in which to carry them out."""
+        """Apply an event. Return the effects in the order in which the caller must carry them
+        out."""
         match event:
             case AppendRequested():
                 return self._request(now_ms, event)
@@ -167,10 +170,12 @@ class Partition:
         return len(role.appending) + len(role.waiting) if isinstance(role, Leader) else 0
 
     def check_leader(self, leader_epoch: int = NO_EPOCH) -> None:
-        """Raise an error unless this replica can answer a fetch or ListOffsets request.
+        """Raise an error unless this replica is the leader, and so can answer a client's fetch or
+        ListOffsets request.
 
-        ``leader_epoch`` is the epoch in the client's request; -1 skips its check. Raises
-        NotLeaderError, FencedLeaderEpochError, UnknownLeaderEpochError, StorageError.
+        ``leader_epoch`` is the epoch in the request; -1 omits its check. Raises NotLeaderError,
+        FencedLeaderEpochError, UnknownLeaderEpochError, or the error for which the replica is
+        offline.
         """
         role = self.role
         if isinstance(role, Offline):
@@ -191,12 +196,12 @@ class Partition:
             raise NotLeaderError()
 
     def latest_offset(self) -> int:
-        """Return the high watermark. Raise OffsetNotAvailableError while it is below the first
-        offset of the leader epoch.
+        """Return the high watermark, for ListOffsets. Raise OffsetNotAvailableError while it is
+        below the first offset of the leader epoch.
 
-        For a new partition return 0 at once, even before its epoch is in the file, as Kafka does.
-        No client has seen a higher offset, and some clients give up after a retriable error
-        (kafkajs).
+        A new leader may not know the latest high watermark at first (KIP-207). For a new partition
+        return 0 at once, even before its epoch is in the epoch file, as Kafka does: no client has
+        seen a higher offset, and some clients, such as kafkajs, give up after a retriable error.
         """
         self.check_leader()
         role = self.role
@@ -222,14 +227,15 @@ class Partition:
 
     def _follower_fetched(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
         try:
-            # check_leader skips -1, but a follower must name its epoch.
+            # check_leader accepts -1 from a client. A follower must name its leader epoch, so -1
+            # becomes 0, which the check refuses.
             self.check_leader(max(event.leader_epoch, 0))
         except LogbusError as error:
             return [AnswerFollower(error)]
         assert isinstance(self.role, Leader)
         return self.role.fetched(now_ms, event)
 
-    # Methods that handle answers of the disk and of the leader, and ticks.
+    # Methods that handle results of disk operations, answers of the leader, and ticks.
 
     def _appended(self, event: Appended) -> list[Effect]:
         self.log.written(event.next_offset)
@@ -266,9 +272,9 @@ class Partition:
         return self.role.resume() if isinstance(self.role, Follower) else []
 
     def _fetch_answered(self, event: Event) -> list[Effect]:
-        """Handle the leader's answer to a fetch, or the disk's answer about fetched batches.
+        """Handle the leader's answer to a fetch, or the result of an append of fetched batches.
 
-        After a change of role, the answer only updates ``log``.
+        If the replica is no longer a follower, the event only updates ``log``.
         """
         role = self.role if isinstance(self.role, Follower) else None
         match event:
@@ -302,7 +308,8 @@ class Partition:
         if isinstance(role, Offline) or state.leader_epoch < role.state.leader_epoch:
             return []
         if state.leader_epoch > role.state.leader_epoch:
-            # A replica proposes a new leader epoch only if it will not lead in it, so follow.
+            # A replica proposes a new leader epoch only to give up the leadership or to leave the
+            # ISR, so it is a follower in the new epoch.
             return self._follow(state)
         return role.adopt_state(state)
 
@@ -358,14 +365,17 @@ class Partition:
         follower = self.role = Follower(
             state,
             self.log,
-            # The leader may have counted a fetch in this leader epoch if this process had no role
-            # before (an earlier process may have fetched), or had a role in the same epoch.
+            # The leader may have counted a fetch of this broker in this leader epoch in two cases:
+            # an earlier process of the broker may have fetched before this process had a role, or
+            # this process had a role in the same epoch.
             isinstance(role, Offline) or role.state.leader_epoch == state.leader_epoch,
         )
         return in_order([*follower.begin(), *before])
 
     def _leave(self) -> Sequence[Effect]:
-        """Return the effects that end the current role."""
+        """Return the effects that end the current role: fail pending produce requests, or cancel
+        the fetch.
+        """
         role = self.role
         if isinstance(role, Leader):
             return role.fail_pending(NotLeaderError())

@@ -1,8 +1,9 @@
-"""Place the replicas of new partitions on brokers, deterministically.
+"""Choose the brokers for the replicas of new partitions. Equal inputs give equal placements.
 
-Leaders are assigned round robin over the brokers. In each round, the distance from the leader to
-its followers grows by one. The load of a dead broker thereby spreads over all others. If every
-broker names its rack, the replicas of a partition use as many racks as possible.
+Leaders are assigned round robin over the brokers. After each round, the distance in the ring of
+brokers from a leader to its followers grows by one. The followers of one broker's partitions
+therefore spread over all other brokers, and so does its load when it dies. If every broker names
+its rack, the replicas of a partition use as many racks as possible.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from broker_lite.errors import (
 from broker_lite.model import BrokerView
 
 REPLICATION_FACTOR_MAX = 3
-"""The default replication factor of a topic, unless the cluster has fewer brokers."""
+"""The replication factor of a topic that is created without one; lower if the cluster has fewer
+brokers.
+"""
 
 
 def default_factor(known_count: int) -> int:
@@ -28,10 +31,11 @@ def default_factor(known_count: int) -> int:
 def place(
     count: int, factor: int, live: Mapping[int, BrokerView], *, first: int
 ) -> list[tuple[int, ...]]:
-    """Return the broker ids of the replicas of ``count`` partitions, preferred leaders first.
+    """Return the broker ids of the replicas of ``count`` partitions, for each partition the
+    preferred leader first.
 
-    ``first`` is the number of partitions placed before. It selects the first leader. Raises
-    BrokerNotAvailableError, InvalidReplicationFactorError.
+    ``first`` is the number of partitions that were placed before. It selects the first leader.
+    Raises BrokerNotAvailableError, InvalidReplicationFactorError.
     """
     brokers = [broker for broker in live.values() if not broker.draining]
     if not brokers:
@@ -56,8 +60,8 @@ def sorted_brokers(brokers: Sequence[BrokerView]) -> list[BrokerView]:
 
 
 def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
-    """Return (broker, rack) pairs in an order that alternates between racks. Without racks, each
-    broker counts as a rack."""
+    """Return (broker, rack) pairs in an order that alternates between racks. If any broker names no
+    rack, each broker counts as a rack of its own."""
     ordered = sorted_brokers(brokers)
     if any(broker.rack is None for broker in ordered):
         return [(broker.broker_id, str(broker.broker_id)) for broker in ordered]
@@ -73,7 +77,9 @@ def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
 
 
 def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ...]:
-    """Return the replicas of the ``number``-th partition that was ever placed."""
+    """Return the broker ids of one partition. ``number`` counts all partitions that were ever
+    placed.
+    """
     size = len(ring)
     leader, rack = ring[number % size]
     chosen, racks = [leader], {rack}
@@ -90,8 +96,8 @@ def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ..
 
 
 def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) -> None:
-    """Raise InvalidReplicaAssignmentError unless each partition has the same number of different
-    live brokers."""
+    """Raise InvalidReplicaAssignmentError unless all partitions have the same number of replicas,
+    on different live brokers."""
     for partition, row in enumerate(rows):
         if not row or len(set(row)) != len(row) or len(row) != len(rows[0]):
             raise InvalidReplicaAssignmentError(

@@ -1,10 +1,10 @@
-"""Reassign partitions to other brokers. Each function returns the changed partition.
+"""Move partitions to other brokers. Each function returns the partition as it must be written.
 
-- ``begin`` adds the target's replicas to the assignment, before the present replicas.
-- ``finish`` applies once all target replicas are in sync. One write then removes the other replicas
-  from the ISR and the assignment, and elects a leader among the target replicas if needed.
-- ``cancel`` returns to the replicas before ``begin``. Until ``finish``, ``begin`` with another
-  target replaces a reassignment.
+- ``begin`` puts the new replicas before the present replicas in the assignment.
+- ``finish`` ends the reassignment once all new replicas are in sync. One write removes the other
+  replicas from the ISR and the assignment, and elects a leader among the new replicas if needed.
+- ``cancel`` returns to the replicas before ``begin``. A second ``begin`` before ``finish`` replaces
+  the target of the first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def begin(
 ) -> PartitionView:
     """Return the partition in reassignment to the brokers ``target``, preferred leader first.
 
-    Error messages name the topic ``name``. Brokers that are added must be live, but present brokers
-    need not be. Raises InvalidReplicaAssignmentError.
+    ``name`` is the partition's name for error messages. Brokers that ``target`` adds must be live;
+    brokers that have a replica already need not be. Raises InvalidReplicaAssignmentError.
     """
     target = tuple(target)
     if not target or len(set(target)) != len(target):
@@ -42,7 +42,7 @@ def begin(
 
 
 def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
-    """Return the partition with the replicas that it had before the reassignment.
+    """Return the partition with the replicas that it had before its reassignment.
 
     Raises NoReassignmentInProgressError.
     """
@@ -54,8 +54,8 @@ def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) ->
 
 
 def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionView | None:
-    """Return the partition with only its target replicas. Return None unless all of them are in
-    sync and live."""
+    """Return the partition with only the replicas of its reassignment's target. Return None unless
+    all of these replicas are in sync and live."""
     if not view.adding and not view.removing:
         return None
     target = view.target
@@ -69,7 +69,9 @@ def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionV
 
 
 def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
-    """Return the partition with an ISR and a leader that belong to its present replicas."""
+    """Return the partition with an ISR that contains only its present replicas, and a leader from
+    that ISR.
+    """
     state = _restricted_to(view.state, view.replicas, live, controller_epoch)
     if state is None:
         raise InvalidReplicaAssignmentError(
@@ -82,8 +84,8 @@ def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> P
 def _restricted_to(
     state: LeaderAndIsr, replicas: Sequence[int], live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state with an ISR of these brokers only, led by one of them. Return None if the
-    ISR would be empty."""
+    """Return the state with an ISR of the brokers ``replicas`` only, led by one of them. Return
+    None if that ISR would be empty."""
     isr = tuple(replica for replica in state.isr if replica.broker_id in replicas)
     if not isr:
         return None

@@ -1,6 +1,6 @@
-"""Throttle replication to replicas outside the ISR, with Kafka's settings.
+"""Limit the bandwidth of replication to replicas outside the ISR, with Kafka's settings (KIP-73).
 
-A topic's setting lists the throttled replicas. A broker has two rates, in bytes per second: one for
+A topic's settings list the throttled replicas. A broker has two rates, in bytes per second: one for
 records that it sends as leader, one for records that it fetches as follower.
 """
 
@@ -16,8 +16,8 @@ UNLIMITED = (1 << 63) - 1
 
 
 def lists(replicas: str, partition: int, broker_id: int) -> bool:
-    """Return whether ``replicas``, a setting of throttled replicas, includes the partition's
-    replica on the broker.
+    """Return whether ``replicas``, the value of a topic's setting such as "0:1,1:2" or "*", names
+    the replica of ``partition`` on broker ``broker_id``.
     """
     if not replicas or replicas == ALL_REPLICAS:
         return bool(replicas)
@@ -25,10 +25,12 @@ def lists(replicas: str, partition: int, broker_id: int) -> bool:
 
 
 class Throttle:
-    """A token bucket in bytes, for one direction of one broker's replication.
+    """A token bucket that limits the bytes of one direction (sent or fetched) of a broker's
+    replication.
 
-    The bucket holds at most the bytes of one second. A batch is always sent whole, so the bucket
-    may fall below zero. The broker then sends no bytes until the bucket is above zero again.
+    The bucket holds at most the bytes of one second. A batch is always sent whole, so the level of
+    the bucket may fall below zero. The broker then sends no bytes until the level is above zero
+    again.
     """
 
     __slots__ = ("_at_s", "_left", "_rate", "_setting")
@@ -40,8 +42,8 @@ class Throttle:
         self._at_s: float | None = None
 
     def allowance(self, settings: Mapping[str, str], now_s: float) -> int:
-        """Return the bytes that may be sent now. Return UNLIMITED if the broker's settings have no
-        rate."""
+        """Return the number of bytes that may be sent now; UNLIMITED if the broker's settings name
+        no rate."""
         text = settings.get(self._setting)
         if text is None:
             self._left, self._at_s = 0.0, None
@@ -53,6 +55,7 @@ class Throttle:
         return max(0, int(self._left))
 
     def spend(self, size: int) -> None:
-        """Lower the allowance by ``size``, the bytes of throttled records that were sent."""
+        """Take ``size`` from the bucket: the bytes of throttled records that were sent or
+        fetched."""
         if self._at_s is not None:
             self._left -= size

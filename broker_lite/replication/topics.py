@@ -1,6 +1,7 @@
-"""Validate requests about topics, and compute the topics that result from them.
+"""Validate requests that create, change or delete topics, and compute the resulting topic.
 
-Each function returns the topic after the request. ``controller_requests`` returns the write.
+Each function returns the topic after the request. ``controller_requests`` turns that topic into a
+write to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -38,23 +39,25 @@ from broker_lite.replication.placement import check_rows, default_factor, place
 
 WRITE_BYTES_MAX = 985_000
 """Maximum bytes of the one ZooKeeper write that creates, reassigns or deletes a topic. ZooKeeper
-accepts 1 MB; the rest is for the change notice. The creation of a topic is the largest of these
-writes, so this limit bounds the number of partitions of a topic.
+accepts 1 MB; the rest is for the change notice, the znode in the same write that tells brokers
+which topic changed. The creation of a topic is the largest of these writes, so this limit bounds
+the number of partitions of a topic.
 """
 REPLICATION_LEVEL = 2
-"""First level of the feature "metadata" whose brokers support replication."""
+"""The level of the feature "metadata" from which brokers support replication."""
 
 _MIN_INSYNC = "min.insync.replicas"
 _DEFAULT_CONFIG = text(TopicConfig())
 
 _KEPT_BY_STATE = ("retention.ms", "retention.bytes", "unclean.leader.election.enable")
-"""Settings of an internal topic that cannot be changed, because a change could delete the state of
+"""Settings that cannot be changed for an internal topic, because a change could delete the state of
 transactions.
 """
 
 
 def create(metadata: ClusterMetadata, event: TopicCreationRequested) -> TopicView:
-    """Return the topic to create. Raises the error of an invalid request."""
+    """Return the topic that the request creates. Raises the error with which to refuse the
+    request."""
     if not is_valid_name(event.name):
         raise InvalidTopicError(
             f"topic name {event.name[:60]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, "
@@ -75,7 +78,8 @@ def create(metadata: ClusterMetadata, event: TopicCreationRequested) -> TopicVie
 
 
 def to_delete(metadata: ClusterMetadata, event: TopicDeletionRequested) -> TopicView:
-    """Return the topic to delete. Raises the error of an invalid request."""
+    """Return the topic that the request deletes. Raises the error with which to refuse the
+    request."""
     topic = metadata.topic_named(event.name_or_id)
     if topic.is_internal:
         raise InvalidTopicError(
@@ -85,7 +89,9 @@ def to_delete(metadata: ClusterMetadata, event: TopicDeletionRequested) -> Topic
 
 
 def add_partitions(metadata: ClusterMetadata, event: PartitionsRequested) -> TopicView:
-    """Return the topic after partitions are added. Raises the error of an invalid request."""
+    """Return the topic with the added partitions. Raises the error with which to refuse the
+    request.
+    """
     topic = metadata.topic_named(event.name)
     if topic.is_internal:
         raise InvalidTopicError(
@@ -126,7 +132,7 @@ def configure(metadata: ClusterMetadata, event: ConfigChangeRequested) -> TopicV
     for key, value in event.changes.items():
         if value is None:
             config.pop(key, None)
-            # Removing an unknown setting fails, as setting it does.
+            # A name that is not a topic setting is an error also in the reset of a setting.
             parse(TopicConfig, {key: _DEFAULT_CONFIG.get(key, "")})
         else:
             config[key] = value
@@ -144,9 +150,10 @@ def configure(metadata: ClusterMetadata, event: ConfigChangeRequested) -> TopicV
 def checked_config(
     topic: str, config: Mapping[str, str], replication_factor: int
 ) -> dict[str, str]:
-    """Return the settings with each value in its canonical text, which bounds their size.
+    """Return the settings with each value in its canonical text, which also bounds their size.
 
-    Raises InvalidConfigError, also if ``min.insync.replicas`` exceeds ``replication_factor``.
+    Raises InvalidConfigError for an invalid setting, and if ``min.insync.replicas`` exceeds
+    ``replication_factor``.
     """
     try:
         parsed = parse(TopicConfig, config)
@@ -162,12 +169,16 @@ def checked_config(
 
 
 def min_insync(topic: TopicView, view: PartitionView) -> int:
-    """Return the number of in-sync replicas that acks=all needs."""
+    """Return the number of in-sync replicas that acks=all requires for this partition
+    (min.insync.replicas).
+    """
     return min_insync_of(topic.config.get(_MIN_INSYNC), len(view.target))
 
 
 def check_replicated(metadata: ClusterMetadata, what: str) -> None:
-    """Raise UnsupportedVersionError if a broker of the cluster does not support replication."""
+    """Raise UnsupportedVersionError if any broker runs a version of logbus without replication.
+    ``what`` names the refused operation in the message.
+    """
     if metadata.features.get("metadata", 0) < REPLICATION_LEVEL:
         old = [
             broker.broker_id
@@ -208,16 +219,18 @@ def _rows(
 def partitions_max(name: str, factor: int) -> int:
     """Return the maximum number of partitions of a topic with this name and replication factor.
 
-    One write creates all partitions, with two znodes per partition. The paths of both znodes
-    contain the topic's name, and one of them lists every replica.
+    One write of at most WRITE_BYTES_MAX creates all partitions, with two znodes for each. The paths
+    of both znodes contain the topic's name, and the content of one lists every replica.
     """
     return WRITE_BYTES_MAX // (2 * len(name) + 310 + 58 * factor)
 
 
 def _replica_count(metadata: ClusterMetadata, event: TopicCreationRequested) -> int:
-    """Return the number of replicas per partition of a request, clamped to a valid number.
+    """Return the replication factor that a creation request asks for, clamped to 1 up to the number
+    of known brokers.
 
-    The clamp keeps ``partitions_max`` computable; a later check refuses the invalid number.
+    With the clamp, ``partitions_max`` has a valid argument. A later check refuses an invalid
+    factor.
     """
     if event.assignment:
         count = len(event.assignment[0])
