@@ -1,5 +1,7 @@
-"""The state machines of transactions, without I/O or a clock.
+"""The state machines of transactions. They do no I/O and read no clock.
 
-``transaction`` is the machine of one transactional id in its coordinator. ``participant`` tracks
-the producers of a partition or group. ``sinks`` is the machine of Spark's exactly-once sinks.
+- ``transaction``: one transactional id, on its transaction coordinator
+- ``participant``: the transactional producers of one partition, or of one group, that receives
+  their writes
+- ``sinks``: the transactions of Spark's exactly-once sinks
 """

@@ -1,4 +1,6 @@
-"""The outputs of ``transaction.Transaction.step``, in the order in which to carry them out."""
+"""The outputs of ``transaction.Transaction.step``, in the order in which the transaction
+coordinator carries them out.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,22 @@ from broker_lite.transactions.records import NO_PRODUCER_EPOCH, TransactionRecor
 
 
 class Persist(NamedTuple):
-    """Append the record of the transactional id to the state topic. A record of None deletes the
-    id. Answer with Persisted or RecordRefused once the outcome is known."""
+    """Append the record of the transactional id to ``__transaction_state``. A record of None
+    deletes the id. The result is the event Persisted or RecordRefused with the same ``number``."""
 
     number: int
     record: TransactionRecord | None
 
 
 class SendMarkers(NamedTuple):
-    """Send the markers of a decided transaction to its participants, ``partitions`` and ``groups``.
+    """Send the commit or abort markers of a decided transaction to its participants, ``partitions``
+    and ``groups``.
 
-    Retry without a time limit, and report each participant with ParticipantDone. ``transaction`` is
-    the number of the transaction. ``open_epoch`` is the producer epoch of its records, and
-    ``epoch`` the epoch of the markers. With transaction ``version`` 2, ``epoch`` is one higher than
-    ``open_epoch``. With version 1 they are equal.
+    The coordinator retries without a time limit, and reports each participant with the event
+    ParticipantDone. ``transaction`` is the transaction's number. ``open_epoch`` is the producer
+    epoch of the transaction's records, and ``epoch`` the epoch of the markers. With transaction
+    ``version`` 2, ``epoch`` is one higher than ``open_epoch`` (KIP-890). With version 1 they are
+    equal.
     """
 
     transaction: int
@@ -37,11 +41,13 @@ class SendMarkers(NamedTuple):
 
 
 class FetchProducerId(NamedTuple):
-    """Reserve a producer id. Answer with ProducerIdReady or ProducerIdFailed."""
+    """Reserve a producer id. The result is the event ProducerIdReady or ProducerIdFailed."""
 
 
 class InitResult(NamedTuple):
-    """The answer to Init: an error, or the producer id and epoch for the next transaction."""
+    """The answer to the event Init (InitProducerId): an error, or the producer id and epoch for the
+    next transaction.
+    """
 
     error: LogbusError | None = None
     producer_id: int = NO_PRODUCER
@@ -49,10 +55,10 @@ class InitResult(NamedTuple):
 
 
 class AddResult(NamedTuple):
-    """The answer to Add.
+    """The answer to the event Add: partitions or groups were added to the transaction, or verified.
 
-    ``transaction`` is the number of the transaction. After a failed verification, ``missing`` has
-    the partitions that the transaction does not contain; the other partitions are verified.
+    ``transaction`` is the number of the transaction. If a verification fails, ``missing`` has the
+    partitions that the transaction does not contain; it contains the others.
     """
 
     error: LogbusError | None = None
@@ -61,7 +67,9 @@ class AddResult(NamedTuple):
 
 
 class EndResult(NamedTuple):
-    """The answer to End: an error, or the producer id and epoch for the next transaction."""
+    """The answer to the event End (EndTxn): an error, or the producer id and epoch for the next
+    transaction.
+    """
 
     error: LogbusError | None = None
     producer_id: int = NO_PRODUCER
@@ -72,7 +80,7 @@ TransactionResult = InitResult | AddResult | EndResult
 
 
 class TransactionReply(NamedTuple):
-    """Answer the request that has ``token`` with ``result``."""
+    """Answer the request with this ``token`` with ``result``."""
 
     token: int
     result: TransactionResult

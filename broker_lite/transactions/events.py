@@ -1,8 +1,9 @@
 """The inputs of ``transaction.Transaction.step``.
 
-The shell (``server/coordinators/transaction_coordinator.py``) creates the events on one thread. A
-token identifies one request and is never reused. Each request gets exactly one
-``effects.TransactionReply``, at once or later, unless ``Abandon`` withdraws it.
+The caller, ``server/coordinators/transaction_coordinator.py``, does the I/O and creates the events
+on one thread. A token identifies one request and is never reused. Each request gets exactly one
+``effects.TransactionReply``, at once or later, unless ``Abandon`` withdraws the request. A request
+is *parked* while it waits for the end of a transaction or of a write.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ it commits offsets."""
 
 
 class Resumed(NamedTuple):
-    """The coordinator has loaded the record of the transactional id. Timeouts restart."""
+    """The coordinator has loaded the record of the transactional id from ``__transaction_state``.
+    The transaction's timeout starts again.
+    """
 
 
 class Init(NamedTuple):
-    """An InitProducerId request. ``expected`` is the producer id and epoch that a producer names
-    when it recovers from an error (KIP-360). It is None for a new producer."""
+    """An InitProducerId request.
+
+    ``expected`` is the producer id and epoch of a producer that recovers from an error (KIP-360).
+    It is None for a new producer."""
 
     token: int
     timeout_ms: int
@@ -34,8 +39,9 @@ class Add(NamedTuple):
     """An AddPartitionsToTxn or AddOffsetsToTxn request.
 
     ``version`` is the transaction version. With ``verify_only``, the coordinator only checks
-    whether the transaction contains the participants (KIP-890). ``connection`` is the number of the
-    client's connection. A broker's request has None, and is never parked.
+    whether the transaction contains the partitions and groups (KIP-890). ``connection`` is the
+    number of the client's connection. A request from a broker has None, and is answered at once,
+    never parked.
     """
 
     token: int
@@ -49,8 +55,9 @@ class Add(NamedTuple):
 
 
 class End(NamedTuple):
-    """An EndTxn request. ``version`` is the transaction version. With version 1 (requests before
-    EndTxn 5) the producer keeps its epoch. With version 2 it gets a higher epoch."""
+    """An EndTxn request. ``version`` is the transaction version. With version 1 (EndTxn before
+    version 5) the producer keeps its epoch. With version 2 each end of a transaction raises the
+    epoch."""
 
     token: int
     producer_id: int
@@ -61,7 +68,7 @@ class End(NamedTuple):
 
 
 class Persisted(NamedTuple):
-    """The record of the ``effects.Persist`` with this number is committed."""
+    """The record of the ``effects.Persist`` with this number is committed in the log."""
 
     number: int
 
@@ -75,7 +82,7 @@ class RecordRefused(NamedTuple):
 
 
 class ProducerIdReady(NamedTuple):
-    """The producer id that ``effects.FetchProducerId`` requested is reserved."""
+    """The producer id that ``effects.FetchProducerId`` asked for."""
 
     producer_id: int
 
@@ -87,33 +94,33 @@ class ProducerIdFailed(NamedTuple):
 
 
 class ParticipantDone(NamedTuple):
-    """A participant of transaction ``number`` has its marker, or no longer exists."""
+    """A participant of transaction ``number`` has written its marker, or was deleted."""
 
     number: int
     participant: Participating
 
 
 class Abandon(NamedTuple):
-    """The shell has answered the request with this token itself. If the request is parked, drop
-    it."""
+    """The caller has answered the request with this token itself, for example at its time limit. If
+    the request is parked, drop it."""
 
     token: int
 
 
 class TransactionTick(NamedTuple):
-    """A timer event. It is due at ``Transaction.deadline_ms``."""
+    """A timer event. The caller sends it at the time ``Transaction.deadline_ms``."""
 
 
 class Expire(NamedTuple):
-    """Delete the transactional id if its last change was before this wall time and no transaction
-    is open.
+    """Delete the transactional id if it last changed before ``before_ms`` (wall clock) and has no
+    open transaction.
     """
 
     before_ms: int
 
 
 class Deposed(NamedTuple):
-    """This broker no longer coordinates the transactional id. Answer all requests with
+    """This broker is no longer the coordinator of the transactional id. Answer all requests with
     ``error``."""
 
     error: LogbusError

@@ -1,18 +1,21 @@
-"""The producers whose transactions may write to one led replica or to one claimed group.
+"""The transactional producers that write to one partition, on its leader, or that commit offsets in
+one group, on its coordinator.
 
-Before a producer's first write in a transaction, the participant asks the transaction coordinator
-whether the transaction contains the partition or group (KIP-890). Each question has a *token*. A
-marker, a higher epoch or lost leadership makes the token invalid, so that a late answer never
-admits a write to the next transaction. The shell creates one ``Participant`` for each leader epoch
-of a replica, or for each claim of a group. Writes and markers of a participant enter one queue. The
-shell calls this module when a write or marker enters the queue, on the event loop's thread.
+Such a partition or group is a *participant*. Before a producer's first write in a transaction, the
+participant asks the transaction coordinator whether the transaction contains the participant
+(KIP-890). Each such verification has a *token*. A marker, a higher producer epoch or the loss of
+leadership makes the token void, so that a late answer never admits a write to the next transaction.
+
+The caller creates one ``Participant`` for each leader epoch of a replica, or each time this broker
+becomes coordinator of a group. The writes and markers of a participant enter one queue. The caller
+calls this module when a write or marker enters the queue, on the event loop's thread.
 
 | state of a producer and epoch | event | next state |
 |---|---|---|
 | unknown | first write | asking, with a new token: ask the coordinator |
 | asking | yes, under the same token | verified: the write continues |
 | asking | any other answer | unknown: the write is refused |
-| asking, verified | marker, higher epoch, lost leadership or claim | unknown: the token is void |
+| asking, verified | marker, higher epoch, leadership lost | unknown: the token is void |
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from broker_lite.model import NO_TRANSACTION
 
 
 class Verification(NamedTuple):
-    """A question to the coordinator: may this producer write? ``is_new`` is False if an earlier
-    write has already sent the question."""
+    """A question to the transaction coordinator: may this producer write in its open transaction?
+    ``is_new`` is False if an earlier write has already sent the question."""
 
     producer_id: int
     epoch: int
@@ -43,7 +46,7 @@ class _Producer:
 
 
 class Participant:
-    """The verified producers of one replica or group."""
+    """The verified transactional producers of one replica or one group."""
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
@@ -54,11 +57,11 @@ class Participant:
         return len(self._producers)
 
     def admit(self, producer_id: int, epoch: int) -> Verification | None:
-        """Return None if the producer is verified, so that its write continues.
+        """Return None if the producer is verified, so that its write may continue.
 
-        Otherwise return the verification for which the write must wait. If it is new, the caller
-        sends it to the coordinator. Raise InvalidProducerEpochError if the producer has written
-        with a higher epoch.
+        Otherwise return the verification for which the write must wait. If its ``is_new`` is set,
+        the caller sends the question to the transaction coordinator. Raises
+        InvalidProducerEpochError if the producer has written with a higher epoch.
         """
         known = self._producers.get(producer_id)
         if known is not None and epoch < known.epoch:
@@ -75,10 +78,11 @@ class Participant:
         return Verification(producer_id, epoch, known.token, is_new=False)
 
     def verify(self, verification: Verification, number: int = NO_TRANSACTION) -> bool:
-        """Record that the coordinator confirmed transaction ``number`` for the producer.
+        """Record that the transaction coordinator confirmed transaction ``number`` for the
+        producer.
 
-        Return whether the write that asked for the verification may continue. It may not if another
-        verification or a newer epoch of the producer has replaced ``verification``.
+        Return whether the write that waits for this verification may continue. It may not if the
+        token is void, because a marker or a newer epoch of the producer came meanwhile.
         """
         known = self._holder(verification)
         if known is not None:
@@ -86,29 +90,31 @@ class Participant:
         return known is not None
 
     def refuse(self, verification: Verification) -> None:
-        """Record that the coordinator refused the producer or did not answer. The next write starts
-        a new verification."""
+        """Record that the transaction coordinator refused the producer or did not answer. The
+        producer's next write starts a new verification."""
         known = self._holder(verification)
         if known is not None and known.number is None:
             del self._producers[verification.producer_id]
 
     def holds(self, verification: Verification) -> bool:
-        """Return whether a write that waited for this verification may now enter the queue."""
+        """Return whether a write that waited for this verification may enter the queue now: its
+        answer was yes and its token is not void.
+        """
         known = self._holder(verification)
         return known is not None and known.number is not None
 
     def number(self, producer_id: int) -> int:
-        """Return the number of a verified producer's transaction; -1 for a producer that is not
+        """Return the number of the verified transaction of a producer; -1 if the producer is not
         verified."""
         known = self._producers.get(producer_id)
         return NO_TRANSACTION if known is None or known.number is None else known.number
 
     def end(self, producer_id: int, epoch: int, number: int = NO_TRANSACTION) -> bool:
-        """End a producer's transaction. Call this when its marker, or the end of its offsets in a
-        group, enters the queue.
+        """End a producer's transaction. The caller does this when the transaction's marker enters
+        the queue.
 
-        Return False if the marker belongs to an earlier transaction than the verified transaction.
-        The caller then answers with success and writes nothing.
+        Return False if the marker belongs to an earlier transaction than the verified one: the
+        marker was sent twice. The caller then answers it with success and writes nothing.
         """
         known = self._producers.get(producer_id)
         if known is None or epoch < known.epoch:
@@ -119,8 +125,8 @@ class Participant:
         return True
 
     def clear(self) -> None:
-        """Make all tokens invalid, because this broker no longer leads the replica or lost the
-        claim.
+        """Make all tokens void, because this broker no longer leads the partition or coordinates
+        the group.
         """
         self._producers.clear()
 

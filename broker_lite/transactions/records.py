@@ -1,8 +1,8 @@
-"""Encode and decode the records of transactional ids in the topic ``__transaction_state``.
+"""Encode and decode the records of transactional ids in the internal topic ``__transaction_state``.
 
-A key begins with one byte that names its kind, because a partition holds records of transactional
-ids and of sinks. A value begins with its version and the wall time of its last change, which
-readers can decode without the other fields. Later versions can add tagged fields at the end.
+A key begins with one byte for its kind, because a partition holds records of transactional ids and
+of Spark sinks. A value begins with the version of the format and the wall time of the last change,
+which readers can decode without the other fields. Later versions can add tagged fields at the end.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from broker_lite.wire.primitives import Reader, Writer
 
 NO_PRODUCER_EPOCH = -1
 FLAG_OPEN = 1
-"""Flag of a record whose transaction has not ended. A new coordinator decodes only records with
-this flag when it loads the partition.
+"""Flag of a record whose transaction has not ended. A broker that becomes coordinator decodes only
+the records with this flag when it loads the partition.
 """
 
 _TRANSACTION = 0
-"""First byte of a transactional id's key. In ``sink_records`` it is 1 for a sink's head and 2 for a
-slot."""
+"""First byte of the key of a transactional id. ``sink_records`` uses 1 and 2 for the two kinds of
+records of Spark sinks."""
 _VERSION = 0
 _HEAD = struct.Struct(">hq")
 _FIELDS = struct.Struct(">qhhqqqibbq")
-"""Layout of a record: producer id, epoch, last epoch, previous id, next id, number, timeout, state,
-transaction version, start.
+"""Layout of a value after its head: producer id, epoch, last epoch, previous id, next id, number of
+transactions, timeout, state, transaction version, start time.
 """
 
 
@@ -48,21 +48,23 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """The state by the name that clients receive, such as ``PrepareCommit``."""
+        """The state under the name that clients receive, such as ``PrepareCommit``."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """The state of one transactional id.
+    """The state of one transactional id, as ``__transaction_state`` stores it.
 
-    - ``last_epoch``: the epoch before the last raise of the epoch; -1 after a new producer took the
-      transactional id over.
-    - ``previous_id``: the producer id before that raise, if the raise changed it; otherwise -1.
-    - ``next_id``: the producer id after the transaction, if the epochs of ``producer_id`` are
-      exhausted.
-    - ``number``: the number of transactions of the transactional id.
-    - ``start_ms`` and ``changed_ms``: wall times.
+    - ``last_epoch``: the epoch before the epoch was last raised; -1 if a new producer has taken
+      over the transactional id since.
+    - ``previous_id``: the producer id before that raise, if it changed; otherwise -1.
+    - ``next_id``: the producer id that follows at the end of the transaction, because
+      ``producer_id`` has no more epochs; otherwise -1.
+    - ``number``: how many transactions the transactional id has begun. It identifies the latest
+      one.
+    - ``start_ms`` and ``changed_ms``: wall-clock times of the transaction's start and of the last
+      change.
     """
 
     producer_id: int
@@ -74,7 +76,7 @@ class TransactionRecord:
     next_id: int = NO_PRODUCER
     number: int = 0
     version: int = 2
-    """The transaction version. With version 2, the end of a transaction raises the epoch
+    """The transaction version. With version 2, each end of a transaction raises the producer epoch
     (KIP-890)."""
     partitions: frozenset[PartitionKey] = frozenset()
     groups: frozenset[str] = frozenset()
@@ -83,7 +85,7 @@ class TransactionRecord:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction has begun and at least one of its markers is not written."""
+        """Whether the transaction has begun and at least one of its markers is not written yet."""
         return self.state in OPEN_STATES
 
 
@@ -102,17 +104,19 @@ def transaction_key(transactional_id: str) -> bytes:
 
 
 def transactional_id_of(key: bytes) -> str | None:
-    """Return the transactional id in a key. Return None for a key of another kind."""
+    """Return the transactional id in a key; None for a key of another kind."""
     return str(key[1:], "utf-8") if key and key[0] == _TRANSACTION else None
 
 
 def changed_ms_of(value: bytes) -> int:
-    """Return the wall time of the record's last change, without decoding the record."""
+    """Return the wall time (ms) of the last change in an encoded record, without decoding the other
+    fields.
+    """
     return int(_HEAD.unpack_from(value)[1])
 
 
 def encode_transaction(record: TransactionRecord) -> bytes:
-    """Return the record as bytes, the value in the log. Equal records have equal bytes."""
+    """Return the record as bytes, for the value in the log. Equal records have equal bytes."""
     writer = Writer()
     writer.pack(_HEAD, _VERSION, record.changed_ms)
     writer.pack(
@@ -135,7 +139,9 @@ def encode_transaction(record: TransactionRecord) -> bytes:
 
 
 def decode_transaction(value: bytes) -> TransactionRecord:
-    """Return the record of a value. Raises ProtocolError for bytes that are not a record."""
+    """Return the record from the value in the log. Raises ProtocolError for bytes that are not a
+    record.
+    """
     reader = Reader(value)
     version, changed_ms = reader.unpack(_HEAD)
     if version != _VERSION:
@@ -178,7 +184,7 @@ def decode_transaction(value: bytes) -> TransactionRecord:
 
 
 def put_partitions(writer: Writer, partitions: frozenset[PartitionKey]) -> None:
-    """Write partitions by topic id, sorted."""
+    """Write the partitions, grouped by topic id and sorted."""
     topics = groupby(sorted(partitions), key=lambda row: row.topic_id)
 
     def put_topic(topic: tuple[str, Iterable[PartitionKey]]) -> None:

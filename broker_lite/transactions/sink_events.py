@@ -1,9 +1,11 @@
-"""The inputs and outputs of ``sinks.SinkPartition.step``, the state machine of Spark's sinks.
+"""The inputs and outputs of ``sinks.SinkPartition.step``, the state machine of Spark's exactly-once
+sinks.
 
-Spark runs a task in one or more *attempts*. Each attempt writes with a *slot*, a producer id.
-
-A token identifies one request and is never reused. Each request gets exactly one ``SinkReply``, at
-once or later, unless ``AbandonSinkRequest`` withdraws it.
+A *sink* is the target of one Spark query, and a *run* is one start of the query. Spark runs each
+task of a micro-batch in one or more *attempts*. Each attempt writes with a *slot*: a producer id
+from a pool. A sink's *head* is the record of its last committed batch. A token identifies one
+request and is never reused. Each request gets exactly one ``SinkReply``, at once or later, unless
+``AbandonSinkRequest`` withdraws the request.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from broker_lite.transactions.sink_records import ProducerPair, SinkHead, SinkSl
 
 
 class JoinBatch(NamedTuple):
-    """A task attempt of micro-batch ``batch`` starts to write. ``task`` and ``attempt`` are Spark's
-    numbers. ``partitions`` are the partitions to which the attempt may write, unless they are too
-    many to list."""
+    """A task attempt of micro-batch ``batch`` is about to write and asks for a producer id.
+
+    ``task`` and ``attempt`` are Spark's numbers. ``partitions`` lists the partitions to which the
+    attempt may write; empty if they are too many to list."""
 
     token: int
     sink: str
@@ -39,7 +42,7 @@ class JoinBatch(NamedTuple):
 
 
 class KeepBatch(NamedTuple):
-    """A heartbeat: a task attempt is still writing."""
+    """A heartbeat: a task attempt of the batch is still writing."""
 
     token: int
     sink: str
@@ -48,11 +51,11 @@ class KeepBatch(NamedTuple):
 
 
 class EndBatch(NamedTuple):
-    """Spark's driver commits or aborts a batch, or a failed task aborts its attempt.
+    """Spark's driver commits or aborts a batch, or a failed task aborts its own attempt.
 
-    In a commit, ``winners`` are the attempts to commit, and ``rows`` is their total number of rows.
-    An abort without ``winners`` ends all attempts of batches up to ``batch``. With ``winners`` it
-    ends only these attempts.
+    In a commit, ``winners`` are the producer ids and epochs of the attempts to commit, and ``rows``
+    is their total number of rows. An abort with ``winners`` aborts only these attempts. An abort
+    without ``winners`` aborts all attempts of batches up to ``batch``.
     """
 
     token: int
@@ -65,7 +68,9 @@ class EndBatch(NamedTuple):
 
 
 class AddToSlot(NamedTuple):
-    """A partition leader verifies that an attempt may write to these partitions, and adds them."""
+    """The leader of a partition asks to add these partitions to an attempt's transaction. With
+    ``verify_only``, the leader only asks whether the transaction contains them.
+    """
 
     token: int
     sink: str
@@ -76,24 +81,25 @@ class AddToSlot(NamedTuple):
 
 
 class SlotMarked(NamedTuple):
-    """All markers of one ``SlotMarkers`` are written, or their partitions no longer exist."""
+    """All markers of one ``SlotMarkers`` are written. A deleted partition counts as written."""
 
     producer_id: int
     epoch: int
 
 
 class AbandonSinkRequest(NamedTuple):
-    """The shell has answered the request with this token itself. If the request is parked, drop
-    it."""
+    """The caller has answered the request with this token itself, for example at its time limit. If
+    the request is parked (waiting), drop it."""
 
     token: int
 
 
 class ExpireSinks(NamedTuple):
-    """Delete the heads of unused sinks.
+    """Delete the records of unused sinks.
 
-    Heads last used before ``before_day`` (days since 1970, wall clock) are deleted. Batch writes
-    never continue, so their heads are deleted if last used before ``before_ms`` (monotonic clock).
+    A sink is deleted if it was last used before ``before_day`` (days since 1970, wall clock). The
+    sink of a batch write, which no later run continues, is deleted if it was last used before
+    ``before_ms`` (monotonic clock).
     """
 
     before_day: int
@@ -101,7 +107,9 @@ class ExpireSinks(NamedTuple):
 
 
 class SinksLoaded(NamedTuple):
-    """The coordinator has loaded the records of the partition. Timeouts restart."""
+    """The coordinator has loaded the partition's records from ``__transaction_state``. All timeouts
+    start again.
+    """
 
 
 SinkRequest = JoinBatch | KeepBatch | EndBatch | AddToSlot
@@ -121,8 +129,8 @@ SinkEvent = (
 
 
 class PersistHead(NamedTuple):
-    """Append a sink's head to the state topic; None deletes it. Answer with Persisted or
-    RecordRefused."""
+    """Append the head of a sink to ``__transaction_state``; None deletes it. The result is the
+    event Persisted or RecordRefused with the same ``number``."""
 
     number: int
     sink: str
@@ -130,7 +138,9 @@ class PersistHead(NamedTuple):
 
 
 class PersistSlot(NamedTuple):
-    """Append a slot to the state topic; None deletes it. Answer with Persisted or RecordRefused."""
+    """Append the state of a slot to ``__transaction_state``; None deletes it. The result is the
+    event Persisted or RecordRefused with the same ``number``.
+    """
 
     number: int
     producer_id: int
@@ -138,8 +148,8 @@ class PersistSlot(NamedTuple):
 
 
 class SlotMarkers(NamedTuple):
-    """The markers of one attempt. ``epoch`` is one higher than the epoch of the attempt's
-    records."""
+    """The commit or abort markers for one task attempt. ``epoch`` is the epoch of the markers, one
+    higher than the epoch of the attempt's records."""
 
     producer_id: int
     epoch: int
@@ -148,20 +158,22 @@ class SlotMarkers(NamedTuple):
 
 
 class SendSinkMarkers(NamedTuple):
-    """Write the markers of all ``rows``, and retry without a time limit. Report each row with
-    SlotMarked."""
+    """Write the markers of all ``rows``. The caller retries without a time limit and reports each
+    row with the event SlotMarked."""
 
     sink: str
     rows: tuple[SlotMarkers, ...]
 
 
 class FetchSlotId(NamedTuple):
-    """Reserve a producer id. Answer with ProducerIdReady or ProducerIdFailed."""
+    """Reserve a producer id for a new slot. The result is the event ProducerIdReady or
+    ProducerIdFailed.
+    """
 
 
 class SinkResult(NamedTuple):
-    """The answer to a request. For a JoinBatch, it contains the attempt's producer id and epoch, or
-    NO_PRODUCER if the batch is already committed."""
+    """The answer to a request about a sink. For a JoinBatch, it has the attempt's producer id and
+    epoch, or NO_PRODUCER if the batch is already committed."""
 
     error: LogbusError | None = None
     producer_id: int = NO_PRODUCER
@@ -169,7 +181,7 @@ class SinkResult(NamedTuple):
 
 
 class SinkReply(NamedTuple):
-    """Answer the request that has ``token`` with ``result``."""
+    """Answer the request with this ``token`` with ``result``."""
 
     token: int
     result: SinkResult

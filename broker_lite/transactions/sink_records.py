@@ -1,9 +1,11 @@
-"""Records of Spark sinks in ``__transaction_state``: heads and slots, as keys and values.
+"""Encode and decode the records of Spark's exactly-once sinks in ``__transaction_state``: heads and
+slots.
 
-A sink is the target of one Spark query or batch write. Its *head* holds its run and its last
-committed batch. To commit a batch, the coordinator appends a head with that batch. A *slot* is a
-producer id from the partition's pool, with which one task attempt writes. ``records`` has the
-records of transactional ids, and the format rules of all keys and values.
+A *sink* is the target of one Spark query or batch write, and a *run* is one start of the query. A
+sink's *head* is a record with its current run and its last committed batch. To commit a batch, the
+coordinator appends a head with that batch. A *slot* is a producer id from the partition's pool,
+with which one attempt of a task writes. ``records`` has the records of transactional ids, and the
+rules for the format of all keys and values.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ _HEAD_KEY, _SLOT_KEY = 1, 2
 _VERSION = 0
 _VERSION_FIELD = struct.Struct(">h")
 _HEAD = struct.Struct(">qqbqi")
-"""Layout of a head: last committed batch, its rows, state, last batch that is ending, day of the
-last use.
+"""Layout of a sink's head: last committed batch, its rows, state, last batch of the decision in
+progress, day of the last use.
 """
 _PAIR = struct.Struct(">qh")
 _SLOT = struct.Struct(">hqqqq")
@@ -34,8 +36,8 @@ _SLOT_ID = struct.Struct(">q")
 
 
 class SinkState(IntEnum):
-    """The state of a sink. OPEN means open for writes. The other states mean that a commit or abort
-    is decided and its markers are not all written."""
+    """The state of a sink. OPEN means open for writes. In the other states, a commit or abort is
+    decided, but its markers are not all written."""
 
     OPEN = 0
     PREPARE_COMMIT = 1
@@ -43,7 +45,7 @@ class SinkState(IntEnum):
 
 
 class ProducerPair(NamedTuple):
-    """A producer id and an epoch."""
+    """A producer id and its epoch, which identify one attempt of a task."""
 
     producer_id: int
     epoch: int
@@ -51,12 +53,12 @@ class ProducerPair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SinkHead:
-    """The state of one sink.
+    """The state of one sink, as ``__transaction_state`` stores it.
 
     ``batch`` is the last committed batch, and ``rows`` its number of rows. ``day`` is the day of
-    the last use, in days since 1970. While ``state`` is not OPEN, the coordinator writes markers
-    for attempts of former runs and of batches up to ``ends_batch``. The attempts in ``winners`` get
-    commit markers, and all others abort markers.
+    the last use, in days since 1970. While ``state`` is not OPEN, the coordinator ends the attempts
+    of former runs and of batches up to ``ends_batch``. It writes commit markers for the attempts in
+    ``winners`` and abort markers for the others.
     """
 
     run: str
@@ -71,7 +73,9 @@ class SinkHead:
 
 @dataclass(frozen=True, slots=True)
 class SinkSlot:
-    """A producer id of the pool, free or in use by one attempt of a task."""
+    """A producer id of the pool, with which one attempt of a Spark task writes, or which is
+    free.
+    """
 
     epoch: int
     sink: str = ""
@@ -87,33 +91,33 @@ class SinkSlot:
         return self.batch == NO_BATCH
 
     def freed(self) -> SinkSlot:
-        """Return this slot as free, with the epoch of its markers, in which the next attempt
-        writes."""
+        """Return this slot as free, in the next epoch. The markers have that epoch, and the next
+        attempt writes with it."""
         return SinkSlot(self.epoch + 1)
 
 
 def head_key(sink: str) -> bytes:
-    """Return the key of a sink's head."""
+    """Return the key of a sink's head in ``__transaction_state``."""
     return bytes((_HEAD_KEY,)) + sink.encode("utf-8")
 
 
 def slot_key(producer_id: int) -> bytes:
-    """Return the key of a slot."""
+    """Return the key of a slot in ``__transaction_state``."""
     return bytes((_SLOT_KEY,)) + _SLOT_ID.pack(producer_id)
 
 
 def sink_of(key: bytes) -> str | None:
-    """Return the sink in a head's key. Return None for a key of another kind."""
+    """Return the name of the sink in a head's key; None for a key of another kind."""
     return str(key[1:], "utf-8") if key and key[0] == _HEAD_KEY else None
 
 
 def slot_of(key: bytes) -> int | None:
-    """Return the producer id in a slot's key. Return None for a key of another kind."""
+    """Return the producer id in a slot's key; None for a key of another kind."""
     return int(_SLOT_ID.unpack(key[1:])[0]) if key and key[0] == _SLOT_KEY else None
 
 
 def encode_head(head: SinkHead) -> bytes:
-    """Return a head as bytes, the value in the log. Equal heads have equal bytes."""
+    """Return a head as bytes, for the value in the log. Equal heads have equal bytes."""
     writer = Writer()
     writer.pack(_VERSION_FIELD, _VERSION)
     writer.pack(_HEAD, head.batch, head.rows, head.state, head.ends_batch, head.day)
@@ -125,7 +129,9 @@ def encode_head(head: SinkHead) -> bytes:
 
 
 def decode_head(value: bytes) -> SinkHead:
-    """Return the head of a value. Raises ProtocolError for bytes that are not a head."""
+    """Return the head from the value in the log. Raises ProtocolError for bytes that are not a
+    head.
+    """
     reader = _reader(value)
     batch, rows, state, ends_batch, day = reader.unpack(_HEAD)
     run = reader.string()
@@ -138,7 +144,7 @@ def decode_head(value: bytes) -> SinkHead:
 
 
 def encode_slot(slot: SinkSlot) -> bytes:
-    """Return a slot as bytes, the value in the log. Equal slots have equal bytes."""
+    """Return a slot as bytes, for the value in the log. Equal slots have equal bytes."""
     writer = Writer()
     writer.pack(_VERSION_FIELD, _VERSION)
     writer.pack(_SLOT, slot.epoch, slot.batch, slot.task, slot.attempt, slot.timeout_ms)
@@ -150,7 +156,9 @@ def encode_slot(slot: SinkSlot) -> bytes:
 
 
 def decode_slot(value: bytes) -> SinkSlot:
-    """Return the slot of a value. Raises ProtocolError for bytes that are not a slot."""
+    """Return the slot from the value in the log. Raises ProtocolError for bytes that are not a
+    slot.
+    """
     reader = _reader(value)
     epoch, batch, task, attempt, timeout_ms = reader.unpack(_SLOT)
     sink, run = reader.string(), reader.string()

@@ -1,15 +1,18 @@
-"""The state machine of Spark's exactly-once sinks, one for each partition of the state topic.
+"""The state machine of Spark's exactly-once sinks, one for each partition of
+``__transaction_state``.
 
-The attempts of one micro-batch are committed together. Each task attempt writes with a slot (a
-producer id) of the partition's pool. The decision is a record in ``__transaction_state``: the
-sink's head with the list of winners. Winners get commit markers; all other attempts of the batch
-get abort markers. A replayed batch has a known number, so the decision is idempotent. The machine
-sends answers and markers only after the log has committed the record that they depend on.
+A *sink* is the target of one Spark query, and a *run* is one start of the query. Each attempt of a
+Spark task writes with a *slot*: a producer id from the partition's pool. When Spark's driver
+commits a micro-batch, it names the attempts to commit, the *winners*. The decision is one record in
+``__transaction_state``, the sink's *head*, which has the batch number and the winners. Winners then
+get commit markers; all other attempts of the batch get abort markers. A replayed batch has the same
+number, so committing it twice has no effect. Answers and markers follow only when the log has
+committed the record on which they depend.
 
-No request waits for the records that free slots or reopen a head. If such a record is lost, the
-next coordinator sends the markers again. If the log refuses such a record, the machine writes it
-again. A new attempt gets a freed slot only once the record of the free slot is committed.
-``deadline_ms`` is the time of the next TransactionTick.
+No request waits for the records that free a slot or reopen a head after the markers. If such a
+record is lost, the next coordinator sends the markers again. If the log refuses such a record, this
+state machine writes it again. A freed slot serves a new attempt only once the record that frees it
+is committed. ``deadline_ms`` is the time of the next TransactionTick.
 """
 
 from __future__ import annotations
@@ -47,12 +50,14 @@ from broker_lite.transactions.sink_records import (
 from broker_lite.transactions.transaction import EPOCH_LAST, NEVER, Now
 
 ANSWER_MS = 1_000
-"""Maximum milliseconds for which the answer to a committed decision waits for its markers. The
-markers follow in any case."""
+"""Maximum time (ms) for which the answer to a committed decision waits for the markers. The markers
+are written even if the answer does not wait for them."""
 RETRY_MS = 1_000
-"""Milliseconds after which a refused record is written again, if no request waits for it."""
+"""Time in ms after which the coordinator writes a record again that the log refused, if no request
+waits for that record.
+"""
 ATTEMPTS_MAX = 10_000
-"""Maximum open task attempts of one sink."""
+"""Maximum number of open task attempts of one sink."""
 PARKED_MAX = 2 * ATTEMPTS_MAX
 _DAY_MS = 86_400_000
 
@@ -61,36 +66,42 @@ _DAY_MS = 86_400_000
 class _Sink:
     """The state of one sink.
 
-    ``head`` is the committed head, or None for a new sink. ``writing`` is the number of the head
-    record in flight, or None.
+    ``head`` is the committed head record, or None for a new sink. ``writing`` is the number of the
+    head record that is being written, or None. ``parked`` has the requests that wait until the head
+    can change.
     """
 
     head: SinkHead | None = None
     writing: int | None = None
     parked: list[ev.SinkRequest] = field(default_factory=list)
     attempts: set[int] = field(default_factory=set)
-    """Producer ids of this sink's slots that are not free."""
+    """Producer ids of the slots with which attempts of this sink write."""
     unmarked: set[int] = field(default_factory=set)
-    """Producer ids of the slots whose markers are being sent."""
+    """Producer ids of the slots whose markers are not all written yet."""
     freeing: set[int] = field(default_factory=set)
-    """Slots whose markers are written, but whose free state is not in the log yet. The reopened
-    head must follow these records in the log. Otherwise another coordinator that takes over would
-    not end these attempts as decided."""
+    """Producer ids of the slots whose markers are written, but whose free state is not committed in
+    the log yet.
+
+    The record that reopens the head must follow these records in the log. Otherwise the next
+    coordinator would find an open head beside attempts that look open, and abort attempts that were
+    committed."""
     refused: set[int] = field(default_factory=set)
-    """The slots of ``freeing`` whose record the log refused."""
+    """The members of ``freeing`` whose record the log refused."""
     is_open_refused: bool = False
-    """Whether the log refused the head that reopens the sink."""
+    """Whether the log refused the record that reopens the head."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
-    """Tokens of EndBatch requests that wait for the markers, each with the time (ms) at which the
-    request must be answered.
+    """Tokens of the EndBatch requests that wait for markers, each with the time (ms) at which it is
+    answered even without them.
     """
     timeout_ms: int = 0
     active_ms: int = 0
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request that changes the head must wait."""
+        """Whether a request that changes the head must wait, because a head is being written or a
+        decision is not complete.
+        """
         return self.writing is not None or (
             self.head is not None and self.head.state is not SinkState.OPEN
         )
@@ -99,25 +110,30 @@ class _Sink:
 class SinkPartition:
     """The state machine of all sinks and slots of one partition of ``__transaction_state``.
 
-    ``heads`` and ``slots`` are the state that the coordinator loaded from the partition's records.
+    ``heads``, by sink, and ``slots``, by producer id, are the state that the coordinator loaded
+    from the partition's records.
     """
 
     def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
         self._sinks = {name: _Sink(head) for name, head in heads.items()}
         self._slots = dict(slots)
-        """All slots by producer id, as in their last appended record, committed or not."""
+        """All slots by producer id, as in the last record that was appended for each, committed or
+        not.
+        """
         self._free = [producer_id for producer_id, slot in slots.items() if slot.is_free]
         self._added = {number: slot.partitions for number, slot in slots.items()}
         """The partitions in each slot's committed record, by producer id. The attempt may write
-        only to these."""
+        only to these partitions."""
         self._opened: dict[int, Now] = {}
-        """By producer id of an open slot, the time at which its attempt joined or this coordinator
+        """For each slot in use, by producer id: when its attempt joined, or when this coordinator
         loaded the slot."""
         self._opening: dict[int, list[int]] = {}
-        """Tokens of the JoinBatch requests that wait for the record of a slot, by producer id."""
+        """By producer id, the tokens of the JoinBatch requests that wait for the slot's record to
+        be committed.
+        """
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
-        """By number of a record in flight, the callback that receives its outcome: an error, or
-        None."""
+        """The function to call with the outcome of a record in flight (an error or None), by number
+        of the record."""
         self._without_slot: list[ev.JoinBatch] = []
         self._ids_fetched = 0
         self._numbers = 0
@@ -130,7 +146,9 @@ class SinkPartition:
                 sink.timeout_ms = max(sink.timeout_ms, slot.timeout_ms)
 
     def step(self, now: Now, event: ev.SinkEvent) -> list[ev.SinkEffect]:
-        """Apply an event, and return the effects in order."""
+        """Apply an event. Return the effects in the order in which the caller must carry them
+        out.
+        """
         self._now = now
         self._effects = []
         match event:
@@ -168,8 +186,8 @@ class SinkPartition:
 
     @property
     def deadline_ms(self) -> int:
-        """The monotonic time (ms) of the next timeout, or of the next answer that stops waiting for
-        markers."""
+        """The monotonic time (ms) at which the next TransactionTick is due: for a timeout, a retry,
+        or an answer that waits for markers no longer."""
         times = [NEVER]
         for sink in self._sinks.values():
             times += [at for _, at in sink.waiting]
@@ -180,7 +198,7 @@ class SinkPartition:
         return min(times)
 
     def __contains__(self, sink: str) -> bool:
-        """Return whether a sink exists, or the record of its first head is in flight."""
+        """Return whether a sink exists. A sink whose first head is still being written counts."""
         return sink in self._sinks
 
     def head(self, sink: str) -> SinkHead | None:
@@ -197,8 +215,8 @@ class SinkPartition:
         return {row: slot for row, slot in self._slots.items() if not slot.is_free}
 
     def opened(self) -> dict[int, Now]:
-        """Return, by producer id of an open slot, the time at which its attempt joined or its slot
-        was loaded.
+        """Return, for each slot in use by producer id, when its attempt joined or this coordinator
+        loaded the slot.
         """
         return dict(self._opened)
 
@@ -250,8 +268,8 @@ class SinkPartition:
             self._join_batch(sink, head, event)
 
     def _join_batch(self, sink: _Sink, head: SinkHead, event: ev.JoinBatch) -> None:
-        """Assign a slot to a task attempt of the present run. A repeated request gets the same
-        slot, and a request for a committed batch gets none.
+        """Assign a slot to a task attempt of the current run. A repeated request gets the same
+        slot, and a request for the committed batch gets none.
         """
         sink.active_ms = self._now.monotonic_ms
         sink.timeout_ms = event.timeout_ms
@@ -274,7 +292,9 @@ class SinkPartition:
         self._open_slot(sink, event)
 
     def _open_slot(self, sink: _Sink, event: ev.JoinBatch) -> None:
-        """Assign a free slot to the attempt. If no slot is free, reserve a producer id first."""
+        """Assign a free slot to the attempt. If no slot is free, ask for a new producer id; the
+        request waits for it.
+        """
         if not self._free:
             self._without_slot.append(event)
             if self._ids_fetched < len(self._without_slot):
@@ -314,7 +334,7 @@ class SinkPartition:
         self._write_slot(producer_id, slot, settled)
 
     def _serve_waiting(self) -> None:
-        """Continue the joins that waited for a producer id."""
+        """Handle again the JoinBatch requests that waited for a free slot."""
         waiting, self._without_slot = self._without_slot, []
         for event in waiting:
             self._handle(event)
@@ -363,7 +383,9 @@ class SinkPartition:
         self._write_head(event.sink, decided, event)
 
     def _abort(self, sink: _Sink, head: SinkHead, event: ev.EndBatch) -> None:
-        """Abort all attempts up to a batch, or some attempts. A commit decision is never undone."""
+        """Abort all attempts up to the batch of the request, or only the attempts that it names. A
+        decided commit is never undone.
+        """
         if event.winners:
             self._abort_attempts(sink, event)
             return
@@ -376,11 +398,11 @@ class SinkPartition:
             self._write_head(event.sink, _aborting(head, event.batch, self._day()), event)
 
     def _abort_attempts(self, sink: _Sink, event: ev.EndBatch) -> None:
-        """Abort attempts that have failed, before their batch ends.
+        """Abort the failed attempts that the request names, before their batch ends.
 
-        No record is written before the markers, because no decision can include a failed attempt:
-        it sends no commit message to Spark's driver. If the coordinator changes, the next
-        coordinator aborts the attempt with its batch.
+        The abort markers need no record before them: a failed attempt sends no commit message to
+        Spark's driver, so no decision can include it. If the coordinator changes meanwhile, the
+        next coordinator aborts the attempt together with its batch.
         """
         if sink.is_busy:
             self._park(sink, event)
@@ -397,7 +419,9 @@ class SinkPartition:
             self._reply(event, ev.SinkResult())
 
     def _is_attempt(self, event: ev.EndBatch, pair: ProducerPair) -> bool:
-        """Return whether a producer id and epoch belong to an open attempt of the event's batch."""
+        """Return whether the producer id and epoch belong to an open attempt of the batch that
+        ``event`` names.
+        """
         slot = self._slots.get(pair.producer_id)
         return (
             slot is not None
@@ -408,8 +432,9 @@ class SinkPartition:
         )
 
     def _check_winner(self, event: ev.EndBatch, winner: ProducerPair) -> int:
-        """Return the number of the task whose attempt ``winner`` the driver commits. Raise
-        ProducerFencedError unless the attempt is open and belongs to the batch of ``event``.
+        """Return the number of the task whose attempt ``winner`` the driver commits.
+
+        Raises ProducerFencedError unless the attempt is open and belongs to the batch of ``event``.
         """
         if not self._is_attempt(event, winner):
             raise ProducerFencedError(
@@ -457,8 +482,8 @@ class SinkPartition:
         self._write_slot(event.producer_id, grown, settled)
 
     def _current(self, event: ev.KeepBatch | ev.EndBatch) -> tuple[_Sink, SinkHead]:
-        """Return the sink and its head. Raise an error unless the request is from the sink's
-        current run.
+        """Return the sink and its head. Raises ProducerFencedError unless the request comes from
+        the sink's current run.
         """
         sink = self._sinks.get(event.sink)
         if sink is None or sink.head is None or sink.head.run != event.run:
@@ -483,10 +508,12 @@ class SinkPartition:
     def _write_head(
         self, name: str, head: SinkHead, request: ev.JoinBatch | ev.EndBatch | None
     ) -> None:
-        """Append a head. The request continues once the record is committed."""
+        """Append a new head of the sink. ``request``, if given, continues once the record is
+        committed.
+        """
         sink = self._sinks[name]
-        # The log refused the record that frees a slot, so its attempt still appears open there.
-        # Write that record first; otherwise this head would end the attempt again.
+        # If the log refused the record that frees a slot, the slot's attempt still looks open in
+        # the log. Write that record first; otherwise this head would end the attempt again.
         self._write_refused(name, sink)
         number = self._next_number()
         sink.writing = number
@@ -535,7 +562,9 @@ class SinkPartition:
     # Methods that send markers and complete decisions.
 
     def _send_markers(self, name: str, sink: _Sink, head: SinkHead) -> None:
-        """Send the markers of a committed decision. Attempts that wrote nothing need no markers."""
+        """Send the markers of a committed decision. An attempt without partitions wrote nothing and
+        needs no markers.
+        """
         rows = []
         for producer_id in sorted(sink.attempts):
             slot = self._slots[producer_id]
@@ -548,7 +577,7 @@ class SinkPartition:
         self._send_rows(name, sink, rows)
 
     def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
-        """Send these markers. The sink is reopened after the last marker."""
+        """Send these markers. The sink is open again after the last marker."""
         silent = [row for row in rows if not row.partitions]
         sent = tuple(row for row in rows if row.partitions)
         if sent:
@@ -572,7 +601,9 @@ class SinkPartition:
             self._complete(slot.sink, sink)
 
     def _free_slot(self, name: str, producer_id: int) -> None:
-        """Free a slot after its markers, without waiting for the record."""
+        """Free a slot after its markers are written. The sink does not wait for the record that
+        frees it.
+        """
         sink = self._sinks[name]
         self._slots[producer_id] = self._slots[producer_id].freed()
         self._added.pop(producer_id, None)
@@ -582,7 +613,9 @@ class SinkPartition:
         self._write_free_slot(name, sink, producer_id)
 
     def _write_free_slot(self, name: str, sink: _Sink, producer_id: int) -> None:
-        """Append the record of a free slot, or delete the slot if its epochs are exhausted."""
+        """Append the record that frees a slot. If the producer id has no more epochs, delete the
+        slot instead.
+        """
         slot: SinkSlot | None = self._slots[producer_id]
         if slot is not None and slot.epoch > EPOCH_LAST:
             slot = None
@@ -604,7 +637,7 @@ class SinkPartition:
         self._effects.append(ev.PersistSlot(number, producer_id, slot))
 
     def _write_refused(self, name: str, sink: _Sink) -> None:
-        """Append again the records that the log refused and for which no request waits."""
+        """Append the records again that the log refused and for which no request waits."""
         refused, sink.refused = sink.refused, set()
         for producer_id in sorted(refused):
             self._write_free_slot(name, sink, producer_id)
@@ -613,7 +646,9 @@ class SinkPartition:
             self._write_open_head(name, sink)
 
     def _complete(self, name: str, sink: _Sink) -> None:
-        """Reopen the head after the last marker, without waiting for the record."""
+        """Open the sink again after the last marker, without waiting for the record that says so.
+        Answer the requests that wait for the markers.
+        """
         head = sink.head
         assert head is not None
         sink.head = replace(head, state=SinkState.OPEN, ends_batch=NO_BATCH, winners=frozenset())
@@ -627,8 +662,8 @@ class SinkPartition:
     def _write_open_head(self, name: str, sink: _Sink) -> None:
         """Append the head in its open state.
 
-        Do nothing while the record of a free slot or the decision of the next batch is being
-        written.
+        Do nothing while a record that frees a slot, or the decision of the next batch, is being
+        written: that record's completion calls this method again, or replaces the head.
         """
         if sink.freeing or sink.is_busy:
             return

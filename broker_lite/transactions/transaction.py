@@ -1,16 +1,18 @@
-"""The state machine of one transactional id in its coordinator: ``step(now, event) -> effects``.
+"""The state machine of one transactional id, on its transaction coordinator.
 
-The machine sends a reply or marker only after the record of the decision is committed. It does not
-wait for the record that completes a transaction: any later record implies this record, and if it is
+``step(now, event)`` returns effects, which the caller carries out. A reply or marker follows only
+after the record of the decision is committed in ``__transaction_state``. The record that completes
+a transaction is an exception, on which nothing waits: any later record implies it, and if it is
 lost, the next coordinator sends the markers again.
 
-Each request passes these steps:
+Each request passes these checks, in order:
+1. A request with the producer id of another transactional id is refused.
+2. While a record is being written, the request is parked: it waits.
+3. A request with an epoch that the transactional id does not accept in its current state is
+  refused.
 
-1. The machine refuses a request with the producer id of another transactional id.
-2. While a record is in flight, the machine parks the request.
-3. The machine refuses an epoch that the present state does not accept.
-
-``deadline_ms`` is the time of the next TransactionTick; an earlier tick does nothing.
+``deadline_ms`` is the time at which the next TransactionTick is due; an earlier tick changes
+nothing.
 """
 
 from __future__ import annotations
@@ -39,15 +41,16 @@ from broker_lite.transactions.records import (
 
 NEVER = 1 << 62
 EPOCH_LAST = 32_766
-"""Highest epoch that a producer receives. Markers that fence this epoch carry 32,767; the next
-producer gets a new producer id with epoch 0.
+"""Highest epoch that a producer receives. The markers that fence this epoch carry 32,767, the
+highest possible epoch. The next producer gets a new producer id with epoch 0.
 """
 RETRY_MS = 1_000
-"""Milliseconds between two attempts to write a record that the log refused and that no request
-repeats: the abort of a timed-out transaction, or the end of a transaction.
+"""Time in ms after which the coordinator writes a record again that the log refused, if no client's
+request will cause the record again: the abort of a timed-out transaction, or the end of a
+transaction.
 """
 PARKED_MAX = 100
-"""Maximum number of parked requests of one id."""
+"""Maximum number of requests of one transactional id that wait for a record or a transaction."""
 PARTICIPANT_BYTES_MAX = 512 << 10
 """Maximum bytes of a transaction's participants (partitions and groups), so that its record fits
 into one batch.
@@ -63,7 +66,9 @@ Request = ev.Init | ev.Add | ev.End
 
 
 class Now(NamedTuple):
-    """The monotonic time, used for decisions, and the wall time, stored in records."""
+    """The monotonic time, by which the coordinator decides, and the wall-clock time, which it
+    stores in records.
+    """
 
     monotonic_ms: int
     wall_ms: int
@@ -71,8 +76,10 @@ class Now(NamedTuple):
 
 @dataclass(slots=True)
 class _RecordInFlight:
-    """A record in flight, and the request that waits for it. With ``is_fence``, an Init caused the
-    record, which aborts the transaction of the id's former producer."""
+    """A record that is being written, and the request that is answered after it.
+
+    ``is_fence`` tells that a new producer's InitProducerId caused the record, which aborts the
+    transaction of the former producer."""
 
     number: int
     record: TransactionRecord | None
@@ -81,7 +88,7 @@ class _RecordInFlight:
 
 
 class Transaction:
-    """The state machine of one transactional id. ``record`` is the last committed record, or None
+    """The state machine of one transactional id. ``record`` is its last committed record, or None
     for an unknown id."""
 
     def __init__(
@@ -98,20 +105,24 @@ class Transaction:
         self._remaining: set[ev.Participating] = set()
         """Participants whose marker is not written yet."""
         self._begun_ms = 0
-        """Monotonic time in ms at which the transaction began, or was loaded."""
+        """Monotonic time in ms at which the transaction began, or at which this coordinator loaded
+        it.
+        """
         self._retry_ms = 0
         self._end_number = 0
-        """Number of the Persist effect that writes the end of the last transaction. 0 after the log
-        has committed that record or a later one."""
+        """Number of the Persist effect that records the end of the last transaction. 0 once that
+        record, or a later one, is committed in the log."""
         self._is_end_refused = False
         self._connection: int | None = None
-        """Number of the connection on which the transaction began. None if it began under another
-        coordinator."""
+        """Number of the client connection on which the transaction began. None if the transaction
+        began at another coordinator."""
         self._spare_id: int | None = None
         self._is_fetching_id = False
 
     def step(self, now: Now, event: ev.TransactionEvent) -> list[fx.TransactionEffect]:
-        """Apply an event, and return the effects in order."""
+        """Apply an event. Return the effects in the order in which the caller must carry them
+        out.
+        """
         self._now = now
         self._effects = []
         match event:
@@ -146,7 +157,7 @@ class Transaction:
 
     @property
     def state(self) -> TransactionState:
-        """The state in the answers to DescribeTransactions and ListTransactions."""
+        """The state for the answers to DescribeTransactions and ListTransactions."""
         if self.record is None:
             return TransactionState.DEAD
         if self._pending is not None and self._pending.is_fence:
@@ -155,8 +166,8 @@ class Transaction:
 
     @property
     def deadline_ms(self) -> int:
-        """Monotonic time in ms at which the open transaction times out, or the machine retries the
-        record of its end.
+        """Monotonic time in ms at which the open transaction times out, or at which the coordinator
+        retries the record of a transaction's end.
         """
         record = self.record
         if self._is_end_refused and not self._is_busy:
@@ -167,8 +178,8 @@ class Transaction:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the committed record is the whole state, so that the shell can drop this machine
-        from memory."""
+        """Whether the caller can drop this object from memory, because the committed record
+        contains the whole state."""
         is_open = self.record is not None and self.record.is_open
         return not (self._is_busy or self._parked or is_open or self._is_end_refused)
 
@@ -179,8 +190,8 @@ class Transaction:
     # Methods that handle requests.
 
     def _handle(self, event: Request) -> None:
-        """Check the producer id. If a record is in flight, park the request; otherwise carry it
-        out.
+        """Check the producer id of a request. If a record is being written, park the request;
+        otherwise carry it out.
         """
         try:
             if isinstance(event, ev.Init):
@@ -199,8 +210,9 @@ class Transaction:
             self._fail(event, error)
 
     def _is_settled(self, event: Request) -> bool:
-        """Return whether an Add can be answered although a record is in flight. True if the open
-        transaction already contains all participants of the Add, and the record only adds others.
+        """Return whether an Add can be answered while a record is being written: the open
+        transaction already contains every partition and group of the Add, and the record only adds
+        others.
         """
         record, pending = self.record, self._pending
         return (
@@ -237,8 +249,8 @@ class Transaction:
             )
 
     def _pairs(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Return the producer's current id and epoch, and the id and epoch before the last
-        raise.
+        """Return the producer id and epoch that are current, and those from before the epoch was
+        last raised.
         """
         record = self.record
         assert record is not None
@@ -368,20 +380,24 @@ class Transaction:
             raise self._fenced(*pair)
 
     def _end_bumping_epoch(self, event: ev.End) -> None:
-        """End the transaction, and raise the epoch in the same record (transaction version 2)."""
+        """Commit or abort the transaction, and raise the producer epoch in the same record
+        (transaction version 2).
+        """
         record = self.record
         assert record is not None
         if record.state in _PREPARED:
             self._park(event)
         elif record.state is TransactionState.ONGOING or not event.is_commit:
-            # Abort even if no transaction is open, because an aborting producer may not know
-            # whether it began one.
+            # An abort is accepted even if no transaction is open, because the producer may not know
+            # whether its first write began one.
             self._prepare(_kind(event.is_commit), event)
         else:
             raise self._invalid("commit")
 
     def _repeat_end(self, event: ev.End) -> None:
-        """Answer a repeated End, whose epoch is the epoch before the last raise."""
+        """Answer an EndTxn that the producer sent again: it has the epoch from before the last
+        raise.
+        """
         record = self.record
         assert record is not None
         kind = _kind(event.is_commit)
@@ -400,11 +416,12 @@ class Transaction:
             raise self._invalid("commit" if event.is_commit else "abort")
 
     def _end_keeping_epoch(self, event: ev.End) -> None:
-        """End the transaction of a client that keeps its epoch (transaction version 1).
+        """Commit or abort the transaction of a client whose epoch stays the same (transaction
+        version 1).
 
-        Without a new epoch, the coordinator cannot distinguish a delayed End from the End of the
-        next transaction. It therefore refuses an End from an older connection than that of the
-        transaction's first Add.
+        Without a new epoch, the coordinator cannot tell a delayed EndTxn from the EndTxn of the
+        next transaction. It therefore refuses an EndTxn from a connection that is older than the
+        one on which the transaction began.
         """
         record = self.record
         assert record is not None
@@ -429,11 +446,14 @@ class Transaction:
         bump: bool = True,
         continues: bool = True,
     ) -> bool:
-        """Persist the decision to commit or abort. Return False if it must wait for a producer id.
+        """Write the decision to commit or abort (``kind``). Return False if the decision must wait
+        for a new producer id.
 
-        ``continues`` says whether the producer of the present epoch may continue. Timeouts and
-        Inits raise the epoch in both transaction versions, so the record of their abort has version
-        2. An Init is not answered after the decision; it waits until the transaction is complete.
+        ``cause`` is the request behind the decision, or None after a timeout. ``bump`` raises the
+        epoch. Timeouts and InitProducerId raise it in both transaction versions, so the record of
+        their abort has version 2. ``continues`` tells whether the current producer may go on with
+        the raised epoch. An InitProducerId is not answered after the decision; it waits until the
+        transaction is complete.
         """
         record = self.record
         assert record is not None
@@ -457,8 +477,8 @@ class Transaction:
         return True
 
     def _take_id(self, cause: Request | None) -> int | None:
-        """Return a reserved producer id. If none is reserved, request one, park the cause and
-        return None.
+        """Return a reserved producer id. If none is reserved, ask for one, park the request
+        ``cause``, and return None.
         """
         new_id, self._spare_id = self._spare_id, None
         if new_id is None:
@@ -471,10 +491,11 @@ class Transaction:
     # Methods that park requests and retry them.
 
     def _park(self, event: Request) -> None:
-        """Park a client's request until the record in flight, or the transaction, is complete.
+        """Let a client's request wait until the record that is being written, or the transaction,
+        is complete.
 
-        A broker's request is refused instead, because a parked request would delay the later
-        requests on its connection.
+        A request from another broker is refused instead, because while it waited, it would delay
+        the later requests on its connection.
         """
         is_broker = isinstance(event, ev.Add) and event.connection is None
         if is_broker or len(self._parked) >= PARKED_MAX:
@@ -484,7 +505,9 @@ class Transaction:
         self._parked.append(event)
 
     def _retry_parked(self) -> None:
-        """Handle the parked requests in order. Requests that are still blocked are parked again."""
+        """Handle the parked requests again, in order. A request that must still wait is parked
+        again.
+        """
         parked, self._parked = self._parked, []
         for event in parked:
             self._handle(event)
@@ -494,7 +517,7 @@ class Transaction:
         for event in parked:
             self._fail(event, error)
 
-    # Methods that append records and handle the results.
+    # Methods that write records and handle the results.
 
     def _persist(
         self, record: TransactionRecord | None, request: Request | None, *, is_fence: bool = False
@@ -573,7 +596,9 @@ class Transaction:
             self._retry_parked()
 
     def _complete(self) -> None:
-        """Write the end of the transaction, and continue without waiting for the outcome."""
+        """Write the record that the transaction has ended, and continue without waiting for its
+        outcome.
+        """
         record = self.record
         assert record is not None
         done = replace(
@@ -597,8 +622,8 @@ class Transaction:
         self._persist_end()
 
     def _persist_end(self) -> None:
-        """Write the record that ends the transaction. No request needs to wait for it: the record
-        of the next change follows it in the log, or replaces it.
+        """Write the record that the transaction has ended. No request needs to wait for it: the
+        record of the next change either follows it in the log or takes its place.
         """
         self._numbers += 1
         self._end_number, self._is_end_refused = self._numbers, False
