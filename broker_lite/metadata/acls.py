@@ -1,7 +1,8 @@
-"""Access control lists in ZooKeeper, at /acls/<kind>/<literal|prefixed>/<name>.
+"""Access control lists (ACLs) in ZooKeeper, at /acls/<resource kind>/<literal|prefixed>/<name>.
 
-A znode holds the ACL entries of one resource pattern. Every broker keeps the entries of all
-patterns in memory (``MetadataSnapshot.acls``), and any broker may change them.
+A znode holds the ACL entries of one resource pattern: a resource name or a prefix of names. Every
+broker keeps the entries of all patterns in memory (``MetadataSnapshot.acls``), and any broker may
+change them.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ from broker_lite.security.acls import (
 
 ACLS = "/acls"
 ENTRIES_MAX = 1000
-"""Maximum ACL entries of one pattern, so that its znode stays below ZooKeeper's 1 MB."""
+"""Maximum number of ACL entries of one resource pattern, so that its znode stays below ZooKeeper's
+limit of 1 MB.
+"""
 ACLS_MAX = 100_000
 PATH_LENGTH_MAX = 3000
-"""Maximum characters of a percent-encoded resource name in a path."""
+"""Maximum length of a resource name in a znode's path, in characters after percent-encoding."""
 
 UNREADABLE = frozenset({Entry(ANYONE, WILDCARD, acls.Operation.ALL, Permission.DENY)})
-"""The entries of a pattern whose znode cannot be read. The znode may hold denials, so only super
-users may use the pattern's resources.
+"""The entries that stand in for a znode that cannot be decoded: they deny everything to everyone.
+The znode may contain denials, so only super users may use the resources of its pattern.
 """
 
 Acls = Mapping[Pattern, frozenset[Entry]]
@@ -101,7 +104,9 @@ _KIND = ZnodeKind(path_pattern, decode_entries, UNREADABLE, _cure)
 
 
 async def load_acls(store: MetadataStore, unreadable: Unreadable) -> Acls:
-    """Read all ACL entries, by pattern. Add the znodes that cannot be read to ``unreadable``."""
+    """Read all ACL entries from ZooKeeper, by resource pattern. Add the znodes that cannot be
+    decoded to ``unreadable``.
+    """
     if await store.children(ACLS) is None:
         return {}
     folders = [
@@ -119,8 +124,8 @@ async def load_acls(store: MetadataStore, unreadable: Unreadable) -> Acls:
 async def refresh_acls(
     store: MetadataStore, known: Acls, paths: Iterable[str], unreadable: Unreadable
 ) -> Acls:
-    """Return a copy of the ACLs ``known``, in which the ACLs of the changed znodes at ``paths`` are
-    read again."""
+    """Return a copy of ``known``, with the entries of the changed znodes at ``paths`` read
+    again."""
     return await refreshed(store, known, paths, _KIND, unreadable)
 
 
@@ -130,7 +135,9 @@ async def change_entries(
     change: Callable[[frozenset[Entry]], frozenset[Entry]],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> frozenset[Entry]:
-    """Replace the entries of a pattern, as ``replace_value`` does, and return the new entries."""
+    """Apply ``change`` to the entries of a resource pattern in ZooKeeper, as ``replace_value``
+    does. Return the new entries.
+    """
 
     def checked(before: frozenset[Entry]) -> frozenset[Entry]:
         after = change(before)

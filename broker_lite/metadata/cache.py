@@ -1,7 +1,7 @@
-"""The immutable snapshot of the cluster's metadata that every request reads.
+"""The immutable snapshot of the cluster's metadata that requests read.
 
-``server/cluster/registry.py`` replaces the snapshot on the loop thread. A request uses one snapshot
-from start to end.
+``server/cluster/registry.py`` replaces the snapshot when metadata changes, on the event loop's
+thread. A request uses one snapshot from start to end, so it never sees half a change.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from broker_lite.security.quotas import Entity, Values
 from broker_lite.security.scram import UserCredentials
 
 TRANSACTION_FEATURE = "transaction.version"
-"""Name of Kafka's feature for transactions. While its level is below TRANSACTION_LEVEL, brokers
-write no records of transactions.
+"""Name of Kafka's feature for transactions. Brokers write no transaction records while the
+cluster's level of this feature is below TRANSACTION_LEVEL, because older brokers could not read
+them.
 """
 TRANSACTION_LEVEL = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """All brokers, topics and features of the cluster.
+    """All brokers, topics, features and security settings of the cluster at one time.
 
-    ``version`` increases with each snapshot of this process. Versions of different brokers are
+    ``version`` increases with each snapshot of this process. The versions of different brokers are
     unrelated.
     """
 
@@ -49,7 +50,7 @@ class MetadataSnapshot:
     """The credentials of all users, by name."""
     acls: Mapping[Pattern, frozenset[Entry]] = field(default_factory=dict)
     quotas: Mapping[Entity, Values] = field(default_factory=dict)
-    """The quotas of clients, by entity."""
+    """The quotas, by entity: a user, a client id, or both."""
     version: int = 0
 
     @property
@@ -58,21 +59,21 @@ class MetadataSnapshot:
         return self.features.get(TRANSACTION_FEATURE, 0) >= TRANSACTION_LEVEL
 
     def partition(self, topic: str, partition: int) -> PartitionView | None:
-        """Return a partition by topic name, or None if it does not exist."""
+        """Return a partition by topic name; None if it does not exist."""
         view = self.topics.get(topic)
         if view is None or not 0 <= partition < len(view.partitions):
             return None
         return view.partitions[partition]
 
     def broker_config(self, broker_id: int) -> Mapping[str, str]:
-        """Return a broker's settings in ZooKeeper."""
+        """Return the settings that ZooKeeper stores for a broker."""
         return self.broker_configs.get(broker_id, {})
 
     def leader(self, topic: str, topic_id: str, partition: int) -> tuple[int, int]:
-        """Return the leader's broker id and the leader epoch of a partition, or (-1, -1) for an
+        """Return the leader's broker id and the leader epoch of a partition; (-1, -1) for an
         unknown partition.
 
-        Finds the topic by ``topic``, else by ``topic_id``.
+        Finds the topic by the name ``topic``, or by ``topic_id`` if no topic has that name.
         """
         view = self.topics.get(topic) or self.topics_by_id.get(topic_id)
         if view is None or not 0 <= partition < len(view.partitions):
@@ -81,7 +82,7 @@ class MetadataSnapshot:
         return state.leader, state.leader_epoch
 
     def partition_by_key(self, key: PartitionKey) -> PartitionView | None:
-        """Return a partition by topic id, or None if it does not exist."""
+        """Return a partition by topic id and number; None if it does not exist."""
         view = self.topics_by_id.get(key.topic_id)
         if view is None or not 0 <= key.partition < len(view.partitions):
             return None

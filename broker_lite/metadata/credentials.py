@@ -1,6 +1,7 @@
 """Users and their SCRAM credentials in ZooKeeper, at /credentials/users/<name>.
 
-Every broker keeps all users in memory (``MetadataSnapshot.users``), and any broker may change them.
+Every broker keeps the credentials of all users in memory (``MetadataSnapshot.users``), and any
+broker may change them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from broker_lite.security.scram import KeyPair, ScramCredential, UserCredentials
 CREDENTIALS = "/credentials"
 USERS = f"{CREDENTIALS}/users"
 SALT_KEY = f"{CREDENTIALS}/salt_key"
-"""Path of the random key from which brokers derive salts for unknown users. All brokers share the
-key. If two brokers sent different salts for a name, a client would learn that no such user exists.
+"""Path of a random key that all brokers share. From it they derive the salt for the login of an
+unknown user.
+
+The salt for a name is thus the same on every broker. If two brokers sent different salts for a
+name, a client would learn that no such user exists.
 """
 SALT_KEY_BYTES = 32
 USERS_MAX = 10_000
@@ -32,7 +36,9 @@ Users = Mapping[str, UserCredentials]
 
 
 def user_path(name: str) -> str:
-    """Return the path of a user. Raises InvalidRequestError for a name that cannot be stored."""
+    """Return the path of a user's znode. Raises InvalidRequestError for a name that is not
+    allowed.
+    """
     if not name or len(name) > NAME_LENGTH_MAX or not name.isprintable():
         raise InvalidRequestError(
             f"user name {name[:40]!r} is empty, longer than {NAME_LENGTH_MAX} characters, or has "
@@ -82,7 +88,9 @@ _KIND = ZnodeKind[str, UserCredentials](
 
 
 async def load_users(store: MetadataStore, unreadable: Unreadable) -> Users:
-    """Return all users, by name. Add the znodes that cannot be read to ``unreadable``."""
+    """Return the credentials of all users, by name. Add the znodes that cannot be decoded to
+    ``unreadable``.
+    """
     names = await store.children(USERS) or []
     return await refresh_users(store, {}, [f"{USERS}/{name}" for name in names], unreadable)
 
@@ -90,8 +98,7 @@ async def load_users(store: MetadataStore, unreadable: Unreadable) -> Users:
 async def refresh_users(
     store: MetadataStore, known: Users, paths: Iterable[str], unreadable: Unreadable
 ) -> Users:
-    """Return a copy of ``known``, all users by name, in which the users of the changed znodes at
-    ``paths`` are read again."""
+    """Return a copy of ``known``, with the users of the changed znodes at ``paths`` read again."""
     return await refreshed(store, known, paths, _KIND, unreadable)
 
 
@@ -101,7 +108,9 @@ async def change_user(
     change: Callable[[UserCredentials], UserCredentials],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> UserCredentials:
-    """Replace a user's credentials, as ``replace_value`` does, and return the new credentials."""
+    """Apply ``change`` to a user's credentials in ZooKeeper, as ``replace_value`` does. Return the
+    new credentials.
+    """
     return await replace_value(
         store,
         user_path(name),
@@ -114,7 +123,9 @@ async def change_user(
 
 
 async def load_salt_key(store: MetadataStore, random_bytes: Callable[[int], bytes]) -> bytes:
-    """Return the key for the salts of unknown users. Create the key in a new cluster."""
+    """Return the key from which brokers derive the salts of unknown users. In a new cluster, create
+    it first.
+    """
     await store.write([Create(CREDENTIALS)])
     await store.write([Create(SALT_KEY, random_bytes(SALT_KEY_BYTES))])
     znode = await store.get(SALT_KEY)

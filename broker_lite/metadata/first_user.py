@@ -1,7 +1,6 @@
-"""Write the first user of a cluster directly to ZooKeeper.
+"""Create the first user of a cluster, by writing directly to ZooKeeper.
 
-If brokers require logins, no client can create this user, because a client would need a user to log
-in.
+If brokers require logins, no client can create this user, because a client needs a user to log in.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ async def write_first_user(
 ) -> None:
     """Write a user's SCRAM credentials to ZooKeeper.
 
-    ``zookeeper`` is ``host:port,…/chroot``. ``auth_file`` is the file with the brokers' credential,
-    if the znodes are restricted to that credential. ``tls`` is None for a connection in plain text.
-    Raises NoClusterError if no broker of the cluster has ever started, and
-    CoordinationUnavailableError.
+    ``zookeeper`` is ``host:port,…/chroot``. ``auth_file`` is the file with the credential with
+    which brokers log in to ZooKeeper, if only they may read the znodes. ``tls`` is None for a
+    connection in plain text. Raises CoordinationUnavailableError, and NoClusterError if no broker
+    of the cluster has ever started.
     """
     store = ZooKeeperStore(
         zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, auth_file=auth_file, tls=tls

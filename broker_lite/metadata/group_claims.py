@@ -1,11 +1,12 @@
-"""Claims: a broker's exclusive right to write the offsets of a group.
+"""Claims: a broker's exclusive right to write the offsets of a consumer group.
 
-A broker claims a group by a compare-and-set of the znode /consumers/<group>/coordinator. Each later
-write for the group checks that the znode still has the version of the broker's last write. A newer
-claim therefore fences all writes of the former claim, including writes in flight.
+The broker that becomes a group's coordinator claims the group by a compare-and-set of the znode
+/consumers/<group>/coordinator. Each later write for the group checks that this znode still has the
+version of the broker's last write. A newer claim therefore fences all writes of the former
+coordinator, including writes in flight.
 
-Versions start at 0 again if a group is deleted and recreated. Each claim therefore also creates a
-child znode under a unique name, and each write checks that this znode exists.
+If a group is deleted and created anew, versions start at 0 again. Each claim therefore also creates
+a child znode with a unique name, and each write checks that this znode exists.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ ATTEMPTS_MAX = 20
 
 @dataclass(slots=True, eq=False)
 class GroupClaim:
-    """A claim of one group by this broker.
+    """This broker's exclusive right to write the offsets of one group.
 
-    ``value`` and ``version`` are those of the coordinator znode after this broker's last write.
-    ``held`` becomes False once a write finds another claim.
+    ``value`` and ``version`` are those of the group's coordinator znode after this broker's last
+    write. ``held`` becomes False once a write finds that another broker has claimed the group.
     """
 
     group: str
@@ -36,17 +37,19 @@ class GroupClaim:
 
     @property
     def mark(self) -> str:
-        """The path of this claim's own znode, below the coordinator znode."""
+        """The path of the child znode that this claim created below the coordinator znode."""
         return znodes.claim_path(self.group, self.value.claim)
 
     @property
     def checks(self) -> tuple[Check, Check]:
-        """Return the checks that every write for the group must include. They make the write fail
-        once the claim is lost."""
+        """The version checks that every write for the group must include, so that the write fails
+        once another broker has claimed the group."""
         return Check(znodes.coordinator_path(self.group), self.version), Check(self.mark, -1)
 
     def is_seen_in(self, znode: Znode | None) -> bool:
-        """Return whether the coordinator znode names this claim, in any generation."""
+        """Return whether the coordinator znode, as read, still names this claim. A newer generation
+        of the same claim counts.
+        """
         path = znodes.coordinator_path(self.group)
         if znode is None:
             return False
@@ -62,8 +65,8 @@ async def make_claim(
     name: str,
     now_ms: Callable[[], int],
 ) -> GroupClaim:
-    """Claim a group, and fence any former claim. If the group does not exist, create it with the
-    kind "kafka".
+    """Make this broker the only one that may write the group's offsets, and fence the former
+    coordinator. If the group does not exist, create it with the kind "kafka".
 
     ``name`` must be unique among all claims ever made. The new coordinator does not know the
     group's members, so the group counts as empty from now on. Raises InvalidGroupIdError,
@@ -98,7 +101,8 @@ async def make_claim(
         data = znodes.encode_coordinator(value)
         operations.append(Create(mine, data) if present is None else Set(mine, data, version))
         if former:
-            # This operation makes the write fail if the group was deleted since the reads above.
+            # If the group was deleted since the reads above, its claim znode is gone. This deletion
+            # then makes the whole write fail.
             operations.append(Delete(znodes.claim_path(group, former)))
         operations.append(Create(znodes.claim_path(group, name)))
         if znode is None:

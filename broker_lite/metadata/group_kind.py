@@ -1,14 +1,14 @@
-"""The kind of a group, "native" or "kafka", and the conversion of a group to "native".
+"""The kind of a consumer group, "native" or "kafka", and the conversion of a group to "native".
 
-The first member decides the kind. A native member creates the group as "native". Any other
-creation, such as a commit without a member, makes the group "kafka". A "kafka" group is *open*
-until a generation of Kafka members is written: until then a native member may convert the group
-and keep its offsets.
+A native group coordinates through ZooKeeper, without a broker. The first member decides the kind. A
+native member creates the group as "native". Any other creation, such as a commit without a member,
+makes the group "kafka". A "kafka" group is *open* until the first generation of Kafka members:
+until then a native member may convert the group and keep its offsets.
 
-The conversion is a compare-and-set of the coordinator znode that removes the claim, so it fences a
-broker's writes in flight. A group with offsets of open transactions is not converted. A native
-group never gets such offsets, because native members read only committed offsets. Brokers and
-``native/`` call this module.
+The conversion is a compare-and-set of the group's coordinator znode that removes the coordinator's
+claim (``group_claims``), so it fences the coordinator's writes in flight. A group with offsets of
+open transactions is not converted. A native group never gets such offsets, because native members
+read only committed offsets. Brokers and ``native/`` call this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ UNCLAIMED = znodes.CoordinatorZnode(NO_BROKER, NO_EPOCH, 0, 0, None)
 def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
     """Return whether a group has never had members, so that members of either kind may join.
 
-    Raises UnsupportedVersionError for a coordinator znode of a later version.
+    ``coordinator`` is the group's coordinator znode. Raises UnsupportedVersionError if a later
+    version of logbus has written it.
     """
     return kind == znodes.KIND_KAFKA and not _read(group, coordinator).generation
 
@@ -31,16 +32,18 @@ def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
 def made_native(
     group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
 ) -> list[Operation]:
-    """Return the write that converts an open group to a native group. Offsets do not change.
+    """Return the operations of one ZooKeeper write that converts an open group to a native group.
+    Offsets do not change.
 
-    ``znode`` is the group's znode, and ``coordinator`` its coordinator znode, as read before the
-    call to ``is_open``. ``has_pending`` says whether the parent znode of pending offsets exists.
-    ZooKeeper refuses the write if these znodes have changed, or if the group has pending offsets.
+    ``znode`` is the group's znode, and ``coordinator`` its coordinator znode, both as read before
+    the call to ``is_open``. ``has_pending`` tells whether the znode exists below which offsets of
+    open transactions are stored. ZooKeeper refuses the write if these znodes have changed, or if
+    the group has such offsets.
     """
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = _read(group, coordinator)
-    # Set ``empty_since_ms`` to None, because brokers find out by polling when a native group
-    # becomes empty (``GroupOffsets.note_members``).
+    # None: the time at which the group became empty is unknown. Brokers poll the members of a
+    # native group and set this time (``GroupOffsets.note_members``).
     value = before._replace(
         broker_id=NO_BROKER,
         broker_epoch=NO_EPOCH,
@@ -58,7 +61,8 @@ def made_native(
     pending = znodes.pending_path(group)
     if not has_pending:
         operations.append(Create(pending))
-    # ZooKeeper refuses to delete a parent that has children.
+    # ZooKeeper refuses to delete a znode that has children, here offsets of open transactions. The
+    # refused deletion makes the whole write fail.
     operations.append(Delete(pending))
     return operations
 

@@ -1,9 +1,10 @@
-"""The offsets of consumer groups, at /consumers/<group>/offsets/<topic>/<partition>.
+"""The offsets of consumer groups in ZooKeeper, at /consumers/<group>/offsets/<topic>/<partition>.
 
-Only the broker that has claimed a group writes its offsets (``group_claims``). ``group_writer``
-batches commits; a commit is answered when ZooKeeper confirms its write. Each offset is stored with
-its topic id, so that it does not apply to a recreated topic of the same name. The offsets of open
-transactions wait at /consumers/<group>/pending (``pending_offsets``).
+Only the broker that holds the group's claim, the exclusive right of its coordinator, writes the
+offsets (``group_claims``). ``group_writer`` writes several commits together; a commit is answered
+when ZooKeeper confirms the write. Each offset is stored with its topic id, so that it does not
+apply to a recreated topic of the same name. The offsets of open transactions are *pending*: they
+wait at /consumers/<group>/pending (``pending_offsets``).
 """
 
 from __future__ import annotations
@@ -49,21 +50,22 @@ from broker_lite.model import (
 )
 
 KNOWN_MAX = 10_000
-"""Maximum number of claims in memory. If there are more, the least recently used claim is
-evicted."""
+"""Maximum number of claims that a broker keeps in memory. Above it, the broker evicts the least
+recently used claim."""
 ATTEMPTS_MAX = 20
 DELETES_PER_WRITE_MAX = 1000
 COMMIT_WAIT_S = 5.0
-"""Seconds after which a commit without ZooKeeper's confirmation fails with a retriable error."""
+"""Seconds after which a commit that ZooKeeper has not confirmed fails with a retriable error."""
 
 
 class GroupAge(NamedTuple):
-    """The times since which a group is unused.
+    """Since when a group is unused, for its expiry.
 
     ``empty_since_ms`` is the time at which the last member left, or None if the group has members
     or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
-    group has no offsets. In a native group, claims of partitions and registrations of members count
-    as commits, because brokers only poll for members and may miss short-lived ones.
+    group has no offsets. Brokers only poll the members of a native group and may miss short-lived
+    ones. In such a group, a member that registers or takes a partition therefore counts as a
+    commit.
     """
 
     empty_since_ms: int | None
@@ -71,8 +73,8 @@ class GroupAge(NamedTuple):
 
 
 class _OffsetRow(NamedTuple):
-    """The content of an offset znode. ``touched_ms`` is the time of its last commit. In a native
-    group it may also be the time at which a member last claimed the partition."""
+    """An offset znode. ``touched_ms`` is the time of its last commit. In a native group it may also
+    be the time at which a member last took ownership of the partition."""
 
     key: TopicPartition
     path: str
@@ -82,8 +84,8 @@ class _OffsetRow(NamedTuple):
 
 
 class PendingRow(NamedTuple):
-    """A part of an open transaction's offsets. ``created_zxid`` is the zxid of the write that
-    created its znode."""
+    """A part of the offsets that an open transaction commits. ``created_zxid`` is the zxid
+    (ZooKeeper transaction id) of the write that created the part's znode."""
 
     part: znodes.PendingPart
     created_zxid: int
@@ -91,18 +93,18 @@ class PendingRow(NamedTuple):
 
 
 class FetchedOffsets(NamedTuple):
-    """The stable committed offsets, and the unstable partitions: those with a pending offset of an
-    open transaction."""
+    """The committed offsets of a group's stable partitions, and the unstable partitions: those for
+    which an open transaction has a pending offset."""
 
     offsets: dict[TopicPartition, CommittedOffset]
     unstable: frozenset[TopicPartition]
 
 
 class GroupOffsets:
-    """Reads and writes the offsets of groups on behalf of one broker.
+    """Reads and writes the offsets of consumer groups on behalf of one broker.
 
-    ``find_topic`` reads the current snapshot. ``now_ms`` is the wall clock. ``identity`` returns
-    this broker's id and current broker epoch.
+    ``find_topic`` returns a topic from the current metadata snapshot. ``now_ms`` is the wall clock.
+    ``identity`` returns this broker's id and current broker epoch.
     """
 
     def __init__(
@@ -126,7 +128,8 @@ class GroupOffsets:
         self._reading: dict[str, asyncio.Task[znodes.Assignment | None]] = {}
 
     async def claim(self, group: str) -> GroupClaim:
-        """Return this broker's claim of the group. If the broker does not hold the group, claim it.
+        """Return this broker's claim of the group: the exclusive right to write its offsets. If the
+        broker does not hold it, claim the group.
 
         Raises the errors of ``make_claim``, and CoordinationUnavailableError while the broker is
         not registered.
@@ -159,28 +162,31 @@ class GroupOffsets:
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
-        # Another broker may have written for the group since this broker's last claim.
+        # Another broker may have written offsets of the group since this broker's last claim, so
+        # what the writer remembers of the znodes is stale.
         self._writer.forget(group)
         self._used(claim)
         return claim
 
     def _used(self, claim: GroupClaim) -> None:
-        """Mark the claim as most recently used. If there are too many claims, evict the least
-        recently used claim."""
+        """Mark the claim as the most recently used. If there are too many claims, evict the least
+        recently used one."""
         self._claims.pop(claim.group, None)
         self._claims[claim.group] = claim
         if len(self._claims) > KNOWN_MAX:
             del self._claims[next(iter(self._claims))]
 
     def release(self, claim: GroupClaim) -> None:
-        """Drop the claim. Pending writes of the claim then fail."""
+        """Give up the claim of a group. Writes of the claim that are not confirmed yet then
+        fail.
+        """
         claim.held = False
         if self._claims.get(claim.group) is claim:
             del self._claims[claim.group]
 
     def release_others(self, is_ours: Callable[[str], bool]) -> None:
-        """Drop the claims of all groups for which ``is_ours`` returns False, because another broker
-        coordinates these groups now."""
+        """Give up the claims of all groups for which ``is_ours`` returns False, because another
+        broker coordinates these groups now."""
         for group, claim in list(self._claims.items()):
             if not is_ours(group):
                 self.release(claim)
@@ -194,8 +200,8 @@ class GroupOffsets:
         members: int = 0,
         session_timeout_ms: int = 0,
     ) -> None:
-        """Write a new generation. Return when ZooKeeper confirms it and all earlier commits. The
-        wait has no timeout.
+        """Write a new generation of the group. Return when ZooKeeper has confirmed it and all
+        earlier commits. There is no timeout.
 
         ``members`` (a count) and their longest session timeout are stored for the group's next
         coordinator. Raises NotCoordinatorError if another broker has claimed the group.
@@ -209,7 +215,9 @@ class GroupOffsets:
         await asyncio.shield(self._writer.begin_generation(claim, value))
 
     def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
-        """Return a future of the claim's pending writes, or None if it has none."""
+        """Return a future that ends when the writes of the claim that are pending now are done;
+        None if there are none.
+        """
         return self._writer.unwritten(claim)
 
     async def commit(
@@ -218,11 +226,12 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, CommittedOffset],
         claim: GroupClaim | None = None,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Commit offsets. Return an error or None for each partition.
+        """Commit offsets of a group. Return an error or None for each partition.
 
-        Fills in a missing topic id or commit time. Without ``claim``, claims the group as often as
-        needed. Raises NotCoordinatorError if another broker has replaced ``claim``,
-        InvalidGroupIdError, CoordinationUnavailableError.
+        A missing topic id or commit time is filled in. Without ``claim``, this broker claims the
+        group, again if another broker claims it meanwhile. Raises InvalidGroupIdError,
+        CoordinationUnavailableError, and NotCoordinatorError if another broker has replaced
+        ``claim``.
         """
         znodes.group_path(group)
         self._check_connected()
@@ -242,8 +251,8 @@ class GroupOffsets:
     def _accepted(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, LogbusError | None]]:
-        """Check and complete offsets. Return the offsets of existing partitions, and an error or
-        None for each partition."""
+        """Divide the offsets of a commit. Return the offsets of existing partitions, with topic id
+        and commit time filled in, and an error or None for each partition."""
         results: dict[TopicPartition, LogbusError | None] = {}
         accepted = {}
         for key, offset in offsets.items():
@@ -280,12 +289,12 @@ class GroupOffsets:
         transaction: znodes.TransactionKey,
         value: znodes.PendingOffsets,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Add offsets to a transaction. Return an error or None for each partition.
+        """Add offsets to an open transaction. Return an error or None for each partition.
 
-        Queues the write before the first ``await``, so that the caller's checks are still valid.
-        Raises NotCoordinatorError if another broker has claimed the group,
-        TransactionAbortableError if the group has PARTS_MAX pending parts (``pending_offsets``),
-        and CoordinationUnavailableError.
+        The write is queued before the first ``await``, so that the caller's checks still hold then.
+        Raises CoordinationUnavailableError, NotCoordinatorError if another broker has claimed the
+        group, and TransactionAbortableError if the group's open transactions have PARTS_MAX parts
+        already (``pending_offsets``).
         """
         self._check_connected()
         accepted, results = self._accepted(value.offsets)
@@ -301,23 +310,24 @@ class GroupOffsets:
     async def end_pending(
         self, group: str, transaction: znodes.TransactionKey, *, is_commit: bool
     ) -> None:
-        """End a transaction: delete its pending offsets, and commit them in the same write if
-        ``is_commit``.
+        """End a transaction in a group: delete its pending offsets, and with ``is_commit`` commit
+        them in the same write.
 
-        A repeated call has no effect. An offset that was committed after a pending offset is kept,
-        and so are the offsets of a recreated topic. Raises the errors of ``claim`` and ``commit``.
+        A repeated call has no effect. If a partition has a newer commit than the pending offset,
+        the newer commit stays. A pending offset of a deleted topic is not applied to a recreated
+        topic of the same name. Raises the errors of ``claim`` and ``commit``.
         """
         if await self.kind(group) is None:
-            # This broker's ZooKeeper server may lag behind the server of the broker that created
-            # the group.
+            # The ZooKeeper server of this broker may lag behind the one through which another
+            # broker has just created the group, so catch up and look again.
             await self._store.sync(znodes.group_path(group))
             if await self.kind(group) is None:
-                # No broker has claimed the group, so no write of a part can be in flight.
+                # No broker has claimed the group, so no pending offsets can be on their way either.
                 return
         for _ in range(ATTEMPTS_MAX):
             claim = await self.claim(group)
             if (unwritten := self.unwritten(claim)) is not None:
-                # Wait, so that the read below includes parts that were queued before.
+                # Wait for the queued writes, so that the read below finds their pending offsets.
                 written, _ = await asyncio.wait([unwritten], timeout=COMMIT_WAIT_S)
                 if not written:
                     raise _unconfirmed()
@@ -365,8 +375,8 @@ class GroupOffsets:
             raise _unconfirmed() from None
 
     async def pending(self, group: str) -> list[PendingRow]:
-        """Return the pending parts of all open transactions. The parts of a transaction are in the
-        order of their addition."""
+        """Return the pending offsets of all open transactions of a group, in parts. The parts of
+        one transaction are in the order in which they were added."""
         path = znodes.pending_path(group)
         await self._store.sync(path)
         names = await self._store.children(path) or ()
@@ -384,8 +394,8 @@ class GroupOffsets:
         *,
         with_former: bool = False,
     ) -> FetchedOffsets:
-        """Return the committed offsets of stable partitions as ``fetch`` does, and the unstable
-        partitions.
+        """Return the committed offsets of stable partitions, as ``fetch`` does, and the set of
+        unstable partitions (KIP-447).
 
         A partition is unstable if an open transaction has a pending offset for it.
         """
@@ -412,18 +422,19 @@ class GroupOffsets:
         *,
         with_former: bool = False,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of ``partitions`` in existing topics. None selects all
-        partitions.
+        """Return the committed offsets of a group for ``partitions`` in existing topics. None
+        selects all partitions.
 
-        With ``with_former``, an offset of a deleted topic of the same name is returned as offset -1
-        with the deleted topic's id. The method reads topic ids from ZooKeeper, because the metadata
-        snapshot may be stale, and a consumer without an offset would start at an end of the log.
+        With ``with_former``, the offset of a deleted topic of the same name is returned as offset
+        -1 with the deleted topic's id. Topic ids are read from ZooKeeper, because the metadata
+        snapshot may be stale: an offset would then be missing, and the consumer would start at an
+        end of the log.
         """
         await self._store.sync(znodes.group_path(group))
         if partitions is None:
             keys = await self._committed(group)
         else:
-            # Leave out invalid topic names, because they may be invalid paths.
+            # Leave out invalid topic names: as a part of a znode's path they could be invalid too.
             keys = [key for key in partitions if is_valid_name(key.topic)]
         paths = {znodes.offset_path(group, *key): key for key in keys}
         offsets = {
@@ -438,7 +449,8 @@ class GroupOffsets:
             topic = topics.get(key.topic)
             if topic is None or key.partition >= len(topic.replicas):
                 continue
-            # A native member that owns a partition without a commit stores NO_OFFSET.
+            # NO_OFFSET is not a commit: a native member stores it when it takes a partition that
+            # has no offset.
             if offset.topic_id == topic.topic_id and offset.offset != NO_OFFSET:
                 committed[key] = offset
             elif offset.topic_id != topic.topic_id and with_former:
@@ -451,8 +463,11 @@ class GroupOffsets:
         return {name: row for name, row in zip(names, rows) if row is not None}
 
     async def _assignment(self, topic: str) -> znodes.Assignment | None:
-        """Read the assignment of a topic. Return None if the topic does not exist. Calls in the
-        same loop turn share one read, because a request names many groups of the same few topics.
+        """Read the replica assignment of a topic from ZooKeeper. Return None if the topic does not
+        exist.
+
+        Calls in the same turn (iteration) of the event loop share one read, because a request can
+        name many groups of the same few topics.
         """
         reading = self._reading.get(topic)
         if reading is None:
@@ -467,8 +482,8 @@ class GroupOffsets:
         return None if znode is None else znodes.decode_assignment(path, znode.data)
 
     async def kind(self, group: str) -> str | None:
-        """Return "native", "kafka" (also for an open group), or None if the group does not
-        exist."""
+        """Return the kind of a group, "native" or "kafka"; None if the group does not exist. A
+        group without members so far is "kafka"."""
         path = znodes.group_path(group)
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_group(path, znode.data)
@@ -479,15 +494,15 @@ class GroupOffsets:
         return [znodes.group_name(name) for name in children]
 
     async def kinds(self, groups: Iterable[str] | None = None) -> dict[str, str]:
-        """Return the kind of these groups, or of all groups in ZooKeeper, by group name. Groups
-        that do not exist are absent."""
+        """Return the kind of each of these groups, or of all groups in ZooKeeper, by group name.
+        Groups that do not exist are left out."""
         names = await self.names() if groups is None else list(groups)
         kinds = await gather([self.kind(name) for name in names])
         return {name: kind for name, kind in zip(names, kinds) if kind is not None}
 
     async def members_left(self, group: str) -> int:
-        """Return the number of members in the last generation of a Kafka group, whichever broker
-        began that generation."""
+        """Return the number of members in the last generation of a Kafka group. That generation may
+        have begun at another broker."""
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return claim.value.members
@@ -496,7 +511,9 @@ class GroupOffsets:
         return 0 if znode is None else znodes.decode_coordinator(path, znode.data).members
 
     async def is_open(self, group: str, kind: str) -> bool:
-        """Return whether the group has never had members, so that its kind may still change."""
+        """Return whether the group has never had members, so that it can still become a native
+        group.
+        """
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return kind == znodes.KIND_KAFKA and not claim.value.generation
@@ -507,28 +524,29 @@ class GroupOffsets:
         return bool(await self._store.children(znodes.pending_path(group)))
 
     async def native_members(self, group: str) -> list[str]:
-        """Return the names of a native group's registered consumers."""
+        """Return the names of the members that are registered in a native group."""
         return await self._store.children(znodes.consumers_path(group)) or []
 
     async def describe_native(self, group: str) -> list[NativeMember]:
-        """Return the live consumers of a native group, with the partitions that they own."""
+        """Return the live members of a native group, with the partitions that they own."""
         return await read_members(self._store, group)
 
     async def is_held(self, claim: GroupClaim) -> bool:
-        """Read from ZooKeeper whether the claim is still held, and watch the coordinator znode.
+        """Return whether this broker still holds the claim of the group according to ZooKeeper.
 
-        The next change of the znode raises one DataChanged event.
+        Also sets a watch: the next change of the coordinator znode raises one DataChanged event.
         """
         path = znodes.coordinator_path(claim.group)
         znode = await self._store.get(path, watch=True)
-        # Do not compare the version, which starts at 0 again if the group is deleted and recreated.
+        # Compare the claim's unique name, not the znode's version: the version starts at 0 again if
+        # the group is deleted and created anew.
         if not claim.is_seen_in(znode):
             claim.held = False
         return claim.held
 
     async def age(self, group: str) -> GroupAge:
-        """Return the times since which the group has no members and no commits, for offset
-        retention."""
+        """Return since when the group has no members and no commits, for the retention of
+        offsets."""
         path = znodes.coordinator_path(group)
         znode = await self._store.get(path)
         empty_ms = None
@@ -549,19 +567,22 @@ class GroupOffsets:
         rows = []
         for path, znode in (await self._present(paths)).items():
             offset = znodes.decode_offset(path, znode.data)
-            # In a native group, a claim of the partition rewrites the offset unchanged.
+            # A native member that takes ownership of a partition rewrites its offset unchanged,
+            # which only the znode's own time shows.
             touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
             rows.append(_OffsetRow(paths[path], path, znode.version, offset.topic_id, touched_ms))
         return rows
 
     async def _present(self, paths: Iterable[str]) -> dict[str, Znode]:
-        """Read znodes, and return those that exist by path, in the order of the paths."""
+        """Read the znodes at ``paths`` in parallel. Return those that exist by path, in the order
+        of ``paths``.
+        """
         names = list(paths)
         rows = await gather([self._store.get(path) for path in names])
         return {path: znode for path, znode in zip(names, rows) if znode is not None}
 
     async def delete(self, group: str) -> None:
-        """Delete a group.
+        """Delete a group with its offsets.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
         members or offsets of open transactions.
@@ -616,25 +637,24 @@ class GroupOffsets:
         """Delete the group if ``is_over`` returns True for its age. Return whether it was deleted.
 
         A group with native members or offsets of open transactions is never deleted. A commit or
-        join during the deletion has priority, because it claims the group and so fences the
-        deletion.
+        join during the deletion wins: it claims the group, which fences the deletion.
         """
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
         if await self.has_pending(group):
             return False
         claim = await self.claim(group)
-        # From now on a commit or join makes a new claim, which fences the deletion.
+        # After the release, a commit or join must make a new claim, which fences the deletion.
         self.release(claim)
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
         return await self._delete_group(claim) is None
 
     async def expire_former(self, group: str, before_ms: int) -> int:
-        """Delete offsets of deleted topics that were committed before ``before_ms``, and return
-        their number.
+        """Delete a group's offsets of deleted topics that were committed before ``before_ms``.
+        Return their number.
 
-        Until their deletion, these offsets tell a member that joins after a topic was recreated
+        While such an offset exists, a member that joins after the topic was created anew can tell
         that its group read the former topic. Raises NotCoordinatorError,
         CoordinationUnavailableError.
         """
@@ -651,40 +671,46 @@ class GroupOffsets:
         if not expired:
             return 0
         claim = await self.claim(group)
-        # Delete half the usual number in one write, because the paths may be long.
+        # Delete half the usual number in one write: the paths may be long, and a write holds 1 MB.
         deleted, step = 0, DELETES_PER_WRITE_MAX // 2
         for first in range(0, len(expired), step):
             part = expired[first : first + step]
-            # Delete with the version check, so that a commit in a recreated topic of the same name
-            # is kept.
+            # Check the znode's version, so that an offset stays if it was committed since it was
+            # read, for a new topic of the same name.
             deletes = [Delete(row.path, row.version) for row in part]
             if await self._store.write([*claim.checks, *deletes]) is None:
                 deleted += len(part)
         self._writer.forget(group)
         for topic in sorted({row.key.topic for row in expired} - topics.keys()):
-            # ZooKeeper refuses to delete a parent that has children.
+            # ZooKeeper refuses to delete a znode that has children, so offsets of other partitions
+            # keep their parent.
             for parent_path in (znodes.topic_offsets_path, znodes.topic_owners_path):
                 await self._store.write([*claim.checks, Delete(parent_path(group, topic))])
         return deleted
 
     async def note_members(self, group: str, *, is_empty: bool) -> None:
-        """Record in ZooKeeper whether a native group has members, if that has changed."""
+        """Record in ZooKeeper since when a native group is empty, or that it has members, if that
+        has changed.
+        """
         claim = await self.claim(group)
         if (claim.value.empty_since_ms is not None) is not is_empty:
             await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)
 
     async def _delete_group(self, claim: GroupClaim) -> Refused | None:
-        """Delete all znodes of a group. Delete the znodes of the claim and the group last, because
-        every write checks the claim.
+        """Delete all znodes of a group. Return None, or the refused operation if the group was used
+        meanwhile.
+
+        The znodes of the claim and of the group itself are deleted last, because every write checks
+        the claim.
         """
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # From now on a join or commit makes a new claim, which fences this deletion. With this
-        # claim a new generation could begin while the znodes are listed.
+        # After the release, a join or commit must make a new claim, which fences this deletion.
+        # With the old claim, a new generation could begin while the znodes are being listed.
         self.release(claim)
         checks, version = claim.checks, claim.version
-        # Znodes of live native members and of open transactions are not listed for deletion. They
-        # make ZooKeeper refuse to delete their parents, which are in the first write, so that
-        # nothing is deleted.
+        # Leave out the znodes of live native members and of open transactions. If there are any,
+        # ZooKeeper refuses to delete their parents. The parents are in the first write, so in that
+        # case no znode is deleted.
         parents = znodes.consumers_path(claim.group), znodes.pending_path(claim.group)
         theirs = tuple(f"{parent}/" for parent in parents)
         below = [each async for each in self._below(group)]
@@ -713,7 +739,7 @@ class GroupOffsets:
         return None
 
     def close(self) -> None:
-        """Stop the writer, and fail all pending commits."""
+        """Stop the writer, and fail all commits that are not confirmed."""
         self._writer.close()
         for task in self._claiming.values():
             task.cancel()

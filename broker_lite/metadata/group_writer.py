@@ -1,13 +1,14 @@
-"""The queue of a broker's ZooKeeper writes for its groups, with one write in flight.
+"""The queue of a broker's ZooKeeper writes for its consumer groups. At most one write is in flight.
 
-The queue batches commits of all groups: commits that arrive during a write, or within
-``interval_ms`` after its start, go into the next write. A batch above WRITE_BYTES_MAX is split. The
-last commit of a partition wins. A new generation of a Kafka group does not wait for the interval,
-and its write includes the earlier commits. Pending offsets of transactions do not wait for the
-interval either (``pending_offsets``).
+Commits of all groups share writes: the commits that arrive during a write, or within
+``interval_ms`` after its start, go into the next one. If they exceed WRITE_BYTES_MAX, they are
+split into several writes. Of several commits for a partition, the last one counts. A new generation
+of a Kafka group does not wait for the interval, and its write includes the earlier commits. Pending
+offsets of open transactions do not wait for the interval either (``pending_offsets``).
 
-Each group's share of a write checks the broker's claim of the group (``group_claims``). If another
-broker has claimed a group, only the commits of this group fail.
+The operations for each group include checks of the broker's claim, the exclusive right of the
+group's coordinator (``group_claims``). If another broker has claimed a group, only the commits of
+this group fail.
 """
 
 from __future__ import annotations
@@ -50,18 +51,21 @@ from broker_lite.model import CommittedOffset, TopicPartition
 logger = logging.getLogger("logbus.groups")
 
 KNOWN_MAX = 10_000
-"""Maximum entries in the cache of existing offset znodes. The cache has one entry for each topic of
-a group."""
+"""Maximum number of entries in the cache of existing offset znodes. The cache has one entry for
+each pair of a group and a topic."""
 ATTEMPTS_MAX = 20
-"""Maximum attempts of one write while other writers create or delete the same offset znodes."""
+"""Maximum number of attempts of one write. An attempt fails if other writers have created or
+deleted the same znodes.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class GroupWrites:
-    """The pending writes of one group.
+    """The queued writes of one group.
 
-    ``generation`` is the value of the coordinator znode in a new generation, or None without a new
-    generation. ``done`` completes when ZooKeeper confirms all these writes.
+    ``offsets`` are commits, and ``parts`` are changes of pending offsets of transactions.
+    ``generation`` is the new value of the coordinator znode if a new generation is queued, else
+    None. ``done`` completes when ZooKeeper has confirmed all these writes.
     """
 
     claim: GroupClaim
@@ -81,10 +85,11 @@ class GroupWrites:
 
 @dataclass(slots=True, eq=False)
 class WriteShare:
-    """The share of a group's pending writes that one ZooKeeper write contains.
+    """The operations of one group that go into one ZooKeeper write.
 
-    ``is_last`` says that no later write has a share of ``writing``. ``planned`` has the operations
-    on ``parts`` in the present attempt.
+    ``writing`` are the group's queued writes, from which this share is taken. ``is_last`` tells
+    that no later write takes from them. ``planned`` has the operations on ``parts`` (pending
+    offsets) in the current attempt.
     """
 
     writing: GroupWrites
@@ -96,7 +101,7 @@ class WriteShare:
 
     @property
     def parents(self) -> set[str]:
-        """The paths below which the write may create or set znodes."""
+        """The paths of the znodes below which the write creates or sets znodes."""
         group = self.writing.claim.group
         topics = {key.topic for key in self.offsets}
         for part in self.parts:
@@ -106,7 +111,9 @@ class WriteShare:
 
     @property
     def ended(self) -> set[str]:
-        """The paths of the parts that the write ends, and the paths of their offsets."""
+        """The paths of the pending offsets that the write deletes, and the paths of the offset
+        znodes that it may set from them.
+        """
         group, paths = self.writing.claim.group, set()
         for part in self.parts:
             if isinstance(part, EndPart):
@@ -116,8 +123,8 @@ class WriteShare:
 
 
 class GroupWriter:
-    """The writer of the commits and generations of all groups of a broker. It combines them to
-    batches.
+    """Writes the commits and generations of all groups of a broker to ZooKeeper, several groups in
+    one write.
 
     ``wait_connected`` returns when the connection to ZooKeeper is restored.
     """
@@ -137,13 +144,13 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
         self._known: dict[str, set[str]] = {}
-        """Cache: the partitions that have an offset znode, by the path of a group's topic."""
+        """Cache of the partitions that have an offset znode, by the path of the group's topic."""
 
     def commit(
         self, claim: GroupClaim, offsets: dict[TopicPartition, CommittedOffset]
     ) -> asyncio.Future[None]:
-        """Queue offsets. The future completes when ZooKeeper confirms them, and fails with
-        NotCoordinatorError if another broker has claimed the group."""
+        """Queue offsets to commit. The returned future completes when ZooKeeper has confirmed them.
+        It fails with NotCoordinatorError if another broker has claimed the group."""
         writing = self._writing(claim)
         writing.offsets.update(offsets)
         return writing.done
@@ -151,33 +158,37 @@ class GroupWriter:
     def begin_generation(
         self, claim: GroupClaim, value: znodes.CoordinatorZnode
     ) -> asyncio.Future[None]:
-        """Queue a new generation without delay. The future completes when ZooKeeper confirms it and
-        all earlier commits."""
+        """Queue a new generation and write it at once. The returned future completes when ZooKeeper
+        has confirmed it and all earlier commits."""
         writing = self._writing(claim)
         writing.generation = value
         self._urgent.set()
         return writing.done
 
     def write_part(self, claim: GroupClaim, part: PartWrite) -> None:
-        """Queue a write of a transaction's part without delay, in the order of the calls.
+        """Queue the addition or the end of a transaction's pending offsets and write it at once, in
+        the order of the calls.
+
         ``part.done`` completes like the future of ``commit``.
         """
         self._writing(claim).parts.append(part)
         self._urgent.set()
 
     def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
-        """Return a future of the claim's pending writes, or None if it has none."""
+        """Return a future that completes when ZooKeeper has confirmed the queued writes of the
+        claim; None if nothing is queued.
+        """
         writing = self._waiting.get(claim) or self._under_way.get(claim)
         return None if writing is None or writing.done.done() else writing.done
 
     def forget(self, group: str) -> None:
-        """Drop the group's znodes from the cache of existing znodes."""
+        """Drop the group's entries from the cache of existing offset znodes."""
         prefix = znodes.group_path(group) + "/"
         for path in [path for path in self._known if path.startswith(prefix)]:
             del self._known[path]
 
     def close(self) -> None:
-        """Stop the writer, and fail all pending writes with CoordinationUnavailableError."""
+        """Stop the writer, and fail all queued writes with CoordinationUnavailableError."""
         if self._task is not None:
             self._task.cancel()
         stopping = CoordinationUnavailableError("the broker is stopping; commit again")
@@ -201,8 +212,9 @@ class GroupWriter:
                 next_at = loop.time() + self._interval_s
                 self._urgent.clear()
                 self._under_way, self._waiting = self._waiting, {}
-                # Sort rows with a generation first. If a write gets no answer, ``was_written``
-                # tells by the version of the first versioned operation whether it took effect.
+                # Groups with a new generation come first. If the answer to a write is lost,
+                # ``was_written`` decides by its first operation that changes a versioned znode, and
+                # only a generation has such an operation.
                 batch = sorted(self._under_way.values(), key=lambda row: row.generation is None)
                 for shares in _packed(batch):
                     await self._settle(shares)
@@ -219,7 +231,9 @@ class GroupWriter:
             return
 
     async def _settle(self, shares: list[WriteShare]) -> None:
-        """Write all shares in one ZooKeeper transaction, and complete the future of each group."""
+        """Write all shares in one ZooKeeper transaction. Then complete or fail the future of each
+        group.
+        """
         error: LogbusError
         try:
             await self._write(shares)
@@ -238,8 +252,8 @@ class GroupWriter:
             share.writing.fail(error)
 
     async def _write(self, shares: list[WriteShare]) -> None:
-        """Write the shares of all groups atomically. Fail the shares of groups that another broker
-        has claimed, and write the others."""
+        """Write the shares of all groups in one ZooKeeper transaction. If another broker has
+        claimed a group, fail the group's share and write the others."""
         attempts = 0
         while attempts < ATTEMPTS_MAX:
             shares = [share for share in shares if self._is_wanted(share)]
@@ -258,12 +272,13 @@ class GroupWriter:
                 return
             claim = owners[refused.position].writing.claim
             if refused.operation.path in (check.path for check in claim.checks):
-                # This round removes at least one group, so it does not count as an attempt.
+                # The next attempt is without the lost group. As groups run out, this attempt need
+                # not count.
                 await self._lost(claim, shares)
                 continue
             attempts += 1
-            # Another writer created or deleted znodes, perhaps of many groups, so read all znodes
-            # again.
+            # Another writer has created or deleted znodes, perhaps of many groups, so the cache is
+            # stale for all of them.
             for share in shares:
                 self.forget(share.writing.claim.group)
         raise WriteConflictError(
@@ -287,12 +302,14 @@ class GroupWriter:
         return not writing.done.done()
 
     async def _learn(self, shares: list[WriteShare]) -> dict[str, Znode | None]:
-        """Read which znodes exist at paths outside the cache, and create their parents. Return the
-        znodes of ended parts and of their offsets, by path."""
+        """Fill the cache for this write: read which offset znodes exist, and create missing
+        parents. Return the znodes of the pending offsets that the write ends, and the offset znodes
+        that it sets from them, by path."""
         pairs = sorted((p, share.writing.claim.group) for share in shares for p in share.parents)
         for path, _ in pairs:
             if path in self._known:
-                # Move the entry to the end, because the cache evicts from the front.
+                # Move the entry to the end: the cache evicts from the front, the least recently
+                # used entries first.
                 self._known[path] = self._known.pop(path)
         await gather(
             [self._learn_children(group, path) for path, group in pairs if path not in self._known]
@@ -354,8 +371,8 @@ class GroupWriter:
             part.succeed()
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
-        """Mark the claim as lost. Read the other claims of this write and mark those that are lost
-        too."""
+        """Mark the claim as lost to another broker. Check all other claims of this write in
+        ZooKeeper, and mark those that are lost too."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]
@@ -368,8 +385,8 @@ class GroupWriter:
 
 
 def _packed(batch: list[GroupWrites]) -> Iterator[list[WriteShare]]:
-    """Split a batch into writes of at most WRITE_BYTES_MAX bytes. A group's generation is in the
-    last write of its offsets."""
+    """Divide the queued writes of all groups into ZooKeeper writes of at most WRITE_BYTES_MAX
+    bytes. The generation of a group is in the last write that has offsets of the group."""
     packed: list[WriteShare] = []
     size = 0
     for writing in batch:

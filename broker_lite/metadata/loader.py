@@ -1,7 +1,9 @@
-"""Read brokers, topics and change notices from ZooKeeper.
+"""Read brokers, topics and change notices from ZooKeeper. A change notice tells which metadata
+changed (``notices``).
 
 ZooKeeper cannot read several znodes atomically. ``load_topic`` therefore reads a topic's znode
-before and after the znodes of its partitions. If the version differs, it reads the topic again.
+before and after the znodes of its partitions. If the version of the topic's znode differs, it reads
+all of them again.
 """
 
 from __future__ import annotations
@@ -26,16 +28,18 @@ from broker_lite.model import (
 )
 
 READS_AT_ONCE_MAX = 100
-"""Maximum reads in flight of ``gather``, so that many reads do not block the event loop."""
+"""Maximum number of reads that ``gather`` has in flight, so that many reads do not block the event
+loop.
+"""
 TOPICS_AT_ONCE_MAX = 20
 REASON_LENGTH_MAX = 300
-"""Maximum characters of the reason why a znode cannot be read."""
+"""Maximum length in characters of the reason why a znode cannot be decoded."""
 ATTEMPTS_MAX = 20
 
 T = TypeVar("T")
 K = TypeVar("K")
 Unreadable = dict[str, UnreadableZnode]
-"""The users, access control lists and quotas that a broker cannot read, by path."""
+"""The znodes of users, access control lists and quotas that a broker cannot decode, by path."""
 
 logger = logging.getLogger("logbus.metadata")
 
@@ -63,11 +67,11 @@ async def gather(
 
 
 class ZnodeKind(NamedTuple, Generic[K, T]):
-    """The rules for reading the znodes of users, of access control lists or of quotas.
+    """How to read one kind of security znode: users, access control lists or quotas.
 
-    ``key_of`` returns the key of a path, and ``decode`` the value for a path and its data. ``cure``
-    returns the next step for a malformed znode at a path. ``bad`` is the value that stands for a
-    malformed znode.
+    ``key_of`` returns the key (such as a user's name) for a path, and ``decode`` the value for a
+    path and its data. For a malformed znode, ``bad`` is the value to use instead, and ``cure``
+    returns the operator's next step.
     """
 
     key_of: Callable[[str], K]
@@ -76,8 +80,10 @@ class ZnodeKind(NamedTuple, Generic[K, T]):
     cure: Callable[[str], str]
 
     def read(self, path: str, data: bytes, unreadable: Unreadable) -> T:
-        """Return the value of a znode. Log a malformed znode, add it to ``unreadable``, and return
-        ``bad``. A malformed znode must not keep the broker from reading the others."""
+        """Return the decoded value of a znode.
+
+        If the znode is malformed, log an error, add the znode to ``unreadable``, and return
+        ``bad``: one malformed znode must not keep the broker from reading the others."""
         try:
             return self.decode(path, data)
         except (LogbusError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -103,9 +109,10 @@ async def refreshed(
     unreadable: Unreadable,
 ) -> dict[K, T]:
     """Return a copy of ``known`` in which the values of the znodes at ``paths`` are read again.
+    Values of deleted znodes are left out.
 
-    Leave out the values of deleted znodes. At these paths, ``unreadable`` then has exactly the
-    znodes that cannot be read.
+    ``unreadable`` is updated for these paths: afterwards it contains exactly those that cannot be
+    decoded.
     """
     fresh = dict(known)
     changed = list(paths)
@@ -126,7 +133,9 @@ async def refreshed(
 
 
 async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int, BrokerView]:
-    """Return the live brokers, by id. With ``watch``, set a watch on the list of broker ids."""
+    """Return the live (registered) brokers, by id. With ``watch``, the next change of the set of
+    brokers raises an event.
+    """
     names = await store.children(znodes.BROKER_IDS, watch=watch) or []
     paths = [znodes.broker_path(int(name)) for name in names]
     brokers = {}
@@ -138,7 +147,9 @@ async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int
 
 
 async def load_disks(store: MetadataStore) -> dict[str, znodes.DiskZnode]:
-    """Return every data directory that ever registered, by directory id."""
+    """Return the broker and start counter of every data directory that ever registered, by
+    directory id.
+    """
     names = await store.children(znodes.BROKER_DISKS) or []
     paths = [znodes.disk_path(name) for name in names]
     disks = {}
@@ -149,7 +160,7 @@ async def load_disks(store: MetadataStore) -> dict[str, znodes.DiskZnode]:
 
 
 async def load_features(store: MetadataStore) -> dict[str, int]:
-    """Return the cluster's finalized feature levels, by feature name."""
+    """Return the finalized feature levels of the cluster, by feature name (KIP-584)."""
     znode = await store.get(znodes.FEATURES)
     return {} if znode is None else znodes.decode_features(znodes.FEATURES, znode.data)
 
@@ -161,7 +172,9 @@ async def load_broker_configs(store: MetadataStore) -> dict[int, dict[str, str]]
 
 
 async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
-    """Return the change notices. Callers must read them before the changed znodes."""
+    """Return the change notices. A caller must read them before the znodes that they name: a change
+    after this read then causes another notice.
+    """
     znode = await store.get(znodes.CHANGES, watch=watch)
     if znode is None:
         return Notices(-1, ())
@@ -176,9 +189,9 @@ async def load_topics(store: MetadataStore) -> dict[str, TopicView]:
 
 
 async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
-    """Return a topic with all partitions, or None if it does not exist.
+    """Return a topic with all its partitions; None if it does not exist.
 
-    Raises WriteConflictError if the topic changes during every attempt.
+    Raises WriteConflictError if the topic changes during every attempt to read it.
     """
     path, config_path = znodes.topic_path(name), znodes.topic_config_path(name)
     for _ in range(ATTEMPTS_MAX):
@@ -212,7 +225,9 @@ async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
 
 
 async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) -> list[StateChange]:
-    """Return the current states of the partitions in ``changes``. Omit deleted partitions."""
+    """Return the current states in ZooKeeper of the partitions in ``changes``. Leave out deleted
+    partitions.
+    """
     paths = [znodes.state_path(change.topic, change.partition) for change in changes]
     znodes_read = await gather([store.get(path) for path in paths])
     return [
@@ -225,7 +240,9 @@ async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) ->
 async def load_states(
     store: MetadataStore, topic: str, partitions: Iterable[int]
 ) -> dict[int, LeaderAndIsr]:
-    """Return the states of the given partitions. Omit partitions without a state znode."""
+    """Return the states of these partitions of a topic, by partition number. Leave out partitions
+    without a state in ZooKeeper.
+    """
     numbers = list(partitions)
     paths = [znodes.state_path(topic, partition) for partition in numbers]
     states = {}
@@ -242,9 +259,10 @@ async def refresh_topics(
     topics: Mapping[str, TopicView],
     changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
-    """Return ``topics`` with the changes of merged notices, ``changed`` (``Merged.topics``).
+    """Return a copy of ``topics`` after the changes that notices announced. ``changed`` is
+    ``Merged.topics`` of those notices.
 
-    States that the notices do not contain are read from ZooKeeper.
+    Partition states that the notices do not contain are read from ZooKeeper.
     """
     fresh = dict(topics)
     reads = [_refresh(store, name, topics.get(name), states) for name, states in changed.items()]
@@ -269,8 +287,9 @@ async def _refresh(
     if len(states) != len(missing):
         return await load_topic(store, name)
     for partition, state in announced.items():
-        # Compare versions, because the known state may be newer than the notice. Both states are of
-        # the same topic: a notice announces a recreated topic as a whole.
+        # The known state may be newer than the notice, so compare the versions. They are comparable
+        # because both states belong to the same topic id: the notice of a recreated topic has no
+        # partition states.
         if state is not None and state.version > known.partitions[partition].state.version:
             states[partition] = state
     views = tuple(

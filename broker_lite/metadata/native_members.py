@@ -1,4 +1,5 @@
-"""Read the members of a native group from ZooKeeper, for display.
+"""Read the members of a native group, a consumer group that coordinates through ZooKeeper, for
+display.
 
 The znodes are read one by one, so the result may mix states of slightly different times.
 """
@@ -16,7 +17,9 @@ from broker_lite.model import TopicPartition
 
 
 class NativeMember(NamedTuple):
-    """A registered consumer with its subscription and the partitions that it owns."""
+    """A registered member of a native group, with its subscription and the partitions that it
+    owns.
+    """
 
     name: str
     subscription: NativeSubscription
@@ -24,8 +27,8 @@ class NativeMember(NamedTuple):
 
 
 async def read_members(store: MetadataStore, group: str) -> list[NativeMember]:
-    """Return the group's registered consumers, sorted by name. The result is empty for a missing
-    group."""
+    """Return the registered members of a native group, sorted by name. The result is empty for a
+    group that does not exist."""
     names = await store.children(znodes.consumers_path(group)) or []
     if not names:
         return []

@@ -1,11 +1,12 @@
-"""Change notices in the znode /changes. Brokers watch this znode instead of one znode per topic.
+"""Change notices: entries of the znode /changes that tell brokers which metadata changed.
 
-Each write of a topic, a partition state or the cluster's features adds a notice in the same
-ZooKeeper transaction. The write checks the version of /changes, so the notices contain every
-change, in order. The sequence number of a notice is the version of /changes after its write.
+Brokers watch this one znode instead of a znode per topic. Each write of a topic, a partition state,
+a security setting or the cluster's features adds a notice in the same ZooKeeper transaction. The
+write checks the version of /changes, so the notices contain every change, in order. The sequence
+number of a notice is the version of /changes after its write.
 
-A notice of partition states includes the new states if they fit. A broker applies these states
-without a read, and reads the znodes of the other changed states.
+A notice of new partition states includes the states themselves if they fit. A broker applies these
+without a read, and reads the other changed znodes.
 """
 
 from __future__ import annotations
@@ -18,21 +19,23 @@ from broker_lite.metadata.znodes import CHANGES, decode_value, encode_value
 from broker_lite.model import LeaderAndIsr, ReplicaId, StateChange
 
 KEPT_MAX = 64
-"""Maximum notices in /changes. A broker that missed a dropped notice reads all metadata again."""
+"""Maximum number of notices in /changes. A broker that missed a notice which has been dropped reads
+all metadata again.
+"""
 KEPT_BYTES_MAX = 64 << 10
-"""Maximum bytes of /changes, except for a larger newest notice. Every write of the controller
-includes this znode, and ZooKeeper accepts writes of at most 1 MB."""
+"""Maximum bytes of /changes; only the newest notice alone may exceed it. Every write of the
+controller includes this znode, and ZooKeeper accepts writes of at most 1 MB."""
 STATES_KEPT_MAX = 8
-"""Number of the newest notices that include partition states. Older notices only name partitions,
-so that /changes stays small."""
+"""How many of the newest notices include partition states. Older notices have only the partitions'
+names, so that /changes stays small."""
 
 
 class NoticeStates(NamedTuple):
-    """The partition states that a notice includes.
+    """The partition states in a notice, in a compact form.
 
-    ``replicas`` lists each replica once. ``rows`` has, for each topic, one row per partition of the
-    notice: version, leader, leader epoch, leader's broker epoch, controller epoch, then the ISR as
-    indexes into ``replicas``.
+    ``replicas`` lists each replica once. ``rows`` has, for each topic, one row for each changed
+    partition: version, leader, leader epoch, leader's broker epoch, controller epoch, then the ISR
+    as indexes into ``replicas``.
     """
 
     replicas: Sequence[Sequence[Any]]
@@ -40,18 +43,19 @@ class NoticeStates(NamedTuple):
 
 
 class NoticeContent(NamedTuple):
-    """The content of a notice.
+    """What a notice says has changed.
 
-    ``topics`` has the changed partitions of each topic, or None if the topic changed as a whole.
-    Empty ``topics`` announce a change of the cluster: its features, a broker's settings, or a
-    draining or full broker.
+    ``topics`` has the numbers of the changed partitions of each topic, or None if the topic was
+    created, deleted or changed in another way. If ``topics`` and ``security`` are empty, the
+    cluster itself changed: its features, a broker's settings, or a broker that is draining (about
+    to stop) or has a full disk.
     """
 
     topics: Mapping[str, Sequence[int] | None]
     states: NoticeStates | None = None
     security: Sequence[str] = ()
-    """Paths of changed users, access control lists and quotas. Older brokers treat such a notice as
-    a change of the cluster, which is harmless.
+    """Paths of changed users, access control lists and quotas. Older brokers take such a notice for
+    a change of the cluster and read that again, which does no harm.
     """
 
 
@@ -61,26 +65,26 @@ class Notice(NamedTuple):
 
 
 class Notices(NamedTuple):
-    """The content of /changes. ``sequence`` is the version of the znode."""
+    """The content of the znode /changes. ``sequence`` is the version of the znode."""
 
     sequence: int
     notices: tuple[Notice, ...]
 
 
 class Announcement(NamedTuple):
-    """A notice to add: the operation that writes it, and the content of /changes after the
-    write."""
+    """A notice that is to be written: the operation to include in the write, and the content of
+    /changes after it."""
 
     write: Set
     after: Notices
 
 
 class Merged(NamedTuple):
-    """The combined content of several notices.
+    """The changes that several notices announce together.
 
-    ``topics`` has the latest state of each changed partition, by topic. A state of None must be
-    read from ZooKeeper. The value of a topic is None if more than partition states changed.
-    ``cluster`` says whether the cluster changed (``CLUSTER_CHANGED``).
+    ``topics`` has the latest state of each changed partition, by topic and partition. A state of
+    None must be read from ZooKeeper. None in place of a topic's states means that the whole topic
+    must be read. ``cluster`` tells whether the cluster itself changed (``CLUSTER_CHANGED``).
     """
 
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]
@@ -90,24 +94,28 @@ class Merged(NamedTuple):
 
 
 def topic_changed(name: str) -> NoticeContent:
-    """Return a notice that a topic was created, was deleted, or changed in more than its partition
+    """Return a notice that a topic was created or deleted, or changed in more than its partition
     states."""
     return NoticeContent({name: None})
 
 
 CLUSTER_CHANGED = NoticeContent({})
-"""The notice that the cluster's features, a broker's settings or a broker's registration (draining,
-full) changed.
+"""The notice that the cluster itself changed: its features, a broker's settings, or a broker that
+is draining or has a full disk.
 """
 
 
 def security_changed(path: str) -> NoticeContent:
-    """Return a notice that the user, access control list or quotas at ``path`` changed."""
+    """Return a notice that the user, access control list or quotas in the znode ``path``
+    changed.
+    """
     return NoticeContent({}, None, (path,))
 
 
 def states_changed(states: Iterable[StateChange]) -> NoticeContent:
-    """Return a notice of new partition states. Their versions are those after the write."""
+    """Return a notice of new partition states. Each state must carry the version that its znode has
+    after the write.
+    """
     replicas: dict[ReplicaId, int] = {}
     topics: dict[str, list[int]] = {}
     rows: dict[str, list[list[int]]] = {}
@@ -128,7 +136,9 @@ def states_changed(states: Iterable[StateChange]) -> NoticeContent:
 
 
 def announce(before: Notices, content: NoticeContent) -> Announcement:
-    """Return the write that adds a notice. It drops the oldest notices beyond the limits."""
+    """Return the write that adds a notice to /changes. It drops the oldest notices above the limits
+    of number and size.
+    """
     notice = Notice(before.sequence + 1, content)
     notices = (*before.notices, notice)[-KEPT_MAX:]
     notices = (*map(_names_alone, notices[:-STATES_KEPT_MAX]), *notices[-STATES_KEPT_MAX:])
@@ -140,10 +150,11 @@ def announce(before: Notices, content: NoticeContent) -> Announcement:
 
 
 def merge(notices: Notices, seen: int) -> Merged | None:
-    """Combine the notices after the sequence number ``seen``.
+    """Combine the notices whose sequence number is above ``seen``, the last one that the caller has
+    applied.
 
-    Return None if a notice was already dropped, or if ``seen`` is above the current sequence. The
-    caller must then read all metadata.
+    Return None if one of them has been dropped already, or if ``seen`` is above the current
+    sequence number. The caller must then read all metadata again.
     """
     if notices.sequence < seen:
         return None
@@ -194,7 +205,9 @@ def _names_alone(notice: Notice) -> Notice:
 
 
 def _fitting(notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """Return the newest notices that fit into KEPT_BYTES_MAX, with their states while those fit."""
+    """Return the newest notices that fit into KEPT_BYTES_MAX. A notice whose partition states do
+    not fit remains without them.
+    """
     fitting: list[Notice] = []
     size = 0
     for notice in reversed(notices):

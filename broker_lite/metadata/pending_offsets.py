@@ -1,9 +1,10 @@
 """The pending offsets of open transactions, at /consumers/<group>/pending in ZooKeeper.
 
-TxnOffsetCommit adds a *part*: a znode with some offsets of one transaction for the group. When the
-transaction ends, one write deletes the part. If the transaction commits, the same write sets the
-part's offsets. The deletion makes the end idempotent: a repeated end finds no part, so it cannot
-overwrite a later commit with older offsets. ``group_writer`` carries out these writes.
+Each TxnOffsetCommit adds a *part*: a znode with offsets that one transaction commits for the group.
+When the transaction ends, one write deletes the part. If the transaction commits, the same write
+sets the committed offsets from the part. The deletion makes the end idempotent: if the
+transaction's end is sent again, no part is left, so it cannot overwrite a later commit with older
+offsets. ``group_writer`` carries out these writes.
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ from broker_lite.metadata.znodes import PendingOffsets, PendingPart, Transaction
 from broker_lite.model import CommittedOffset, TopicPartition
 
 WRITE_BYTES_MAX = 512 << 10
-"""Maximum bytes of one write of group offsets. ZooKeeper accepts 1 MB, paths included."""
+"""Maximum bytes of one ZooKeeper write of group offsets. ZooKeeper accepts 1 MB, which includes the
+paths.
+"""
 PARTS_MAX = 1000
-"""Maximum pending parts of one group. Every read of stable offsets (``fetch_stable``) reads all of
-them."""
+"""Maximum number of parts of one group. The limit exists because every OffsetFetch of stable
+offsets reads all of them."""
 
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
 @dataclass(slots=True, eq=False)
 class _PartWrite:
-    """A queued write of one part. ``done`` completes when ZooKeeper confirms the write."""
+    """A queued write that adds or ends one part. ``done`` completes when ZooKeeper has confirmed
+    the write. ``cost`` is its size in bytes.
+    """
 
     done: asyncio.Future[None]
     cost: int
@@ -47,23 +52,24 @@ class _PartWrite:
 
 @dataclass(slots=True, eq=False)
 class AddPart(_PartWrite):
-    """A write that adds offsets to a transaction, as its next part."""
+    """A queued write that adds pending offsets to a transaction, as its next part."""
 
     transaction: TransactionKey
     value: PendingOffsets
 
     @property
     def offsets(self) -> Offsets:
-        """Return no offsets, because a new part changes no committed offset."""
+        """The offsets that this write commits: none, because adding a part commits nothing."""
         return {}
 
 
 @dataclass(slots=True, eq=False)
 class EndPart(_PartWrite):
-    """A write that ends a part.
+    """A queued write that deletes a part at the end of its transaction.
 
-    ``offsets`` are the offsets to commit, none if the transaction aborts. ``created_zxid`` is the
-    zxid of the part's creation. An offset that was written later is kept.
+    ``offsets`` are the offsets that the same write commits; none if the transaction aborts.
+    ``created_zxid`` is the zxid (ZooKeeper transaction id) at which the part was created. A
+    partition's offset that was committed after it stays.
     """
 
     name: str
@@ -75,25 +81,25 @@ PartWrite = AddPart | EndPart
 
 
 def group_cost(group: str) -> int:
-    """Return an upper bound of the bytes that the checks of a group's claim, or the path of one
-    offset, take in a write."""
+    """Return an upper bound of the bytes that one group adds to a write: the checks of the
+    coordinator's claim, or the path of one offset."""
     return 300 + 3 * len(group)
 
 
 def row_cost(group: str, key: TopicPartition, offset: CommittedOffset) -> int:
-    """Return an upper bound of the bytes of one offset in a write."""
+    """Return an upper bound of the bytes that one offset takes in a write."""
     return group_cost(group) + len(key.topic) + 6 * len(offset.metadata)
 
 
 def part_cost(group: str, offsets: Offsets) -> int:
-    """Return an upper bound of the bytes of a write that adds or ends a part."""
+    """Return an upper bound of the bytes of a write that adds or ends a part with these offsets."""
     rows = sum(row_cost(group, key, offset) for key, offset in offsets.items())
     return 2 * group_cost(group) + rows
 
 
 def split(group: str, offsets: Offsets) -> Iterator[Offsets]:
-    """Split a transaction's offsets into parts that are small enough to be ended in one
-    write each.
+    """Divide the offsets of a transaction into parts, each small enough that one write can commit
+    it.
     """
     rows: dict[TopicPartition, CommittedOffset] = {}
     size = part_cost(group, rows)
@@ -108,11 +114,11 @@ def split(group: str, offsets: Offsets) -> Iterator[Offsets]:
 
 
 class PartOperations:
-    """The operations on parts in one write for one group.
+    """The operations on parts (pending offsets) for one group, in one ZooKeeper write.
 
-    ``names`` are the known parts of the group. ``znodes_by_path`` has the znodes of the ended parts
-    and of their offsets. The write also has ordinary commits in the ``committed`` partitions;
-    these commits came after the parts and take precedence.
+    ``names`` are the names of the group's existing parts. ``znodes_by_path`` has the znodes of the
+    parts to end and of the offsets that they set. ``committed`` are the partitions with an ordinary
+    commit in the same write. Those commits came after the parts, so they take precedence.
     """
 
     def __init__(
@@ -133,12 +139,12 @@ class PartOperations:
         self._znodes = znodes_by_path
         self._committed = committed
         self._set: dict[str, tuple[int, int]] = {}
-        """By path, each offset that this write sets: the version of its znode, and the zxid at
+        """For each offset that this write sets, by path: the version of its znode, and the zxid at
         which its part was created."""
 
     def add(self, write: AddPart, count: int) -> None:
-        """Add a part to a group that has ``count`` parts. Fail the write if the group has PARTS_MAX
-        parts."""
+        """Add a part to the group, which has ``count`` parts already. Fail the write if that would
+        exceed PARTS_MAX."""
         if count + len(self.added) >= PARTS_MAX:
             write.fail(
                 TransactionAbortableError(
@@ -155,7 +161,9 @@ class PartOperations:
         self.operations.append(Create(znodes.part_path(self._group, str(part)), data))
 
     def end(self, write: EndPart) -> None:
-        """Delete a part and set its offsets, unless it has ended already."""
+        """Delete a part and commit its offsets. Do nothing if the part is gone, because the
+        transaction's end was sent twice.
+        """
         path = znodes.part_path(self._group, write.name)
         if self._znodes.get(path) is None or write.name in self.ended:
             return

@@ -1,7 +1,7 @@
-"""Allocate producer ids from ZooKeeper in blocks of 1,000. Each id is unique in the cluster.
+"""Allocate producer ids, unique in the cluster, from ZooKeeper in blocks of 1,000.
 
-A broker takes a block by a compare-and-set of one znode. If the answer is lost, the block stays
-unused. No id is ever reused.
+A broker takes the next block by a compare-and-set of one znode. If ZooKeeper's answer is lost, the
+block stays unused. No id is ever used twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ATTEMPTS_MAX = 100
 
 
 class ProducerIds:
-    """The allocator of producer ids of one broker."""
+    """Allocates producer ids for one broker."""
 
     def __init__(self, store: MetadataStore, broker_id: int) -> None:
         self._store = store

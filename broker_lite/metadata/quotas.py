@@ -1,6 +1,5 @@
-"""Client quotas in ZooKeeper, at /quotas/<entity>.
-
-An entity is a user, a client id, a pair of both, or an IP address.
+"""Client quotas in ZooKeeper, at /quotas/<entity>. An entity is a user, a client id, a pair of
+both, or an IP address.
 
 Every broker keeps all quotas in memory (``MetadataSnapshot.quotas``), and any broker may change
 them.
@@ -22,8 +21,8 @@ QUOTAS = "/quotas"
 QUOTAS_MAX = 10_000
 """Maximum number of entities with quotas in a cluster."""
 _DEFAULT = "*"
-"""The name that stands for a type's default entity in a path. No percent-encoded name contains this
-character."""
+"""In a path, the name of a type's default entity, such as the default for all users.
+Percent-encoded names never contain this character."""
 
 ClientQuotas = Mapping[Entity, Values]
 
@@ -36,8 +35,8 @@ def entity_path(entity: Entity) -> str:
 
 
 def path_entity(path: str) -> Entity:
-    """Return the entity of a path. Raises ValueError for an entity type that this version of logbus
-    does not know."""
+    """Return the entity of a znode's path. Raises ValueError for an entity type that this version
+    of logbus does not know."""
     pairs = [part.partition("=") for part in path.removeprefix(f"{QUOTAS}/").split("&")]
     if not all(kind in KEYS for kind, _, _ in pairs):
         raise ValueError(f"{path} has an unknown entity type")
@@ -59,7 +58,7 @@ _KIND = ZnodeKind[Entity, Values](
 
 
 async def load_quotas(store: MetadataStore, unreadable: Unreadable) -> ClientQuotas:
-    """Return all quotas, by entity. Add the znodes that cannot be read to ``unreadable``."""
+    """Return all quotas, by entity. Add the znodes that cannot be decoded to ``unreadable``."""
     names = await store.children(QUOTAS) or []
     return await refresh_quotas(store, {}, [f"{QUOTAS}/{name}" for name in names], unreadable)
 
@@ -67,8 +66,8 @@ async def load_quotas(store: MetadataStore, unreadable: Unreadable) -> ClientQuo
 async def refresh_quotas(
     store: MetadataStore, known: ClientQuotas, paths: Iterable[str], unreadable: Unreadable
 ) -> ClientQuotas:
-    """Return a copy of ``known`` in which the quotas of the changed znodes at ``paths`` are read
-    again. If ``paths`` is empty, return ``known`` itself."""
+    """Return a copy of ``known``, with the quotas of the changed znodes at ``paths`` read again. If
+    ``paths`` is empty, return ``known`` itself."""
     changed = list(paths)
     if not changed:
         return known
@@ -81,7 +80,9 @@ async def change_quotas(
     change: Callable[[Values], Values],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> Values:
-    """Replace the quotas of an entity, as ``replace_value`` does, and return the new quotas."""
+    """Apply ``change`` to the quotas of an entity in ZooKeeper, as ``replace_value`` does. Return
+    the new quotas.
+    """
 
     async def check_count() -> None:
         if len(await store.children(QUOTAS) or ()) >= QUOTAS_MAX:

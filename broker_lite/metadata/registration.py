@@ -1,7 +1,9 @@
-"""Register a broker in ZooKeeper with its id, its cluster and its data directory's start counter.
+"""Register a broker in ZooKeeper: its id, its addresses, and how often its data directory was
+started.
 
-The caller holds the lock of the data directory. A registration with the same directory id therefore
-belongs to a dead process. The registrar deletes it without waiting for its session to expire.
+The caller holds the lock of the data directory. Another registration with the same directory id
+therefore belongs to a dead process, and is deleted without waiting for its ZooKeeper session to
+expire.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 50
 POLL_S = 0.1
-"""Seconds between two checks whether another registration of this broker's id has ended."""
+"""Seconds between two checks whether another registration of the same broker id has ended."""
 
 
 async def prepare(
@@ -38,11 +40,12 @@ async def prepare(
     new_id: Callable[[], str],
     features: Mapping[str, int],
 ) -> str:
-    """Create missing persistent znodes and return the cluster's id.
+    """Create the persistent znodes that are missing, and return the cluster's id.
 
-    ``cluster_id`` is the id stored in the data directory, or "" for a new directory. A new cluster
-    starts with ``features`` finalized, because a client that is refused for a missing feature does
-    not retry. Raises InconsistentClusterIdError if ZooKeeper has another id, or none.
+    ``cluster_id`` is the id in the data directory, or "" for a new directory. A new cluster starts
+    with the feature levels ``features``, because a client that is refused for a missing feature
+    does not retry. Raises InconsistentClusterIdError if the data directory has a cluster id and
+    ZooKeeper has another, or none.
     """
     for path in znodes.PERSISTENT_PATHS:
         if await store.get(path) is None:
@@ -77,9 +80,11 @@ async def write_cluster_change(
     wait_connected: Callable[[], Awaitable[None]],
     content: NoticeContent = CLUSTER_CHANGED,
 ) -> None:
-    """Write the operation together with a change notice. Do nothing if ``operation`` returns None.
+    """Write an operation together with a change notice, which tells all brokers to read the changed
+    znode.
 
-    Calls ``operation`` again after each conflict. Raises WriteConflictError after ``ATTEMPTS_MAX``
+    ``operation`` returns the operation, or None if there is nothing to write. It is called again
+    after each conflict with another writer. Raises WriteConflictError after ``ATTEMPTS_MAX``
     conflicts.
     """
     for _ in range(ATTEMPTS_MAX):
@@ -101,8 +106,8 @@ async def write_broker_config(
     changes: Mapping[str, str | None],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> None:
-    """Change the settings of a broker in ZooKeeper. A text sets a value, and None removes the
-    setting."""
+    """Change the settings that ZooKeeper stores for a broker. In ``changes``, a text sets a value,
+    and None removes the setting."""
 
     async def write() -> Operation | None:
         znode = await store.get(znodes.BROKER_CONFIGS)
@@ -121,10 +126,11 @@ async def write_broker_config(
 
 
 class Registrar:
-    """Registers one broker, and registers it again after each loss of its session.
+    """Registers one broker, and registers it again each time its ZooKeeper session was lost.
 
-    ``patience_ms`` is the maximum wait in ms for another registration of the broker id to end,
-    because its session may be about to expire. ``store.write_surely`` explains ``wait_connected``.
+    ``patience_ms`` is how long (ms) to wait if the broker id is already registered: that
+    registration may be of a dead process whose session is about to expire. ``store.write_surely``
+    explains ``wait_connected``.
     """
 
     def __init__(
@@ -148,7 +154,7 @@ class Registrar:
 
         Raises StaleDirectoryError, BrokerIdTakenError, UnsupportedVersionError, and
         InvalidConfigError if the data directory belongs to another broker id. After
-        CoordinationUnavailableError, call again once connected.
+        CoordinationUnavailableError, the caller must call again once ZooKeeper is connected.
         """
         self.check_features(await load_features(self._store))
         waited_ms = 0.0
@@ -184,7 +190,9 @@ class Registrar:
         )
 
     async def set_partitions(self, partitions: Mapping[str, Sequence[int]]) -> None:
-        """Publish the partitions that this broker stores, by topic, if they have changed."""
+        """Publish in the registration which partitions this broker stores, by topic, if they have
+        changed.
+        """
         if partitions == self._partitions:
             return
         self._partitions = partitions
@@ -195,7 +203,9 @@ class Registrar:
             await self._store.write([Set(self._path, data, znode.version)])
 
     async def drain(self) -> None:
-        """Publish that this broker is draining because it is about to stop."""
+        """Publish that this broker is draining, that is, about to stop. The controller then moves
+        leaders away from it.
+        """
         await self._announce(dataclasses.replace(self._registration, draining=True))
 
     async def set_full(self, is_full: bool) -> None:
@@ -203,8 +213,8 @@ class Registrar:
         await self._announce(dataclasses.replace(self._registration, is_full=is_full))
 
     async def _announce(self, registration: Registration) -> None:
-        """Write the registration together with a change notice, because brokers do not watch
-        registrations."""
+        """Write the changed registration together with a change notice, because brokers do not
+        watch the content of registrations."""
         self._registration = registration
         data = znodes.encode_registration(self._registration)
 
@@ -217,12 +227,14 @@ class Registrar:
         await write_cluster_change(self._store, write, self._wait_connected)
 
     async def check_not_replaced(self) -> None:
-        """Raise StaleDirectoryError if ZooKeeper records a later start of this data directory."""
+        """Raise StaleDirectoryError if a copy of this data directory was started later, according
+        to ZooKeeper.
+        """
         await self._check_disk()
 
     def check_features(self, raised: Mapping[str, int]) -> None:
-        """Raise UnsupportedVersionError if a finalized feature level is above the level that this
-        broker supports."""
+        """Raise UnsupportedVersionError if the cluster has finalized a feature level that this
+        broker does not support."""
         ours = self._registration.features
         for name, level in raised.items():
             if ours.get(name, 0) < level:
@@ -232,9 +244,10 @@ class Registrar:
                 )
 
     async def _check_disk(self) -> Operation:
-        """Return the write that records this start of the data directory.
+        """Return the write that records this start of the data directory in ZooKeeper.
 
-        Raises StaleDirectoryError if ZooKeeper records a later start.
+        Raises StaleDirectoryError if ZooKeeper has a later start: this directory is then an old
+        copy.
         """
         ours = self._registration
         path = znodes.disk_path(ours.directory_id)
@@ -248,7 +261,8 @@ class Registrar:
                 f"broker.id={ours.broker_id}: data directory {ours.directory_id} holds replicas "
                 f"of broker {disk.broker_id}: set broker.id={disk.broker_id}, or an empty log.dir"
             )
-        # If this process has tried to register before, an equal counter may be its own write.
+        # An equal counter means a copy of the directory, unless this process has tried to register
+        # before: then it may have written that counter itself.
         if disk.start_counter > ours.start_counter or (
             disk.start_counter == ours.start_counter and not self._tried
         ):

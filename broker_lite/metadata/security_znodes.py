@@ -1,7 +1,7 @@
-"""Replace the value of a user, an access control list or quotas in ZooKeeper.
+"""Change the znode of a user, an access control list or quotas in ZooKeeper.
 
-One write sets the znode (compare-and-set) and adds a notice to /changes, so that every connected
-broker applies the change within a second.
+One write sets the znode (compare-and-set) and adds a change notice to /changes (``notices``), so
+that every connected broker applies the change within a second.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ async def replace_value(
     """Replace the value of the znode at ``path`` by the result of ``change``, and return that
     result.
 
-    ``change`` receives the present value, or ``empty`` without a znode. It may be called again
-    after a conflict, and may raise an error. An empty result deletes the znode. ``check_creation``
-    runs before a new znode is created, and may raise an error.
+    ``change`` receives the current value, or ``empty`` if the znode does not exist. It is called
+    again after a conflict with another writer, and may raise an error. An empty result deletes the
+    znode. ``check_creation`` runs before a new znode is created, and may raise an error.
     """
     after = empty
 

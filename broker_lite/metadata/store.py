@@ -1,10 +1,10 @@
-"""The interface to ZooKeeper: reads, atomic writes, one-shot watches, session events.
+"""The interface to ZooKeeper: reads, atomic writes, one-shot watches, and events of the session.
 
-``metadata/zookeeper.py`` implements the interface with kazoo, and the simulator in memory. All
-calls and events run on the event loop's thread. An event may arrive after a read that already
-returned the change. Paths are relative to the chroot. Without a connection, every call raises
-CoordinationUnavailableError at once. If a write raises this error, the write may have taken effect.
-``write_surely`` determines the outcome with a read.
+``metadata/zookeeper.py`` implements it with kazoo, and the simulator of the tests in memory. All
+calls and events run on the event loop's thread. The event of a watch may arrive after a read that
+already returned the change. Paths are relative to the chroot of ``zookeeper.connect``. Without a
+connection, every call raises CoordinationUnavailableError at once. If a write raises this error, it
+may have taken effect all the same. ``write_surely`` finds out with a read.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from typing import Literal, NamedTuple, Protocol
 from broker_lite.errors import CoordinationUnavailableError, InvalidRequestError
 
 RETRY_S = 0.05
-"""Seconds between two attempts of ``write_surely`` to read the outcome of a write."""
+"""Seconds between two attempts of ``write_surely`` to find out whether a write took effect."""
 
 REQUEST_BYTES_MAX = 0xFFFFF
-"""Maximum bytes of a request to ZooKeeper (its default of ``jute.maxbuffer``). ZooKeeper closes the
-connection of a client that sends a larger request.
+"""Maximum bytes of a request to ZooKeeper, the default of its ``jute.maxbuffer``. ZooKeeper closes
+the connection of a client that sends more.
 """
 
 
 class Znode(NamedTuple):
-    """A znode. ``created_zxid`` shows whether it was deleted and recreated."""
+    """A znode as it was read. If ``created_zxid`` (the id of the creating transaction) changes, the
+    znode was deleted and created again.
+    """
 
     data: bytes
     version: int
@@ -33,15 +35,17 @@ class Znode(NamedTuple):
     session_id: int
     """Id of the session that owns an ephemeral znode; 0 for a persistent znode."""
     modified_ms: int = 0
-    """Time of the last write in ms of ZooKeeper's wall clock. A write that does not change the
-    value counts too."""
+    """Time of the last write, in ms by ZooKeeper's wall clock. A write that sets the same value
+    counts too."""
     modified_zxid: int = 0
-    """The zxid of the last write: its position in ZooKeeper's order of all writes."""
+    """The zxid (ZooKeeper transaction id) of the last write: its place in the order of all
+    writes.
+    """
 
 
 class Check(NamedTuple):
-    """An operation that fails the whole write unless the path exists with this version. -1 stands
-    for any version."""
+    """An operation of a write that changes nothing. The whole write fails unless the znode exists
+    with this version; -1 stands for any version."""
 
     path: str
     version: int
@@ -57,7 +61,7 @@ class Set(NamedTuple):
     path: str
     data: bytes
     version: int = -1
-    """Version that the znode must have. -1 stands for any version."""
+    """The version that the znode must have for the write to succeed; -1 stands for any version."""
 
 
 class Delete(NamedTuple):
@@ -72,8 +76,8 @@ RefusalReason = Literal["exists", "missing", "version", "not_empty"]
 
 
 class Refused(NamedTuple):
-    """The result of a write that ZooKeeper rejected as a whole: the failed operation, its position
-    in the write, and the reason."""
+    """The result of a write that ZooKeeper rejected as a whole: the operation that failed, its
+    position in the write, and the reason."""
 
     position: int
     operation: Operation
@@ -81,10 +85,11 @@ class Refused(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """The event of a new connection. Watches of the former connection are then invalid.
+    """The event of a new connection to ZooKeeper. Watches that were set on the former connection
+    never fire.
 
-    With ``new_session``, the ephemeral znodes of the former session are deleted, or will be when
-    that session expires.
+    With ``new_session``, the ephemeral znodes of the former session are gone, or will be when that
+    session expires.
     """
 
     session_id: int
@@ -92,21 +97,21 @@ class Connected(NamedTuple):
 
 
 class Suspended(NamedTuple):
-    """The event of a lost connection. The session may survive."""
+    """The event of a lost connection to ZooKeeper. The session may survive."""
 
 
 class SessionLost(NamedTuple):
-    """The event of an expired session, whose ephemeral znodes are deleted."""
+    """The event of an expired session. ZooKeeper has deleted the session's ephemeral znodes."""
 
 
 class DataChanged(NamedTuple):
-    """The event of a watch that ``get`` set: the znode was created, set or deleted."""
+    """The event of a watch that ``get`` has set: the znode was created, set or deleted."""
 
     path: str
 
 
 class ChildrenChanged(NamedTuple):
-    """The event of a watch that ``children`` set: a child was created or deleted."""
+    """The event of a watch that ``children`` has set: a child was created or deleted."""
 
     path: str
 
@@ -118,10 +123,12 @@ class MetadataStore(Protocol):
     """A connection to ZooKeeper, with its session."""
 
     async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
-        """Connect and create the chroot. Raises CoordinationUnavailableError after the timeout."""
+        """Connect to ZooKeeper and create the chroot. Raises CoordinationUnavailableError after the
+        timeout.
+        """
 
     async def close(self) -> None:
-        """End the session. ZooKeeper deletes its ephemeral znodes at once."""
+        """End the session. ZooKeeper deletes the session's ephemeral znodes at once."""
 
     @property
     def connected(self) -> bool: ...
@@ -134,15 +141,17 @@ class MetadataStore(Protocol):
         """The session timeout that ZooKeeper granted, in milliseconds."""
 
     async def get(self, path: str, *, watch: bool = False) -> Znode | None:
-        """Return the znode, or None. A watch is set in both cases and fires once."""
+        """Return the znode; None if it does not exist. With ``watch``, its next change, creation or
+        deletion raises one DataChanged event.
+        """
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
-        """Return the sorted names of a znode's children. If the znode does not exist, return None
-        and set no watch."""
+        """Return the sorted names of a znode's children; None if the znode does not exist. With
+        ``watch``, the next change of the list raises one event, unless the result is None."""
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """Apply all operations atomically. Return None on success, or the reason if ZooKeeper
-        rejects them."""
+        """Apply all operations atomically. Return None on success. If ZooKeeper rejects the write,
+        return which operation failed, and why."""
 
     async def sync(self, path: str) -> None:
         """Wait until this connection's reads see all writes that were acknowledged before this
@@ -150,9 +159,10 @@ class MetadataStore(Protocol):
 
 
 def check_size(operations: Sequence[Operation]) -> None:
-    """Raise InvalidRequestError for a write larger than ZooKeeper accepts.
+    """Raise InvalidRequestError if the operations together are larger than ZooKeeper accepts in one
+    request.
 
-    ZooKeeper would close the connection, and would close it again after each retry.
+    ZooKeeper would close the connection, and so would every retry.
     """
     size = sum(
         len(operation.path) + len(getattr(operation, "data", b"")) for operation in operations
@@ -169,11 +179,11 @@ async def write_surely(
     operations: Sequence[Operation],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> Refused | None:
-    """Write, and determine the outcome even if the answer is lost.
+    """Write, and find out whether the write took effect even if ZooKeeper's answer is lost.
 
-    After a lost answer, read on the next connection whether the write took effect, and repeat the
-    write if it did not. ``wait_connected`` returns once the same session is connected again, or
-    raises an error, which this function passes on.
+    After a lost answer, this function reads on the next connection whether the write took effect,
+    and repeats the write if not. ``wait_connected`` returns once the same session is connected
+    again, or raises an error, which ends this function.
     """
     while True:
         try:
@@ -194,12 +204,12 @@ async def write_surely(
 
 
 async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> bool | Refused:
-    """Return whether a write whose answer was lost took effect, by reading the znodes.
+    """Find out, by reading the znodes, whether a write whose answer was lost took effect.
 
-    Call this function on a new connection. Return True if the write took effect, and False if it
-    did not and may be repeated. Return Refused if another client has written since, so that the
-    outcome is unknown. The first operation that can prove the outcome decides: a Create, a Delete,
-    or a Set with a version.
+    Call this function on a new connection. It returns True if the write took effect, and False if
+    it did not and may be repeated. It returns Refused if another client has written since, so that
+    the outcome is unknown. The first operation that can prove the outcome decides: a Create, a
+    Delete, or a Set with a version.
     """
     for index, operation in enumerate(operations):
         match operation:

@@ -9,14 +9,14 @@
     /features /config/topics/<t> /cluster/id /latest_producer_id_block /changes
     /consumers/<group>                          kind of the group
     /consumers/<group>/offsets/<t>/<p>          committed offset
-    /consumers/<group>/coordinator              claim of a Kafka group
+    /consumers/<group>/coordinator              the broker that may write the group's offsets
     /consumers/<group>/pending/<part>           offsets of a transaction that has not ended
-    /consumers/<group>/ids/<consumer>           member of a native group
+    /consumers/<group>/ids/<consumer>           member of a native group (without a coordinator)
     /consumers/<group>/owners/<t>/<p>           owner of a partition in a native group
 
-Each value is JSON with a "version", the lowest version that can represent it. A reader refuses
-versions that are higher than it supports. Writers use a version only once the feature "metadata" in
-``/features`` has reached it.
+Each value is JSON with a "version": the lowest version of the format that can represent the value.
+A reader refuses versions that are higher than it supports. A writer uses a version only once the
+feature "metadata" in ``/features`` has reached that level, so that every broker can read it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from broker_lite.model import (
 )
 
 VERSION = 2
-"""Highest version of a znode's value that this logbus reads. Version 2 added replication, draining
-and reassignments."""
+"""Highest version of a znode's JSON that this release of logbus can read. Version 2 added
+replication, draining and reassignments."""
 
 BROKER_IDS = "/brokers/ids"
 BROKER_DISKS = "/brokers/disks"
@@ -108,7 +108,7 @@ def topic_config_path(topic: str) -> str:
 
 
 def group_path(group: str) -> str:
-    """Return the path of a group, with the group's name percent-encoded.
+    """Return the path of a group's znode, with the group's name percent-encoded.
 
     Raises InvalidGroupIdError for a name that is empty, too long, or not valid Unicode.
     """
@@ -130,7 +130,7 @@ def group_path(group: str) -> str:
 
 
 def group_name(encoded: str) -> str:
-    """Return the group's name, decoded from the name of its znode."""
+    """Return the group's name from the percent-encoded name of its znode."""
     return unquote(encoded)
 
 
@@ -147,7 +147,7 @@ def offset_path(group: str, topic: str, partition: int) -> str:
 
 
 def pending_path(group: str) -> str:
-    """Return the path of the pending offsets of open transactions."""
+    """Return the path below which the offsets of a group's open transactions are stored."""
     return f"{group_path(group)}/pending"
 
 
@@ -156,20 +156,20 @@ def part_path(group: str, name: str) -> str:
 
 
 def coordinator_path(group: str) -> str:
-    """Return the path of a group's coordinator znode. Every write of the coordinator checks the
-    version of this znode."""
+    """Return the path of a group's coordinator znode. Every write of the group's coordinator checks
+    the version of this znode."""
     return f"{group_path(group)}/coordinator"
 
 
 def claim_path(group: str, claim: str) -> str:
-    """Return the path of a claim's own znode, which exists while the claim is held. The znode has
-    no value.
+    """Return the path of the znode that a claim (``group_claims``) creates for itself. It exists
+    while the claim is held, and has no value.
     """
     return f"{coordinator_path(group)}/{claim}"
 
 
 def consumers_path(group: str) -> str:
-    """Return the path of a native group's registered consumers."""
+    """Return the path below which the members of a native group register."""
     return f"{group_path(group)}/ids"
 
 
@@ -178,7 +178,7 @@ def consumer_path(group: str, consumer: str) -> str:
 
 
 def owners_path(group: str) -> str:
-    """Return the path of the partition owners of a native group."""
+    """Return the path below which a native group stores the owner of each partition."""
     return f"{group_path(group)}/owners"
 
 
@@ -195,7 +195,7 @@ def owner_path(group: str, topic: str, partition: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The value of /brokers/ids/<id>: a live broker. ``partitions`` has the partitions that the
+    """The value of /brokers/ids/<id>: a live broker. ``partitions`` lists the partitions that the
     broker stores, by topic."""
 
     broker_id: int
@@ -208,8 +208,8 @@ class Registration:
     draining: bool = False
     is_full: bool = False
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
-    """The address of each listener, including ``endpoint``. If empty, the only listener is
-    PLAINTEXT at ``endpoint``."""
+    """The address of each listener by name, including the address ``endpoint``. If empty, the only
+    listener is PLAINTEXT at ``endpoint``."""
 
     def view(self, broker_epoch: int) -> BrokerView:
         return BrokerView(
@@ -226,16 +226,16 @@ class Registration:
 
 
 class DiskZnode(NamedTuple):
-    """The value of /brokers/disks/<directory id>: a data directory's broker, and the start counter
-    of its last registration."""
+    """The value of /brokers/disks/<directory id>: the broker that owns a data directory, and the
+    directory's start counter at the broker's last registration."""
 
     broker_id: int
     start_counter: int
 
 
 class Move(NamedTuple):
-    """A reassignment in progress: brokers to add, and brokers to remove once the added brokers are
-    in sync.
+    """A partition's reassignment in progress: the brokers to add, and the brokers to remove once
+    those are in sync.
     """
 
     adding: tuple[int, ...]
@@ -244,7 +244,7 @@ class Move(NamedTuple):
 
 class Assignment(NamedTuple):
     """The value of /brokers/topics/<t>. ``replicas[p]`` are the broker ids of partition p,
-    preferred leader first."""
+    preferred leader first. ``moves`` has the reassignments in progress, by partition."""
 
     topic_id: str
     replicas: tuple[tuple[int, ...], ...]
@@ -252,8 +252,8 @@ class Assignment(NamedTuple):
 
 
 class ProducerIdBlock(NamedTuple):
-    """The value of /latest_producer_id_block: the last allocated block of producer ids, [first,
-    next)."""
+    """The value of /latest_producer_id_block: the last block of producer ids that a broker took,
+    [first, next)."""
 
     broker_id: int
     first: int
@@ -261,12 +261,12 @@ class ProducerIdBlock(NamedTuple):
 
 
 class CoordinatorZnode(NamedTuple):
-    """The value of /consumers/<group>/coordinator: the broker that writes a group's offsets.
+    """The value of /consumers/<group>/coordinator: the broker that may write a group's offsets.
 
-    ``epoch`` counts claims and ``generation`` counts rebalances of Kafka members. Both only grow.
-    ``empty_since_ms`` is None while the group has members. ``claim`` is the unique name of the
-    claim's own znode below this one. ``members`` and ``session_timeout_ms`` are the number of
-    members in the generation and the longest of their session timeouts.
+    ``epoch`` counts changes of that broker, and ``generation`` counts rebalances of Kafka members.
+    Both only grow. ``empty_since_ms`` is None while the group has members. ``claim`` is the name of
+    the child znode that this broker created when it became coordinator. ``members`` is the number
+    of members in the generation, and ``session_timeout_ms`` the longest of their session timeouts.
     """
 
     broker_id: int
@@ -280,8 +280,8 @@ class CoordinatorZnode(NamedTuple):
 
 
 class TransactionKey(NamedTuple):
-    """A transaction of a producer. ``epoch`` is the client's epoch during the transaction.
-    ``number`` counts the transactions of its transactional id, from 1.
+    """Identifies one transaction of a producer. ``epoch`` is the producer's epoch during the
+    transaction. ``number`` counts the transactions of the transactional id, from 1.
     """
 
     producer_id: int
@@ -290,8 +290,8 @@ class TransactionKey(NamedTuple):
 
 
 class PendingPart(NamedTuple):
-    """The name of a znode below /consumers/<group>/pending. The znode holds part number
-    ``sequence``, from 0, of a transaction's offsets for the group."""
+    """The name of a znode below /consumers/<group>/pending. The znode has part number ``sequence``,
+    from 0, of the offsets that a transaction commits for the group."""
 
     transaction: TransactionKey
     sequence: int
@@ -301,19 +301,19 @@ class PendingPart(NamedTuple):
 
 
 class PendingOffsets(NamedTuple):
-    """The value of /consumers/<group>/pending/<part>: offsets that are committed if the transaction
-    commits."""
+    """The value of /consumers/<group>/pending/<part>: offsets that become committed when their
+    transaction commits."""
 
     transactional_id: str
     offsets: Mapping[TopicPartition, CommittedOffset]
 
 
 class NativeSubscription(NamedTuple):
-    """The value of /consumers/<group>/ids/<consumer>: the subscription of a native group's
-    consumer.
+    """The value of /consumers/<group>/ids/<consumer>: the subscription of a member of a native
+    group.
 
-    The consumer reads the named ``topics``, or all topics whose whole name matches the regular
-    expression ``pattern``, with ``streams`` streams.
+    The member reads the named ``topics``, or all topics whose whole name matches the regular
+    expression ``pattern``. It divides its partitions over ``streams`` streams.
     """
 
     topics: tuple[str, ...]
@@ -324,16 +324,16 @@ class NativeSubscription(NamedTuple):
 
 
 class OwnerZnode(NamedTuple):
-    """The value of /consumers/<group>/owners/<t>/<p>: the consumer, and its stream, that reads a
-    partition."""
+    """The value of /consumers/<group>/owners/<t>/<p>: the member of a native group, and its stream,
+    that reads a partition."""
 
     consumer: str
     stream: int
 
 
 class FirstReadZnode(NamedTuple):
-    """The value of /consumers/<group>/offsets/<t>: a topic's partition count when a native group
-    first read it.
+    """The value of /consumers/<group>/offsets/<t>: how many partitions a topic had when a native
+    group first read it.
 
     The group reads partitions that were added later from their earliest offset.
     """
@@ -441,7 +441,9 @@ def encode_state(value: LeaderAndIsr) -> bytes:
 
 
 def decode_state(path: str, data: bytes, version: int) -> LeaderAndIsr:
-    """Decode a partition state. ``version`` is the znode's version, which is not in the JSON."""
+    """Decode the state of a partition. ``version`` is the version of its znode, which is not in the
+    JSON.
+    """
     value = decode_value(path, data)
     return LeaderAndIsr(
         value["leader"],
@@ -458,7 +460,7 @@ def encode_controller(broker_id: int, broker_epoch: int) -> bytes:
 
 
 def decode_controller(path: str, data: bytes) -> tuple[int, int]:
-    """Return the controller's broker id, and its broker epoch at the election."""
+    """Return the controller's broker id, and the broker epoch that it had at its election."""
     value = decode_value(path, data)
     return int(value["broker"]), int(value["broker_epoch"])
 
@@ -587,8 +589,8 @@ def decode_first_read(path: str, data: bytes) -> FirstReadZnode:
 
 
 def encode_offset(value: CommittedOffset, *, added_zxid: int | None = None) -> bytes:
-    """Encode an offset. For a transaction's offset, ``added_zxid`` is the zxid at which its part
-    was created."""
+    """Encode a committed offset. For the offset of a transaction, ``added_zxid`` is the zxid
+    (ZooKeeper transaction id) at which it became pending."""
     added = {} if added_zxid is None else {"added_zxid": added_zxid}
     return encode_value({**_offset_fields(value), **added})
 
@@ -598,8 +600,8 @@ def decode_offset(path: str, data: bytes) -> CommittedOffset:
 
 
 def offset_zxid(path: str, znode: Znode) -> int:
-    """Return the zxid at which the offset was written. A transaction's offset counts as written
-    when its part was added, not when the transaction committed."""
+    """Return the zxid (ZooKeeper transaction id) at which an offset was committed. For the offset
+    of a transaction, that is when it became pending, not when the transaction committed."""
     return int(decode_value(path, znode.data).get("added_zxid", znode.modified_zxid))
 
 
@@ -640,7 +642,9 @@ def decode_pending(path: str, data: bytes) -> PendingOffsets:
 
 
 def decode_part(name: str) -> PendingPart:
-    """Decode the name of a znode below /consumers/<group>/pending."""
+    """Decode the name of a znode below /consumers/<group>/pending. Raises UnsupportedVersionError
+    for another name.
+    """
     try:
         producer_id, epoch, number, sequence = map(int, name.split("-"))
     except ValueError:
@@ -651,13 +655,15 @@ def decode_part(name: str) -> PendingPart:
 
 
 def encode_value(value: dict[str, Any], version: int = 1) -> bytes:
-    """Encode a znode's value. ``version`` is the lowest version that can represent it."""
+    """Encode a znode's value as JSON. ``version`` is the lowest version of the format that can
+    represent the value.
+    """
     return _JSON.encode({"version": version, **value}).encode()
 
 
 class _Value(dict[str, Any]):
-    """A decoded value. A lookup of a missing key raises UnsupportedVersionError, which names the
-    path."""
+    """A decoded value. The lookup of a missing field raises UnsupportedVersionError with the
+    znode's path."""
 
     __slots__ = ("path",)
 
@@ -671,10 +677,10 @@ class _Value(dict[str, Any]):
 
 
 def decode_value(path: str, data: bytes) -> dict[str, Any]:
-    """Decode a znode's value.
+    """Decode the JSON of a znode.
 
-    Raises UnsupportedVersionError for malformed data and for later versions. The returned mapping
-    raises it for a missing key.
+    Raises UnsupportedVersionError if the data is malformed or has a later version. In the returned
+    mapping, the lookup of a missing field raises it too.
     """
     try:
         value = json.loads(data)

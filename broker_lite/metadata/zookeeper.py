@@ -1,13 +1,13 @@
-"""Implementation of the MetadataStore interface with kazoo, which only this module imports.
+"""The connection to ZooKeeper: MetadataStore implemented with kazoo, which only this module
+imports.
 
-kazoo runs callbacks on its own threads. Each callback only passes a value to the event loop with
-``call_soon_threadsafe``; all state belongs to the loop's thread. When the connection is lost,
-requests in flight fail at once with CoordinationUnavailableError. kazoo may still send such a
-request on the next connection, before any new request. A read on that connection therefore shows
-the effect of the request.
+kazoo runs callbacks on its own threads. Each callback only passes a value to the event loop; all
+state belongs to the loop's thread. When the connection is lost, requests in flight fail at once
+with CoordinationUnavailableError. kazoo may still send such a request on the next connection,
+before any new one. A read on that connection therefore shows the effect of the request.
 
 Without a credential, every ZooKeeper client may read and write every znode. With a credential
-(``zookeeper.auth.file``), only the credential may use new znodes, by ZooKeeper's digest scheme.
+(``zookeeper.auth.file``), only its holder may use new znodes, by ZooKeeper's digest scheme.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from broker_lite.metadata.zookeeper_tls import TLS_ENABLE, ZooKeeperTls, handsha
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
-# kazoo warns at every attempt to reconnect. The registry logs a lost connection once.
+# kazoo warns at every attempt to reconnect; ``server/cluster/registry.py`` logs the loss once.
 _kazoo_log.setLevel(logging.ERROR)
 
 _RECONNECT_DELAY_S = 0.05
@@ -84,9 +84,9 @@ _RECONNECT_DELAY_MAX_S = 0.2
 """Maximum delay between attempts to reconnect. kazoo's default of a minute would delay the recovery
 of the cluster after an outage of ZooKeeper."""
 SECURING_S = 20.0
-"""Seconds in which ``close_znodes`` must connect to ZooKeeper."""
+"""Seconds within which ``close_znodes`` must have connected to ZooKeeper."""
 _HANDSHAKE_S = 0.5
-"""Seconds to wait for ZooKeeper's answer to the first handshake. Each retry doubles the wait."""
+"""Seconds to wait for ZooKeeper's first answer on a new connection. Each retry doubles the wait."""
 
 _REASONS: dict[type[Exception], RefusalReason] = {
     NodeExistsError: "exists",
@@ -95,18 +95,18 @@ _REASONS: dict[type[Exception], RefusalReason] = {
     NotEmptyError: "not_empty",
 }
 _FAILED_WITH_OTHERS = (RolledBackError, RuntimeInconsistency)
-"""Results of the operations that fail only because another operation of the write failed."""
+"""Results of operations that are not at fault: another operation made the whole write fail."""
 
 READS_AT_ONCE_MAX = 100
 """Maximum reads in one request to ZooKeeper."""
 
 OPERATIONS = ("children", "create", "exists", "get", "sync", "write")
-"""The names of requests that ``ZooKeeperStore.on_answer`` receives."""
+"""The kinds of requests that ``ZooKeeperStore.on_answer`` names."""
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Split ``host:port,…/chroot`` into hosts and chroot. The chroot is "" if the address has none.
-    Raises InvalidConfigError."""
+    """Split ``host:port,…/chroot`` into hosts and chroot; the chroot is "" if there is none. Raises
+    InvalidConfigError."""
     hosts, _, chroot = address.partition("/")
     names = [part.strip() for part in hosts.split(",") if part.strip()]
     if not names or any(not name.rpartition(":")[2].isdigit() for name in names):
@@ -118,8 +118,8 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def read_auth_file(path: str | Path) -> tuple[str, ...]:
-    """Return the credentials in a file of ``zookeeper.auth.file``: one ``name:password`` in each
-    line, at most two lines. Raises InvalidConfigError that names the file, never its content."""
+    """Return the credentials in a file of ``zookeeper.auth.file``: one or two lines
+    ``name:password``. Raises InvalidConfigError, which names the file and never its content."""
     if not path:
         return ()
     file = Path(path)
@@ -151,13 +151,13 @@ def close_znodes(
     closes_root: bool = False,
     tls: ZooKeeperTls | None = None,
 ) -> int:
-    """Restrict a cluster's znodes to the credentials of ``auth_file``, and return the number of
-    znodes.
+    """Make a cluster's znodes usable only with the credentials in ``auth_file``. Return the number
+    of znodes.
 
-    Also store ``seeds``, data by path. Znodes of a former credential change to the credentials of
-    the file, if the file still contains the former credential. ``closes_root`` also restricts
-    ZooKeeper's root, so that other clients cannot create znodes. The function blocks. Raises
-    InvalidConfigError if znodes belong to another credential, and CoordinationUnavailableError.
+    Also store ``seeds``, data by path. Znodes of a former credential change to those in the file,
+    if the file still contains the former one. ``closes_root`` also restricts ZooKeeper's root, so
+    that other clients cannot create znodes there. The function blocks. Raises
+    CoordinationUnavailableError, and InvalidConfigError if znodes belong to another credential.
     """
     auth = read_auth_file(auth_file)
     with _reading(address, SECURING_S, auth, tls) as (client, chroot):
@@ -167,8 +167,8 @@ def close_znodes(
             client.set(chroot + path, data)
         top = chroot or "/"
         client.set_acls(top, CREATOR_ALL_ACL)
-        # ZooKeeper hashes credentials, so read the hashed credentials from one znode and compare
-        # the others with them.
+        # ZooKeeper stores only hashes of credentials. Read the hashes of ours from one znode, to
+        # compare the other znodes with them.
         owners = _owners(client, top)
         if closes_root or _owns(client, "/", owners):
             client.set_acls("/", CREATOR_ALL_ACL)
@@ -195,8 +195,7 @@ def _tree(client: KazooClient, path: str) -> list[str]:
 
 
 def _owners(client: KazooClient, path: str) -> frozenset[tuple[str, str]] | None:
-    """Return the scheme and the id of each entry of a znode's ACL. Return None if the znode does
-    not exist."""
+    """Return the scheme and id of each entry in a znode's ACL; None if the znode does not exist."""
     try:
         acls, _ = client.get_acls(path)
     except NoNodeError:
@@ -218,9 +217,9 @@ def _is_open(client: KazooClient, path: str) -> bool:
 
 
 def read_brokers(address: str, *, timeout_s: float = 10.0) -> list[Endpoint]:
-    """Return the endpoints of a cluster's live brokers, in order of broker id.
+    """Return the addresses of a cluster's live brokers, in order of broker id.
 
-    Clients that know only ZooKeeper's address call this function, which blocks. Raises
+    For clients that know only ZooKeeper's address. The function blocks. Raises
     CoordinationUnavailableError if ZooKeeper does not answer within ``timeout_s``.
     """
     with _reading(address, timeout_s) as (client, chroot):
@@ -236,7 +235,7 @@ def read_brokers(address: str, *, timeout_s: float = 10.0) -> list[Endpoint]:
 def read_group_offsets(
     address: str, group: str, *, timeout_s: float = 10.0
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return a group's committed offsets from ZooKeeper, without a broker.
+    """Return a group's committed offsets from ZooKeeper, without asking a broker.
 
     The function blocks. Raises CoordinationUnavailableError if ZooKeeper does not answer within
     ``timeout_s``.
@@ -254,11 +253,11 @@ def read_group_offsets(
 
 
 class ZooKeeperStore:
-    """The implementation of MetadataStore over one kazoo client and its session.
+    """MetadataStore over one kazoo client and its ZooKeeper session.
 
-    ``session_timeout_ms`` is the requested time without contact after which ZooKeeper ends the
-    session. ``auth_file`` is the file with the credential that owns the znodes, or "" without a
-    credential. ``tls`` is None for a connection in plain text.
+    ``session_timeout_ms`` is the session timeout to request. ``auth_file`` is the file with the
+    credential that owns the znodes, or "" without a credential. ``tls`` is None for a connection in
+    plain text.
     """
 
     def __init__(
@@ -288,11 +287,11 @@ class ZooKeeperStore:
         self._under_way: set[asyncio.Future[Any]] = set()
         self._reads: list[_Read] = []
         self._sync: asyncio.Future[None] | None = None
-        """The future of the sync that starts in the next loop turn, or None."""
+        """The future of the sync that starts in the event loop's next turn (iteration), or None."""
         self._has_multi_read = True
-        """Whether ZooKeeper has the multiRead request, which came with version 3.6."""
+        """Whether ZooKeeper knows the request multiRead, which came with version 3.6."""
         self.on_answer: Callable[[str, float], None] | None = None
-        """A callback for metrics, called with the name and the duration in seconds of each
+        """A callback for metrics. It receives the kind and the duration in seconds of each
         request."""
         self.on_refused: Callable[[], None] | None = None
         """A callback for metrics, called for each write that ZooKeeper refuses."""
@@ -311,10 +310,10 @@ class ZooKeeperStore:
         return self._granted_timeout_ms
 
     def _note_granted_timeout(self) -> None:
-        """Record the session timeout that ZooKeeper grants, whenever kazoo connects.
+        """Record the session timeout that ZooKeeper grants, each time kazoo connects.
 
-        kazoo reports only its read timeout, two thirds of the granted timeout, and only inside its
-        connection handler.
+        kazoo reports only its read timeout, two thirds of the granted one, and only inside its
+        connection handler, whose method this one wraps.
         """
         handler: Any = self._client._connection
         connect = handler._connect
@@ -338,7 +337,7 @@ class ZooKeeperStore:
             hint = "" if self._is_encrypted else "; if its port has TLS, set " + TLS_ENABLE
             cause = _tls_failure(self._client) or f"no answer in {timeout_s:g} s{hint}"
             raise _unavailable(self._address, cause)
-        # Apply the state here, because the listener's call on the event loop may still be pending.
+        # kazoo's report of the connection may still be on its way to the event loop.
         self._take_state(KazooState.CONNECTED, self._kazoo_session_id())
         path = ""
         for part in self._chroot.split("/")[1:]:
@@ -348,9 +347,9 @@ class ZooKeeperStore:
                 await self._request("create", self._client.create_async, path, b"", acl=self._acl)
 
     async def close(self) -> None:
-        """End the session. ZooKeeper deletes its ephemeral znodes at once.
+        """End the session. ZooKeeper deletes the session's ephemeral znodes at once.
 
-        A caller may cancel the wait: the process can exit although ZooKeeper does not answer.
+        A caller may cancel the wait: the process can exit even if ZooKeeper does not answer.
         """
         if self._closed:
             return
@@ -359,8 +358,8 @@ class ZooKeeperStore:
         self._client.remove_listener(self._on_state)
         self._loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        # Use a daemon thread. The process would wait for a thread of asyncio's executor before it
-        # exits, and kazoo may wait two thirds of the session timeout for ZooKeeper's answer.
+        # kazoo may wait two thirds of the session timeout for ZooKeeper's answer. At its exit, the
+        # process does not wait for a daemon thread; it would for one of asyncio's executor.
         threading.Thread(
             target=self._end_session, args=(ended.set,), name="zookeeper-close", daemon=True
         ).start()
@@ -375,7 +374,9 @@ class ZooKeeperStore:
             self._to_loop(ended)
 
     async def get(self, path: str, *, watch: bool = False) -> Znode | None:
-        """Return the znode, or None. A watch is set in both cases and fires once."""
+        """Return the znode; None if it does not exist. With ``watch``, its next change, creation or
+        deletion raises one DataChanged event.
+        """
         full = self._chroot + path
         while True:
             try:
@@ -388,7 +389,7 @@ class ZooKeeperStore:
             except NoNodeError:
                 if not watch:
                     return None
-                # A failed get sets no watch; exists sets one. Retry if the znode was just created.
+                # A get of a missing znode sets no watch; exists does. Retry if it was just created.
                 status = await self._request(
                     "exists", self._client.exists_async, full, self._on_watch
                 )
@@ -400,8 +401,8 @@ class ZooKeeperStore:
             return Znode(data, stat.version, stat.czxid, owner, stat.mtime, stat.mzxid)
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
-        """Return the sorted names of a znode's children. If the znode does not exist, return None
-        and set no watch."""
+        """Return the sorted names of a znode's children; None if the znode does not exist. With
+        ``watch``, the next change of the list raises one event, unless the result is None."""
         full = self._chroot + path
         try:
             if watch:
@@ -415,8 +416,8 @@ class ZooKeeperStore:
         return sorted(names)
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """Apply all operations atomically. Return None on success, or the reason if ZooKeeper
-        rejects them.
+        """Apply all operations atomically. Return None on success. If ZooKeeper rejects the write,
+        return which operation failed, and why.
 
         Raises InvalidRequestError for a write that exceeds ZooKeeper's limit.
         """
@@ -451,7 +452,7 @@ class ZooKeeperStore:
 
     async def sync(self, path: str) -> None:
         """Wait until this connection's reads see all writes that were acknowledged before this
-        call. Calls in the same loop turn share one request."""
+        call. Calls in the same turn of the event loop share one request."""
         if self._sync is None:
             self._sync = asyncio.ensure_future(self._sync_next_turn(path))
         await asyncio.shield(self._sync)
@@ -472,7 +473,7 @@ class ZooKeeperStore:
     def _to_loop(self, function: Callable[..., None], *values: Any) -> None:
         loop = self._loop
         if loop is not None:
-            # An exiting process may have closed the loop.
+            # The loop is closed already if the process is exiting.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(function, *values)
 
@@ -513,7 +514,7 @@ class ZooKeeperStore:
     async def _request(
         self, operation: str, request: Callable[..., Any], *values: Any, **options: Any
     ) -> Any:
-        """Send a kazoo request and await the answer.
+        """Send a request through kazoo, after the reads that are queued, and return the answer.
 
         Errors of the connection and the session become CoordinationUnavailableError. Without a
         connection it raises at once, because kazoo would queue the request and send it later.
@@ -524,7 +525,7 @@ class ZooKeeperStore:
         )
 
     async def _read(self, operation: str, read: Any) -> Any:
-        """Send a read without a watch, in one request with the other reads of this loop turn.
+        """Read without a watch, in one request with the other reads of this turn of the event loop.
 
         A request costs kazoo and ZooKeeper ten times as much as one more read in a request.
         """
@@ -556,8 +557,8 @@ class ZooKeeperStore:
 
     def _settle_reads(self, reads: list[_Read], answer: Any) -> None:
         if isinstance(answer.exception, UnimplementedError):
-            # The server also closes the connection, so this retry may fail. From now on,
-            # ``_send_reads`` sends reads one by one.
+            # ZooKeeper is older than 3.6: from now on, ``_send_reads`` sends reads one by one. The
+            # server also closes the connection, so this first retry may fail.
             self._has_multi_read = False
             self._reads = reads + self._reads
             self._send_reads()
@@ -572,9 +573,9 @@ class ZooKeeperStore:
                 future.set_result(result)
 
     async def _answered(self, operation: str, start: Callable[[asyncio.Future[Any]], None]) -> Any:
-        """Pass a new future to ``start``, which sends the request, and await the answer.
+        """Pass a new future to ``start``, which sends the request, and return the answer.
 
-        Errors other than those of a refused operation become CoordinationUnavailableError.
+        A refused operation raises kazoo's error; other errors become CoordinationUnavailableError.
         """
         if not self._connected:
             raise _unavailable(self._address, "the connection is lost")
@@ -621,8 +622,8 @@ _Read = tuple[Any, "asyncio.Future[Any]"]
 
 
 class _MultiRead:
-    """ZooKeeper's multiRead (from 3.6 on), which kazoo lacks: GetData and GetChildren requests
-    without watches, answered from one state of the tree."""
+    """ZooKeeper's request multiRead, which kazoo lacks: several reads of data and children without
+    watches, answered from one state of the tree."""
 
     type = 22
 
@@ -681,14 +682,14 @@ def _client(
 
 
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler with TLS connections. ``select`` also returns a socket with decrypted bytes
-    that wait in memory."""
+    """kazoo's connection handler with TLS. ``select`` also returns a socket whose decrypted bytes
+    wait in memory, which the operating system cannot report."""
 
     def __init__(self, tls: ZooKeeperTls) -> None:
         super().__init__()
         self._tls = tls
         self.failure = ""
-        """The reason why the last handshake failed; empty if it succeeded."""
+        """Why the last handshake failed; empty if it succeeded."""
 
     def create_connection(
         self, address: tuple[str, int], hostname: str = "", timeout: float | None = None, **_: Any
@@ -723,7 +724,7 @@ def _tls_failure(client: KazooClient) -> str:
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """A connection that retries an unanswered handshake before the session timeout passes.
+    """A kazoo connection that repeats an unanswered handshake long before the session timeout.
 
     A starting ZooKeeper accepts connections but sometimes never answers the first request.
     """
@@ -744,7 +745,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
 def _reading(
     address: str, timeout_s: float, auth: Sequence[str] = (), tls: ZooKeeperTls | None = None
 ) -> Iterator[tuple[KazooClient, str]]:
-    """Open a connection for blocking calls. Yield the kazoo client and the chroot."""
+    """Open a ZooKeeper connection for blocking calls. Yield the kazoo client and the chroot."""
     hosts, chroot = split_address(address)
     client = _client(hosts, timeout_s, auth, tls)
     try:
@@ -767,7 +768,7 @@ def _children(client: KazooClient, path: str) -> list[str]:
 
 
 def _closed(address: str, auth_file: str) -> InvalidConfigError:
-    """Return the error for znodes that are restricted to another credential."""
+    """Return the error for znodes that only the holder of another credential may use."""
     if auth_file:
         return InvalidConfigError(
             f"zookeeper.auth.file={auth_file}: the znodes of {address} belong to another "

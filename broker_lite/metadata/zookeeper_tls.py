@@ -1,7 +1,7 @@
-"""TLS connections to ZooKeeper: settings, context, handshake, and the cause of a failed handshake.
+"""TLS connections to ZooKeeper: the settings, the handshake, and the reason of a failed handshake.
 
-kazoo's own TLS also trusts the operating system's CAs, and by default checks no host name.
-``zookeeper`` therefore connects with ``ZooKeeperTls.wrap``.
+kazoo's own TLS also trusts the operating system's CAs, and by default does not check the host name.
+``zookeeper`` therefore connects with ``ZooKeeperTls.wrap`` instead.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ KEYSTORE = "zookeeper.ssl.keystore.location"
 class ZooKeeperTls(NamedTuple):
     """The TLS settings for connections to ZooKeeper.
 
-    ``truststore`` is a PEM file of trusted CAs. ``keystore`` is a PEM file of the broker's
-    certificate and key, or "" without a certificate.
+    ``truststore`` is a PEM file of trusted CAs. ``keystore`` is a PEM file with the broker's
+    certificate and key, or "" if the broker presents no certificate.
     """
 
     truststore: str
@@ -33,7 +33,9 @@ class ZooKeeperTls(NamedTuple):
     checks_host_name: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Return an SSL context from the files. Raises InvalidConfigError for unusable files."""
+        """Return an SSL context with the certificates of these files. Raises InvalidConfigError for
+        a file that cannot be used.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.checks_host_name
@@ -45,8 +47,8 @@ class ZooKeeperTls(NamedTuple):
     def wrap(self, sock: socket, host: str) -> ssl.SSLSocket:
         """Complete a TLS handshake over a connected socket, and return the encrypted socket.
 
-        Each call reads the PEM files, because connections are rare and the files may change. Raises
-        OSError and InvalidConfigError.
+        Each call reads the PEM files again, because connections are rare and the files may have
+        changed. Raises OSError and InvalidConfigError.
         """
         wrapped = self.context().wrap_socket(sock, server_hostname=host)
         if wrapped.version() is None:
@@ -59,7 +61,7 @@ class ZooKeeperTls(NamedTuple):
 
 
 def tls_of(config: BrokerConfig) -> ZooKeeperTls | None:
-    """Return the TLS settings of a broker's connection to ZooKeeper. Return None for plain text.
+    """Return the TLS settings for a broker's connection to ZooKeeper; None for plain text.
 
     Raises InvalidConfigError if settings contradict each other, or if the brokers' credential would
     cross a network in plain text.
@@ -92,8 +94,8 @@ def tls_of(config: BrokerConfig) -> ZooKeeperTls | None:
 
 
 def _remote_host(address: str) -> str:
-    """Return the first host of ``zookeeper.connect`` that is not loopback. Return an empty text
-    without such a host."""
+    """Return the first host of ``zookeeper.connect`` that is not this machine (loopback); "" if
+    there is none."""
     for part in address.partition("/")[0].split(","):
         host = part.strip().rpartition(":")[0].strip("[]")
         if not is_loopback(host):
@@ -102,7 +104,7 @@ def _remote_host(address: str) -> str:
 
 
 def handshake_failure(error: OSError) -> str:
-    """Return the reason why a handshake with ZooKeeper failed, with the setting to change."""
+    """Return why a TLS handshake with ZooKeeper failed, and which setting to change."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"its certificate is refused: {error.verify_message.rstrip('.')}; check {TRUSTSTORE}, "
