@@ -1,3 +1,3 @@
-"""Connect this broker with its cluster: register it in ZooKeeper, read the metadata, run the
-controller, and keep connections to the other brokers.
+"""The part of a broker that belongs to its cluster: the registration in ZooKeeper, the metadata,
+the controller, and the connections to other brokers.
 """

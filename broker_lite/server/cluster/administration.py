@@ -1,5 +1,5 @@
-"""Carry out administrative changes of topics, replicas, settings, users, access control lists and
-quotas.
+"""Carry out administrative changes that clients request: of topics, replicas, settings, users,
+access control lists and quotas.
 
 Only the controller changes topics, replicas and settings. Any broker changes users, access control
 lists and quotas. Most calls return when this broker's metadata snapshot shows the change, so that
@@ -43,8 +43,8 @@ from broker_lite.server.cluster.controller import ControllerShell
 class NewTopic:
     """A topic to create.
 
-    A count of -1 stands for the broker's default. If ``assignment`` is given, it lists the broker
-    ids of each partition's replicas, and the two counts have no effect.
+    A count of -1 stands for the broker's default. ``assignment``, if given, lists the broker ids of
+    each partition's replicas, and the two counts have no effect.
     """
 
     name: str
@@ -67,7 +67,7 @@ class TopicResult:
 
 
 class ChangeWaits(Protocol):
-    """The methods of ``Registry`` that administration calls."""
+    """The part of the broker registry that administration needs."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -82,8 +82,8 @@ class ChangeWaits(Protocol):
 
 
 class Administration:
-    """Changes topics, replicas, settings, users, access control lists and quotas, as the clients
-    of one broker request."""
+    """Changes topics, replicas, settings, users, access control lists and quotas, on behalf of the
+    clients of one broker."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class Administration:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """Create the topics in order, and return the result of each topic. With ``validate_only``,
-        create nothing."""
+        """Create topics in order, and return the result of each. With ``validate_only``, create
+        nothing."""
         self._check_controller()
         times = Counter(topic.name for topic in topics)
         results = []
@@ -126,7 +126,8 @@ class Administration:
         if factor == -1:
             factor = self._config.default_replication_factor or None
         if factor is None and len(self._registry.snapshot.brokers) < REPLICATION_FACTOR_MAX:
-            # The default depends on the number of brokers, and the last ones may just have started.
+            # The default replication factor depends on the number of brokers. Some may have started
+            # a moment ago.
             self._controller.read_brokers()
         topic_id = self.new_id()
         try:
@@ -149,12 +150,12 @@ class Administration:
         return _result(view)
 
     async def wait_topics(self, names: Sequence[str]) -> None:
-        """Wait until this broker's snapshot has the topics, but at most a few seconds."""
+        """Wait until this broker's metadata snapshot has the topics, but at most a few seconds."""
         await self._registry.wait_visible(lambda now: all(name in now.topics for name in names))
 
     async def delete_topics(self, names_or_ids: Sequence[str]) -> list[TopicResult]:
-        """Delete topics and their records. Return the result of each topic. Brokers that are down
-        delete their replicas when they start.
+        """Delete topics and their records. Return the result of each topic. A broker that is down
+        deletes its replicas when it starts.
         """
         self._check_controller()
         results = []
@@ -180,7 +181,7 @@ class Administration:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicResult:
-        """Increase a topic's partition count to ``count``. After a failure, the result holds the
+        """Increase a topic's partition count to ``count``. If that fails, the result has the
         error."""
         self._check_controller()
         try:
@@ -198,9 +199,10 @@ class Administration:
     async def alter_topic_config(
         self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> TopicView:
-        """Change settings of a topic and return the topic. A value of None removes a setting.
+        """Change settings of a topic, and return the topic. A value of None resets a setting to its
+        default.
 
-        Raise InvalidConfigError, UnknownTopicOrPartitionError, NotControllerError or
+        Raises InvalidConfigError, UnknownTopicOrPartitionError, NotControllerError or
         CoordinationUnavailableError.
         """
         self._check_controller()
@@ -212,9 +214,10 @@ class Administration:
         return view
 
     async def alter_broker_config(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
-        """Change settings of a broker in ZooKeeper. A value of None removes a setting.
+        """Change the settings that ZooKeeper stores for a broker. A value of None removes a
+        setting.
 
-        Raise NotControllerError, WriteConflictError or CoordinationUnavailableError.
+        Raises NotControllerError, WriteConflictError or CoordinationUnavailableError.
         """
         self._check_controller()
         await write_broker_config(self._store, broker_id, changes, self._registry.wait_connected)
@@ -228,9 +231,9 @@ class Administration:
         """Replace a user's credentials by the result of ``change``. Empty credentials delete the
         user.
 
-        ``change`` receives the present credentials, and is called again after a conflicting write.
-        Return when this broker's snapshot has the change. Raise WriteConflictError,
-        CoordinationUnavailableError, or the error of ``change``.
+        ``change`` receives the current credentials, and is called again if another broker has
+        changed them meanwhile. The method returns when this broker's metadata snapshot has the
+        change. Raises WriteConflictError, CoordinationUnavailableError, or the error of ``change``.
         """
         self._registry.check_connected()
         written = await change_user(self._store, name, change, self._registry.wait_connected)
@@ -241,8 +244,8 @@ class Administration:
     ) -> None:
         """Replace the access control list of a resource pattern by the result of ``change``.
 
-        Return when this broker's snapshot has the new list. Raise the same errors as
-        ``alter_user``.
+        The method returns when this broker's metadata snapshot has the new list. Raises the errors
+        of ``alter_user``.
         """
         self._registry.check_connected()
         written = await change_entries(self._store, pattern, change, self._registry.wait_connected)
@@ -251,16 +254,16 @@ class Administration:
     async def alter_quotas(self, entity: Entity, change: Callable[[Values], Values]) -> None:
         """Replace the quotas of an entity by the result of ``change``.
 
-        Return when this broker's snapshot has the new quotas. Raise the same errors as
-        ``alter_user``.
+        The method returns when this broker's metadata snapshot has the new quotas. Raises the
+        errors of ``alter_user``.
         """
         self._registry.check_connected()
         written = await change_quotas(self._store, entity, change, self._registry.wait_connected)
         await self._registry.wait_visible(lambda now: now.quotas.get(entity, {}) == written)
 
     async def salt_key(self) -> bytes:
-        """Return the cluster's secret key, from which brokers derive salts for user names that do
-        not exist. If the cluster has no such key yet, create it."""
+        """Return the cluster's secret key, from which brokers derive the salts of unknown user
+        names. In a new cluster, create the key first."""
         return await load_salt_key(self._store, self._random_bytes)
 
     async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:
@@ -268,8 +271,8 @@ class Administration:
         assert answer.topic is not None
         return answer.topic
 
-    # Methods that move and elect replicas and retire brokers. They raise NotControllerError unless
-    # this broker is the controller.
+    # Methods that move replicas, elect leaders and retire brokers. They raise NotControllerError
+    # unless this broker is the controller.
 
     async def reassign(
         self,
@@ -277,10 +280,10 @@ class Administration:
         *,
         may_change_factor: bool = True,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Start the reassignment of partitions to the given broker ids, the preferred leader first.
+        """Start to move partitions to the given broker ids, the preferred leader first. A target of
+        None cancels the partition's reassignment. Return an error or None for each partition.
 
-        A target of None cancels the partition's reassignment. Return the error of each partition,
-        or None. Raise NotControllerError or CoordinationUnavailableError.
+        Raises NotControllerError or CoordinationUnavailableError.
         """
         self._check_controller()
         answer = await self._controller.request(
@@ -292,11 +295,11 @@ class Administration:
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Elect preferred leaders. With ``unclean``, elect leaders that are not in sync, for
-        partitions without a leader.
+        """Elect the preferred leaders. With ``unclean``, elect instead leaders that are not in
+        sync, for partitions without a leader.
 
-        Return the error of each partition, or None. If ``partitions`` is None, select all
-        partitions, and return only those for which the controller attempted an election.
+        Return an error or None for each partition. ``partitions`` of None means all partitions; the
+        result then has only those that needed an election.
         """
         self._check_controller()
         answer = await self._controller.request(
@@ -308,8 +311,8 @@ class Administration:
     async def retire_broker(self, broker_id: int) -> None:
         """Remove a dead broker from the metadata.
 
-        Raise BrokerIdNotRegisteredError for an unknown broker. Raise InvalidRequestError if the
-        broker is live or has assigned replicas.
+        Raises BrokerIdNotRegisteredError for an unknown broker, and InvalidRequestError if the
+        broker is live or still has replicas.
         """
         self._check_controller()
         await self._controller.request(lambda token: RetirementRequested(token, broker_id))
@@ -323,8 +326,8 @@ class Administration:
         """Return a random id for a topic or a cluster."""
         while True:
             text = topic_id_text(self._random_bytes(16))
-            # Draw again if the id begins with a dash, because ids become folder names and command
-            # arguments, which must not look like options.
+            # Ids become folder names and arguments of commands. With a dash in front they would
+            # look like options, so draw again.
             if not text.startswith("-"):
                 return text
 

@@ -1,15 +1,14 @@
-"""Elect this broker controller, and carry out the decisions of the controller's state machine
-(``replication/controller.py``).
+"""Let this broker stand for election as controller. While it is controller, carry out the decisions
+of the controller's state machine (``replication/controller.py``).
 
 A broker becomes controller with one transaction in ZooKeeper, which creates the ephemeral znode
 /controller and raises /controller_epoch. Each later write checks the version of /controller_epoch,
-so a deposed controller cannot write. The controller handles one event at a time. It starts the next
+so a former controller cannot write. The controller handles one event at a time. It starts the next
 event after all writes of the previous one.
 
 If the answer to a write is lost, the controller reads whether the write took effect. If ZooKeeper
-refuses a write and the epoch check did not fail, the controller's metadata are stale. The
-controller then reads them again. When its ZooKeeper session ends, the controller discards its
-state.
+refuses a write although this broker is still controller, the controller's metadata are stale, and
+it reads them again. When its ZooKeeper session ends, the controller discards its state.
 """
 
 from __future__ import annotations
@@ -72,31 +71,34 @@ from broker_lite.server.log_events import log_event
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX = 20
-"""Maximum number of attempts to handle an event, if its writes conflict with writes of partition
+"""Maximum number of attempts to handle an event whose writes conflict with writes of partition
 leaders.
 """
 DEPOSED_PAUSE_S = 0.5
-"""Seconds that a broker waits before its next candidacy after others deposed it as controller. The
-other brokers cannot reach it, so one of them should be elected.
+"""Seconds for which a broker does not stand again after other brokers deposed it as controller.
+They cannot reach it, so one of them should be elected.
 """
 GIVE_UP_AFTER_S = 1.0
-"""Seconds between an unexpected error of the controller and the deletion of its /controller znode.
-The pause keeps brokers with the same error from electing each other in a tight loop.
+"""Seconds between an unexpected error of the controller and the deletion of its znode /controller.
+The pause keeps brokers that all have the same error from electing each other without rest.
 """
 
 LACK_OF_BROKERS = (
     BrokerNotAvailableError, InvalidReplicaAssignmentError, InvalidReplicationFactorError,
 )  # fmt: skip
-"""Errors of requests that name or need more brokers than the controller knows."""
+"""Errors of requests that name, or need, more brokers than the controller knows. A broker may have
+started that the controller has not read yet.
+"""
 
 
 class _Deposed(Exception):
-    """This broker is no longer controller, because another broker is or because its own session
+    """This broker is no longer controller: another broker was elected, or its own ZooKeeper session
     ended."""
 
 
 class ControllerShell:
-    """The candidacy and the term of one broker as controller.
+    """The I/O of one broker's controller: it stands for election, reads and writes ZooKeeper, and
+    passes events to the state machine.
 
     ``now_ms`` returns wall time. ``wait_connected`` returns when ZooKeeper is connected.
     ``snapshot`` returns the topics that the broker has read last."""
@@ -143,11 +145,12 @@ class ControllerShell:
     # Methods that elect, depose and resign.
 
     async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
-        """Become controller if the cluster has none. In either case set a watch on /controller.
+        """Become controller if the cluster has none. In any case set a watch on the znode
+        /controller.
 
-        Delete a /controller znode of a previous process of this broker. ``own_epochs`` are the
-        broker epochs of this process. Return the seconds until the next candidacy after a
-        deposition, else 0.
+        If an earlier process of this broker created /controller, delete it first. ``own_epochs``
+        are the broker epochs of this process. Return the seconds until this broker may stand again:
+        above 0 only if other brokers have deposed it.
         """
         while True:
             present = await self._store.get(znodes.CONTROLLER, watch=True)
@@ -163,8 +166,8 @@ class ControllerShell:
             if present.session_id == self._store.session_id:
                 if self._fence is not None:
                     return 0
-                # This broker created /controller with a write whose answer was lost. If the znode
-                # still exists, no other broker was elected since, so the epoch is this broker's.
+                # This broker created /controller with a write whose answer was lost. If the same
+                # znode still exists after the epoch was read, the epoch is this broker's.
                 if await self._store.get(znodes.CONTROLLER) == present:
                     number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data)
                     self._begin(present.session_id, number, epoch.version)
@@ -178,8 +181,8 @@ class ControllerShell:
             await self._remove(present, epoch)
 
     async def depose(self, suspects: Mapping[int, int]) -> None:
-        """Delete the /controller znode if a suspected broker created it. ``suspects`` maps broker
-        ids to the broker epochs of suspected processes.
+        """Delete the znode /controller if the controller is a suspected broker. ``suspects`` has
+        the broker epochs of suspected processes, by broker id.
         """
         present, epoch = await asyncio.gather(
             self._store.get(znodes.CONTROLLER), self._store.get(znodes.CONTROLLER_EPOCH)
@@ -196,8 +199,8 @@ class ControllerShell:
             await self._remove(present, epoch)
 
     async def _remove(self, present: Znode, epoch: Znode) -> None:
-        """Delete the /controller znode ``present``, unless another broker has been elected, which
-        raises the epoch.
+        """Delete the znode /controller as it was read (``present``), unless another broker has been
+        elected since. An election raises the epoch.
         """
         if await self._store.get(znodes.CONTROLLER) == present:
             check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
@@ -220,7 +223,7 @@ class ControllerShell:
         return True
 
     def resign(self, error: LogbusError | None = None) -> None:
-        """Give up the role of controller, and fail all pending requests with ``error`` or
+        """Give up the role of controller. Fail all pending requests with ``error``, or with
         NotControllerError.
         """
         if self._fence is not None:
@@ -241,11 +244,11 @@ class ControllerShell:
                 answer.set_exception(error or NotControllerError())
                 answer.exception()
 
-    # Methods that the registry calls, and ``request``.
+    # Methods by which the registry reports changes, and ``request``.
 
     def brokers_changed(self, suspects: Mapping[int, int]) -> None:
-        """Record that brokers joined or left, with the present suspects. The controller reads the
-        live brokers when it handles the change.
+        """Record that brokers joined or left. ``suspects`` has the broker epochs of suspected
+        processes, by broker id. The controller reads the live brokers when it handles the change.
         """
         self._suspects = dict(suspects)
         if self._fence is not None:
@@ -260,22 +263,23 @@ class ControllerShell:
             self._awake.set()
 
     def states_read(self, states: Sequence[StateChange]) -> None:
-        """Record partition states that this broker read after a change notice. This controller or
-        partition leaders wrote them.
+        """Record partition states that this broker read because of a change notice. Partition
+        leaders, or this controller, have written them.
         """
         if self._fence is not None and states:
             self._states += states
             self._awake.set()
 
     async def request(self, make: Callable[[int], Request]) -> Answer:
-        """Submit a request, and return its answer when the result is written to ZooKeeper.
+        """Submit a request. Return its answer once its result is written to ZooKeeper.
 
-        ``make`` returns the request for a token. Raise NotControllerError,
-        CoordinationUnavailableError, WriteConflictError or the request's own error.
+        ``make`` returns the request; its argument is the request's token. Raises
+        NotControllerError, CoordinationUnavailableError, WriteConflictError or the request's own
+        error.
 
-        A broker reports that it is ready once it is registered, and the notice of its registration
-        may reach the controller later. Before the controller refuses a request for want of
-        brokers, it therefore reads the brokers again.
+        A broker may report that it is ready before the controller learns of its registration.
+        Before the controller refuses a request for want of brokers, it therefore reads the brokers
+        again.
         """
         try:
             return await self._submit(make)
@@ -285,7 +289,7 @@ class ControllerShell:
             return await self._submit(make)
 
     def read_brokers(self) -> None:
-        """Read the live brokers again before the next request."""
+        """Let the controller read the live brokers again before it handles the next request."""
         self._brokers_changed = True
 
     async def _submit(self, make: Callable[[int], Request]) -> Answer:
@@ -328,11 +332,10 @@ class ControllerShell:
         except _Deposed:
             self._task = None
             self.resign()
-            # Delete /controller if this broker still has it, so that a broker can be elected.
+            # Delete /controller if it is still this broker's, so that an election can follow.
             await self._give_up()
         except Exception:
-            # Resign after an unexpected error. Otherwise the cluster would keep a controller that
-            # does nothing.
+            # Resign. Otherwise the cluster would keep a controller that no longer does anything.
             _log.exception("the controller of broker %d failed; it resigns", self._broker_id)
             self._task = None
             self.resign()
@@ -347,8 +350,8 @@ class ControllerShell:
                 await self._awake.wait()
 
     async def _next_event(self) -> ControllerEvent | None:
-        """Return the most urgent event, or None. The order is: suspected brokers, joined or left
-        brokers, partition states, ticks, requests.
+        """Return the most urgent event; None if there is none. The order is: suspected brokers,
+        brokers that joined or left, partition states, ticks, requests.
         """
         if self._suspects_changed:
             self._suspects_changed = False
@@ -376,14 +379,14 @@ class ControllerShell:
             _log.info("cannot delete /controller; it disappears when the ZooKeeper session expires")
 
     async def _load(self, *, anew: bool = False) -> Loaded:
-        """Read the complete metadata from ZooKeeper. With ``anew``, do not use topics that this
-        broker has read before.
+        """Read all metadata from ZooKeeper. With ``anew``, read even topics that this broker has
+        read before.
         """
         while True:
             try:
                 await self._store.sync("/")
-                # Read the change notices first. ZooKeeper then refuses the controller's writes if
-                # the metadata change after this read.
+                # Read the change notices first. If the metadata change after this read, the version
+                # of the notices changes too, and ZooKeeper refuses the controller's writes.
                 self._notices = await loader.load_notices(self._store)
                 features, brokers, disks, topics = await asyncio.gather(
                     self._store.get(znodes.FEATURES),
@@ -406,8 +409,8 @@ class ControllerShell:
             )
 
     async def _load_topics(self, anew: bool) -> dict[str, TopicView]:
-        """Return all topics. Unless ``anew``, start from the topics that this broker has read, and
-        read only those that later change notices name.
+        """Return all topics. Unless ``anew``, start from the topics that this broker has read
+        before, and read again only those that later change notices name.
         """
         snapshot = self._topics_snapshot()
         merged = None if anew else merge(self._notices, snapshot.sequence)
@@ -416,7 +419,7 @@ class ControllerShell:
         return await loader.refresh_topics(self._store, snapshot.topics, merged.topics)
 
     async def _settle(self, event: ControllerEvent) -> None:
-        """Pass the event to the state machine and write its decision. After a refused write, read
+        """Pass an event to the state machine and write its decisions. After a refused write, read
         the metadata again and repeat.
         """
         refusals = 0
@@ -424,16 +427,16 @@ class ControllerShell:
             try:
                 refused = await self._carry_out(self._machine.step(self._now_ms(), event))
             except InvalidRequestError as error:
-                # No controller could make the write, for example because it is too large. Refuse
-                # the request, because the election of another controller would not help.
+                # The write is impossible, for example too large, for any controller. Refuse the
+                # request; if this controller resigned instead, the next one would fail too.
                 token = getattr(event, "token", None)
                 if token is None:
                     raise
                 self._answer(Answer(token, error=error))
                 return
             if refused is None and refusals and isinstance(event, Request | ControllerTick):
-                # The refused write may have been one of the controller's own, for example an
-                # election. Let the state machine decide such writes again.
+                # The write that was refused before may not have belonged to the request, but, for
+                # example, to an election. Let the state machine decide such writes again.
                 event, refusals = SuspectsChanged(self._suspects), 0
                 continue
             if refused is None:
@@ -442,8 +445,8 @@ class ControllerShell:
             if isinstance(refused, WriteStates | WriteAssignment) and refusals < REFUSALS_MAX:
                 await self._reread(refused)
                 if not isinstance(event, Request | ControllerTick):
-                    # The state machine has recorded the event. Let it decide again which writes
-                    # are needed.
+                    # The state machine has taken in the event already. Only its decisions must be
+                    # made again.
                     event = SuspectsChanged(self._suspects)
                 continue
             token = getattr(event, "token", None)
@@ -459,7 +462,9 @@ class ControllerShell:
             event = await self._load(anew=True)
 
     async def _reread(self, refused: WriteStates | WriteAssignment) -> None:
-        """Read the partition states of a refused write again, for the state machine."""
+        """Read the partition states of a refused write again, and pass them to the state
+        machine.
+        """
         changes = refused.changes if isinstance(refused, WriteStates) else refused.states
         while True:
             try:
@@ -472,7 +477,7 @@ class ControllerShell:
 
     async def _carry_out(self, effects: list[ControllerEffect]) -> Write | None:
         """Carry out the effects. If ZooKeeper refuses a write because this controller's metadata
-        are stale, stop and return that write, else return None.
+        are stale, stop there and return that write; otherwise return None.
         """
         left = deque(effects)
         while left:

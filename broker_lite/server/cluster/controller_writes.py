@@ -1,4 +1,6 @@
-"""Convert the controller's writes to ZooKeeper operations and change notices, without I/O."""
+"""Convert the writes that the controller decides to ZooKeeper operations and change notices. This
+module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from broker_lite.replication.controller_effects import (
 
 
 def notice_content(write: Write) -> NoticeContent:
-    """Return the change notice for a write, with which other brokers learn what to read again."""
+    """Return the change notice that goes with a write. It tells other brokers what to read
+    again.
+    """
     match write:
         case WriteFeatures() | RemoveDisks():
             return CLUSTER_CHANGED
@@ -40,10 +44,10 @@ def notice_content(write: Write) -> NoticeContent:
 def operations_of(
     write: Write, *, features_version: int, directories: dict[str, znodes.DiskZnode]
 ) -> list[Operation]:
-    """Return the ZooKeeper operations of a write.
+    """Return the ZooKeeper operations that carry out a write.
 
-    ``features_version`` is the version of the features' znode. ``directories`` holds all data
-    directories by id; only the write RemoveDisks uses it.
+    ``features_version`` is the version of the znode /features. ``directories`` has the data
+    directories of all brokers, by directory id; only the write RemoveDisks needs it.
     """
     match write:
         case WriteTopic():
@@ -77,7 +81,7 @@ def operations_of(
 
 
 def set_state(change: StateChange) -> Set:
-    """Return the operation that updates a partition's state if its znode has the version
+    """Return the operation that writes a partition's state, if the znode's version is still
     ``change.state.version``.
     """
     return Set(

@@ -1,5 +1,5 @@
-"""Keep connections to the other brokers open, send requests over them, and report brokers that seem
-to have died.
+"""Keep connections to the other brokers (the peers) open, send requests over them, and report
+brokers that seem to have died.
 
 The main connection to a peer carries fetches and is always open. Each other API has a connection of
 its own, which its first request opens. A broker answers the requests of one connection in order, so
@@ -7,10 +7,10 @@ an answer that waits for replication would delay the others on a shared connecti
 
 When the main connection closes, this module calls ``FailureListener.lost``. If the peer's port then
 refuses a new connection, the peer's process has probably died, and the module calls
-``FailureListener.suspect``. A new connection clears both reports (``FailureListener.trust``). A
-timeout has no such effect, because the ZooKeeper session decides about brokers that hang. A wrong
-suspicion costs only availability. While a broker is registered, its peers reconnect with growing
-backoff."""
+``FailureListener.suspect``. A new connection takes both reports back (``FailureListener.trust``). A
+timeout causes no report: whether a broker that hangs is alive, its ZooKeeper session decides. A
+wrong suspicion costs availability, but no records. While a broker is registered, its peers
+reconnect with growing backoff."""
 
 from __future__ import annotations
 
@@ -42,18 +42,20 @@ from broker_lite.wire.fetch import FLAG_IDLE, FetchRequest
 logger = logging.getLogger("logbus.peers")
 
 RETRY_MS = (0, 5, 20, 50, 100, 200, 500)
-"""Milliseconds before each attempt to reconnect. The last value repeats."""
+"""Time in ms before the first and each further attempt to reconnect. The last value repeats."""
 SETTLED_MS = 1000
-"""Milliseconds after which a connection counts as stable. When it closes later, the backoff starts
-again with its first value.
+"""Time in ms after which a connection counts as stable. If it closes later, the backoff begins with
+its first value again.
 """
 ANSWER_MS = 5000
-"""Milliseconds after which an answer is overdue, in addition to the wait time in the request."""
+"""Time in ms after which an answer is overdue, in addition to the wait time that the request asks
+for.
+"""
 SWEEP_S = 1.0
-"""Seconds between checks for overdue answers."""
+"""Seconds between two checks for overdue answers."""
 IDLE_FETCHES = -1
-"""The lane for fetches of idle partitions. A lane is an additional connection to a broker for one
-kind of request. The other lanes are numbered by API key.
+"""The lane for fetches of idle partitions. A *lane* is an additional connection to a broker for one
+kind of request; the other lanes are numbered by API key.
 """
 
 T = TypeVar("T")
@@ -62,8 +64,9 @@ T = TypeVar("T")
 def security_between_brokers(config: BrokerConfig, inter_broker: ListenerConfig) -> ClientSecurity:
     """Return the TLS and login settings with which this broker connects to other brokers.
 
-    Raise InvalidConfigError if the file ``inter.broker.client.config`` is unusable, or if it
-    selects a login with a token. No token may name a broker (``Authorizer.check_user_name``).
+    Raises InvalidConfigError if the file ``inter.broker.client.config`` cannot be used, or if it
+    selects a login with a token, because no token may name a broker
+    (``Authorizer.check_user_name``).
     """
     file = config.inter_broker_client_config
     if not file:
@@ -79,7 +82,7 @@ def security_between_brokers(config: BrokerConfig, inter_broker: ListenerConfig)
 
 
 class FailureListener(Protocol):
-    """The receiver of reports about peers that seem to have died. ``Registry`` implements it."""
+    """Receives reports about peers that seem to have died. ``Registry`` implements it."""
 
     def lost(self, broker_id: int, broker_epoch: int) -> None: ...
 
@@ -89,19 +92,21 @@ class FailureListener(Protocol):
 
 
 class BrokerCalls(Protocol):
-    """A sender of requests to brokers of the cluster, including this broker."""
+    """Sends requests to brokers of the cluster, including this broker."""
 
     async def send(self, broker_id: int, call: Call[T], timeout_ms: float = ANSWER_MS) -> T:
         """Send a request to a broker and return the answer.
 
-        Requests of one turn of the event loop to one broker share a write. Raise LogbusError if the
-        broker is not registered, its connection closes, or no answer arrives in ``timeout_ms``. The
-        broker may nevertheless have carried out the request.
+        Requests to one broker in the same turn (iteration) of the event loop are written together.
+        Raises LogbusError if the broker is not registered, its connection closes, or no answer
+        arrives in ``timeout_ms``. The broker may have carried out the request all the same.
         """
 
 
 class Peers:
-    """The connections to all other brokers. The broker calls ``apply`` with each snapshot."""
+    """The connections to all other brokers. ``apply`` must be called with each new metadata
+    snapshot.
+    """
 
     def __init__(
         self,
@@ -124,20 +129,20 @@ class Peers:
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
         self._lanes: dict[tuple[int, int], _Peer] = {}
-        """Additional connections, by broker id and lane. ``failure_listener`` gets no reports about
-        them."""
+        """Additional connections, by broker id and lane. Their loss is not reported to
+        ``failure_listener``."""
         self._brokers: Mapping[int, BrokerView] = {}
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)
         metrics.gauge("peers_connected", self._count_connected)
 
     def address_of(self, broker: BrokerView) -> Endpoint:
-        """Return the address of a broker on the listener for brokers."""
+        """Return a broker's address on the listener that brokers use among themselves."""
         return broker.at(self._listener) or broker.endpoint
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Open connections to brokers that registered, and close connections to brokers
-        that left."""
+        """Open connections to brokers that have registered, and close those to brokers that have
+        left."""
         if self._closed:
             return
         self._brokers = snapshot.brokers
@@ -158,7 +163,8 @@ class Peers:
 
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
         """Send a fetch request to a leader, on the idle lane if the request has ``FLAG_IDLE``.
-        ``answered`` receives the answer or the error.
+
+        ``answered`` receives the response or the error.
         """
         peer = self._peers.get(leader.broker_id)
         if peer is None or not peer.is_of(leader):
@@ -219,7 +225,7 @@ class Peers:
 class _Peer:
     """A connection to another broker, for one registration (broker epoch) of that broker.
 
-    With ``gives_hints``, it is the main connection, whose state is reported to
+    With ``gives_hints``, it is the main connection, whose loss and return are reported to
     ``Peers.failure_listener``."""
 
     __slots__ = (
@@ -262,7 +268,7 @@ class _Peer:
         return self._open_since_ms >= 0
 
     def is_of(self, broker: BrokerView | None) -> bool:
-        """Return whether the connection goes to this registration of the broker, at its present
+        """Return whether this connection goes to that registration of the broker, at its current
         address.
         """
         mine = self._broker
@@ -275,8 +281,8 @@ class _Peer:
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, answered: Callable[[Any], None]
     ) -> bool:
-        """Queue a request and return True. Without a connection, pass NetworkError to ``answered``
-        and return False."""
+        """Queue a request and return True. If there is no connection, pass NetworkError to
+        ``answered`` and return False."""
         connection = self._connection
         if connection is None or connection.closed:
             error = NetworkError(f"not connected to {self._owner.address_of(self._broker)}")
@@ -359,7 +365,9 @@ class _Peer:
             owner.failure_listener.trust(broker.broker_id, broker.broker_epoch)
 
     def _ended(self, refused: bool) -> None:
-        """Handle a connection that closed or could not be opened, or that the port refused."""
+        """Handle the end of the connection, or of an attempt to connect. ``refused`` tells whether
+        the broker's port refused the attempt.
+        """
         broker, owner = self._broker, self._owner
         now_ms = owner.clock.monotonic_ms()
         if self.is_open:
@@ -395,8 +403,8 @@ class _Peer:
     # Methods that handle the events of the connection's socket.
 
     def _watch(self) -> None:
-        """Register the socket events for which the connection waits, and handle its opening and
-        closing. Callers use this after each step of the connection.
+        """Update which events of the socket the event loop reports, and handle an opened or closed
+        connection. To be called after each operation on the connection.
         """
         connection = self._connection
         if connection is None or self._closed:
@@ -411,8 +419,7 @@ class _Peer:
             self._opened()
         descriptor, loop = connection.fileno(), self._owner.loop
         if descriptor != self._descriptor:
-            # The connection has a new socket, because one address of the host refused it and it
-            # tries the next.
+            # An address of the host refused the connection, so it tries the next with a new socket.
             self._unwatch()
             if descriptor < 0:
                 return
@@ -427,8 +434,8 @@ class _Peer:
 
     def _unwatch(self) -> None:
         if self._descriptor >= 0:
-            # If the socket is already closed, asyncio's own event loop removes the reader and then
-            # raises an error.
+            # The event loop of asyncio removes the reader of a closed socket, but then raises
+            # OSError.
             with contextlib.suppress(OSError):
                 self._owner.loop.remove_reader(self._descriptor)
             with contextlib.suppress(OSError):

@@ -1,10 +1,11 @@
-"""Register this broker in ZooKeeper, keep its snapshot of the cluster's metadata, and stand for
-controller.
+"""Register this broker in ZooKeeper, keep its snapshot of the cluster's metadata, and let it stand
+for election as controller.
 
-One task, the keeper, reacts to ZooKeeper watches, session events and suspected brokers. It runs the
-due steps in a fixed order: register, depose a dead controller, read changed metadata, stand for
-controller, publish the snapshot. After a reconnection the keeper sets all watches again and reads
-the change notices that it missed. If notices are missing, it reads all metadata.
+One task, the *keeper*, reacts to ZooKeeper watches, session events and suspected brokers. It takes
+the steps that are due in a fixed order: register, depose a dead controller, read changed metadata,
+stand for election as controller, publish the snapshot. After a reconnection the keeper sets all
+watches again and reads the change notices (``metadata/notices.py``) that it missed. If notices are
+missing, it reads all metadata.
 """
 
 from __future__ import annotations
@@ -60,34 +61,36 @@ SUPPORTED_FEATURES: Mapping[str, int] = {
     "columns": 1,
     TRANSACTION_FEATURE: TRANSACTION_LEVEL,
 }
-"""The features of this version of logbus, with the highest level that it supports."""
+"""The features of this version of logbus, with the highest level of each that it supports."""
 VISIBLE_WITHIN_S = 5.0
-"""Maximum seconds that an admin request waits until this broker's snapshot shows its change."""
+"""Maximum seconds for which an admin request waits until this broker's snapshot shows its
+change.
+"""
 
 RETRY_S = 0.2
-"""Seconds before the keeper retries a failed step while ZooKeeper is connected."""
+"""Seconds before the keeper repeats a failed step while ZooKeeper is connected."""
 PARTITIONS_DELAY_S = 0.2
-"""Seconds after a new snapshot before the broker writes the list of its partitions to ZooKeeper, so
-that one write covers several snapshots.
+"""Seconds after a new snapshot before the broker writes the list of its partitions to ZooKeeper. By
+the delay, one write serves several snapshots.
 """
 
 ELECTION_S = 1.0
-"""Maximum seconds that a Metadata answer waits for elections after a broker joined or left. A
-longer wait has no use, because librdkafka repeats the request once a second.
+"""Maximum seconds for which a Metadata answer waits for elections after a broker joined or left. A
+longer wait is of no use, because librdkafka repeats the request once a second.
 """
 
 DRAIN_ANSWER_S = 2.0
-"""Maximum seconds that a stopping broker waits until ZooKeeper has stored its draining flag."""
+"""Maximum seconds for which a stopping broker waits until ZooKeeper has stored that it drains."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """The data with which a broker registers.
+    """What a broker registers.
 
-    ``start_counter`` counts the starts of a data directory. The broker raises and stores it before
-    it registers. ``cluster_id`` is the id in the data directory, empty for a new directory.
+    ``start_counter`` counts the starts of the data directory. The broker raises and stores it
+    before it registers. ``cluster_id`` is the id in the data directory, empty for a new directory.
     ``damaged`` lists partitions whose log lost flushed records. Their replicas leave the ISR before
-    the broker registers, unless a replica is the only member of its ISR.
+    the broker registers, except a replica that is the only member of its ISR.
     """
 
     broker_id: int
@@ -99,7 +102,7 @@ class BrokerRegistration:
     features: Mapping[str, int] = field(default_factory=lambda: SUPPORTED_FEATURES)
     damaged: frozenset[PartitionKey] = frozenset()
     is_full: bool = False
-    """Whether the data directory has no space for records."""
+    """Whether the data directory has no space for more records."""
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
     """The advertised address of each listener. If empty, the broker has one listener, PLAINTEXT,
     at ``endpoint``.
@@ -109,10 +112,9 @@ class BrokerRegistration:
 class Registry:
     """The registration of one broker, and its access to the metadata in ZooKeeper.
 
-    ``groups`` reads and writes the committed offsets of groups. ``administration`` changes topics,
-    settings and users. ``now_ms`` returns wall time. While ZooKeeper is unavailable, operations
-    that need it raise CoordinationUnavailableError. When it is back, they work again without a
-    restart.
+    ``groups`` reads and writes committed offsets. ``administration`` changes topics, settings and
+    users. ``now_ms`` returns wall time. While ZooKeeper is unavailable, operations that need it
+    raise CoordinationUnavailableError. When it is back, they work again without a restart.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Registry:
     ) -> None:
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
-        """The metadata that the keeper has read, for the next snapshot. Its version is 0."""
+        """The metadata that the keeper has read for the next snapshot. Its version stays 0."""
         self._unreadable: loader.Unreadable = {}
         self._config = config
         self._store = store
@@ -162,16 +164,20 @@ class Registry:
         self._suspects: dict[int, int] = {}
         """Broker epochs of processes that are suspected to be dead, by broker id."""
         self._lost: dict[int, int] = {}
-        """Broker epochs of processes whose connection to this broker closed, by broker id."""
+        """Broker epochs of processes whose connection to this broker has closed, by broker id."""
         self.session_losses = Counter()
-        """Number of this broker's ZooKeeper sessions that expired."""
+        """How many of this broker's ZooKeeper sessions have expired."""
         self._elected_by_s = 0.0
-        """Loop time in seconds until which Metadata answers wait for elections."""
+        """Time in seconds, by the event loop's clock, until which Metadata answers wait for
+        elections.
+        """
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
         self._connected = asyncio.Event()
         self._unsure_since_s = 0.0
-        """Loop time in seconds since which the snapshot may lack changes; 0 if it lacks none."""
+        """Time in seconds, by the event loop's clock, since which the snapshot may lack changes; 0
+        if it lacks none.
+        """
         self._due = asyncio.Event()
         self._published = asyncio.Event()
         self._register_due = self._reload_due = True
@@ -180,12 +186,13 @@ class Registry:
         self._partitions_timer: asyncio.TimerHandle | None = None
         self._sequence = -1
 
-    # Methods with which the broker joins, drains and leaves.
+    # Methods by which the broker joins the cluster, drains and leaves.
 
     async def start(self, registration: BrokerRegistration) -> str:
-        """Register the broker, load the metadata, and stand for controller. Return the cluster id.
+        """Register the broker, load the metadata, and stand for election as controller. Return the
+        cluster id.
 
-        Raise CoordinationUnavailableError, BrokerIdTakenError, StaleDirectoryError,
+        Raises CoordinationUnavailableError, BrokerIdTakenError, StaleDirectoryError,
         InconsistentClusterIdError, InvalidConfigError or UnsupportedVersionError.
         """
         try:
@@ -217,7 +224,9 @@ class Registry:
         return cluster_id
 
     async def _join(self, cluster_id: str, registration: znodes.Registration) -> None:
-        """Register the broker, load the metadata, stand for controller, and start the keeper."""
+        """Register the broker, load the metadata, stand for election as controller, and start the
+        keeper.
+        """
         self._fresh = dataclasses.replace(self._fresh, cluster_id=cluster_id)
         self._registrar = Registrar(
             self._store,
@@ -246,9 +255,9 @@ class Registry:
     async def drain(self) -> None:
         """Give up leadership and leave the ISRs, before a controlled shutdown.
 
-        Return when this broker leads no partition that another broker could lead, and is in no ISR
-        that it can leave. The caller limits the time. Raise CoordinationUnavailableError if
-        ZooKeeper does not store the draining flag within ``DRAIN_ANSWER_S`` seconds.
+        The call returns when this broker leads no partition that another broker could lead, and is
+        in no ISR that it can leave. The caller limits the time. Raises CoordinationUnavailableError
+        if ZooKeeper does not store within ``DRAIN_ANSWER_S`` seconds that the broker drains.
         """
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
@@ -265,8 +274,8 @@ class Registry:
     async def set_full(self, is_full: bool) -> None:
         """Set whether this broker's registration reports a full disk.
 
-        While the disk is reported as full, this broker's replicas give up leadership and leave the
-        ISRs. Raise CoordinationUnavailableError.
+        While it does, this broker's replicas give up leadership and leave the ISRs. Raises
+        CoordinationUnavailableError.
         """
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
@@ -286,12 +295,12 @@ class Registry:
     # Methods that write to ZooKeeper, or wait until this broker has seen a change.
 
     async def write_states(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
-        """Write the states of partitions that this broker leads. Return the written states in
+        """Write the states of partitions that this broker leads. Return the written states, in
         order.
 
-        A result is None if the write was refused, because the state in ZooKeeper has another
-        version or the broker of a replica that joins the ISR is not live. While ZooKeeper is
-        unavailable, the call waits until the session ends.
+        A result is None if the write was refused: the state in ZooKeeper has another version, or
+        the broker of a replica that would join the ISR is not live. While ZooKeeper is unavailable,
+        the call waits until the session ends.
         """
         if self._closed:
             raise ClosedError("the broker is shutting down")
@@ -302,8 +311,8 @@ class Registry:
         return await self._producer_ids.next()
 
     def check_connected(self) -> None:
-        """Raise CoordinationUnavailableError if ZooKeeper is not connected, and ClosedError while
-        the broker stops.
+        """Raise CoordinationUnavailableError if ZooKeeper is not connected, and ClosedError if the
+        broker is stopping.
         """
         if self._closed:
             raise ClosedError("the broker is shutting down")
@@ -311,8 +320,8 @@ class Registry:
             raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
 
     async def wait_visible(self, visible: Callable[[MetadataSnapshot], bool]) -> None:
-        """Wait until ``visible`` is true for this broker's snapshot, so that later requests see a
-        change. Wait at most ``VISIBLE_WITHIN_S`` seconds.
+        """Wait until ``visible`` is true for this broker's snapshot, but at most
+        ``VISIBLE_WITHIN_S`` seconds. The client's next requests then see the change that it made.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(VISIBLE_WITHIN_S):
@@ -320,15 +329,18 @@ class Registry:
                     await self._published.wait()
 
     async def wait_read(self) -> None:
-        """Wait until this broker's snapshot has all changes that its own controller has written."""
+        """Wait until this broker's snapshot has all changes that this broker has written as
+        controller.
+        """
         written = self._controller.written_sequence
         await self.wait_visible(lambda now: self._sequence >= written)
 
     async def deleted_topics(self, topic_ids: Collection[str]) -> frozenset[str]:
-        """Return those of the topics that were deleted. The caller knows that all of them existed.
+        """Return those of the topics that were deleted. The caller must know that all of them
+        existed.
 
-        While this broker's metadata are older than ZooKeeper's, return no topic, because the
-        metadata may lack new topics. Raise CoordinationUnavailableError.
+        While this broker's metadata are older than ZooKeeper's, the result is empty, because a
+        topic that the metadata lack may be new. Raises CoordinationUnavailableError.
         """
         await self._store.sync(znodes.CHANGES)
         notices = await loader.load_notices(self._store)
@@ -339,16 +351,16 @@ class Registry:
     # Callbacks for changes, and properties of the broker's state.
 
     def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:
-        """Call ``callback`` with each new snapshot, and at once with the present snapshot if there
-        is one.
+        """Call ``callback`` with each new snapshot, and at once with the current one if there is
+        one.
         """
         self._callbacks.append(callback)
         if self.snapshot.version:
             callback(self.snapshot)
 
     def on_watch(self, callback: Callable[[str | None], None]) -> None:
-        """Call ``callback`` with the path of each znode whose watch fires. After a reconnection,
-        which loses all watches, call it with None.
+        """Call ``callback`` with the path of each znode whose watch fires. After a reconnection, at
+        which all watches are lost, call it with None.
         """
         self._watch_callbacks.append(callback)
 
@@ -360,13 +372,13 @@ class Registry:
 
     @property
     def broker_epoch(self) -> int:
-        """The broker epoch of the present registration; -1 while the broker is not registered."""
+        """The broker epoch of the current registration; -1 while the broker is not registered."""
         return self._broker_epoch
 
     @property
     def broker_epochs(self) -> frozenset[int]:
-        """The broker epochs of all registrations of this process. Replicas recognize their own
-        leadership by them.
+        """The broker epochs of all registrations of this process. By them, a replica recognises
+        that this process was elected leader.
         """
         return self._broker_epochs
 
@@ -376,12 +388,16 @@ class Registry:
 
     @property
     def metadata_age_s(self) -> float:
-        """Seconds since the snapshot was last known to have all changes; 0 if it has them now."""
+        """Seconds since the snapshot was last known to have all changes; 0 if it has them all
+        now.
+        """
         return self._now_s() - self._unsure_since_s if self._unsure_since_s else 0.0
 
     @property
     def unreadable_znodes(self) -> list[UnreadableZnode]:
-        """The users, access control lists and quotas in ZooKeeper that this broker cannot read."""
+        """The users, access control lists and quotas in ZooKeeper that this broker cannot
+        decode.
+        """
         return sorted(self._unreadable.values())
 
     @staticmethod
@@ -390,12 +406,11 @@ class Registry:
 
     @property
     def connected(self) -> bool:
-        """Whether the ZooKeeper connection is up."""
+        """Whether ZooKeeper is connected."""
         return self._store.connected
 
     def leaderless_reason(self, topic: str, partition: int) -> str | None:
-        """Return the reason, as text, why a partition has no leader. Return None for a partition
-        with a leader."""
+        """Return why a partition has no leader, as text; None if it has one."""
         view = self.snapshot.partition(topic, partition)
         if view is None:
             return None
@@ -404,19 +419,19 @@ class Registry:
     # Methods that record suspected brokers and wait for elections.
 
     def lost(self, broker_id: int, broker_epoch: int) -> None:
-        """After the connection to a peer closed, note that an election may follow, because the
-        peer's process may be dead.
+        """Record that the connection to a broker closed. Its process may be dead, so an election
+        may follow.
         """
         self._lost[broker_id] = broker_epoch
         self._expect_elections()
 
     def suspect(self, broker_id: int, broker_epoch: int) -> None:
-        """Record that a broker is suspected to be dead, because its connection closed and its port
-        refuses a new one.
+        """Record that a broker is suspected to be dead: its connection closed, and its port refuses
+        a new one.
 
         The controller treats a suspected broker as if its ZooKeeper session had ended. If the
-        suspect is the controller, this broker deposes it. A wrong suspicion costs only
-        availability.
+        suspect is the controller, this broker deposes it. A wrong suspicion costs availability, but
+        no records.
         """
         known = self._fresh.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
@@ -450,10 +465,11 @@ class Registry:
     async def wait_elections(
         self, topics: Callable[[MetadataSnapshot], Iterable[TopicView]]
     ) -> None:
-        """Wait for due elections of the topics that ``topics`` selects from a snapshot.
+        """Wait for elections that are due in the topics that ``topics`` selects from a snapshot.
 
-        Elections are due after brokers joined or left. Return at once if none is due or ZooKeeper
-        is unavailable. Wait at most until ``ELECTION_S`` seconds after the last such change.
+        Elections are due after brokers joined or left. The call returns at once if none is due or
+        ZooKeeper is unavailable, and at the latest ``ELECTION_S`` seconds after the last such
+        change.
         """
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
@@ -475,7 +491,7 @@ class Registry:
         self._elected_by_s = asyncio.get_running_loop().time() + ELECTION_S
 
     def live_brokers(self) -> Mapping[int, BrokerView]:
-        """Return the registered brokers that are not suspected."""
+        """Return the registered brokers that are not suspected to be dead, by id."""
         return {
             broker_id: broker
             for broker_id, broker in self._fresh.brokers.items()
@@ -488,8 +504,8 @@ class Registry:
         match event:
             case Connected():
                 self._register_due = self._register_due or event.new_session
-                # ZooKeeper has dropped all watches. The change notices tell what changed
-                # meanwhile, unless more changes were written than they hold.
+                # ZooKeeper has dropped all watches. The change notices tell what has changed
+                # meanwhile. If they are too few to tell all, the keeper reads all metadata.
                 self._changes_due = self._brokers_due = self._controller_due = True
                 self._connected.set()
                 self._notify_watchers(None)
@@ -500,7 +516,7 @@ class Registry:
                     "ZooKeeper does not answer; leaders keep serving, administrative requests fail",
                     extra=log_event("zookeeper_unreachable"),
                 )
-                # Wake the requests that wait for a change, because this broker no longer sees any.
+                # This broker sees no more changes now, so the requests that wait for one wake.
                 self._wake_waiting()
                 return
             case SessionLost():
@@ -560,8 +576,8 @@ class Registry:
         self._due.set()
 
     async def _catch_up(self) -> None:
-        """Run all due steps, then publish the snapshot. A step that fails stays due, and its error
-        ends the run.
+        """Take all steps that are due, then publish the snapshot. A step that fails stays due, and
+        its error ends the run.
         """
         if self._register_due:
             await self._register()
@@ -598,7 +614,9 @@ class Registry:
         )
 
     async def _depose(self) -> None:
-        """Delete the /controller znode of a suspected controller, and stand for controller next."""
+        """Delete the znode /controller of a suspected controller. Standing for election is then
+        due.
+        """
         suspects = dict(self._suspects)
         await self._controller.depose(suspects)
         self._depose_due = False
@@ -642,7 +660,7 @@ class Registry:
             if merged.security:
                 await self._refresh_security(merged.security)
             if merged.cluster:
-                # Features, settings of a broker, or its draining or disk-full flag have changed.
+                # Features have changed, or a broker's settings, or whether it drains or is full.
                 self._brokers_due = True
                 await self._load_cluster()
         except BaseException:
@@ -652,7 +670,7 @@ class Registry:
         self._sequence = notices.sequence
 
     async def _refresh_security(self, paths: Collection[str]) -> None:
-        """Read the users, access control lists and quotas at the changed znodes ``paths`` again."""
+        """Read the users, access control lists and quotas in the changed znodes ``paths`` again."""
         users = [path for path in paths if path.startswith(f"{credentials.USERS}/")]
         lists = [path for path in paths if path.startswith(f"{acls.ACLS}/")]
         limits = [path for path in paths if path.startswith(f"{quotas.QUOTAS}/")]
@@ -678,8 +696,8 @@ class Registry:
             brokers = await loader.load_brokers(self._store, watch=True)
             own = brokers.get(self._config.broker_id)
             if own is None or own.broker_epoch != self._broker_epoch:
-                # An operator deleted the registration, or a broker that runs on a copy of this data
-                # directory did.
+                # The registration was deleted: by an operator, or by a broker that runs on a copy
+                # of this data directory.
                 assert self._registrar is not None
                 await self._registrar.check_not_replaced()
                 self._register_due = True
@@ -758,7 +776,9 @@ def _partitions(snapshot: MetadataSnapshot, broker_id: int) -> dict[str, list[in
 def _changed_states(
     before: Mapping[str, TopicView], now: Mapping[str, TopicView]
 ) -> list[StateChange]:
-    """Return the partition states that changed, for the topics with the same id in both maps."""
+    """Return the partition states that differ between two sets of topics, for topics with the same
+    id in both.
+    """
     changes = []
     for name, topic in now.items():
         known = before.get(name)

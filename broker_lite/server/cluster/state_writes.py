@@ -1,10 +1,11 @@
 """Write partition states (leader and ISR) to ZooKeeper, for the partitions that this broker leads.
 
-One ZooKeeper transaction writes the states of many partitions and a change notice. Each state's
-znode must have the expected version. The version of /controller_epoch must be unchanged, so that
-the controller knows the state on which it decides. The version of the change notices must be
-unchanged too, so a topic that was deleted and recreated is never mistaken for the old topic. When
-the ZooKeeper session ends, unfinished writes are dropped.
+One ZooKeeper transaction writes the states of many partitions and a change notice, by which other
+brokers learn of them. The znode of each state must have the expected version. The version of
+/controller_epoch must be unchanged, so that a new controller sees every state that it decides
+about. The version of the change notices must be unchanged too, so that a topic which was deleted
+and created anew is never taken for the old topic. When the ZooKeeper session ends, unfinished
+writes are dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from broker_lite.server.cluster.controller_writes import set_state
 _log = logging.getLogger(__name__)
 
 WITHDRAWALS_MAX = 20
-"""Maximum number of attempts to remove replicas from ISRs, if other writes conflict."""
+"""Maximum number of attempts to remove replicas from ISRs while other writes conflict."""
 
 
 class _SessionEnded(Exception):
@@ -50,10 +51,11 @@ class _SessionEnded(Exception):
 
 
 class StateWrites:
-    """The writer of partition states of one broker.
+    """Writes partition states on behalf of one broker.
 
     ``wait_connected`` returns when ZooKeeper is connected. ``snapshot`` returns the topics that the
-    broker has read last. ``live`` returns the brokers that are registered and not suspected.
+    broker has read last. ``live`` returns the brokers that are registered and not suspected to be
+    dead.
     """
 
     def __init__(
@@ -73,8 +75,8 @@ class StateWrites:
         self._one_at_a_time = asyncio.Lock()
 
     async def write(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
-        """Write the changes. Return the written state of each change in order, or None if the
-        change was refused.
+        """Write the changes. Return the written state of each change, in order; None for a refused
+        change.
         """
         return await self._write(changes, self._topics_snapshot, self._live())
 
@@ -112,10 +114,10 @@ class StateWrites:
         snapshot: Callable[[], loader.TopicsSnapshot],
         session_id: int,
     ) -> list[int]:
-        """Write the changes in one ZooKeeper transaction. Return the indexes of the written
-        changes.
+        """Write changes in one ZooKeeper transaction. Return the indexes of those that were
+        written.
 
-        If one change conflicts, drop it and retry with the others. Raise _SessionEnded.
+        A change that conflicts is dropped, and the others are tried again. Raises _SessionEnded.
         """
         left = dict(changes)
 
@@ -149,9 +151,10 @@ class StateWrites:
     def _drop_refused(
         self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
     ) -> None:
-        """Remove from ``left`` the change that made ZooKeeper refuse the transaction.
+        """Remove from ``left`` the change for which ZooKeeper refused the transaction.
 
-        Remove nothing if ZooKeeper refused it because of the epoch check or the change notice.
+        If the reason was the check of the controller epoch or the change notice, remove nothing:
+        all changes are tried again.
         """
         at = refused.position - 1
         if 0 <= at < len(rows):
@@ -167,9 +170,9 @@ class StateWrites:
     ) -> dict[int, StateChange]:
         """Return the changes that still apply to the topics in ZooKeeper.
 
-        Omit changes of topics that were deleted or recreated. Omit changes that add a replica to an
-        ISR although the partition was reassigned to other brokers, because the replica's log may be
-        deleted.
+        Changes of topics that were deleted or created anew are left out. So are changes that add a
+        replica to an ISR although its partition was reassigned to other brokers: the replica's log
+        may be deleted.
         """
         ids = {change.topic for change in changes.values()}
         merged = merge(notices, snapshot.sequence)
@@ -208,12 +211,13 @@ class StateWrites:
     async def withdraw(
         self, directory_id: str, partitions: Collection[PartitionKey]
     ) -> frozenset[PartitionKey]:
-        """Remove this broker's replicas in ``directory_id`` from the partitions' ISRs. Return the
-        partitions whose ISR was changed. Raise CoordinationUnavailableError.
+        """Remove this broker's replicas in data directory ``directory_id`` from the ISRs of these
+        partitions. Return the partitions whose ISR was changed. Raises
+        CoordinationUnavailableError.
 
-        The broker calls it before it registers, so that it cannot be elected meanwhile. If a
-        replica leads, another live ISR member becomes leader. A replica stays in its ISR if it is
-        the only member, or if it leads and no other member is live.
+        The broker calls this before it registers, so that it cannot be elected meanwhile. If one of
+        the replicas leads, another live member of the ISR becomes leader. A replica stays in its
+        ISR if it is the only member, or if it leads and no other member is live.
         """
         notices = await loader.load_notices(self._store)
         snapshot = loader.TopicsSnapshot(await loader.load_topics(self._store), notices.sequence)
@@ -250,10 +254,10 @@ class StateWrites:
 def _is_assigned(
     change: StateChange, topic: TopicView | None, assignment: znodes.Assignment | None
 ) -> bool:
-    """Return whether the change applies to the topic ``assignment`` in ZooKeeper.
+    """Return whether the change applies to the topic as ZooKeeper has it, ``assignment``.
 
-    The topic must have the same id as in the change, and each added ISR member must be an assigned
-    replica. ``topic`` is the topic that this broker has read last.
+    The topic must have the id that the change names, and each added ISR member must be an assigned
+    replica. ``topic`` is the topic as this broker has read it last.
     """
     if assignment is None or assignment.topic_id != change.topic_id:
         return False
@@ -269,8 +273,8 @@ def _is_assigned(
 def _may_be_written(
     change: StateChange, topics: Mapping[str, TopicView], live: Mapping[int, BrokerView]
 ) -> bool:
-    """Return whether each ISR member that the change adds is an assigned replica, whose broker is
-    live and not draining, full or suspected.
+    """Return whether each ISR member that the change adds is an assigned replica on a live broker
+    that is neither draining nor full.
     """
     topic = topics.get(change.topic)
     if topic is None or topic.topic_id != change.topic_id:

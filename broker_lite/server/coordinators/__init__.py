@@ -1,3 +1,5 @@
-"""Run the group coordinator and the transaction coordinator of this broker: I/O, timers and writes
-around the state machines of the packages ``coordinator`` and ``transactions``.
+"""The group coordinator and the transaction coordinator of this broker.
+
+They do the I/O, timers and writes around the state machines in the packages ``coordinator`` and
+``transactions``.
 """

@@ -1,4 +1,4 @@
-"""Run one timer for the earliest of many deadlines, on the event-loop thread."""
+"""A timer for the earliest of many deadlines, on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 NEVER = 1 << 62
-"""The deadline of an alarm that is not set, in monotonic milliseconds."""
+"""The time, in monotonic milliseconds, of an alarm that is not set."""
 
 
 class Alarm:
-    """A timer that calls ``ring`` once, at the earliest time that was set. ``ring`` sets the next
-    time.
+    """A timer that calls ``ring`` once, at the earliest of the times that were set. ``ring`` then
+    sets the next time.
     """
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
@@ -24,7 +24,7 @@ class Alarm:
         self._is_closed = False
 
     def set(self, at_ms: int) -> None:
-        """Call ``ring`` at ``at_ms`` (monotonic time), unless an earlier time is set."""
+        """Call ``ring`` at ``at_ms`` (monotonic time), unless an earlier time is set already."""
         if at_ms >= self._at_ms or self._is_closed:
             return
         if self._timer is not None:
@@ -34,7 +34,7 @@ class Alarm:
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._due)
 
     def close(self) -> None:
-        """Cancel the timer; later calls of ``set`` do nothing."""
+        """Cancel the timer. Later calls of ``set`` do nothing."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

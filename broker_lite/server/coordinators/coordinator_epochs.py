@@ -1,8 +1,8 @@
-"""Refuse messages of deposed transaction coordinators.
+"""Refuse the messages of a transaction coordinator that another broker has replaced.
 
-The epoch of a coordinator is the leader epoch of its partition of ``__transaction_state``. A
-coordinator that lost leadership may still answer from memory. Its answers and requests carry a
-lower epoch than those of the present leader. A broker that knows the higher epoch refuses them.
+A coordinator's epoch is the leader epoch of its partition of ``__transaction_state``. A coordinator
+that has lost the leadership may not know so and still send requests and answers. These carry a
+lower epoch than those of the current leader. A broker that knows the higher epoch refuses them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, TRANSACTION_STATE
 
 
 class CoordinatorEpochs:
-    """The highest known leader epoch of each partition of ``__transaction_state``, from the
-    metadata and from messages of coordinators.
+    """The highest leader epoch that is known for each partition of ``__transaction_state``, from
+    the metadata and from messages of coordinators.
     """
 
     def __init__(self, snapshot: Callable[[], MetadataSnapshot]) -> None:
@@ -24,8 +24,8 @@ class CoordinatorEpochs:
         self._seen: dict[int, int] = {}
 
     def check(self, partition: int, epoch: int) -> None:
-        """Record ``epoch``, the epoch in a coordinator's message. Raise
-        TransactionCoordinatorFencedError if the partition is known to have a higher epoch.
+        """Record ``epoch``, the epoch in the message of a coordinator. Raises
+        TransactionCoordinatorFencedError if a higher epoch of the partition is known.
         """
         _, known = self._snapshot().leader(TRANSACTION_STATE, NULL_TOPIC_ID, partition)
         known = max(known, self._seen.get(partition, NO_EPOCH))

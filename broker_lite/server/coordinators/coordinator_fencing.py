@@ -1,12 +1,11 @@
-"""Give up groups that moved to other brokers, while this broker has no ZooKeeper connection.
+"""Give up groups that moved to other brokers while this broker has no connection to ZooKeeper.
 
 A broker without ZooKeeper continues to answer heartbeats, so that members keep reading during a
-ZooKeeper outage. Only commits wait. If this broker alone lost ZooKeeper, other brokers coordinate
-its groups after its session has expired. This broker therefore asks its peers for the coordinator
-of each group (FindCoordinator), and gives up groups that moved. Their members get NOT_COORDINATOR
-with the next heartbeat. A broker that reaches neither ZooKeeper nor a peer keeps its groups.
-
-``broker.py`` calls this module.
+ZooKeeper outage; only commits wait. But if this broker alone has lost ZooKeeper, its session
+expires and other brokers become coordinators of its groups. This broker therefore asks other
+brokers for the coordinator of each of its groups (FindCoordinator), and gives up groups that moved.
+Their members get NOT_COORDINATOR with the next heartbeat. A broker that reaches neither ZooKeeper
+nor another broker keeps its groups. ``broker.py`` calls this module.
 """
 
 from __future__ import annotations
@@ -25,18 +24,16 @@ from broker_lite.wire.calls.groups import (
 )
 
 CHECK_MS = 250
-"""Milliseconds between two checks of the groups with the peers."""
+"""Time in ms between two checks of this broker's groups with other brokers."""
 ANSWER_S = 1.0
-"""Seconds to wait for a peer's answer. A peer that does not answer gets the request again in a
-later check.
-"""
+"""Seconds to wait for another broker's answer. If none arrives, a later check asks again."""
 GROUPS_PER_CALL = 500
-"""Maximum number of groups in one FindCoordinator request, which takes the peer's event loop about
-2 ms.
+"""Maximum number of groups in one FindCoordinator request. So many groups take the other broker's
+event loop about 2 ms.
 """
 PEERS_PER_CHECK = 3
-"""Maximum number of peers that get the request in one check. In a larger cluster the peers take
-turns.
+"""Maximum number of brokers that one check asks. In a larger cluster, the next check asks the next
+ones.
 """
 
 SendRequest = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
@@ -44,7 +41,7 @@ SendRequest = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorR
 
 
 class CoordinatorFencing:
-    """A periodic check with the peers whether they now coordinate groups of this broker."""
+    """A periodic check whether other brokers coordinate groups that this broker still holds."""
 
     def __init__(
         self, broker_id: int, registry: Registry, groups: GroupCoordinator, send: SendRequest
@@ -57,7 +54,8 @@ class CoordinatorFencing:
 
     async def check(self) -> None:
         """If ZooKeeper is not connected, ask other brokers for the coordinators of this broker's
-        groups. The broker calls this method every ``CHECK_MS`` milliseconds.
+        groups, and give up groups that moved. The broker calls this method every ``CHECK_MS``
+        milliseconds.
         """
         names = self._groups.group_names
         if self._registry.connected or not names:
@@ -77,7 +75,9 @@ class CoordinatorFencing:
         await asyncio.gather(*(self._give_up_moved(peer, call) for call in calls for peer in peers))
 
     async def _give_up_moved(self, peer: int, call: FindCoordinatorRequest) -> None:
-        """Ask one peer, and give up the groups that moved without waiting for the other peers."""
+        """Ask one broker, and give up the groups that moved according to it. Do not wait for the
+        answers of the others.
+        """
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)

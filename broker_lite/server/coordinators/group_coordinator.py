@@ -1,11 +1,11 @@
-"""Coordinate Kafka groups on this broker: run their state machines and timers, and write their
-generations to ZooKeeper.
+"""The coordinator of Kafka consumer groups on this broker. It runs the groups' state machines and
+timers, and writes their generations to ZooKeeper.
 
 A hash maps each group to one of the live brokers, so every broker computes the same coordinator.
-When a broker joins or leaves, only groups of that broker move. The coordinator claims a group in
-ZooKeeper when the first member joins. It gives up the group if the hash names another broker, if
-another broker claims the group, or if this broker's registration ends. Requests that wait then get
-NOT_COORDINATOR.
+When a broker joins or leaves, only groups of that broker move. The coordinator *claims* a group in
+ZooKeeper when the first member joins: it becomes the only broker that may write the group's
+offsets. It gives up the group if the hash names another broker, if another broker claims the group,
+or if this broker's registration ends. Requests that wait then get NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -50,27 +50,30 @@ from broker_lite.server.task_set import TaskSet
 logger = logging.getLogger("logbus.groups")
 
 LOAD_WAIT_S = 3.0
-"""Seconds that a request waits until the group is claimed in ZooKeeper. The client then gets
-COORDINATOR_LOAD_IN_PROGRESS, and the claim continues.
+"""Seconds for which a request waits until this broker has claimed the group in ZooKeeper. Then the
+client gets COORDINATOR_LOAD_IN_PROGRESS, and the claim continues.
 """
 GROUPS_MAX = 10_000
 """Maximum number of groups with members that one broker coordinates."""
 GROUPS_PART = 4
-"""The subscriptions and assignments of all groups may use ``queued.max.bytes`` divided by this
-number. The rest is for requests: those that wait for a rebalance also hold memory of
-``queued.max.bytes``, and the broker must still receive requests that end the rebalance.
+"""The subscriptions and assignments of all groups may take ``queued.max.bytes`` divided by this
+number. The rest is for requests: requests that wait for a rebalance also take memory of
+``queued.max.bytes``, and the broker must still be able to receive the requests that end the
+rebalance.
 """
 HEARTBEATS = 3
-"""Minimum number of heartbeats that a member sends in a session timeout, as in Kafka. A coordinator
-that takes over a group waits a third of the session timeout for heartbeats of its members.
+"""Number of heartbeats that a member sends at least in its session timeout, as in Kafka. A broker
+that takes over a group therefore waits a third of the session timeout for heartbeats of its
+members.
 """
 
 
 @dataclass(slots=True, eq=False)
 class CoordinatedGroup:
-    """A group that this broker coordinates, with the requests that wait for its answers.
+    """A group that this broker coordinates, with the requests that wait for an answer.
 
-    ``writing`` is the write of a generation in progress.
+    ``claim`` is the exclusive right to write the group's offsets. ``writing`` is the task that
+    writes a new generation, if there is one.
     """
 
     group: Group
@@ -78,7 +81,7 @@ class CoordinatedGroup:
     parked: ParkedRequests[fx.Result] = field(default_factory=ParkedRequests)
     writing: asyncio.Task[None] | None = None
     held_bytes: int = 0
-    """Bytes of the group's subscriptions and assignments, which count towards the limit of all
+    """Bytes of the group's subscriptions and assignments, as counted towards the limit of all
     groups.
     """
     members: int = 0
@@ -124,14 +127,14 @@ class GroupCoordinator:
     # Methods that find the coordinator of a group.
 
     def coordinator_of(self, group: str) -> BrokerView | None:
-        """Return the live broker that coordinates the group, or None if no broker is live."""
+        """Return the live broker that coordinates the group; None if no broker is live."""
         brokers = self._registry.live_brokers()
         staying = [view for view in brokers.values() if not view.draining]
         name = group.encode("utf-8", "surrogatepass")
         return max(staying or brokers.values(), key=lambda view: _weight(view, name), default=None)
 
     def check_coordinator(self, group: str) -> None:
-        """Raise NotCoordinatorError unless this broker coordinates the group. Raise
+        """Raise NotCoordinatorError unless this broker coordinates the group, and
         InvalidGroupIdError for an invalid name.
         """
         znodes.group_path(group)
@@ -144,8 +147,11 @@ class GroupCoordinator:
     # Methods that handle requests of members.
 
     async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
-        """Let a member join its group. Return the result once the rebalance is complete, at the
-        latest after the rebalance timeout. ``make`` returns the event for a token."""
+        """Handle JoinGroup. Return the result once the rebalance is complete, at the latest after
+        the rebalance timeout.
+
+        ``make`` returns the event for the group's state machine; its argument is the request's
+        token."""
         coordinated = await self._coordinated(group)
         probe = make(0)
         if coordinated is None:
@@ -153,8 +159,8 @@ class GroupCoordinator:
                 return fx.JoinResult(error, probe.member_id)
             coordinated = await self._load(group)
         machine = coordinated.group
-        # Check the memory limit only now. A member's first request, which only gets a member id,
-        # needs no memory and was answered above.
+        # The check of the memory limit needs the group's state machine: only that knows how many
+        # bytes the join adds to those of the member's earlier joins.
         if error := self._memory_refusal(machine.growth(probe), GroupMaxSizeReachedError):
             return fx.JoinResult(error, probe.member_id)
         result = await self._submit(coordinated, lambda token: self._counted(machine, make(token)))
@@ -162,8 +168,8 @@ class GroupCoordinator:
         return result
 
     def _counted(self, group: Group, join: ev.Join) -> ev.Join:
-        """Return the join event. If the static member leads the group, add the present partition
-        counts of the subscribed topics.
+        """Return the join event. If it is from the static leader of the group, add the current
+        partition count of each subscribed topic.
         """
         if join.instance_id is None or not group.is_led_by(join.instance_id):
             return join
@@ -173,9 +179,11 @@ class GroupCoordinator:
         return join._replace(partition_counts=counts)
 
     async def sync(self, group: str, make: Callable[[int], ev.SyncGroup]) -> fx.SyncResult:
-        """Return the member's assignment when the group leader has sent the assignments.
+        """Handle SyncGroup. Return the member's assignment once the group's leader has sent the
+        assignments.
 
-        If the assignments exceed the memory limit of all groups, the leader gets a retriable error.
+        If the assignments would exceed the memory limit of all groups, the leader gets a retriable
+        error.
         """
         coordinated = await self._coordinated(group)
         if coordinated is None:
@@ -207,7 +215,7 @@ class GroupCoordinator:
         return result
 
     async def leave(self, group: str, members: Iterable[ev.Leaver]) -> fx.LeaveResult:
-        """Remove members. The result has an error or None for each of them."""
+        """Handle LeaveGroup: remove members. The result has an error or None for each of them."""
         leavers = tuple(members)
         coordinated = await self._coordinated_or_taken_over(group)
         if coordinated is None:
@@ -217,8 +225,8 @@ class GroupCoordinator:
         return result
 
     async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> GroupClaim:
-        """Check whether a commit is allowed, and return this broker's claim on the group. The write
-        of the offsets checks the claim. Raise LogbusError if the commit is refused.
+        """Check whether an offset commit is allowed. Return this broker's claim of the group, which
+        the write of the offsets must check. Raises the error of a refused commit.
         """
         coordinated = await self._coordinated(group)
         if coordinated is None:
@@ -227,8 +235,9 @@ class GroupCoordinator:
                 raise _no_member(group)
             claim = await self._registry.groups.claim(group)
             if claim.kind != znodes.KIND_KAFKA and probe.is_transactional:
-                # A native group never has pending offsets. If a native member converts the group
-                # after this check, the write fails, because it checks the claim.
+                # A native group must never have pending offsets. If a native member converts the
+                # group after this check, the write of the offsets fails, because it checks the
+                # claim.
                 raise InconsistentGroupProtocolError(
                     f"group {group!r} is a native group, in which transactions cannot commit "
                     "offsets; use another group"
@@ -252,8 +261,8 @@ class GroupCoordinator:
     # Methods that handle requests of administrators and of other modules.
 
     def find(self, group: str) -> Group | None:
-        """Return the group's state machine, or None if this broker has none in memory. The broker
-        keeps it while the group has members, and for a short time after they left."""
+        """Return the group's state machine if this broker has it in memory, else None. It is in
+        memory while the group has members, and for a short time after they left."""
         coordinated = self._groups.get(group)
         return None if coordinated is None else coordinated.group
 
@@ -263,40 +272,40 @@ class GroupCoordinator:
         return tuple(self._groups)
 
     def give_up(self, group: str, broker_id: int) -> None:
-        """Give up a group, because broker ``broker_id`` coordinates it."""
+        """Drop a group, because broker ``broker_id`` coordinates it now."""
         coordinated = self._groups.get(group)
         if coordinated is not None:
             error = NotCoordinatorError(f"broker {broker_id} coordinates group {group!r} now")
             self._drop(coordinated, error)
 
     async def check_empty(self, group: str) -> None:
-        """Return when ZooKeeper records the group as empty.
+        """Return once ZooKeeper records the group as empty.
 
-        Raise NonEmptyGroupError if the group has members. Members of a former coordinator that have
-        not yet sent a request to this broker count too.
+        Raises NonEmptyGroupError if the group has members. Members that joined at the previous
+        coordinator and have not contacted this broker yet count too.
         """
         while (coordinated := await self._coordinated_or_taken_over(group)) is not None:
             if count := coordinated.group.size or coordinated.group.awaited:
                 raise NonEmptyGroupError(f"group {group!r} has {count} members; stop them first")
             if coordinated.writing is None:
                 return
-            # Wait for the write of the empty generation, because ZooKeeper still counts members
-            # that have just left.
+            # The last members have just left. Wait for the write of the empty generation: until
+            # then, ZooKeeper still counts them.
             await asyncio.wait([coordinated.writing])
 
     async def find_or_take_over(self, group: str) -> Group | None:
-        """Return the group's state machine, or None if this broker has none for the group.
+        """Return the group's state machine; None if this broker has none for the group.
 
-        If members of a former coordinator may be alive, take over the group first.
+        If members that joined at the previous coordinator may be alive, take over the group first.
         """
         coordinated = await self._coordinated_or_taken_over(group)
         return None if coordinated is None else coordinated.group
 
     async def find_described(self, group: str) -> Group | None:
-        """Return the group's state machine, or None if this broker has none for the group.
+        """Return the group's state machine for a description; None if the group has no members.
 
-        If the group's last generation had members, take over the group first. Only after a
-        take-over does this broker learn whether those members are still alive.
+        If the group's last generation had members, take over the group first. Only then does this
+        broker learn whether those members are still alive.
         """
         coordinated = await self._coordinated(group)
         if coordinated is None and await self.has_former_members(group):
@@ -304,8 +313,8 @@ class GroupCoordinator:
         return None if coordinated is None else coordinated.group
 
     async def has_former_members(self, group: str) -> bool:
-        """Return whether the group's last generation in ZooKeeper has members, which may still be
-        alive. The group must have no state machine on this broker.
+        """Return whether the group's last generation, according to ZooKeeper, has members that may
+        still be alive. This broker must not have a state machine of the group.
         """
         return await self._registry.groups.members_left(group) > 0
 
@@ -318,7 +327,9 @@ class GroupCoordinator:
             )
 
     def _snapshot_changed(self, snapshot: MetadataSnapshot) -> None:
-        """Give up the groups that other brokers coordinate in the new snapshot."""
+        """Give up the groups that other brokers coordinate according to the new metadata
+        snapshot.
+        """
         if snapshot.brokers is self._brokers:
             return
         self._brokers = snapshot.brokers
@@ -335,8 +346,8 @@ class GroupCoordinator:
                         "this broker registered again; find the group's coordinator"
                     ),
                 )
-        # Also release the claims on groups without members, because their next coordinator may
-        # delete and recreate them.
+        # Also release the claims of groups without members: their next coordinator may delete such
+        # a group, and a client may create it anew.
         self._registry.groups.release_others(self._is_ours)
 
     def _is_ours(self, group: str) -> bool:
@@ -344,15 +355,15 @@ class GroupCoordinator:
         return chosen is not None and chosen.broker_id == self._config.broker_id
 
     def _watch_fired(self, path: str | None) -> None:
-        """Check whether this broker still holds its claim on the group whose znode is ``path``, or
-        its claims on all groups if ``path`` is None.
+        """Check whether this broker still holds its claim of the group whose coordinator znode is
+        ``path``; None means all groups.
         """
         for coordinated in list(self._groups.values()):
             if path in (None, znodes.coordinator_path(coordinated.group.name)):
                 self._watch_claim(coordinated)
 
     async def expire(self) -> None:
-        """Delete expired groups, and expired offsets of deleted topics, of all groups that this
+        """Delete expired groups, and expired offsets of deleted topics, among the groups that this
         broker coordinates.
         """
         kept_ms = self._config.offsets_retention_minutes * MINUTE
@@ -363,8 +374,8 @@ class GroupCoordinator:
                     members = await self._registry.groups.native_members(group)
                     await self._registry.groups.note_members(group, is_empty=not members)
                 elif self.find(group) is None and await self.has_former_members(group):
-                    # Take over the group. If its members died with its former coordinator, it would
-                    # otherwise never become empty.
+                    # Take over the group. If its members died together with its previous
+                    # coordinator, it would otherwise never count as empty.
                     await self._load(group)
                 if await self._registry.groups.expire(group, partial(self._is_over, group)):
                     logger.info(
@@ -384,10 +395,11 @@ class GroupCoordinator:
                 logger.info("group %r: cannot check its retention: %s", group, error)
 
     def _is_over(self, group: str, age: GroupAge) -> bool:
-        """Return whether the group has been empty for longer than its retention.
+        """Return whether the group has been empty for longer than its retention time.
 
-        A group without offsets is deleted after ``offsets_retention_check_ms``. The group with a
-        mirror's progress never expires, because without it the mirror could copy records twice.
+        A group without offsets expires after ``offsets_retention_check_ms``. The group in which
+        ``logbus mirror`` stores its progress never expires: without it, the mirror could copy
+        records twice.
         """
         if group in self._groups or group.startswith(MIRROR_PREFIX):
             return False
@@ -396,13 +408,14 @@ class GroupCoordinator:
         if newest_ms is not None:
             kept_ms = self._config.offsets_retention_minutes * MINUTE
             since_ms = max(since_ms or 0, newest_ms)
-        # ``since_ms`` is None if no broker has claimed the group since its coordinator died. The
-        # deletion then claims the group, and its time without members starts with the claim.
+        # ``since_ms`` is None if no broker has claimed the group since its coordinator died. Return
+        # True: the caller then claims the group, which starts its time without members, and asks
+        # again.
         return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
 
     def close(self) -> None:
-        """Give up all groups. Waiting requests get NOT_COORDINATOR, so that clients find another
-        coordinator.
+        """Give up all groups, because the broker stops. Waiting requests get NOT_COORDINATOR, so
+        that clients look for another coordinator.
         """
         for coordinated in list(self._groups.values()):
             self._drop(
@@ -417,8 +430,8 @@ class GroupCoordinator:
     # Methods that claim groups in ZooKeeper and give them up.
 
     async def _coordinated(self, group: str) -> CoordinatedGroup | None:
-        """Return the group if this broker holds it, after a claim in progress is complete. Return
-        None if it does not.
+        """Return the group if this broker holds it, else None. If this broker is claiming the
+        group, wait for that first.
         """
         self.check_coordinator(group)
         if group in self._loading:
@@ -430,8 +443,8 @@ class GroupCoordinator:
         return coordinated
 
     async def _coordinated_or_taken_over(self, group: str) -> CoordinatedGroup | None:
-        """Return the group if this broker holds it. If members of a former coordinator may be
-        alive, take over the group. Otherwise return None.
+        """Return the group if this broker holds it. If members that joined at the previous
+        coordinator may be alive, take over the group. Otherwise return None.
         """
         coordinated = await self._coordinated(group)
         if coordinated is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
@@ -441,8 +454,8 @@ class GroupCoordinator:
         return coordinated
 
     def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
-        """Return the error of a join to a group that this broker does not hold, if the join can be
-        refused without a claim on the group. Otherwise return None.
+        """Return the error of a join that can be refused without claiming the group in ZooKeeper,
+        else None. This broker does not hold the group.
         """
         if join.member_id:
             return _no_member(group)
@@ -487,7 +500,7 @@ class GroupCoordinator:
         self.check_coordinator(group)
         known = self._groups.get(group)
         if known is not None and known.claim is claim:
-            # Another request may have taken over the group during the check.
+            # Another request has taken over the group in the meantime.
             return known
         if known is not None:
             self._drop(known, _claimed_by_another(group))
@@ -523,8 +536,8 @@ class GroupCoordinator:
         )
 
     def _watch_claim(self, held: CoordinatedGroup) -> None:
-        """Start to check that this broker still holds its claim on the group, and to watch the
-        claim's znode.
+        """Start to check in ZooKeeper whether this broker still holds its claim of the group, and
+        to watch the claim's znode.
         """
         if held.writing is None and self._groups.get(held.group.name) is held:
             self._checks.start(self._check_claim(held))
@@ -535,7 +548,7 @@ class GroupCoordinator:
                 name = held.group.name
                 self._drop(held, _claimed_by_another(name))
         except LogbusError as error:
-            # Do nothing, because a reconnection starts a check of all claims.
+            # ZooKeeper is not connected. The next connection starts a check of all claims.
             logger.debug("group %r: cannot check the claim: %s", held.group.name, error.message)
 
     # Methods that pass events to the groups' state machines and carry out the effects.
@@ -547,7 +560,7 @@ class GroupCoordinator:
             raise NotCoordinatorError(
                 f"group {name!r} was taken over by another broker; find its coordinator"
             )
-        # A group that became empty may have been dropped from memory in the meantime.
+        # The group may have become empty, and been dropped from memory, in the meantime.
         self._groups[name] = held
         token = next(self._tokens)
         return await held.parked.ask(token, partial(self._step, held), make(token))
@@ -562,18 +575,20 @@ class GroupCoordinator:
         self._alarm.set(held.group.deadline_ms)
         is_kept = self._groups.get(held.group.name) is held
         if held.group.is_idle and is_kept:
-            # Drop an empty group from memory, because ZooKeeper holds its complete state. Keep the
-            # claim.
+            # ZooKeeper has the complete state of an empty group, so drop the group from memory. The
+            # claim stays.
             del self._groups[held.group.name]
         size = held.group.held_bytes if is_kept else 0
         self._held_bytes += size - held.held_bytes
         held.held_bytes = size
 
     def _answer(self, held: CoordinatedGroup, answer: fx.GroupReply) -> None:
-        """Answer a request. Delay the answer to a join until queued commits are written.
+        """Answer a request. Delay the answer to a JoinGroup until the queued commits of the group
+        are written.
 
-        A member that joins starts to read at the committed offsets. The commits of the partitions'
-        previous owners must be written first, even if the join starts no new generation.
+        A member that joins starts to read at the committed offsets, so the commits of the
+        partitions' previous owners must be in ZooKeeper first, even if the join starts no new
+        generation.
         """
         reply = partial(held.parked.reply, answer.token, answer.result)
         unwritten = None
@@ -622,8 +637,8 @@ class GroupCoordinator:
 
 
 def _weight(view: BrokerView, group: bytes) -> bytes:
-    """Return a hash of the broker id and the group. The live broker with the highest hash
-    coordinates the group (rendezvous hashing).
+    """Return a hash of the broker id and the group. The live broker with the highest hash is the
+    group's coordinator (rendezvous hashing).
     """
     return blake2b(b"%d/" % view.broker_id + group, digest_size=8).digest()
 

@@ -1,9 +1,9 @@
-"""Store the offsets of transactions in the groups that this broker coordinates.
+"""The offsets that transactions commit in the groups of this group coordinator.
 
-TxnOffsetCommit stores offsets as pending until the transaction ends. Before the first offsets of a
-transaction, the group coordinator sends a request to the transaction coordinator. The transaction
-coordinator adds the group to the transaction, or confirms that the transaction includes it.
-``transactions/participant.py`` decides when the request is needed.
+TxnOffsetCommit stores offsets as *pending* until the transaction ends. Before the first offsets of
+a transaction, the group coordinator asks the transaction coordinator, which adds the group to the
+transaction, or confirms that the transaction includes it. ``transactions/participant.py`` decides
+when this request is needed.
 
 When the transaction ends, the transaction coordinator sends EndGroupOffsets, which commits or drops
 the offsets. If that request never arrives, the group coordinator finds the pending offsets by their
@@ -53,24 +53,26 @@ from broker_lite.wire.calls.group_transactions import (
 logger = logging.getLogger("logbus.groups")
 
 VERIFY_MS = 1000
-"""Milliseconds for which the broker repeats a request to the transaction coordinator after
-retriable errors. The producer then gets a retriable error.
+"""Time in ms for which the group coordinator repeats a request to the transaction coordinator after
+retriable errors. Then the producer gets a retriable error.
 """
 VERIFY_PAUSE_S = 0.01
-"""Seconds between a retriable error of the transaction coordinator and the repeated request."""
+"""Seconds between a retriable error of the transaction coordinator and the next attempt."""
 TIMEOUTS = 2
-"""Pending offsets are overdue when they are older than this number times
+"""Pending offsets are overdue when they are older than this many times
 ``transaction.max.timeout.ms``.
 """
 REFUSALS = (UnknownServerError, ClusterAuthorizationError, TransactionalIdAuthorizationError)
-"""Errors of a transaction coordinator that do not tell whether the transaction has ended."""
+"""Errors of a transaction coordinator from which the group coordinator cannot tell whether the
+transaction has ended.
+"""
 
 
 class GroupCommit(NamedTuple):
     """A TxnOffsetCommit request.
 
-    ``adds_group`` is whether the request adds the group to the transaction. If not, the producer
-    has added it with AddOffsetsToTxn.
+    ``adds_group`` tells whether the request itself adds the group to the transaction. If not, the
+    producer has added it with AddOffsetsToTxn before.
     """
 
     group: str
@@ -84,24 +86,26 @@ class GroupCommit(NamedTuple):
     offsets: Offsets
 
     def check(self, token: int) -> Commit:
-        """Return the event that checks the member and its generation (KIP-447)."""
+        """Return the event with which the group checks the member and its generation (KIP-447)."""
         return Commit(token, self.member_id, self.instance_id, self.generation, True)
 
 
 @dataclass(slots=True, eq=False)
 class _ClaimedGroup:
-    """The producers with open transactions in one group, under one claim of this broker on the
-    group.
+    """The producers with open transactions in one group, for as long as this broker holds its claim
+    of the group.
     """
 
     claim: GroupClaim
     participant: Participant = field(default_factory=Participant)
     asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """The requests in flight to transaction coordinators, by ``Verification.token``."""
+    """The verifications that wait for a transaction coordinator's answer, by
+    ``Verification.token``.
+    """
 
 
 class GroupTransactions:
-    """The open transactions in all groups that one broker coordinates."""
+    """The open transactions in all groups that this broker coordinates."""
 
     def __init__(
         self,
@@ -125,7 +129,8 @@ class GroupTransactions:
         """Store offsets as pending until their transaction ends. Return an error or None for each
         partition.
 
-        Raise LogbusError if the group member or the producer's transaction is refused.
+        Raises LogbusError if the group refuses the member, or the transaction coordinator the
+        producer.
         """
         if not self._registry.snapshot.has_transactions:
             raise TransactionalIdAuthorizationError(
@@ -136,8 +141,8 @@ class GroupTransactions:
         verification = claimed.participant.admit(request.producer_id, request.producer_epoch)
         if verification is not None:
             await self._verify(claimed, verification, request)
-            # Check the member again, because it may have left during the verification. From here
-            # on, no code awaits until the offsets are queued, so nothing can change.
+            # The member may have left during the verification, so check it again. From here on, no
+            # code awaits until the offsets are queued, so nothing can change in between.
             claim = await self._groups.claim_for_commit(request.group, request.check)
             if claim is not claimed.claim or not claimed.participant.holds(verification):
                 raise CoordinatorNotAvailableError(
@@ -150,7 +155,9 @@ class GroupTransactions:
         return await self._registry.groups.add_pending(claim, transaction, value)
 
     async def end(self, request: EndGroupOffsetsRequest) -> None:
-        """Commit or drop a transaction's offsets in a group. A repeated request has no effect."""
+        """Commit or drop a transaction's pending offsets in a group. A repeated request has no
+        effect.
+        """
         self._epochs.check(request.state_partition, request.coordinator_epoch)
         self._groups.check_coordinator(request.group_id)
         claimed = self._claimed.get(request.group_id)
@@ -164,8 +171,8 @@ class GroupTransactions:
         )
 
     async def end_overdue(self) -> None:
-        """Drop overdue pending offsets whose transaction has ended, although no EndGroupOffsets
-        request arrived.
+        """Drop overdue pending offsets of transactions that have ended without an EndGroupOffsets
+        request.
         """
         for group in await self._registry.groups.kinds():
             try:
@@ -195,7 +202,7 @@ class GroupTransactions:
                 await self._registry.groups.end_pending(group, transaction, is_commit=False)
 
     async def _is_over(self, group: str, row: PendingRow) -> bool:
-        """Return whether a transaction has ended, by the transaction coordinator's answer."""
+        """Return whether a transaction has ended, according to the transaction coordinator."""
         transaction = row.part.transaction
         request = AddGroupRequest(
             row.value.transactional_id, transaction.producer_id, transaction.epoch, group, True
@@ -220,7 +227,7 @@ class GroupTransactions:
         self, claimed: _ClaimedGroup, verification: Verification, request: GroupCommit
     ) -> None:
         """Wait until the transaction coordinator confirms that the transaction includes the group.
-        Raise its error if it refuses.
+        Raises its error if it refuses.
 
         Concurrent requests of one producer share one request to the transaction coordinator.
         """
@@ -256,8 +263,8 @@ class GroupTransactions:
             return
 
     async def _add_group(self, request: AddGroupRequest) -> AddGroupResponse:
-        """Send a request to the coordinator of the request's transactional id, and return the
-        answer. Raise the answer's error."""
+        """Send a request to the coordinator of the request's transactional id. Return the answer,
+        or raise the answer's error."""
         snapshot = self._registry.snapshot
         topic = snapshot.topics.get(TRANSACTION_STATE)
         if topic is None:
@@ -281,7 +288,9 @@ class GroupTransactions:
 
 
 def _refusal(error: LogbusError, request: GroupCommit) -> LogbusError:
-    """Return the error that the producer gets for the transaction coordinator's ``error``."""
+    """Return the error for the producer that corresponds to ``error``, the transaction
+    coordinator's.
+    """
     what = f"group {request.group!r} cannot join the transaction of {request.transactional_id!r}"
     if isinstance(error, ConcurrentTransactionsError) and request.adds_group:
         return error

@@ -1,4 +1,4 @@
-"""Park a client's request until a state machine replies to it."""
+"""Requests of clients that wait until a state machine replies to them (parked requests)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ Result = TypeVar("Result")
 
 
 class ParkedRequests(Generic[Result]):
-    """The requests that wait for a state machine's reply, by token. True if there is any."""
+    """The requests that wait for a state machine's reply, by token. It is true if any request
+    waits.
+    """
 
     __slots__ = ("_futures",)
 
@@ -28,9 +30,10 @@ class ParkedRequests(Generic[Result]):
         request: Event,
         withdrawal: Event | None = None,
     ) -> Result:
-        """Pass a request to the state machine's ``step``, and return the reply.
+        """Pass a request to the state machine with ``step``, and return the state machine's reply.
 
-        If the caller stops waiting before the reply, pass ``withdrawal`` to ``step``.
+        If the caller stops waiting before the reply, the event ``withdrawal`` is passed to
+        ``step``.
         """
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._futures[token] = future
@@ -42,7 +45,7 @@ class ParkedRequests(Generic[Result]):
                 step(withdrawal)
 
     def reply(self, token: int, result: Result) -> None:
-        """Reply to a request. Ignore the token of a request that no longer waits."""
+        """Reply to the request with this token. Do nothing if the request no longer waits."""
         future = self._futures.pop(token, None)
         if future is not None and not future.done():
             future.set_result(result)

@@ -1,8 +1,9 @@
-"""Coordinate Spark's exactly-once sinks: I/O and timers around ``transactions/sinks.py``.
+"""The coordinator of Spark's exactly-once sinks: I/O and timers around ``transactions/sinks.py``.
 
-A sink is stored in the partition of ``__transaction_state`` to which a transactional id with the
-sink's name belongs. A sink has one record with the state of its present batch (its head), and one
-record for each open task attempt (a slot). A new leader of the partition recognizes these records
+A *sink* is the target of one Spark query. It is stored in the partition of ``__transaction_state``
+to which a transactional id with the sink's name would belong. A sink has one record with its last
+committed batch and the decision in progress (its *head*), and one record for each open task attempt
+(a *slot*, the producer id of the attempt). A new leader of the partition recognises these records
 by ``FLAG_SINK``. ``TransactionCoordinator`` owns the sinks.
 """
 
@@ -60,34 +61,35 @@ from broker_lite.transactions.transaction import Now
 logger = logging.getLogger("logbus.transactions")
 
 FLAG_SINK = 2
-"""Flag of a sink's records in ``__transaction_state``."""
+"""Flag of the records of sinks in ``__transaction_state``."""
 PARK_S = 2 * ANSWER_MS / 1000
-"""Maximum seconds that a request waits until the sink's previous change is written. EndBatch is
-answered ANSWER_MS after its decision if markers are missing, so this time must be longer.
+"""Maximum seconds for which a request waits until the sink's previous change is written. If markers
+are missing, EndBatch is answered ANSWER_MS after its decision, so this time must be longer.
 """
 HEAD_DAYS = 365
-"""Days after its last use for which the broker keeps a sink's head. A Spark query may stop for
-weeks after the sink committed a batch and before Spark recorded the batch in its commit log.
+"""Days after a sink's last use for which the coordinator keeps its head. Spark may stop after the
+sink has committed a batch and before Spark has recorded it in its commit log, and may restart the
+query weeks later.
 """
 _DAY_MS = 86_400_000
 
 
 class SinkStore(Protocol):
-    """The operations of the transaction coordinator that its sinks use."""
+    """The operations of the transaction coordinator that its sinks need."""
 
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
     ) -> asyncio.Future[None]:
-        """Append a record to a partition of ``__transaction_state``. Return a future that completes
+        """Append a record to a partition of ``__transaction_state``. The returned future completes
         when the record is committed."""
 
     async def fetch_producer_id(self) -> ProducerIdReady | ProducerIdFailed:
-        """Return an unused producer id, or the error if ZooKeeper is unavailable."""
+        """Return an unused producer id, or an error if ZooKeeper is unavailable."""
 
 
 class OpenSlot(NamedTuple):
-    """The slot of an open task attempt. ``opened_ms`` is the wall time in milliseconds at which the
-    attempt joined, or this broker loaded it.
+    """The slot of an open task attempt. ``opened_ms`` is the wall time (ms) at which the attempt
+    joined, or at which this broker loaded the slot.
     """
 
     slot: SinkSlot
@@ -98,7 +100,7 @@ class OpenSlot(NamedTuple):
 class _LedSinks:
     """The sinks of one partition of ``__transaction_state`` that this broker leads.
 
-    ``jobs`` holds the markers being sent, by producer id.
+    ``jobs`` are the markers that are being sent, by producer id.
     """
 
     partition: int
@@ -131,7 +133,7 @@ class SinkCoordinator:
         self._timeout_max_ms = timeout_max_ms
         self._led: dict[int, _LedSinks] = {}
         self._unreadable: dict[int, ProtocolError] = {}
-        """By partition that this broker leads: the reason why its sinks could not be loaded."""
+        """Why the sinks of a partition that this broker leads could not be loaded, by partition."""
         self._tokens = itertools.count(1)
         self._tasks = TaskSet()
         self._alarm = Alarm(clock, self._tick)
@@ -145,8 +147,9 @@ class SinkCoordinator:
         """Load the sinks of a partition from its records, and send the markers of decided batches
         again.
 
-        If a record is unreadable, refuse all requests for the sinks of the partition. Without the
-        record the coordinator would forget a committed batch, and a replay would write it twice.
+        If a record cannot be decoded, all requests for the sinks of the partition are refused.
+        Without the record the coordinator would not know a committed batch, and a replay would
+        write that batch twice.
         """
         heads: dict[str, SinkHead] = {}
         slots: dict[int, SinkSlot] = {}
@@ -182,15 +185,15 @@ class SinkCoordinator:
     # Methods that handle requests, and that describe the sinks.
 
     def is_sink(self, partition: int, name: str) -> bool:
-        """Return whether a partition that this broker leads has a sink of this name, or is writing
-        the sink's first record.
+        """Return whether a partition that this broker leads has a sink of this name. A sink whose
+        first record is being written counts.
         """
         led = self._led.get(partition)
         return led is not None and name in led.machine
 
     def open_slots(self, partition: int) -> dict[int, OpenSlot]:
-        """Return the slots of open task attempts, by producer id. The result is empty if this
-        broker does not lead the partition."""
+        """Return the slots of open task attempts, by producer id; empty if this broker does not
+        lead the partition."""
         led = self._led.get(partition)
         if led is None:
             return {}
@@ -198,7 +201,9 @@ class SinkCoordinator:
         return {row: OpenSlot(slot, opened[row].wall_ms) for row, slot in slots.items()}
 
     def opened_ms(self) -> list[int]:
-        """Return the wall time in milliseconds at which the open batch of each sink began."""
+        """Return, for each sink with an open batch, the wall time (ms) at which that batch
+        began.
+        """
         opened: dict[str, int] = {}
         for partition in self._led:
             for slot, opened_ms in self.open_slots(partition).values():
@@ -206,10 +211,11 @@ class SinkCoordinator:
         return list(opened.values())
 
     async def ask(self, partition: int, make: Callable[[int], ev.SinkRequest]) -> ev.SinkResult:
-        """Carry out the request that ``make`` returns for a token, and return its result.
+        """Carry out a request about a sink, and return its result. ``make`` returns the request;
+        its argument is the request's token.
 
-        Raise NotCoordinatorError if this broker does not lead the partition, and ProtocolError if
-        it cannot read the partition's sinks. Raise ConcurrentTransactionsError after ``PARK_S``
+        Raises NotCoordinatorError if this broker does not lead the partition, ProtocolError if the
+        partition's sinks could not be loaded, and ConcurrentTransactionsError after ``PARK_S``
         seconds.
         """
         if partition in self._unreadable:
@@ -238,8 +244,8 @@ class SinkCoordinator:
             ) from None
 
     def expire(self) -> None:
-        """Delete the heads of sinks that were unused for ``HEAD_DAYS`` days, and the heads of batch
-        writes that are complete.
+        """Delete the heads of sinks that were not used for ``HEAD_DAYS`` days, and those of
+        complete batch writes.
         """
         before_day = self._clock.now_ms() // _DAY_MS - HEAD_DAYS
         before_ms = self._clock.monotonic_ms() - self._timeout_max_ms
@@ -275,7 +281,7 @@ class SinkCoordinator:
         self._alarm.set(led.machine.deadline_ms)
 
     def _count(self, led: _LedSinks, effect: ev.PersistHead) -> None:
-        """Count a batch in the metrics when its decision is being written."""
+        """Count a batch in the metrics as committed or aborted when its decision is written."""
         state = SinkState.OPEN if effect.head is None else effect.head.state
         if state is SinkState.PREPARE_COMMIT:
             self._metrics.count("spark_sink_batches", "committed")

@@ -1,13 +1,15 @@
-"""Store values by key in an internal topic, for the partitions that this broker leads.
+"""A store of values by key in an internal topic, for the partitions that this broker leads.
 
-A new leader reads its partition on a read thread, after all records of former leaders are
-committed. Appends of one turn of the event loop form one batch. ``coordinator/keyed_state.py``
-decides what to append and when to compact; this module does the I/O.
+A new leader waits until all records of former leaders are committed, and reads its partition on a
+read thread. Appends in one turn (iteration) of the event loop form one batch.
+``coordinator/keyed_state.py`` decides what to append and when to compact the log by a copy of the
+state; this module does the I/O.
 
 An append completes when the high watermark passes it, when the log refuses it, or when this broker
-loses leadership. Appends need ``min.insync.replicas``, as with acks=all. Their produce results are
-not used, because a batch can still be committed after NOT_ENOUGH_REPLICAS_AFTER_APPEND or a
-timeout. All code except the reads runs on the event-loop thread.
+loses the leadership. Appends need ``min.insync.replicas``, as with acks=all. But the result of a
+produce request is not the outcome of an append: after NOT_ENOUGH_REPLICAS_AFTER_APPEND or a
+timeout, the batch can still be committed. All code except the reads runs on the event loop's
+thread.
 """
 
 from __future__ import annotations
@@ -55,33 +57,37 @@ from broker_lite.storage.reader import LogReader
 logger = logging.getLogger("logbus.state")
 
 READ_BYTES = 4 << 20
-"""Maximum bytes of one read of the log while a partition is loaded."""
+"""Maximum bytes of one read of the log while a partition is being loaded."""
 RETRY_S = 1.0
-"""Seconds before a failed load of a partition is retried."""
+"""Seconds between a failed load of a partition and the next attempt."""
 WAIT_S = 1.0
-"""Maximum seconds that a request waits until the partition of its key is loaded."""
+"""Maximum seconds for which a request waits until the partition of its key is loaded."""
 
 
 class StateOwner(Protocol):
-    """The owner of the keys, which uses the values. ``StateLog`` calls it on the event loop."""
+    """The coordinator that uses the values of a ``StateLog``, which calls it on the event loop's
+    thread.
+    """
 
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Start to coordinate a partition that is loaded. This broker leads it in ``epoch``.
+        """Start to coordinate a partition, which is loaded now. This broker leads it in ``epoch``.
 
-        ``values`` holds all keys that are not deleted. ``StateLog`` updates it after each committed
-        append. ``flags`` holds the flags of keys that were appended with flags.
+        ``values`` has all keys that are not deleted. ``StateLog`` updates it after each committed
+        append. ``flags`` has the flags of the keys that were appended with flags.
         """
 
     def lost(self, partition: int) -> None:
-        """Drop a loaded partition that this broker no longer leads. Its appends in flight fail with
-        NotCoordinatorError.
+        """Stop coordinating a partition that this broker no longer leads. Appends of the partition
+        that are not complete fail with NotCoordinatorError.
         """
 
 
 class StateLog:
-    """The partitions of the internal topic ``topic`` that this broker leads."""
+    """The keys and values in the partitions of the internal topic ``topic`` that this broker
+    leads.
+    """
 
     def __init__(
         self,
@@ -102,7 +108,7 @@ class StateLog:
         replicas.on_role_change(topic, self._role_changed)
 
     def partition_of(self, key: bytes) -> int:
-        """Return the partition of a key. Raise CoordinatorNotAvailableError if the topic does not
+        """Return the partition of a key. Raises CoordinatorNotAvailableError if the topic does not
         exist yet.
         """
         view = self._snapshot().topics.get(self.topic)
@@ -111,9 +117,8 @@ class StateLog:
         return state_partition(key, len(view.partitions))
 
     def led(self, partition: int) -> int | None:
-        """Return the leader epoch of a partition that this broker leads, or None if it does not.
-
-        Raise CoordinatorLoadInProgressError until the partition is loaded.
+        """Return the leader epoch of a partition; None if this broker does not lead it. Raises
+        CoordinatorLoadInProgressError while the partition is being loaded.
         """
         led = self._led.get(partition)
         if led is None:
@@ -126,8 +131,8 @@ class StateLog:
         """Wait until the partition is loaded, if the metadata name this broker as its leader, but
         at most ``WAIT_S`` seconds.
 
-        The log of a new topic may still be in creation. If the broker refused a request meanwhile,
-        the client would back off for longer than the creation takes.
+        The log of a new topic may still be being created. If the broker refused a request
+        meanwhile, the client would back off for longer than the creation takes.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
@@ -142,19 +147,19 @@ class StateLog:
         return leader == self.replicas.local.broker_id
 
     def changed(self) -> None:
-        """Wake the requests that wait until a partition is loaded."""
+        """Wake the requests that wait for a partition to be loaded."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     def append(
         self, partition: int, key: bytes, value: bytes | None, flags: int = 0
     ) -> asyncio.Future[None]:
-        """Set the value of a key, or delete the key if ``value`` is None. Return a future that
+        """Set the value of a key, or delete the key if ``value`` is None. The returned future
         completes when the append is committed.
 
         The future raises LogbusError if the append will certainly not be committed. It raises
-        NotCoordinatorError if this broker loses leadership; the next leader then decides whether
-        the append is committed. ``flags`` is a byte that ``StateOwner.loaded`` receives.
+        NotCoordinatorError if this broker loses the leadership; the append is then committed if the
+        next leader has it. ``flags`` is a byte that ``StateOwner.loaded`` receives with the key.
         """
         future = asyncio.get_running_loop().create_future()
         led = self._led.get(partition)
@@ -182,7 +187,7 @@ class StateLog:
 
 
 class _LedPartition:
-    """One partition that this broker leads, in one leader epoch."""
+    """One partition that this broker leads, during one leader epoch."""
 
     def __init__(self, owner: StateLog, replica: Replica, role: Leader) -> None:
         self.replica = replica
@@ -204,7 +209,9 @@ class _LedPartition:
         return self.replica.role.role is self.role
 
     def close(self) -> None:
-        """Stop loading and appending. Appends in flight fail with NotCoordinatorError."""
+        """Stop loading and appending. Appends that are not complete fail with
+        NotCoordinatorError.
+        """
         self.replica.waiters.discard(self._advanced)
         self._load.cancel()
         if self._deletion is not None:
@@ -252,7 +259,7 @@ class _LedPartition:
         owner.changed()
 
     async def _committed_end(self) -> int:
-        """Wait until all records of former leaders are committed. Return the high watermark."""
+        """Return the high watermark, once all records of former leaders are committed."""
         while True:
             self._moved.clear()
             try:
@@ -290,8 +297,8 @@ class _LedPartition:
     def _write(self, write: AppendState) -> None:
         done = partial(self._written, write.number)
         if not self.role.is_enough:
-            # The append below uses acks=1, which reports the offsets at once. Check the number of
-            # in-sync replicas here, as acks=all would.
+            # The append below uses acks=1, which reports the offsets at once. It does not check the
+            # number of in-sync replicas as acks=all would, so check that here.
             count = len(self.role.isr.replicas)
             reason = f"{self.replica}: only {count} replicas are in sync; start the other brokers"
             done(None, NotEnoughReplicasError(reason))
@@ -300,8 +307,8 @@ class _LedPartition:
         self._owner.replicas.append(self.replica, ACKS_LEADER, batch, sys.maxsize, done)
 
     def _written(self, number: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Handle the result of an append. Ignore it after a loss of leadership, because the outcome
-        is then unknown and ``close`` fails the append.
+        """Handle the result of an append. After a loss of leadership the result is ignored:
+        ``close`` has failed the append, because its outcome is unknown.
         """
         if self.state is None or not self._is_current:
             return
@@ -312,8 +319,8 @@ class _LedPartition:
             self._carry_out(self.state.refused(number, error))
 
     def _advanced(self) -> None:
-        """Complete the appends that a new high watermark commits. Also called after a change of
-        leadership.
+        """Complete the appends that the new high watermark commits. Also called after a change of
+        leader.
         """
         self._moved.set()
         if self.state is not None and self._is_current:
@@ -344,13 +351,14 @@ class _LedPartition:
     async def _delete(self, offset: int) -> None:
         replica = self.replica
         with contextlib.suppress(LogbusError):
-            # Ignore a failure, because the next compaction or load deletes the records.
+            # A failure does no harm: the next copy of the state, or the next load, deletes the
+            # records.
             await self._owner.replicas.delete_records(replica.topic, replica.partition, offset)
             logger.info("%s: the state was copied; the log starts at offset %d", replica, offset)
 
 
 def _replay(reader: LogReader, end_offset: int) -> Replay:
-    """Read all records before ``end_offset``, on a read thread. Raise CorruptMessageError for a
+    """Read all records before ``end_offset``, on a read thread. Raises CorruptMessageError for a
     damaged batch.
     """
     offset = reader.log_start_offset
@@ -373,7 +381,7 @@ def _replay(reader: LogReader, end_offset: int) -> Replay:
 
 
 def state_partition(key: bytes, count: int) -> int:
-    """Return the partition of a key in a topic with ``count`` partitions."""
+    """Return the partition of a key in an internal topic with ``count`` partitions."""
     return crc32c(key) % count
 
 

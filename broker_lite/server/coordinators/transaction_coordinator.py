@@ -1,9 +1,11 @@
-"""Coordinate transactions: I/O and timers around ``transactions/transaction.py``.
+"""The transaction coordinator of this broker: I/O and timers around
+``transactions/transaction.py``.
 
 The leader of a partition of ``__transaction_state`` coordinates the transactional ids of that
-partition. ``StateLog`` holds their records as bytes. An id has a state machine in memory only while
-it has a request or an open transaction. A new leader continues the open transactions at once. It
-sends the markers of decided transactions again, and restarts the timeouts of the others.
+partition. ``StateLog`` keeps their records as bytes. A transactional id has a state machine in
+memory only while it has a request or an open transaction. A new leader continues the open
+transactions at once: it sends the markers of decided transactions again, and restarts the timeouts
+of the others.
 
 A client's request waits at most a second. A request that times out is withdrawn, so that it has no
 effect later.
@@ -62,32 +64,34 @@ from broker_lite.transactions.transaction import Now, Request, Transaction
 logger = logging.getLogger("logbus.transactions")
 
 PARK_S = 1.0
-"""Maximum seconds that a client's request waits until the id's previous change is written."""
+"""Maximum seconds for which a client's request waits until the previous change of the transactional
+id is written.
+"""
 ID_BYTES_MAX = 1024
 """Maximum bytes of a transactional id, encoded as UTF-8."""
 IDS_MAX = 200_000
-"""Maximum number of transactional ids, and of heads and slots of Spark sinks, in one partition of
-``__transaction_state``. They take about 60 MB of memory.
+"""Maximum number of transactional ids, together with the heads and slots of Spark's exactly-once
+sinks, in one partition of ``__transaction_state``. So many take about 60 MB of memory.
 """
 SLICE = 1000
-"""Number of ids that an expiry or a listing examines before it yields to the event loop, in about
-2 ms.
+"""Number of transactional ids that an expiry or a listing examines, in about 2 ms, before it lets
+the event loop do other work.
 """
 OUTCOMES = {
     TransactionState.COMPLETE_COMMIT: "committed",
     TransactionState.COMPLETE_ABORT: "aborted",
 }
-"""The label of the metric ``transactions`` for each final state."""
+"""The label of the metric ``transactions`` for each state in which a transaction ends."""
 EXPIRY_CHECK_MS = 3_600_000
-"""Milliseconds between two searches for unused transactional ids: Kafka's default."""
+"""Time in ms between two searches for unused transactional ids; the same as Kafka's default."""
 
 
 @dataclass(slots=True, eq=False)
 class LedState:
-    """A partition of ``__transaction_state`` that this broker leads in leader epoch ``epoch``.
+    """A partition of ``__transaction_state`` that this broker leads, in leader epoch ``epoch``.
 
-    ``values`` holds the committed records by key. ``transactions`` holds the state machines in
-    memory, by transactional id.
+    ``values`` has the committed records, by key. ``transactions`` has the state machines that are
+    in memory, by transactional id.
     """
 
     partition: int
@@ -99,9 +103,10 @@ class LedState:
 
 @dataclass(slots=True, eq=False)
 class CoordinatedTransaction:
-    """The state machine of one transactional id, with its parked requests.
+    """The state machine of one transactional id, with the requests that wait for it.
 
-    ``appends`` is the number of its records in flight, ``job`` the markers that are being sent.
+    ``appends`` is the number of its records that are being appended. ``job`` is the markers that
+    are being sent, or None.
     """
 
     machine: Transaction
@@ -112,7 +117,7 @@ class CoordinatedTransaction:
 
 
 class TransactionView:
-    """The description of a transactional id, for DescribeTransactions and ListTransactions."""
+    """A transactional id as DescribeTransactions and ListTransactions describe it."""
 
     __slots__ = ("name", "record", "state")
 
@@ -123,7 +128,7 @@ class TransactionView:
 
 
 class TransactionCoordinator:
-    """The transaction coordinator of one broker. ``markers`` sends transaction markers."""
+    """The transaction coordinator of one broker. ``markers`` sends the transaction markers."""
 
     def __init__(
         self,
@@ -168,7 +173,9 @@ class TransactionCoordinator:
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Use a loaded partition of ``__transaction_state``, and continue its open transactions."""
+        """Start to coordinate a partition of ``__transaction_state`` that has been loaded, and
+        continue its open transactions.
+        """
         led = self._led[partition] = LedState(partition, epoch, values)
         names = [transactional_id_of(key) for key, flag in flags.items() if flag & FLAG_OPEN]
         opened = [name for name in names if name is not None]
@@ -193,7 +200,7 @@ class TransactionCoordinator:
         )
 
     def lost(self, partition: int) -> None:
-        """Drop a partition that this broker no longer leads. Waiting requests for its ids get
+        """Stop coordinating a partition that this broker no longer leads. Waiting requests get
         NOT_COORDINATOR.
         """
         led = self._led.pop(partition, None)
@@ -215,9 +222,10 @@ class TransactionCoordinator:
     async def ask(
         self, transactional_id: str, make: Callable[[int], Request]
     ) -> fx.TransactionResult:
-        """Carry out the request that ``make`` returns for a token, and return its result.
+        """Carry out a request for a transactional id, and return its result. ``make`` returns the
+        request; its argument is the request's token.
 
-        Raise NotCoordinatorError if this broker does not coordinate the id. Raise
+        Raises NotCoordinatorError if this broker does not coordinate the transactional id, and
         ConcurrentTransactionsError after ``PARK_S`` seconds.
         """
         led = self._led_of(transactional_id)
@@ -238,12 +246,14 @@ class TransactionCoordinator:
             ) from None
 
     async def wait_loaded(self, transactional_id: str) -> None:
-        """Wait at most a second if this broker is about to become the id's coordinator."""
+        """If this broker is about to become coordinator of the transactional id, wait for that, at
+        most a second.
+        """
         if self._registry.snapshot.has_transactions:
             await self._log.wait_loaded(self._log.partition_of(transactional_id.encode("utf-8")))
 
     async def ask_sink(self, sink: str, make: Callable[[int], SinkRequest]) -> SinkResult:
-        """Carry out a request of Spark's exactly-once sink, as ``ask`` does for a producer."""
+        """Carry out a request for a Spark exactly-once sink, as ``ask`` does for a producer."""
         await self.wait_loaded(sink)
         led = self._led_of(sink)
         if sink in led.transactions or transaction_key(sink) in led.values:
@@ -256,8 +266,11 @@ class TransactionCoordinator:
         return await self.sinks.ask(led.partition, make)
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.AddResult:
-        """Verify or add partitions of a sink's task attempt, for a partition leader's request.
-        Raise InvalidRequestError for the request of a producer.
+        """Verify or add partitions of a Spark sink's task attempt, as a partition leader asks.
+        ``sink`` is the name of the sink.
+
+        Raises InvalidRequestError if the request comes from a producer, which must not use the
+        sink's name as transactional id.
         """
         if not isinstance(request, ev.Add) or request.connection is not None:
             raise InvalidRequestError(
@@ -281,12 +294,12 @@ class TransactionCoordinator:
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
     ) -> asyncio.Future[None]:
-        """Append a sink's record to a partition of ``__transaction_state``. Return a future that
+        """Append a sink's record to a partition of ``__transaction_state``. The returned future
         completes when the record is committed."""
         return self._log.append(partition, key, value, flags)
 
     async def fetch_producer_id(self) -> ev.ProducerIdReady | ev.ProducerIdFailed:
-        """Return an unused producer id, or the error if ZooKeeper is unavailable."""
+        """Return an unused producer id, or an error if ZooKeeper is unavailable."""
         try:
             return ev.ProducerIdReady(await self._registry.next_producer_id())
         except LogbusError as error:
@@ -295,17 +308,17 @@ class TransactionCoordinator:
     # Methods that describe transactional ids and delete expired ones.
 
     def place_of(self, transactional_id: str) -> tuple[int, int]:
-        """Return the partition of ``__transaction_state`` of an id that this broker coordinates,
-        and the partition's leader epoch.
+        """Return the partition of ``__transaction_state`` that has the transactional id, and the
+        partition's leader epoch. This broker must coordinate it.
         """
         led = self._led_of(transactional_id)
         return led.partition, led.epoch
 
     def describe(self, transactional_id: str) -> TransactionView:
-        """Describe a transactional id. For the id of a Spark sink, describe all open task attempts
-        as one transaction.
+        """Describe a transactional id. For the name of a Spark sink, describe all its open task
+        attempts as one transaction.
 
-        Raise TransactionalIdNotFoundError for an unknown id.
+        Raises TransactionalIdNotFoundError for an unknown id.
         """
         led = self._led_of(transactional_id)
         if self.sinks.is_sink(led.partition, transactional_id):
@@ -323,8 +336,8 @@ class TransactionCoordinator:
         return view
 
     async def views(self) -> AsyncIterator[TransactionView]:
-        """Yield the descriptions of all transactional ids that this broker coordinates. Yield each
-        open task attempt of a Spark sink as a transaction of the sink's id.
+        """Yield a description of each transactional id that this broker coordinates, and of each
+        open task attempt of a Spark sink as a transaction of the sink.
         """
         for led in list(self._led.values()):
             for producer_id, row in self.sinks.open_slots(led.partition).items():
@@ -338,14 +351,16 @@ class TransactionCoordinator:
                     yield view
 
     def check_loaded(self) -> None:
-        """Raise CoordinatorLoadInProgressError while this broker loads any partition."""
+        """Raise CoordinatorLoadInProgressError while any partition of ``__transaction_state`` is
+        being loaded here.
+        """
         view = self._registry.snapshot.topics.get(TRANSACTION_STATE)
         for partition in view.partitions if view is not None else ():
             self._log.led(partition.partition)
 
     async def expire(self) -> None:
-        """Delete transactional ids without an open transaction whose last change is older than
-        ``transactional.id.expiration.ms``, by wall time.
+        """Delete the transactional ids that have no open transaction and last changed more than
+        ``transactional.id.expiration.ms`` ago, by wall time.
         """
         self.sinks.expire()
         before_ms = self._clock.now_ms() - self._config.transactional_id_expiration_ms
@@ -388,7 +403,9 @@ class TransactionCoordinator:
         return led
 
     def _check_capacity(self, led: LedState, key: bytes) -> None:
-        """Raise PolicyViolationError if a partition has as many keys as it may, and not ``key``."""
+        """Raise PolicyViolationError if the partition has the maximum number of keys and ``key`` is
+        not one of them.
+        """
         if len(led.values) >= IDS_MAX and key not in led.values:
             raise PolicyViolationError(
                 f"{TRANSACTION_STATE}-{led.partition} holds {len(led.values)} transactional ids "
@@ -413,7 +430,7 @@ class TransactionCoordinator:
 
     def _hold(self, led: LedState, name: str) -> CoordinatedTransaction:
         """Return the state machine of a transactional id. If it is not in memory, create it from
-        the id's committed record.
+        the committed record.
         """
         coordinated = led.transactions.get(name)
         if coordinated is not None:
@@ -445,8 +462,8 @@ class TransactionCoordinator:
         self._alarm.set(held.machine.deadline_ms)
 
     def _drop_if_idle(self, held: CoordinatedTransaction) -> None:
-        """Drop the state machine of a transactional id that has no request and no open transaction.
-        The id's committed record holds its complete state.
+        """Drop the state machine of a transactional id from memory if it has no request and no open
+        transaction. The committed record then has its complete state.
         """
         name = held.machine.name
         is_idle = held.machine.is_quiet and not held.appends and not held.parked
@@ -483,9 +500,8 @@ class TransactionCoordinator:
         self._log.append(led.partition, key, value, flags).add_done_callback(settled)
 
     def _measure(self, record: TransactionRecord | None) -> None:
-        """Count a completed transaction in the metrics, with its outcome and duration.
-
-        ``record`` is the transactional id's last committed record.
+        """If the record that was just committed ends a transaction, count the transaction in the
+        metrics, with its outcome and duration.
         """
         outcome = None if record is None else OUTCOMES.get(record.state)
         if record is not None and outcome is not None:
@@ -494,8 +510,8 @@ class TransactionCoordinator:
                 self._durations.observe(max(record.changed_ms - record.start_ms, 0) / 1000)
 
     def _opened_ms(self) -> list[int]:
-        """Return the wall times in milliseconds at which the open transactions and the open batches
-        of sinks began.
+        """Return the wall times (ms) at which each open transaction, and each open batch of a Spark
+        sink, began.
         """
         machines = (
             coordinated.machine
@@ -544,8 +560,8 @@ class TransactionCoordinator:
 
 
 def _sink_view(sink: str, rows: Mapping[int, OpenSlot]) -> TransactionView:
-    """Describe open task attempts of a sink as one transaction, with the producer id and epoch of
-    the first attempt.
+    """Describe the open task attempts of a Spark sink as one transaction, with the producer id and
+    epoch of the first attempt.
     """
     nothing = OpenSlot(SinkSlot(NO_PRODUCER_EPOCH), -1)
     producer_id, (first, _) = next(iter(rows.items()), (NO_PRODUCER, nothing))

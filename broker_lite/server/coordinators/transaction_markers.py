@@ -1,12 +1,13 @@
-"""Send the markers of decided transactions to partition leaders and group coordinators.
+"""Send the markers of decided transactions to the leaders of partitions and to group coordinators.
 
 The sender repeats a marker without a time limit until the receiver confirms it, because the
-decision is committed and read_committed consumers wait for the marker. Markers of one turn of the
-event loop to one broker share a request. A coordinator that lost leadership stops sending. The next
-coordinator loads the decision and sends the markers.
+decision is committed and read_committed consumers wait for the marker. Markers for one broker that
+are due in the same turn (iteration) of the event loop share a request. A transaction coordinator
+that lost its leadership stops sending. The next coordinator loads the decision and sends the
+markers.
 
-A partition needs no marker if its topic was deleted. The metadata alone do not prove a deletion,
-because they may lack a new topic, so ZooKeeper must confirm it.
+A partition needs no marker if its topic was deleted. That the metadata lack a topic does not prove
+its deletion, because the topic may be new. ZooKeeper must confirm the deletion.
 """
 
 from __future__ import annotations
@@ -42,20 +43,21 @@ from broker_lite.wire.calls.group_transactions import EndGroupOffsetsRequest
 logger = logging.getLogger("logbus.transactions")
 
 RETRY_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Seconds before each retry of a marker. The last value repeats."""
+"""Seconds before the first and each further retry of a marker. The last value repeats."""
 PARTITIONS_PER_CALL = 2_000
-"""Maximum number of partitions in one WriteTxnMarkers request, which takes the receiver's event
+"""Maximum number of partitions in one WriteTxnMarkers request. So many take the receiver's event
 loop about 3 ms.
 """
 
 
 @dataclass(slots=True, eq=False)
 class MarkerJob:
-    """The markers of one transaction.
+    """The markers of one transaction, which are to be sent.
 
-    ``state_partition`` and ``epoch`` are the partition of ``__transaction_state`` that this broker
-    leads, and its leader epoch. The sender calls ``done`` once for each participant that confirms
-    its marker. The coordinator sets ``is_cancelled`` when it loses leadership.
+    ``state_partition`` is the partition of ``__transaction_state`` by which this broker coordinates
+    the transaction, and ``epoch`` its leader epoch. The sender calls ``done`` once for each
+    participant (partition or group) that has confirmed its marker. The coordinator sets
+    ``is_cancelled`` when it loses the leadership.
     """
 
     transactional_id: str
@@ -68,7 +70,9 @@ class MarkerJob:
 
 @dataclass(slots=True)
 class _Marker:
-    """The marker of a job for one partition or group. ``attempt`` counts the failed attempts."""
+    """One marker of a job, for one partition or group. ``attempt`` counts the attempts that
+    failed.
+    """
 
     job: MarkerJob
     participant: Participating
@@ -76,23 +80,25 @@ class _Marker:
 
 
 class MarkerSender:
-    """The sender of all transaction markers of one broker."""
+    """Sends all transaction markers of one broker."""
 
     def __init__(self, registry: Registry, calls: BrokerCalls, groups: GroupCoordinator) -> None:
         self._registry = registry
         self._calls = calls
         self._groups = groups
         self._queued: dict[int, list[_Marker]] = {}
-        """Markers to send at the end of this turn of the loop, by the leader's broker id."""
+        """Markers to send at the end of this turn of the event loop, by the partition leader's
+        broker id.
+        """
         self._absent: list[_Marker] = []
-        """Markers of this turn of the loop whose topic is not in the metadata."""
+        """Markers of this turn of the event loop for topics that the metadata do not have."""
         self._is_flush_due = False
         self._tasks = TaskSet()
         self._timers: set[asyncio.TimerHandle] = set()
 
     def send_soon(self, job: MarkerJob) -> None:
-        """Send the markers of a job in the next turn of the loop, after the answer to the request
-        that caused the decision.
+        """Send the markers of a job in the next turn of the event loop. The request that caused the
+        decision is thus answered first.
         """
         asyncio.get_running_loop().call_soon(self._send, job)
 
@@ -142,7 +148,7 @@ class MarkerSender:
             self._tasks.start(self._end_deleted(absent))
 
     async def _end_deleted(self, markers: Sequence[_Marker]) -> None:
-        """Report the partitions of deleted topics as done, and retry the markers of other topics.
+        """Report markers for deleted topics as done, and retry the others.
 
         A broker that has just become coordinator may not have read the metadata of a new topic yet.
         """
@@ -162,14 +168,14 @@ class MarkerSender:
                 marker.job.done(key)
 
     async def _write_all(self, broker_id: int, markers: Sequence[_Marker]) -> None:
-        """Send the markers in one or more requests, one after another. Requests that are sent
-        together would block the receiver's event loop for one long turn.
+        """Send markers to a broker, in several requests if there are many, one after another. If
+        they were sent together, they would block the receiver's event loop for one long turn.
         """
         for at in range(0, len(markers), PARTITIONS_PER_CALL):
             await self._write(broker_id, markers[at : at + PARTITIONS_PER_CALL])
 
     async def _write(self, broker_id: int, markers: Sequence[_Marker]) -> None:
-        """Send one WriteTxnMarkers request, and handle the error code of each partition."""
+        """Send one WriteTxnMarkers request, and handle the result of each partition."""
         topics = self._registry.snapshot.topics_by_id
         jobs: dict[MarkerJob, dict[str, list[int]]] = {}
         sent: dict[tuple[int, str, int], _Marker] = {}
@@ -216,7 +222,7 @@ class MarkerSender:
             )
 
     async def _end_group(self, marker: _Marker, group: str) -> None:
-        """Send EndGroupOffsets to a group's coordinator, to commit or drop the transaction's
+        """Send EndGroupOffsets to a group's coordinator, which commits or drops the transaction's
         offsets.
         """
         job = marker.job

@@ -1,11 +1,11 @@
-"""Verify a producer's transaction with its coordinator, before the first batch of the transaction
-in a partition is appended.
+"""Verify a producer's transaction with its transaction coordinator, before the first batch of the
+transaction is appended to a partition (KIP-890).
 
 ``transactions/participant.py`` decides whether a verification is needed, with one state machine for
-each replica that this broker leads. This module sends the requests. Verifications of one turn of
-the event loop with one coordinator share an AddPartitionsToTxn request. After a retriable error,
-the verification is repeated for at most a second; then the producer must retry. Answers of a
-deposed coordinator are not used.
+each replica that this broker leads. This module sends the requests. Verifications for one
+coordinator that begin in the same turn (iteration) of the event loop share an AddPartitionsToTxn
+request. After a retriable error, a verification is repeated for at most a second; then the producer
+must retry. Answers from a coordinator that has been replaced are not used.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from broker_lite.wire.calls.verification import (
 )
 
 VERIFY_TIMEOUT_S = 1.0
-"""Seconds for which a verification is repeated after retriable errors. The producer then gets a
+"""Seconds for which a verification is repeated after retriable errors. Then the producer gets a
 retriable error.
 """
 RETRY_S = 0.01
-"""Seconds before a verification is repeated. The pause is short because a coordinator answers
-brokers at once.
+"""Seconds before a verification is repeated. The pause can be short, because a coordinator never
+lets a broker's request wait.
 """
 
 Verified = Callable[[LogbusError | None], None]
-"""A callback that is called once. It receives None if the batch may be appended, which must happen
-in the same turn of the loop. Otherwise it receives the error.
+"""A callback that is called once, with None or an error. After None the caller may append the
+batch, and must do so in the same turn of the event loop.
 """
 
 
@@ -61,9 +61,9 @@ in the same turn of the loop. Otherwise it receives the error.
 class _PendingVerification:
     """A verification in progress: does a producer's transaction include a partition?
 
-    ``adds`` says whether the coordinator adds a missing partition. ``waiting`` holds the callbacks
-    of the produce requests that wait for the answer, in order. ``deadline_s`` is a time of the
-    event loop's clock, until which retriable errors are retried.
+    With ``adds``, the coordinator adds the partition if it is missing. ``waiting`` has the
+    callbacks of the produce requests that wait for the answer, in order. ``deadline_s``, by the
+    event loop's clock, ends the retries after retriable errors.
     """
 
     replica: Replica
@@ -76,7 +76,7 @@ class _PendingVerification:
 
 
 class TransactionVerifier:
-    """The verifications in progress of one broker."""
+    """The verifications in progress on one broker."""
 
     def __init__(
         self,
@@ -101,11 +101,12 @@ class TransactionVerifier:
         adds: bool,
         done: Verified,
     ) -> None:
-        """Start or share the verification that ``replica.participant.admit`` returned. Call
-        ``done`` with its outcome.
+        """Start the verification that ``replica.participant.admit`` returned, or join it if it is
+        in progress. Call ``done`` with its outcome.
 
         With ``adds`` (transaction version 2), the coordinator adds the partition to the
-        transaction. Otherwise the client has added it. Calls for one producer complete in order.
+        transaction. Otherwise the client has added it. The calls for one producer complete in
+        order.
         """
         participant = replica.participant
         key = participant, verification.token
@@ -119,7 +120,7 @@ class TransactionVerifier:
         pending.waiting.append(done)
 
     def close(self) -> None:
-        """Cancel the requests in flight, because the broker stops."""
+        """Cancel the requests that have no answer, because the broker stops."""
         self._tasks.cancel()
 
     # Methods that send requests to transaction coordinators.
@@ -157,8 +158,8 @@ class TransactionVerifier:
         return leader if leader in snapshot.brokers else None
 
     async def _send(self, broker_id: int, by_id: dict[str, list[_PendingVerification]]) -> None:
-        """Send one request to a coordinator. ``by_id`` holds the verifications of each
-        transactional id, all of one producer id and epoch.
+        """Send one request to a coordinator. ``by_id`` has the verifications of each transactional
+        id, all with the same producer id and epoch.
         """
         rows = []
         for transactional_id, same in by_id.items():
@@ -195,8 +196,8 @@ class TransactionVerifier:
                 self._read(pending, results.get(transactional_id))
 
     def _read(self, pending: _PendingVerification, row: VerifiedTransaction | None) -> None:
-        """Handle the coordinator's answer about one partition. ``row`` is the answer about the
-        transaction.
+        """Handle the coordinator's answer about one partition. ``row`` is its answer about the
+        transaction, or None.
         """
         replica = pending.replica
         codes = {
@@ -213,8 +214,8 @@ class TransactionVerifier:
             try:
                 self._epochs.check(row.state_partition, row.coordinator_epoch)
             except TransactionCoordinatorFencedError:
-                # Retry with the present coordinator, because a deposed coordinator may confirm a
-                # transaction that has ended.
+                # Another broker has become coordinator, so the answer may confirm a transaction
+                # that has ended. Ask the new coordinator.
                 self._answer(pending, CoordinatorNotAvailableError())
                 return
             self._confirm(pending, row.number)
@@ -226,8 +227,8 @@ class TransactionVerifier:
         if pending.replica.participant is not pending.participant:
             error = NotLeaderError(f"this broker no longer leads {pending.replica}")
         elif not pending.participant.verify(pending.verification, number):
-            # The transaction ended during the verification. Refuse its batches, because they must
-            # not become part of the producer's next transaction.
+            # The transaction has ended during the verification. Refuse its waiting batches:
+            # otherwise they would become part of the producer's next transaction.
             error = (InvalidProducerEpochError if pending.adds else InvalidTxnStateError)(
                 f"{pending.replica}: the transaction of producer "
                 f"{pending.verification.producer_id} in epoch "
@@ -236,8 +237,8 @@ class TransactionVerifier:
         self._end(pending, error)
 
     def _answer(self, pending: _PendingVerification, error: LogbusError) -> None:
-        """Repeat the verification after a retriable error. Otherwise fail the waiting produce
-        requests.
+        """Repeat the verification after a retriable error. After another error, or too late, fail
+        the produce requests that wait for it.
         """
         loop = asyncio.get_running_loop()
         if error.retriable and loop.time() < pending.deadline_s:
@@ -253,8 +254,8 @@ class TransactionVerifier:
 
 
 def _share_row(one: _PendingVerification, other: _PendingVerification) -> bool:
-    """Return whether two verifications of a transactional id can share a row of a request, because
-    they have the same producer id, epoch and ``adds``.
+    """Return whether one row of a request can carry both verifications, because their producer id,
+    epoch and ``adds`` are equal.
     """
     pairs = [
         (each.verification.producer_id, each.verification.epoch, each.adds) for each in (one, other)
@@ -263,10 +264,12 @@ def _share_row(one: _PendingVerification, other: _PendingVerification) -> bool:
 
 
 def _as_produce_error(error: LogbusError, pending: _PendingVerification) -> LogbusError:
-    """Return the error that the producer gets for the coordinator's ``error``."""
+    """Return the error for the producer that corresponds to ``error``, the transaction
+    coordinator's.
+    """
     if isinstance(error, ProducerFencedError):
-        # After INVALID_PRODUCER_EPOCH the client may still abort its transaction, but
-        # PRODUCER_FENCED is fatal.
+        # PRODUCER_FENCED would be fatal for the client. After INVALID_PRODUCER_EPOCH it can still
+        # abort its transaction.
         return InvalidProducerEpochError(error.message)
     if error.retriable and not (pending.adds and isinstance(error, ConcurrentTransactionsError)):
         return NotEnoughReplicasError(

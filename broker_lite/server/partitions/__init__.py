@@ -1,6 +1,6 @@
-"""Run the partition replicas of this broker: append, flush, fetch and replicate their records.
+"""The partition replicas of this broker: append, flush, fetch and replicate their records.
 
-``replica_manager`` finds replicas. ``replica`` carries out the effects of a replica's state machine
-(package ``replication``). ``disk`` runs operations that may block. ``replica_fetcher`` fetches from
-leaders, and ``follower_fetch`` answers followers.
+``replica_manager`` finds replicas. ``replica`` carries out the effects that a replica's state
+machine (package ``replication``) decides. ``disk`` runs operations that may block.
+``replica_fetcher`` fetches from leaders, and ``follower_fetch`` answers followers.
 """

@@ -1,9 +1,11 @@
-"""Track which offset ranges of a log the broker can send without a CRC check, without I/O.
+"""Track which offset ranges of a log the broker can send without checking CRCs again. This module
+does no I/O.
 
-The broker checks a batch's CRC at the append. The checked bytes stay in the page cache until the
-kernel evicts them. For ``TRUST_MS`` after an append or a check, the broker sends the range without
-another check. After that time the kernel may have read the pages from disk again, so a read thread
-checks the range for clients that do not check CRCs themselves.
+The broker checks the CRC of each batch at the append. The checked bytes stay in the page cache
+until the kernel evicts them. For ``TRUST_MS`` after the append or a later check, the broker sends
+them without another check. After that time, the kernel may have read the pages from disk again, and
+the disk may have damaged them. A read thread then checks the range, for clients that do not check
+CRCs themselves.
 
 One risk remains: pages that are evicted, damaged on disk and read again within ``TRUST_MS``.
 """
@@ -13,20 +15,20 @@ from __future__ import annotations
 from collections import deque
 
 TRUST_MS = 60_000
-"""Milliseconds for which a CRC check stays valid. Consumers at the log end read within this time,
-so they share the check of the append.
+"""Time in ms for which the result of a CRC check is trusted. Consumers at the log end read within
+this time, so the check at the append serves them too.
 """
 MARK_MS = 1_000
-"""Minimum milliseconds between two recorded append times of a log."""
+"""Minimum time in ms between two recorded append times of a log."""
 RANGES_MAX = 64
-"""Maximum number of checked offset ranges that the cache stores for a log."""
+"""Maximum number of checked offset ranges that are remembered for a log."""
 
 
 class CrcCache:
     """The recent appends and the checked offset ranges of one log.
 
-    Records from before the broker's start count as unchecked. ``rows_from`` is the offset from
-    which on the log holds no column batch.
+    Records from before the broker's start count as unchecked. From the offset ``rows_from`` on, the
+    log has no column batch (a batch in logbus's column format), which only some clients can read.
     """
 
     __slots__ = ("_left_ms", "_marks", "_ranges", "rows_from")
@@ -35,16 +37,16 @@ class CrcCache:
         self.rows_from = log_end_offset
         self._left_ms = -TRUST_MS
         self._marks: deque[tuple[int, int]] = deque([(0, log_end_offset)])
-        """Pairs of a monotonic time in milliseconds and the log end offset at that time. Offsets
-        from the pair's offset on were appended at that time or later.
+        """Pairs of a monotonic time (ms) and the log end offset at that time. All records from that
+        offset on were appended at that time or later.
         """
         self._ranges: deque[tuple[int, int, int]] = deque(maxlen=RANGES_MAX)
-        """Checked ranges: monotonic time of the check in milliseconds, start offset, end offset.
-        The end offset is exclusive.
+        """Checked ranges: monotonic time (ms) of the check, start offset, and exclusive end
+        offset.
         """
 
     def appending(self, now_ms: int, log_end_offset: int) -> None:
-        """Record that an append at ``log_end_offset`` starts. ``now_ms`` is monotonic time."""
+        """Record that an append at ``log_end_offset`` begins. ``now_ms`` is monotonic time."""
         marks = self._marks
         if now_ms - marks[-1][0] >= MARK_MS:
             marks.append((now_ms, log_end_offset))
@@ -56,12 +58,14 @@ class CrcCache:
         self._left_ms = now_ms
 
     def has_columns(self, next_offset: int) -> None:
-        """Record that the log holds a column batch whose last offset is ``next_offset - 1``."""
+        """Record that the log has a column batch whose last offset is ``next_offset - 1``."""
         if next_offset > self.rows_from:
             self.rows_from = next_offset
 
     def checked(self, now_ms: int, start: int, end: int) -> None:
-        """Record that all batches of the offsets [start, end) were read with correct CRCs."""
+        """Record that a read checked all batches of the offsets [start, end), and their CRCs were
+        correct.
+        """
         if self._ranges and self._ranges[-1][2] == start and now_ms - self._ranges[-1][0] < MARK_MS:
             checked_ms, first, _ = self._ranges.pop()
             self._ranges.append((checked_ms, first, end))
@@ -69,14 +73,14 @@ class CrcCache:
             self._ranges.append((now_ms, start, end))
 
     def truncated(self, offset: int) -> None:
-        """Drop all recorded checks and appends, because the log is truncated to ``offset``."""
+        """Forget all recorded checks and appends, because the log was truncated to ``offset``."""
         self._ranges.clear()
         self._marks = deque([(0, offset)])
         self.rows_from = min(self.rows_from, offset)
 
     def is_recent(self, now_ms: int, start: int) -> bool:
         """Return whether all offsets from ``start`` on were appended within the last ``TRUST_MS``,
-        and no append in that time was dropped from the page cache.
+        and their pages are still in the page cache.
         """
         since = now_ms - TRUST_MS
         return self._left_ms <= since and any(
@@ -84,8 +88,8 @@ class CrcCache:
         )
 
     def is_checked(self, now_ms: int, start: int, end: int) -> bool:
-        """Return whether the broker can send the offsets [start, end) without a CRC check, to a
-        client that does not check CRCs.
+        """Return whether the broker can send the offsets [start, end) without another CRC check, to
+        a client that does not check CRCs itself.
         """
         if self.is_recent(now_ms, start):
             return True

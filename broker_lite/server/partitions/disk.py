@@ -1,15 +1,17 @@
-"""Run the threads that do file I/O: append threads with group commit, read threads, and one keeper.
+"""The threads of a broker that do file I/O: append threads with group commit, read threads, and one
+keeper thread.
 
 Each partition belongs to one append thread, chosen by a hash of its key. A partition's jobs
 therefore run in the order in which the event loop queued them. The event loop wakes an append
-thread once per turn. The thread runs all queued jobs as one group, flushes each log once, and posts
-all results with one call. Jobs that arrive meanwhile form the next group. A small group waits
-briefly for more batches of producers that were just answered. For replicated partitions, the thread
-reports appends before the flush, so that followers flush in parallel.
+thread once per turn (iteration). The thread runs all queued jobs as one group, flushes each log
+once, and posts all results together. Jobs that arrive meanwhile form the next group. A small group
+waits briefly, because producers that were just answered usually send more batches. For replicated
+partitions, the thread reports appends before the flush, so that followers flush in parallel.
 
-Read threads load ranges into the page cache, check their CRCs and transcode them. The keeper thread
-runs operations on the whole data directory. Results reach the event loop as events or callbacks. A
-file-system error becomes a StorageFailed event and does not end the thread.
+Read threads load offset ranges into the page cache, check their CRCs and convert batches between
+row and column format. The keeper thread runs operations on the whole data directory. Results reach
+the event loop as events or callbacks. A file-system error becomes a StorageFailed event and does
+not end the thread.
 """
 
 from __future__ import annotations
@@ -44,36 +46,36 @@ from broker_lite.storage.log import Log
 logger = logging.getLogger("logbus.disk")
 
 GROUP_BYTES_MAX = 32 << 20
-"""Bytes from which on an append thread adds no further append to a group. A group is the set of
-appends that share a flush.
+"""A group, the appends that share a flush, accepts no further append once it has this many
+bytes.
 """
 COALESCE_BYTES = 256 << 10
-"""Groups of appends of at least this many bytes start at once. Smaller groups wait for more
-appends, because a flush of up to this size takes about the same time.
+"""A group of appends with at least this many bytes starts at once. A smaller group waits for more
+appends: up to this size, a flush takes about the same time whatever it writes.
 """
 COALESCE_US_MAX = 1_000
-"""Maximum microseconds that a small group of appends waits for more appends. Producers that the
-previous group answered usually send their next batch within this time."""
+"""Maximum time in microseconds for which a small group of appends waits for more. Producers that
+the previous group answered usually send their next batch within this time."""
 STOP_TIMEOUT_S = 30.0
-"""Seconds that ``Disk.stop`` waits for each thread to end."""
+"""Seconds for which ``Disk.stop`` waits for each thread to end."""
 
 T = TypeVar("T")
 Done = Callable[[T | None, BaseException | None], None]
-"""A callback that receives a job's result or exception, on the event-loop thread."""
+"""A callback that receives a job's result or exception, on the event loop's thread."""
 
 
 class AppendBatch(NamedTuple):
-    """A batch that a producer sent, to append to a log.
+    """A producer's batch, to append to a log.
 
-    ``max_bytes`` is the topic's ``max.message.bytes``. The package ``replication`` passes the batch
-    on without reading it.
+    ``max_bytes`` is the topic's ``max.message.bytes``. The package ``replication`` passes this
+    object on as ``payload``, without reading it.
     """
 
     buffer: memoryview
     header: BatchHeader
     max_bytes: int
     begins_at_zero: bool = False
-    """Whether the first batch of a producer that the log does not know must have sequence number 0.
+    """Whether the first batch of a producer that is new to the log must have sequence number 0.
     Transaction version 2 (KIP-890) requires it.
     """
 
@@ -83,7 +85,7 @@ class AppendBatch(NamedTuple):
 
 
 class MarkerBatch(NamedTuple):
-    """Transaction markers to append to one log. The append thread checks each marker."""
+    """Transaction markers to append to one log. The append thread checks each of them."""
 
     markers: tuple[Marker, ...]
 
@@ -93,7 +95,9 @@ class MarkerBatch(NamedTuple):
 
 
 class AppendTarget(Protocol):
-    """The replica whose log a job changes, and which receives the outcome on the event loop."""
+    """The replica whose log a job changes. It receives the job's outcome on the event loop's
+    thread.
+    """
 
     @property
     def log(self) -> Log: ...
@@ -105,21 +109,23 @@ class AppendTarget(Protocol):
 
 
 class AppendJob(NamedTuple):
-    """An append to the log of a leader. The outcome event carries ``token``."""
+    """An append to the log of a leader. The outcome (Appended or AppendFailed) carries
+    ``token``.
+    """
 
     target: AppendTarget
     token: int
     batch: AppendBatch | MarkerBatch
     leader_epoch: int
     keep: bool = True
-    """Whether the appended pages stay in the page cache after the flush."""
+    """Whether the appended pages stay in the page cache once they are on disk."""
 
 
 class FollowJob(NamedTuple):
     """An append of records that a follower fetched from its leader.
 
     If the payload has column batches, the event loop calls ``columns`` with the end offset of the
-    last one, before it delivers the outcome. ``keep`` is as in ``AppendJob``.
+    last one, before it delivers the outcome. ``keep`` has the same meaning as in ``AppendJob``.
     """
 
     target: AppendTarget
@@ -144,13 +150,15 @@ class CallJob(NamedTuple):
 
 Job = AppendJob | FollowJob | SyncJob | CallJob
 Result = tuple[AppendTarget | None, Any, Any]
-"""A job's result for the event loop: (target, event, None) to deliver an event to a replica, or
-(None, callback, arguments) to call a callback.
+"""A job's result for the event loop: (target, event, None) delivers an event to a replica, and
+(None, callback, arguments) calls a callback.
 """
 
 
 class Worker(threading.Thread):
-    """An append thread, or the keeper thread, with its job queue. Results go to the event loop."""
+    """An append thread, or the keeper thread, with its queue of jobs. It passes results to the
+    event loop.
+    """
 
     def __init__(self, name: str, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name=name, daemon=True)
@@ -160,18 +168,19 @@ class Worker(threading.Thread):
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._is_called = self._is_ended = False
         self._in_flight_count = 0
-        """Number of jobs of the previous group and of jobs queued when that group was answered."""
+        """Number of jobs in the previous group, plus the jobs that were queued when that group was
+        answered. About as many producers may send again.
+        """
         self._coalesce_until_us = 0
-        """Monotonic time in microseconds until which a small group of appends waits for more
-        appends."""
+        """Monotonic time (microseconds) until which a small group of appends waits for more."""
         self._appends = disk.metrics.histogram("append_duration_seconds")
         self._flushes = disk.metrics.histogram("flush_duration_seconds")
 
     def put(self, job: Job) -> None:
-        """Queue a job. Only the event-loop thread may call this method.
+        """Queue a job. Only the event loop's thread may call this method.
 
-        The thread wakes at the end of this turn of the loop. An earlier wake-up would contend with
-        the event loop for the interpreter lock, and would find a smaller group.
+        The worker wakes at the end of this turn of the event loop. If it woke earlier, it would
+        contend with the loop for the interpreter lock, and would find a smaller group.
         """
         self._waiting.append(job)
         if not self._is_called:
@@ -183,7 +192,7 @@ class Worker(threading.Thread):
         self._wakeups.put(None)
 
     def end(self) -> None:
-        """End the thread once its queue is empty. The event loop may have stopped already."""
+        """End the thread once its queue is empty. This works even if the event loop has stopped."""
         self._is_ended = True
         self._wakeups.put(None)
 
@@ -197,16 +206,17 @@ class Worker(threading.Thread):
                 now_us = self._disk.clock.monotonic_us()
                 self._in_flight_count = len(group) + len(self._waiting)
                 self._coalesce_until_us = now_us + min(now_us - began_us, COALESCE_US_MAX)
-                # Release the jobs, so that an idle thread does not hold the files of a deleted
-                # partition open.
+                # Release the jobs: an idle thread would otherwise keep files of a deleted partition
+                # open.
                 del group
 
     def _next_group(self) -> list[Job]:
-        """Return the queued jobs as the next group. A small group first waits briefly for more.
+        """Take the queued jobs as the next group. A small group first waits briefly for more.
 
         Producers that were just answered usually send their next batch at once. Without the wait,
-        two flushes would each carry half of the batches, at nearly the full cost each. Groups with
-        replicated partitions do not wait, because the acknowledgement waits for followers anyway.
+        two flushes would each write half of the batches, and each cost nearly as much as one. A
+        group with replicated partitions does not wait, because its acknowledgement waits for
+        followers anyway.
         """
         waiting = self._waiting
         group: list[Job] = []
@@ -228,7 +238,7 @@ class Worker(threading.Thread):
                 return group
 
     def _has_more(self) -> bool:
-        """Wait until another job arrives or the group's waiting time ends. Return whether one
+        """Wait until another job arrives or the group's waiting time is over. Return whether a job
         arrived.
         """
         left_us = self._coalesce_until_us - self._disk.clock.monotonic_us()
@@ -295,7 +305,8 @@ def _append(job: AppendJob, now_ms: int) -> Event:
             begins_at_zero=batch.begins_at_zero,
         )
     except LogbusError as error:
-        # Record the refusal at once, because the producer's next batch may be in the same group.
+        # Record the refusal at once: the producer's next batch may be in the same group, and must
+        # not be appended after a gap.
         log.note_refused(batch.header, error)
         return AppendFailed(job.token, error)
     except Exception:
@@ -336,7 +347,9 @@ def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:
 
 
 def _columns_end(buffer: memoryview, end_offset: int) -> int:
-    """Return the end offset of the last column batch below ``end_offset``, or -1 if none exists."""
+    """Return the end offset of the last column batch that ends at or below ``end_offset``; -1 if
+    there is none.
+    """
     end = -1
     for batch in BatchWalker(WalkPolicy(allows_gaps=True, orders_epochs=False), 0).walk(buffer):
         if batch.header.next_offset > end_offset:
@@ -369,7 +382,9 @@ def _call(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 class Disk:
-    """The append threads, the read threads and the keeper thread, all started on construction."""
+    """The append threads, the read threads and the keeper thread of a broker. The constructor
+    starts them.
+    """
 
     def __init__(
         self,
@@ -385,7 +400,7 @@ class Disk:
         self._loop = loop
         self._stopped = False
         self._soon: deque[Callable[[], None]] = deque()
-        """Callbacks of ``call_soon`` that have not run yet."""
+        """The callbacks passed to ``call_soon`` that have not run yet."""
         self._runs_soon = False
         self._workers = [Worker(f"disk-{n}", self, loop) for n in range(append_threads)]
         self._keeper = Worker("keeper", self, loop)
@@ -398,14 +413,18 @@ class Disk:
             thread.start()
 
     def worker_of(self, key: PartitionKey) -> Worker:
-        """Return the append thread that runs all jobs of the partition, in queue order."""
-        # Use a CRC instead of hash(), so that a partition has the same thread after a restart and
-        # traces of two runs can be compared.
+        """Return the append thread that runs all jobs of the partition, in the order in which they
+        are queued.
+        """
+        # A CRC, unlike hash(), gives a partition the same thread after a restart, so that traces of
+        # two runs can be compared.
         slot = zlib.crc32(key.topic_id.encode()) + key.partition
         return self._workers[slot % len(self._workers)]
 
     def call(self, key: PartitionKey, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` on the partition's append thread, after the jobs queued before."""
+        """Run ``function`` on the partition's append thread, after the jobs that are queued
+        already.
+        """
         self.worker_of(key).put(CallJob(function, done))
 
     def keep(self, function: Callable[[], T], done: Done[T]) -> None:
@@ -413,7 +432,7 @@ class Disk:
         self._keeper.put(CallJob(function, done))
 
     def read(self, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` on a read thread. Calls start in the order in which they were queued."""
+        """Run ``function`` on a read thread. Functions start in the order of the calls."""
         self._reads.put(CallJob(function, done))
 
     async def run_on(self, key: PartitionKey, function: Callable[[], T]) -> T:
@@ -443,10 +462,10 @@ class Disk:
         return await future
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the event loop: at the end of the delivery of results in progress, or
+        """Run ``callback`` on the event loop: after the results that are being delivered, or
         otherwise in the loop's next turn.
 
-        Another turn of the loop after a delivery would cost a system call, and would release and
+        An extra turn of the loop after a delivery would cost a system call, and would release and
         take the interpreter lock once more.
         """
         self._soon.append(callback)
@@ -465,7 +484,7 @@ class Disk:
                 self._loop.call_soon(self._run_soon)
 
     def post(self, results: list[Result]) -> None:
-        """Pass all results of a group to the event loop, which wakes once for them."""
+        """Pass all results of a group to the event loop. The loop wakes once for all of them."""
         try:
             self._loop.call_soon_threadsafe(self._delivered, results)
         except RuntimeError:
@@ -478,8 +497,8 @@ class Disk:
         self._run_soon()
 
     def stop(self) -> None:
-        """Finish the queued jobs, then end all threads. Blocks until then. The event loop may have
-        stopped already.
+        """Finish the queued jobs and end all threads. Block until then. This works even if the
+        event loop has stopped.
         """
         self._stopped = True
         for worker in (*self._workers, self._keeper):

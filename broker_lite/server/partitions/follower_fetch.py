@@ -1,14 +1,14 @@
-"""Answer followers' fetches with stored batches up to the log end offset, flushed or not.
+"""Answer the fetches of followers with stored batches up to the log end offset, flushed or not.
 
-When a fetch arrives, its offset tells the leader's state machine up to where the follower has
-flushed the log. A fetch without new records waits for an append, a leadership change, or the end of
+The fetch offset of a request tells the leader's state machine up to where the follower has flushed
+its log. A fetch that finds no new records waits for an append, a change of leader, or the end of
 its ``max_wait_ms``. A second fetch of the same follower on the same connection ends the wait of the
-first. A follower has two connections (lanes): one for idle partitions, one for the others.
+first. A follower has two connections (*lanes*): one for idle partitions, one for the others.
 
 If replication throttling applies to a partition and this broker's rate is used up, the broker
 answers as if the partition had no new records. A follower in the ISR is not throttled.
 
-Recent records are read from memory on the event-loop thread, older records on a read thread.
+Recent records are read from memory on the event loop's thread, older records on a read thread.
 Followers check CRCs themselves. The leader checks them only after a follower reported a corrupt
 batch. ``handlers/fetch`` and the simulator call this module.
 """
@@ -43,29 +43,30 @@ from broker_lite.wire import fetch as wire
 logger = logging.getLogger("logbus.followers")
 
 Answer = Callable[[list[wire.TopicAnswer]], None]
-"""A callback that receives the topics of a fetch answer, to encode and send them."""
+"""A callback that receives the topics of a fetch response, to encode and send them."""
 
 LATE_START_WAIT_MS = 20
-"""Maximum milliseconds that a fetch waits if the follower's log start offset is below the leader's.
-The follower's next fetch reports the new offset, and a DeleteRecords request may wait for it.
+"""Maximum time in ms for which a fetch waits if the follower's log start offset is below the
+leader's. The follower's next fetch reports its new start offset, for which a DeleteRecords request
+may be waiting.
 """
 
 
 class FollowerCluster(Protocol):
-    """The metadata that a leader reads about its followers."""
+    """The metadata that a leader needs about its followers."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
 
 
 class Finder(Protocol):
-    """The lookup of a local replica by topic id and partition."""
+    """Finds the local replica of a topic id and partition."""
 
     def find_by_id(self, topic_id: str, partition: int) -> Replica: ...
 
 
 class FollowerFetches:
-    """All follower fetches in flight at this broker."""
+    """The fetches of followers that this broker is answering."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class FollowerFetches:
         self.wait_ms_max = config.fetch_wait_ms_max
         self.bytes_max = config.fetch_bytes_max
         self.waiting: dict[tuple[int, int], _FollowerFetch] = {}
-        """Waiting fetches, by the follower's broker id and lane."""
+        """The fetches that wait for records, by the follower's broker id and lane (connection)."""
         self.throttle = Throttle(LEADER_RATE)
         self.sent_bytes = metrics.counter("replication_sent_bytes")
         metrics.gauge("follower_fetches_waiting", lambda: len(self.waiting))
@@ -96,8 +97,8 @@ class FollowerFetches:
     def begin(
         self, message: wire.FetchRequest, answer: Answer, is_open: Callable[[], bool]
     ) -> None:
-        """Start a fetch, and call ``answer`` at once or later. If the follower's connection closes
-        first (``is_open``), do not call it.
+        """Answer a follower's fetch: call ``answer`` at once or later, unless the connection of the
+        follower closes first (``is_open`` returns False).
         """
         before = self.waiting.pop(_lane(message), None)
         if before is not None:
@@ -105,8 +106,8 @@ class FollowerFetches:
         _FollowerFetch(self, message, answer, is_open).begin()
 
     def allowance(self, replica: Replica, follower_id: int) -> int:
-        """Return how many bytes of the replica the follower may receive now, under replication
-        throttling.
+        """Return how many bytes of the replica the follower may receive now, if replication
+        throttling applies; otherwise UNLIMITED.
         """
         listed = replica.log.config.leader_throttled_replicas
         if not lists(listed, replica.partition, self.broker_id) or any(
@@ -117,13 +118,14 @@ class FollowerFetches:
         return self.throttle.allowance(settings, self.loop.time())
 
     def follower(self, broker_id: int, broker_epoch: int) -> BrokerView:
-        """Return the registration of the broker that fetches. Raise StaleBrokerEpochError if the
-        broker epoch of its request is not the registered one.
+        """Return the registration of the broker that fetches.
+
+        Raises StaleBrokerEpochError if the broker epoch in its request is not the registered one.
         """
         known = self.cluster.snapshot.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
-            # If the follower's epoch is older, the follower is fenced. If it is newer, this
-            # broker's metadata lack it, and the follower retries until they have it.
+            # A follower with an older epoch is fenced. A newer epoch is not in this broker's
+            # metadata yet; the follower retries until it is.
             present = "none" if known is None else str(known.broker_epoch)
             raise StaleBrokerEpochError(
                 f"broker {broker_id} fetches in broker epoch {broker_epoch}; "
@@ -133,7 +135,9 @@ class FollowerFetches:
 
 
 class _FollowerRow:
-    """One partition of a follower's fetch: the request, and the answer as far as it is known."""
+    """One partition of a follower's fetch: the request, and the parts of the answer that are known
+    so far.
+    """
 
     __slots__ = ("allowance", "diverging", "error", "prepared", "replica", "request", "start")
 
@@ -141,10 +145,10 @@ class _FollowerRow:
         self.request = request
         self.replica: Replica | None = None
         self.start = 0
-        """The leader's log start offset when the fetch arrived."""
+        """The leader's log start offset at the arrival of the fetch."""
         self.allowance = UNLIMITED
-        """Bytes that replication throttling allows. At 0, the fetch waits as if the partition had
-        no new records.
+        """How many bytes replication throttling allows. At 0, the fetch waits as if there were no
+        new records.
         """
         self.error: LogbusError | None = None
         self.diverging: OffsetAndEpoch | None = None
@@ -173,7 +177,7 @@ class _FollowerRow:
 
 
 class _FollowerFetch:
-    """One follower's fetch request in flight."""
+    """One fetch request of a follower, from its arrival to the answer."""
 
     __slots__ = (
         "_answer",
@@ -230,7 +234,7 @@ class _FollowerFetch:
 
     def _apply_fetch(self, topic_id: str, row: _FollowerRow, follower: BrokerView) -> None:
         """Pass the fetch of one partition to the state machine of the local replica. The fetch
-        offset acknowledges all earlier records for the follower.
+        offset tells it which records are on the follower's disk.
         """
         request = row.request
         try:
@@ -257,8 +261,8 @@ class _FollowerFetch:
     # Methods that wait for records.
 
     def _changed(self) -> None:
-        """Schedule one check of the waiting fetch for all replicas that change in this turn of the
-        loop.
+        """Schedule one check of the waiting fetch, for all replicas that change in this turn of the
+        event loop.
         """
         if not self._is_due:
             self._is_due = True
@@ -286,7 +290,7 @@ class _FollowerFetch:
             replica.check_leader(row.request.current_leader_epoch)
             row.allowance = self._owner.allowance(replica, self._message.replica_id)
         except LogbusError as error:
-            # Drop the traceback, because it refers to this fetch and would form a reference cycle.
+            # The traceback refers to this fetch. Drop it, to avoid a reference cycle.
             row.error = error.with_traceback(None)
 
     def end_wait(self) -> None:
@@ -354,7 +358,8 @@ class _FollowerFetch:
             # The leader epoch and the high watermark may have changed during the disk read.
             self._check(row)
         for row, one in zip(rows, prepared):
-            # A replica that no longer leads may have truncated its log, which is no damage.
+            # Ignore a read error of a replica that no longer leads: it may have truncated its log
+            # during the read, so the error shows no damage.
             if one.error is not None and row.error is None:
                 row.error = one.error
                 if isinstance(one.error, CorruptMessageError) and row.replica is not None:

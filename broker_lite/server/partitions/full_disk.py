@@ -1,11 +1,11 @@
-"""Report a full data directory, so that other brokers take over leadership until space is free.
+"""Report a full data directory to the cluster, so that other brokers lead its partitions until
+space is free.
 
 The broker reports the full disk in its registration. The controller then moves leadership to
 brokers with free space and removes this broker from the ISRs, so that neither producers nor high
-watermarks wait for this disk. Partitions that no other broker can lead stay readable here. When
+watermarks wait for this disk. A partition that no other broker can lead remains readable here. When
 space is free again, the broker updates its registration, and its replicas rejoin their ISRs.
-
-``replica_manager`` owns the watcher.
+``replica_manager`` owns the ``FullDisk``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from broker_lite.storage.manager import LogManager
 logger = logging.getLogger("logbus.full_disk")
 
 CHECK_S = 1.0
-"""Seconds between checks whether a full disk has space, and between retries of a failed report."""
+"""Seconds between two checks whether a full disk has space again, and between two attempts to
+report it.
+"""
 
 
 class DiskCluster(Protocol):
-    """The method of the broker registry that reports a full disk in this broker's registration."""
+    """The broker's registration in ZooKeeper, as far as it reports a full disk."""
 
     async def set_full(self, is_full: bool) -> None: ...
 
 
 class FullDisk:
-    """A watcher that reports a full data directory to the cluster until space is free."""
+    """Watches a data directory that is full, and reports its state to the cluster until space is
+    free.
+    """
 
     def __init__(
         self,
@@ -47,8 +51,8 @@ class FullDisk:
         self._disk = disk
         self._logs = logs
         self._reported: bool | None = None
-        """Whether this broker's registration reports a full disk. None while that is unknown,
-        because a write of the registration that failed may still have taken effect.
+        """Whether this broker's registration reports a full disk. None if that is unknown, because
+        a write of the registration failed and may have taken effect all the same.
         """
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -56,8 +60,8 @@ class FullDisk:
             self.watch()
 
     def watch(self) -> None:
-        """Start to watch the disk after a write failed for lack of space, unless a watch is
-        running.
+        """Start to watch the disk, because a write has failed for lack of space. Do nothing if it
+        is being watched.
         """
         if self._task is None and not self._closed:
             self._task = self._loop.create_task(self._wait_for_space())

@@ -1,9 +1,10 @@
-"""Write the ISR changes that leaders propose to ZooKeeper, for many partitions at a time.
+"""Write to ZooKeeper the ISR changes that the leaders on this broker propose, many partitions in
+one write.
 
-One write is in flight at a time. Proposals that arrive during a write share the next write. A
-broker that leads a thousand partitions can therefore remove a lost follower in a few writes. The
-writer reports to each leader whether its proposal was written or refused. After a refusal, the
-leader takes the current state from the metadata.
+One write is in flight at a time. Proposals that arrive during a write share the next one. A broker
+that leads a thousand partitions can therefore remove a lost follower in a few writes. Each leader
+learns whether its proposal was written or refused. After a refusal, the leader takes the current
+state from the metadata.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from broker_lite.server.metrics import Metrics
 logger = logging.getLogger("logbus.isr")
 
 PROPOSALS_PER_WRITE_MAX = 200
-"""Maximum number of proposals in one write, so that the first proposals do not wait for many
+"""Maximum number of proposals in one write, so that the first of many proposals do not wait for all
 others.
 """
 RETRY_S = 0.2
-"""Seconds between a failed write and the report of its proposals as refused."""
+"""Seconds to wait after a failed write before its proposals are reported as refused, which makes
+the leaders propose again.
+"""
 
 
 class IsrCluster(Protocol):
-    """The method of the broker registry that writes partition states to ZooKeeper."""
+    """Writes partition states to ZooKeeper."""
 
     async def write_states(
         self, changes: Sequence[StateChange]
@@ -38,7 +41,7 @@ class IsrCluster(Protocol):
 
 
 class IsrTarget(Protocol):
-    """The leader replica that proposed an ISR change and receives the outcome."""
+    """The leader that proposed an ISR change. It receives the outcome."""
 
     @property
     def key(self) -> PartitionKey: ...
@@ -53,7 +56,7 @@ class IsrTarget(Protocol):
 
 
 class IsrWrites:
-    """A queue of the ISR proposals of this broker's leaders."""
+    """The queue of the ISR changes that this broker's leaders propose."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, *, cluster: IsrCluster, metrics: Metrics
@@ -66,8 +69,8 @@ class IsrWrites:
         self._closed = False
 
     def propose(self, target: IsrTarget, state: LeaderAndIsr) -> None:
-        """Queue the proposed ``state`` of the target's partition. The write succeeds only if the
-        znode still has the version ``state.version``.
+        """Queue the ``state`` that a leader proposes for its partition. The write succeeds only if
+        the partition's znode still has the version ``state.version``.
         """
         if self._closed:
             return
@@ -76,7 +79,7 @@ class IsrWrites:
             self._task = self._loop.create_task(self._write())
 
     def close(self) -> None:
-        """Drop the queued proposals and stop the write in flight, without reporting outcomes."""
+        """Drop the queued proposals and cancel the write in flight. The leaders get no outcome."""
         self._closed = True
         self._waiting.clear()
         if self._task is not None:
@@ -91,7 +94,7 @@ class IsrWrites:
                     try:
                         target.deliver(IsrRefused(proposed) if state is None else IsrWritten(state))
                     except Exception:
-                        # An exception for one partition must not lose the outcomes of the others.
+                        # The other leaders of this write must still get their outcomes.
                         logger.exception("cannot deliver an ISR write's outcome to %s", target)
         finally:
             self._task = None
@@ -112,8 +115,8 @@ class IsrWrites:
             await asyncio.sleep(RETRY_S)
             return [None] * len(part)
         except Exception:
-            # Report the proposals as refused, because a leader without an outcome would never
-            # propose again in this epoch.
+            # Report the proposals as refused: a leader that gets no outcome would never propose
+            # again in this leader epoch.
             logger.exception("cannot write ISR changes; retrying")
             await asyncio.sleep(RETRY_S)
             return [None] * len(part)

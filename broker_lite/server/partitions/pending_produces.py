@@ -1,6 +1,8 @@
-"""Hold produce requests until their ``acks`` condition is satisfied, fails or times out.
+"""Hold produce requests until the condition of their ``acks`` is met, the append fails, or they
+time out.
 
-A replica completes a request by its token. ``replica_manager`` owns the requests.
+Each request has a token. The replica reports the result of the append by this token.
+``replica_manager`` owns the requests.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ Produced = Callable[[Appended | None, LogbusError | None], None]
 
 
 class PendingProduces:
-    """The produce requests without a result, by token. ``len`` returns their number."""
+    """The produce requests without a result so far, by token. ``len`` returns their number."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -38,7 +40,7 @@ class PendingProduces:
         return token
 
     def complete(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Complete the request of the token. Ignore the token of a request that has timed out."""
+        """Answer the request with this token. Do nothing if the request has timed out."""
         done = self._pending.pop(token, None)
         if done is not None:
             self._deadlines.done(token)
@@ -57,5 +59,7 @@ class PendingProduces:
             )
 
     def close(self) -> None:
-        """Stop all timeouts. The requests end when the manager closes their replicas."""
+        """Stop the timeouts. ``replica_manager`` then ends the requests when it closes the
+        replicas.
+        """
         self._deadlines.close()

@@ -1,9 +1,9 @@
-"""Hold callbacks and deadlines of requests that wait, like Kafka's purgatory.
+"""Callbacks and deadlines of requests that wait, like Kafka's purgatory.
 
 A fetch request that waits for records registers a callback with each of its replicas (``Waiters``).
-The fetch handler checks the request again when a replica changes, and sets a timer for it. Produce
-requests share one periodic sweep instead of a timer each (``Deadlines``), because nearly all
-complete long before their deadline.
+When a replica changes, the fetch handler checks the request again; it also sets a timer for the
+request. Produce requests share one periodic check of all deadlines instead of a timer each
+(``Deadlines``), because nearly all complete long before their deadline.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 SWEEP_MS = 250
-"""Milliseconds between sweeps. A produce request may time out later than its deadline by
-this time."""
+"""Time in ms between two checks of all deadlines. A produce request may time out later than its
+deadline by this time."""
 
 
 class Waiters:
-    """Callbacks of requests that wait for a change of one replica. A wake-up leaves the callbacks
-    registered; only ``discard`` removes them."""
+    """Callbacks of the requests that wait for a change of one replica. A callback remains
+    registered after a call, until ``discard``."""
 
     __slots__ = ("_callbacks", "_is_due")
 
@@ -43,16 +43,19 @@ class Waiters:
             callback()
 
     def wake_soon(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Schedule one call of all callbacks, after the work that the event loop already has."""
+        """Schedule one call of all callbacks, after the work that the event loop has to do
+        already.
+        """
         if self._callbacks and not self._is_due:
             self._is_due = True
             call_soon(self.wake)
 
 
 class Deadlines:
-    """Deadlines by token. ``expired(token)`` is called after a deadline, at most ``SWEEP_MS`` late.
+    """Deadlines of requests, by token. After a deadline, at most ``SWEEP_MS`` late,
+    ``expired(token)`` is called.
 
-    The sweep timer runs only while there is a deadline.
+    The timer of the periodic check runs only while there are deadlines.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Deadlines:
         return len(self._deadlines)
 
     def add(self, token: int, deadline_ms: int) -> None:
-        """Add a request with its deadline in monotonic milliseconds."""
+        """Add a request with its deadline, in monotonic milliseconds."""
         self._deadlines[token] = deadline_ms
         if self._timer is None:
             self._timer = self._loop.call_later(SWEEP_MS / 1000, self._sweep)

@@ -1,10 +1,11 @@
-"""Prepare log ranges for a fetch answer: find them, load them into the page cache, check their CRCs
-and convert column batches to rows for clients that read only rows.
+"""Prepare offset ranges of a log for a fetch answer: find them, load them into the page cache,
+check their CRCs, and convert column batches to rows for clients that read only rows.
 
-``prepare`` runs on read threads, because it may read the disk. ``read_resident`` runs on the
-event-loop thread and reads only the page cache. Reading needs memory of ``CHUNK_BYTES`` or one
-batch, whichever is larger. Converted rows use at most ``TRANSCODED_BYTES_MAX``. For a batch that
-needs more, ``prepare`` raises ``OversizedBatch``; the caller reserves the memory and calls again.
+A column batch is a batch in logbus's own column format. ``prepare`` runs on read threads, because
+it may read the disk. ``read_resident`` runs on the event loop's thread and reads only the page
+cache. A read needs memory for ``CHUNK_BYTES`` or one batch, whichever is larger. Converted rows
+take at most ``TRANSCODED_BYTES_MAX``. For a batch that needs more, ``prepare`` raises
+``OversizedBatch``; the caller then reserves the memory and calls again.
 """
 
 from __future__ import annotations
@@ -24,92 +25,102 @@ from broker_lite.storage.scan import walk_range
 from broker_lite.wire.fetch import AbortedTransaction, FileRange, HasFileno, Part, StoredRange
 
 CHUNK_BYTES = 1 << 20
-"""Bytes that one read of a log file loads."""
+"""Bytes that one read of a segment file loads."""
 PROBE_STEP_BYTES = 256 << 10
-"""Distance in bytes between the positions at which ``is_resident`` looks for a range in the page
-cache. The kernel loads and evicts pages in runs of about this size (readahead).
+"""Distance in bytes between the positions that ``is_resident`` probes in the page cache. The kernel
+loads and evicts pages in runs of about this size (readahead).
 """
 TRANSCODED_BYTES_MAX = 4 << 20
-"""Maximum bytes of column batches that one answer holds as rows. The rows stay in memory until the
-client has read them.
+"""Maximum bytes of rows, converted from column batches, in one answer. They stay in memory until
+the client has received them.
 """
 COPIED_BYTES_MAX = 16 << 10
-"""Ranges of at most this many bytes are copied into the answer. A copy of this size costs less than
+"""A range of at most this many bytes is copied into the answer. A copy of this size costs less than
 the ``sendfile`` system call.
 """
 COPIED_TOTAL_MAX = 256 << 10
-"""Maximum bytes that are copied into one answer, for all its partitions. Further ranges are sent
+"""Maximum bytes that are copied into one answer for all its partitions. Further ranges are sent
 with ``sendfile``.
 """
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 STORED_BYTES_MIN = 256 << 10
-"""Minimum bytes of a range that is answered with its file location, for the client to read the
-file. Sending a smaller range costs less than opening the file.
+"""Minimum bytes of a range that is answered with its place in a segment file, so that a client on
+the same machine reads the file itself. For a smaller range, opening the file costs more than
+sending the bytes.
 """
 
 
 class WantedRange(NamedTuple):
-    """A requested range of one partition: the batches from ``offset`` to below ``end_offset``."""
+    """A range of one partition that a fetch asks for: the batches from ``offset`` to below
+    ``end_offset``, of at most ``max_bytes`` bytes.
+    """
 
     reader: LogReader
     offset: int
     end_offset: int
     max_bytes: int
     check: bool
-    """Whether to check CRCs, because the client does not check them and no check is recent."""
+    """Whether to check CRCs: the client does not check them itself, and the broker has not checked
+    them recently.
+    """
     rows_only: bool
-    """Whether to convert column batches to rows, because the client reads only rows and the range
-    may hold column batches.
+    """Whether to convert column batches to rows: the client reads only rows, and the range may have
+    column batches.
     """
     lists_aborted: bool = False
-    """Whether to list the aborted transactions of the range, because the client reads with
-    read_committed and the log has transactions.
+    """Whether to list the aborted transactions of the range: the client reads with read_committed,
+    and the log has transactions.
     """
     by_file: bool = False
-    """Whether to answer with the file location of a large range. The client must be on this
-    machine, read column batches, and be able to open the log files.
+    """Whether a large range may be answered with its place in a segment file. The client is on this
+    machine, reads column batches, and can open the segment files.
     """
 
 
 class Prepared(NamedTuple):
-    """A range that is ready to be sent. Sending ``parts`` needs no disk read."""
+    """A range that is ready to be sent without a disk read."""
 
     parts: tuple[Part, ...] = ()
-    """The bytes and file ranges to send."""
+    """The bytes, or ranges of segment files, to send."""
     length: int = 0
-    """Bytes of the range."""
+    """Number of bytes in the range."""
     checked_end: int = -1
-    """The offset after the last batch whose CRC was checked; -1 if no CRC was checked."""
+    """The offset after the last batch whose CRC was checked now; -1 if none was."""
     error: LogbusError | None = None
     error_offset: int = -1
-    """The fetch offset if ``error`` is set, else -1."""
+    """The fetch offset at which ``error`` occurred; -1 without an error."""
     stored: StoredRange | None = None
-    """The file location of the range, in place of ``parts``."""
+    """The place of the range in a segment file, if the client reads it there; ``parts`` is then
+    empty.
+    """
     next_offset: int = -1
     """The offset after the last batch of the range."""
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions with records in the range."""
     transcoded: int = 0
-    """Number of column batches that ``parts`` holds as rows."""
+    """Number of column batches that ``parts`` has as rows."""
 
 
 class OversizedBatch(Exception):
-    """The first batch of a fetch has columns that decompress to more bytes than the fetch may hold
-    as rows.
+    """The first batch of a fetch is a column batch that decompresses to more bytes than the fetch
+    may hold as rows.
     """
 
     def __init__(self, decompressed: int) -> None:
         super().__init__(f"a batch of columns decompresses to {decompressed} bytes")
         self.decompressed = decompressed
-        """Decompressed bytes of the batch. With this ``transcoded_max``, ``prepare`` succeeds."""
+        """Bytes of the decompressed batch. With this value as ``transcoded_max``, ``prepare``
+        succeeds.
+        """
 
 
 def prepare(
     requested: list[WantedRange], max_bytes: int, transcoded_max: int = TRANSCODED_BYTES_MAX
 ) -> list[Prepared]:
-    """Return the ranges of one fetch, in request order, with at most ``max_bytes`` bytes in all.
+    """Return the ranges of one fetch, in the order of the request, with at most ``max_bytes`` bytes
+    in all.
 
-    The first range holds at least one batch, even if the batch is larger than ``max_bytes``. Raise
+    The first range has at least one batch, even if that batch is larger than ``max_bytes``. Raises
     OversizedBatch if this batch must be converted to rows and decompresses to more than
     ``transcoded_max`` bytes.
     """
@@ -121,8 +132,8 @@ def prepare(
 
 
 def _release_memory() -> None:
-    """Return the memory of a large conversion to the operating system. Arrow would keep it in a
-    pool.
+    """Return the memory of a large conversion to the operating system, because Arrow would keep it
+    in a pool.
     """
     import pyarrow as pa
 
@@ -160,9 +171,9 @@ def _prepare_all(
 
 
 def read_resident(requested: list[WantedRange], max_bytes: int) -> list[Prepared] | None:
-    """Return the ranges of one fetch from the page cache, without disk reads and without checks.
+    """Return the ranges of one fetch from the page cache, without disk reads and CRC checks.
 
-    Return None if a range is not in the page cache. The caller then uses ``prepare`` on a read
+    Return None if a range is not in the page cache. The caller must then call ``prepare`` on a read
     thread.
     """
     prepared: list[Prepared] = []
@@ -204,8 +215,8 @@ def _with_aborted(row: WantedRange, prepared: Prepared) -> Prepared:
 
 
 def _resident_part(log_slice: LogSlice, copied_max: int) -> Part | None:
-    """Return a range of at most ``copied_max`` bytes as bytes, and a larger range as a file range.
-    Return None if sending the range would read the disk.
+    """Return a range of at most ``copied_max`` bytes as bytes, and a larger one as a range of the
+    segment file. Return None if sending it would read the disk.
     """
     if log_slice.length > copied_max:
         if not is_start_resident(log_slice.file, log_slice.position):
@@ -230,9 +241,9 @@ def _resident_part(log_slice: LogSlice, copied_max: int) -> Part | None:
 def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) -> Prepared:
     """Prepare one range of at most ``max_bytes`` bytes.
 
-    If ``first_max`` is above 0, the range holds at least one batch, even if the batch is larger
-    than ``max_bytes``. Such a batch may decompress to ``first_max`` bytes of rows. A range of at
-    most ``copied_max`` bytes is copied.
+    With ``first_max`` above 0, the range has at least one batch, even if that batch is larger than
+    ``max_bytes``, and the batch may decompress to ``first_max`` bytes of rows. A range of at most
+    ``copied_max`` bytes is copied.
     """
     log_slice = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
     if log_slice.length == 0:
@@ -251,8 +262,8 @@ def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) 
 
 
 def _part(log_slice: LogSlice, copied_max: int) -> Part:
-    """Return a range of at most ``copied_max`` bytes as bytes, and a larger range as a file range.
-    Load the file range into the page cache.
+    """Return a range of at most ``copied_max`` bytes as bytes. Return a larger one as a range of
+    the segment file, and load it into the page cache.
     """
     if log_slice.length <= copied_max:
         copied = log_slice.file.pread(log_slice.position, log_slice.length)
@@ -264,7 +275,9 @@ def _part(log_slice: LogSlice, copied_max: int) -> Part:
 
 
 def _by_file(log_slice: LogSlice, checked_end: int = -1) -> Prepared:
-    """Return the file location of the range, with which the client reads the file itself."""
+    """Return the place of the range in its segment file, so that the client reads the file
+    itself.
+    """
     status = os.fstat(log_slice.file.fileno())
     path = os.path.abspath(log_slice.file.path)
     stored = StoredRange(path, status.st_dev, status.st_ino, log_slice.position, log_slice.length)
@@ -274,9 +287,11 @@ def _by_file(log_slice: LogSlice, checked_end: int = -1) -> Prepared:
 
 
 def is_resident(file: HasFileno, position: int, length: int) -> bool:
-    """Return whether samples of the range are in the page cache.
+    """Return whether a range of a file is in the page cache, judged by one byte every
+    ``PROBE_STEP_BYTES``.
 
-    Return False if the kernel does not support reads without waiting (RWF_NOWAIT), or a read fails.
+    Return False too if a read fails, or if the kernel does not support reads that never wait
+    (RWF_NOWAIT).
     """
     probe = bytearray(1)
     end = position + length - 1
@@ -290,9 +305,10 @@ def is_resident(file: HasFileno, position: int, length: int) -> bool:
 
 
 def is_start_resident(file: HasFileno, position: int) -> bool:
-    """Return whether the range's first page is in the page cache.
+    """Return whether the first page of a range is in the page cache.
 
-    The kernel evicts the oldest pages first, so all pages of recent appends are then in the cache.
+    The kernel evicts the oldest pages first. In a range of recent appends, the other pages are then
+    in the cache too.
     """
     try:
         return os.preadv(file.fileno(), [bytearray(1)], position, _NOWAIT) == 1
@@ -309,7 +325,9 @@ def _warm(log_slice: LogSlice) -> None:
 
 
 def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int) -> Prepared:
-    """Check each batch of the range. Convert column batches to rows if the client needs rows."""
+    """Return the batches of the range, checked one by one. Convert column batches to rows if the
+    client reads only rows.
+    """
     out = _Parts(log_slice)
     checked_end = next_offset = -1
     transcoded = 0
@@ -346,7 +364,8 @@ def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int)
             if row.check:
                 checked_end = header.next_offset
     except (BadBatch, CorruptMessageError) as error:
-        # Return the intact batches. The client's next fetch starts at the damaged batch and fails.
+        # Return the intact batches before the damaged one. The client's next fetch starts at the
+        # damaged batch and gets the error.
         if not out.length:
             damage = error if isinstance(error, LogbusError) else CorruptMessageError(str(error))
             return Prepared(error=damage, error_offset=row.offset)
@@ -356,7 +375,7 @@ def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int)
 
 
 def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
-    # Import pyarrow and numpy only when a client needs rows, because the import takes long.
+    # The conversion imports pyarrow and numpy, which takes long. Most brokers never convert.
     from broker_lite.record.transcode import columns_to_rows
 
     with _undecodable(header):
@@ -365,8 +384,8 @@ def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
 
 @contextlib.contextmanager
 def _undecodable(header: BatchHeader) -> Iterator[None]:
-    """Raise UndecodableBatchError, the producer's fault, if columns with a correct CRC cannot be
-    decoded.
+    """Raise UndecodableBatchError if a column batch with a correct CRC cannot be decoded: its
+    producer encoded it wrongly, and no disk damaged it.
     """
     try:
         yield
@@ -380,7 +399,7 @@ def _undecodable(header: BatchHeader) -> Iterator[None]:
 
 def _check(row: WantedRange, header: BatchHeader) -> None:
     """Raise CorruptMessageError unless the batch's end offset and leader epoch agree with the log.
-    The CRC covers neither.
+    The CRC covers neither field.
     """
     base, following = header.base_offset, header.next_offset
     if following > row.end_offset:
@@ -388,7 +407,8 @@ def _check(row: WantedRange, header: BatchHeader) -> None:
             f"a batch of {row.reader.key} has offsets {base} to {following - 1}, beyond the end of "
             f"the readable range, {row.end_offset}"
         )
-    # A batch may begin below the log start offset, for which the epoch file has no entry any more.
+    # A batch can begin below the log start offset, for which the leader epoch file has no entry any
+    # more.
     epoch = row.reader.epoch_at(max(base, row.reader.log_start_offset))
     if epoch not in (NO_EPOCH, header.leader_epoch):
         raise CorruptMessageError(
@@ -398,7 +418,7 @@ def _check(row: WantedRange, header: BatchHeader) -> None:
 
 
 class _Parts:
-    """A collector of the parts of an answer, which merges adjacent file ranges."""
+    """Collects the parts of an answer, and merges adjacent ranges of a file."""
 
     __slots__ = ("_file", "_from", "_to", "length", "parts")
 

@@ -1,10 +1,10 @@
-"""Connect the state machine of one partition replica (package ``replication``) with its log and the
-network.
+"""Connects the state machine of one partition replica (package ``replication``) with its log and
+the network.
 
 ``deliver`` passes an event to the state machine, and ``carry_out`` runs the resulting effects in
 order. No other code changes the log or the state machine. The append thread of the partition writes
-to the log and returns the outcomes as events. ``Fetchers`` sends the replica's fetches to its
-leader, and ``IsrWrites`` writes its ISR proposals.
+to the log and returns the results as events. ``Fetchers`` sends the replica's fetches to its
+leader, and ``IsrWrites`` writes to ZooKeeper the ISR changes that it proposes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ logger = logging.getLogger("logbus.replicas")
 
 
 class ReplicaOwner(Protocol):
-    """The part of ``ReplicaManager`` that a replica uses."""
+    """The part of ``ReplicaManager`` that a replica needs."""
 
     clock: Clock
     disk: Disk
@@ -91,8 +91,8 @@ class ReplicaOwner(Protocol):
 class Replica:
     """One partition replica on this broker.
 
-    ``log`` is its log, ``role`` its state machine. ``waiters``, ``end_waiters`` and
-    ``start_waiters`` hold the requests that wait for the replica to change.
+    ``log`` is its log and ``role`` its state machine. ``waiters``, ``end_waiters`` and
+    ``start_waiters`` are requests that wait for a change of the replica.
     """
 
     __slots__ = (
@@ -132,29 +132,35 @@ class Replica:
         self.crc_cache = CrcCache(log.log_end_offset)
         self.cache_policy = CachePolicy(owner.unread_cached_bytes)
         self.waiters = Waiters()
-        """Callbacks of consumer fetches that wait for the high watermark to advance."""
+        """Callbacks of consumers' fetches that wait for the high watermark to advance."""
         self.end_waiters = Waiters()
-        """Callbacks of follower fetches that wait for the log end or log start offset to change."""
+        """Callbacks of followers' fetches that wait for a change of the log end offset or log start
+        offset.
+        """
         self.start_waiters = Waiters()
-        """Callbacks of DeleteRecords requests that wait until followers have advanced their log
-        start offsets.
+        """Callbacks of DeleteRecords requests that wait for followers to advance their log start
+        offsets.
         """
         self.follower_starts: dict[ReplicaId, int] = {}
-        """Log start offset of each follower, from its last fetch in this leader epoch."""
+        """The log start offset of each follower, as of its last fetch in this leader epoch."""
         self.has_followers = False
-        """Whether the partition has other replicas. An append is then reported before its flush, so
-        that followers fetch it earlier. The append threads read this flag.
+        """Whether the partition has other replicas. If so, the append thread reports an append
+        before its flush, so that followers can fetch it earlier.
         """
         self.assigned_count = self.min_insync = 1
         """Number of assigned replicas, and the partition's ``min.insync.replicas``."""
         self.pending_columns: set[int] = set()
-        """Tokens of the appends in progress that append a column batch."""
+        """Tokens of the appends in progress whose batch is a column batch."""
         self.participant = Participant()
-        """The producers whose transactions are verified for this replica in this leader epoch."""
+        """The transactional producers that are verified to write to this replica in this leader
+        epoch.
+        """
         self._unrepairable = -1
-        """The damaged offset that was last logged as one that no other replica can repair."""
+        """The offset of the damage that was last logged as one that no other replica can repair; -1
+        before.
+        """
         self._held_jobs: list[Job] | None = None
-        """Disk jobs that wait until a truncation is complete; None while no truncation runs."""
+        """Disk jobs that wait for a truncation to complete; None while no truncation runs."""
         self.closed = False
 
     def __str__(self) -> str:
@@ -162,19 +168,19 @@ class Replica:
 
     @property
     def high_watermark(self) -> int:
-        """The offset before which consumers may read with read_uncommitted."""
+        """The offset below which consumers with read_uncommitted may read."""
         return self.role.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset before which consumers may read with read_committed."""
+        """The offset below which consumers with read_committed may read."""
         return self.log.reader.last_stable_offset(self.role.high_watermark)
 
     def readable_end(self, is_committed: bool) -> int:
-        """Return the offset before which a consumer may read: the last stable offset if
+        """Return the offset below which a consumer may read: the last stable offset if
         ``is_committed``, else the high watermark.
 
-        Raise OffsetNotAvailableError until a new leader has determined its high watermark.
+        Raises OffsetNotAvailableError while a new leader does not know its high watermark yet.
         """
         latest = self.role.latest_offset()
         return self.last_stable_offset if is_committed else latest
@@ -185,26 +191,30 @@ class Replica:
 
     @property
     def state(self) -> LeaderAndIsr | None:
-        """The partition's leader and ISR in this broker's metadata; None while the replica is
-        offline.
+        """The partition's leader and ISR as this broker's metadata has them; None while the replica
+        is offline.
         """
         role = self.role.role
         return None if isinstance(role, Offline) else role.state
 
     @property
     def isr(self) -> tuple[ReplicaId, ...]:
-        """The in-sync replicas in this broker's metadata; empty while the replica is offline."""
+        """The in-sync replicas as this broker's metadata has them; empty while the replica is
+        offline.
+        """
         state = self.state
         return () if state is None else state.isr
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this replica leads and fewer replicas are in sync than assigned."""
+        """Whether this replica leads a partition with fewer in-sync than assigned replicas."""
         return self.role.is_leader and len(self.isr) < self.assigned_count
 
     @property
     def is_below_min_isr(self) -> bool:
-        """Whether this replica leads and its ISR has fewer members than ``min.insync.replicas``."""
+        """Whether this replica leads a partition whose ISR has fewer members than
+        ``min.insync.replicas``.
+        """
         return self.role.is_leader and len(self.isr) < self.min_insync
 
     @property
@@ -220,23 +230,23 @@ class Replica:
 
     @property
     def unstable_count(self) -> int:
-        """Number of records that open transactions hide from read_committed consumers; 0 unless
-        this replica leads.
+        """Number of committed records that read_committed consumers cannot read yet, because of
+        open transactions; 0 unless this replica leads.
         """
         if not self.role.is_leader:
             return 0
         return max(self.role.high_watermark - self.last_stable_offset, 0)
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return the milliseconds since the slowest in-sync follower was last caught up; 0 unless
+        """Return for how long (ms) the slowest in-sync follower has not been caught up; 0 unless
         this replica leads.
         """
         role = self.role.role
         return role.lag_ms(now_ms) if isinstance(role, Leader) else 0
 
     def check_leader(self, leader_epoch: int = -1) -> None:
-        """Raise NotLeaderError if this replica does not lead. Raise a fencing error if
-        ``leader_epoch`` is not -1 and differs from the replica's epoch.
+        """Raise NotLeaderError if this replica does not lead. Raise FencedLeaderEpochError or
+        UnknownLeaderEpochError if ``leader_epoch`` is not -1 and differs from the replica's epoch.
         """
         try:
             self.role.check_leader(leader_epoch)
@@ -246,13 +256,13 @@ class Replica:
         raise NotLeaderError(f"this broker does not lead {self}; refresh the metadata")
 
     def deliver(self, event: Event) -> None:
-        """Pass the event to the state machine, carry out its effects, and wake the requests that
+        """Pass an event to the state machine, carry out its effects, and wake the requests that
         wait for the change.
         """
         owner = self._owner
         if self.pending_columns and isinstance(event, Appended | AppendFailed):
-            # Record the column batch before the high watermark advances. Consumers that read only
-            # rows may then see the batch, and need its conversion.
+            # Record the column batch before the high watermark passes it. From then on, consumers
+            # that read only rows can reach the batch, and the broker must convert it for them.
             self._note_columns(event)
         if isinstance(event, StorageFailed):
             owner.storage_failed(event.error)
@@ -272,12 +282,12 @@ class Replica:
         elif self.has_followers and role.log_end_offset != end:
             self.end_waiters.wake()
         if isinstance(event, EpochStarted):
-            # If the high watermark already equals the epoch's start offset, it does not advance and
-            # wakes no fetch. Wake the waiting fetches here.
+            # Fetches wait for the new leader epoch to start. If the high watermark equals the start
+            # offset of the epoch already, its advance does not wake them.
             self.waiters.wake()
 
     def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:
-        """Pass a follower's fetch to the state machine, carry out the effects, and return how to
+        """Pass a follower's fetch to the state machine, and carry out the effects. Return how to
         answer the fetch.
         """
         self.follower_starts[event.replica] = event.follower_start
@@ -291,8 +301,8 @@ class Replica:
         return verdict
 
     async def followers_begin_at(self, offset: int) -> None:
-        """Wait until every in-sync replica has a log start offset of at least ``offset``. Raise
-        NotLeaderError if this replica loses leadership first.
+        """Wait until the log of every in-sync replica starts at ``offset`` or later. Raises
+        NotLeaderError if this replica loses its leadership first.
         """
         moved = asyncio.Event()
         self.end_waiters.wake()
@@ -313,7 +323,9 @@ class Replica:
         )
 
     def _fetched_append_failed(self, error: LogbusError) -> None:
-        """Log a failed append of fetched records. The state machine fetches the range again."""
+        """Log that fetched records could not be appended. The state machine then fetches them
+        again.
+        """
         if isinstance(error, StorageError):
             self._owner.storage_failed(error)
             return
@@ -333,10 +345,10 @@ class Replica:
                 self.crc_cache.has_columns(event.next_offset)
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """Run the effects in list order, because the correctness of replication depends on the
-        order.
+        """Carry out the effects in the order of the list, on which the correctness of replication
+        depends.
 
-        Wake waiting fetches last, so that the broker answers producers before it builds fetch
+        Waiting fetches wake last, so that the broker answers producers before it builds fetch
         answers.
         """
         has_advanced = False
@@ -384,7 +396,9 @@ class Replica:
                 raise AssertionError(effect)
 
     def _put(self, job: Job) -> None:
-        """Queue the job on the append thread, or hold it back while a truncation is in progress."""
+        """Queue a job on the append thread. While a truncation is in progress, hold the job back
+        instead.
+        """
         if self._held_jobs is None:
             self._worker.put(job)
         else:
@@ -397,7 +411,7 @@ class Replica:
         self._put(FollowJob(self, effect.payload, effect.leader_epoch, columns, keep))
 
     def _keeps(self, size: int) -> bool:
-        """Return whether an append of ``size`` bytes stays in the page cache for readers."""
+        """Return whether the pages of an append of ``size`` bytes stay in the page cache."""
         now_ms = self._owner.clock.monotonic_ms()
         if self.cache_policy.keeps(now_ms, size):
             return True
@@ -416,9 +430,8 @@ class Replica:
     def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
         """Truncate the log to ``offset`` (Truncate), or restart it empty at ``offset`` (StartAt).
 
-        Hold back later disk jobs until the truncation is complete, even when a full disk delays it.
-        After another leadership change, appends may already be queued, and the truncation must not
-        remove their records.
+        Later disk jobs are held back until the truncation is complete, even if a full disk delays
+        it. They may be appends of a later leader epoch, which the truncation must not remove.
         """
         log, now_ms = self.log, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):
@@ -453,7 +466,9 @@ class Replica:
         self._change_log(cut, "cannot truncate the log; retrying", self._worker.put)
 
     def _release_held(self) -> None:
-        """Queue the jobs that were held back, after a truncation succeeded or failed for good."""
+        """Queue the jobs that were held back, because the truncation is complete or has failed for
+        good.
+        """
         jobs, self._held_jobs = self._held_jobs, None
         for job in jobs or ():
             self._worker.put(job)
@@ -463,8 +478,8 @@ class Replica:
     ) -> None:
         """Run ``change`` on the append thread, and deliver the event that it returns.
 
-        ``put`` queues the job. If the disk is full, log ``refused`` and retry until ``change``
-        succeeds.
+        ``put`` queues the job. If the disk is full, log the message ``refused`` and retry until
+        ``change`` succeeds.
         """
 
         def done(event: Event | None, error: BaseException | None) -> None:
@@ -501,8 +516,8 @@ class Replica:
                 self._owner.retry_later(again)
 
         def again() -> None:
-            # Stop retrying after a leadership change, because the next leader sends its own log
-            # start offset.
+            # After a change of leader, do not retry: the next leader sends its own log start
+            # offset.
             if self.role.role is leader_role:
                 self._raise_start(offset)
 
@@ -514,11 +529,11 @@ class Replica:
             self.deliver(StorageFailed(as_storage_error(error)))
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
-        """Log a corrupt batch that a read found at ``offset``.
+        """Handle a corrupt batch that a read found at ``offset``: log it, and give up leadership so
+        that a replica with an intact copy leads.
 
-        If the batch was damaged on disk, give up leadership to a replica with an intact copy. A
-        batch that its producer encoded wrongly (UndecodableBatchError) does not change leadership,
-        because all replicas have the same bytes.
+        A batch that its producer encoded wrongly (UndecodableBatchError) is only logged, because
+        all replicas have the same bytes.
         """
         is_damage = not isinstance(error, UndecodableBatchError)
         logger.error(
@@ -550,8 +565,8 @@ class Replica:
                 )
 
     def log_lost_records(self, before: LeaderAndIsr | None) -> None:
-        """Log that records are lost if an unclean election made this replica the leader although it
-        was not in sync. ``before`` is the partition's previous state.
+        """Log that records are lost, if an unclean election made this replica the leader.
+        ``before`` is the partition's state before the election.
         """
         now, role = self.state, self.role
         if before is None or now is None or not role.is_leader or role.local in before.isr:
@@ -567,7 +582,7 @@ class Replica:
             )
 
     def leadership_changed(self) -> None:
-        """Clear the state of the previous leader epoch and wake all waiting requests, which then
+        """Clear the state of the previous leader epoch. Wake all waiting requests, so that they
         check the leadership again.
         """
         self.follower_starts.clear()

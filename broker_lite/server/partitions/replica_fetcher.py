@@ -1,17 +1,16 @@
 """Fetch records from leaders, for all partitions that this broker follows.
 
-A replica's state machine requests a range with the effect ``FetchFrom`` and receives the answer as
-an event. The fetcher sends the next request to a leader when the records of the previous answer are
-flushed, because the new fetch offsets acknowledge those records. One request carries all partitions
-of a leader. If another partition becomes ready while a request waits at the leader, the fetcher
-sends a second request without a wait time. The leader then answers the first at once.
+A replica's state machine asks for a range with the effect ``FetchFrom`` and receives the answer as
+an event. One request carries all partitions of a leader. Its fetch offsets tell the leader which
+records are on this broker's disk. The fetcher therefore sends the next request only when the
+records of the previous answer are flushed. If another partition becomes ready while a request waits
+at the leader, the fetcher sends a second request without a wait time. The leader then answers the
+first at once.
 
-Partitions without recent records are fetched on a separate connection, the idle lane, so that they
-cost nothing while other partitions are busy. If replication throttling applies to a partition and
-this broker's rate is used up, the partition is not fetched for a while. A partition with this
-broker in its ISR is not throttled.
-
-The fetcher retries failed partitions with exponential backoff.
+Partitions without recent records are fetched on a connection of their own, the *idle lane*, so that
+they cost nothing while other partitions are busy. If replication throttling applies to a partition
+and this broker's rate is used up, the partition is not fetched for a while. A partition with this
+broker in its ISR is not throttled. Failed partitions are retried with exponential backoff.
 """
 
 from __future__ import annotations
@@ -33,49 +32,49 @@ from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
 
 Answered = Callable[[wire.FetchResponse | LogbusError], None]
-"""A callback that receives the answer of a fetch request, or the error. It is called exactly once,
-on the event-loop thread, after ``PeerNet.fetch`` has returned.
+"""A callback that receives the response to a fetch request, or the error. It is called exactly
+once, on the event loop's thread, after ``PeerNet.fetch`` has returned.
 """
 
 RESPONSE_BYTES = 8 << 20
-"""Maximum bytes of one fetch answer. A follower needs this much memory for each leader."""
+"""Maximum bytes of one fetch response. A follower needs this much memory for each leader."""
 PARTITION_BYTES = 4 << 20
-"""Maximum bytes of one partition in a fetch answer."""
+"""Maximum bytes of one partition in a fetch response."""
 FIRST_RETRY_MS = 10
-"""Milliseconds before the first retry. The first fetch often fails because a follower may see a new
-leader in the metadata before the leader itself does.
+"""Time in ms before the first retry of a partition. It is short because a follower may see a new
+leader in the metadata before the leader itself does, and then its first fetch fails.
 """
 RETRY_MS_MAX = 500
-"""Maximum milliseconds between two retries of a partition."""
+"""Maximum time in ms between two retries of a partition."""
 HOT_S = 30.0
 """Seconds without records after which a partition moves to the idle lane."""
 IDLE_WAITS = 4
-"""Factor by which the idle lane multiplies the wait time of a fetch. The longer wait delays no
-record, because an append ends the wait. It saves processor time that repeated fetches cost.
+"""Factor by which the maximum wait of a fetch is longer on the idle lane. Fewer repeated fetches
+save processor time. No record is delayed, because an append ends the wait.
 """
 THROTTLED_S = 0.1
-"""Seconds before a partition whose throttle rate was used up is tried again."""
+"""Seconds after which a partition is tried again whose throttle rate was used up."""
 PATIENCE_MS = 20
-"""Milliseconds that ready partitions wait for partitions whose records are still being flushed, so
-that one request carries both.
+"""Time in ms for which ready partitions wait for partitions whose records are still being flushed,
+so that one request carries both.
 """
 
 
 class PeerNet(Protocol):
-    """The transport of fetch requests to other brokers.
+    """Sends fetch requests to other brokers.
 
-    At most two requests per leader and lane are in flight. Requests with ``FLAG_IDLE`` use a
-    separate connection.
+    At most two requests for each leader and lane are in flight. Requests with ``FLAG_IDLE`` use a
+    connection of their own.
     """
 
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
-        """Send a fetch request, and pass its answer to ``answered``, or NetworkError if none
-        arrives. Answers of one connection arrive in request order.
+        """Send a fetch request. Pass the response to ``answered``, or NetworkError if none arrives.
+        The responses of one connection arrive in the order of the requests.
         """
 
 
 class FetcherCluster(Protocol):
-    """The part of the broker registry that the fetcher reads."""
+    """The part of the broker registry that the fetcher needs."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -85,7 +84,7 @@ class FetcherCluster(Protocol):
 
 
 class FetchTarget(Protocol):
-    """The follower replica for which a partition is fetched."""
+    """The local follower replica for which records are fetched."""
 
     @property
     def key(self) -> PartitionKey: ...
@@ -97,7 +96,7 @@ class FetchTarget(Protocol):
 
 
 class _ReplicaRow(NamedTuple):
-    """The fetch request of one partition, and the lane that sends it."""
+    """What to fetch for one partition, and the lane on which to fetch it."""
 
     target: FetchTarget
     fetch_from: FetchFrom
@@ -105,7 +104,7 @@ class _ReplicaRow(NamedTuple):
 
 
 class Fetchers:
-    """All fetches of the partitions that this broker follows."""
+    """Fetches the records of all partitions that this broker follows."""
 
     def __init__(
         self,
@@ -127,8 +126,8 @@ class Fetchers:
         self.idle_wait_ms_max = max(self.wait_ms, config.replica_lag_ms // 4)
         self.closed = False
         self.suspects: set[PartitionKey] = set()
-        """Partitions that received a damaged batch. The next fetch asks their leader to check CRCs
-        before it sends.
+        """Partitions for which a damaged batch arrived. Their next fetch asks the leader to check
+        CRCs before it sends.
         """
         self._rows: dict[PartitionKey, _ReplicaRow] = {}
         self._hot_until: dict[PartitionKey, float] = {}
@@ -138,8 +137,8 @@ class Fetchers:
         self.fetches = metrics.counter("replica_fetches")
 
     def fetch(self, target: FetchTarget, fetch_from: FetchFrom) -> None:
-        """Fetch the wanted range for the replica. Retry until an answer arrives or the replica
-        wants another range.
+        """Fetch a range for a replica. Retry until an answer arrives or the replica asks for
+        another range.
         """
         if self.closed:
             return
@@ -157,11 +156,11 @@ class Fetchers:
         lane.ready(key, row)
 
     def mark_active(self, key: PartitionKey) -> None:
-        """Mark the partition as active, which keeps it off the idle lane for ``HOT_S`` seconds."""
+        """Keep the partition off the idle lane for ``HOT_S`` seconds."""
         self._hot_until[key] = self.loop.time() + HOT_S
 
     def stop(self, target: FetchTarget) -> None:
-        """Stop fetching for the replica, and ignore answers of fetches in flight."""
+        """Stop fetching for a replica. Ignore answers that are still to come."""
         row = self._rows.pop(target.key, None)
         self.suspects.discard(target.key)
         self._hot_until.pop(target.key, None)
@@ -177,8 +176,8 @@ class Fetchers:
         return self._rows.get(key) is row
 
     def allowance(self, row: _ReplicaRow) -> int:
-        """Return how many bytes of the partition this broker may fetch now, under replication
-        throttling.
+        """Return how many bytes of the partition this broker may fetch now, if replication
+        throttling applies; otherwise UNLIMITED.
         """
         key, snapshot = row.target.key, self.cluster.snapshot
         listed = row.target.log.config.follower_throttled_replicas
@@ -190,13 +189,15 @@ class Fetchers:
         return self._throttle.allowance(snapshot.broker_config(self.broker_id), self.loop.time())
 
     def received(self, row: _ReplicaRow, size: int) -> None:
-        """Count ``size`` received bytes of a partition, in the metrics and in the throttle."""
+        """Count ``size`` bytes that were received for a partition, in the metrics and against the
+        throttle.
+        """
         self.received_bytes.n += size
         if self.allowance(row) < UNLIMITED:
             self._throttle.spend(size)
 
     def close(self) -> None:
-        """Stop sending requests and ignore all answers in flight."""
+        """Stop sending requests. Ignore all answers that are still to come."""
         self.closed = True
         self._rows.clear()
         for leader in self._leaders.values():
@@ -204,7 +205,9 @@ class Fetchers:
 
 
 class _Leader:
-    """The fetch requests to one leader on one lane: the idle lane or the other."""
+    """The fetch requests to one leader on one lane: the idle lane, or that of the other
+    partitions.
+    """
 
     __slots__ = (
         "_attempts",
@@ -229,11 +232,11 @@ class _Leader:
         self._busy: set[PartitionKey] = set()
         """Partitions whose fetched records are being appended and flushed."""
         self._idle: set[PartitionKey] = set()
-        """Partitions whose answer without records is being delivered. They repeat the same fetch,
-        which need not be sent at once.
+        """Partitions whose answer without records is being delivered. They ask for the same range
+        again, which need not be sent at once.
         """
         self._has_new = False
-        """Whether a ready partition has a new fetch, which must be sent at once."""
+        """Whether a ready partition asks for a new range, which must be sent at once."""
         self._attempts: dict[PartitionKey, int] = {}
         """Number of consecutive failed fetches of each partition."""
         self._retries: dict[PartitionKey, asyncio.TimerHandle] = {}
@@ -273,7 +276,9 @@ class _Leader:
     # Methods that send requests to the leader.
 
     def _due(self) -> None:
-        """Schedule one request for all partitions that become ready in this turn of the loop."""
+        """Schedule one request, for all partitions that become ready in this turn of the event
+        loop.
+        """
         if not self._is_due:
             self._is_due = True
             self._owner.loop.call_soon(self._send)
@@ -287,8 +292,8 @@ class _Leader:
         if not rows or self._under_way == 2 or self._owner.closed:
             return
         if self._under_way and not self._has_new:
-            # Wait for the answer of the first request. Two waiting requests would end each other's
-            # wait again and again.
+            # Wait for the answer to the first request. A second one would end its wait at the
+            # leader, and the two would go on ending each other's wait.
             return
         if self._busy and not self._under_way:
             self._patience = self._owner.loop.call_later(PATIENCE_MS / 1000, self._patience_ended)
@@ -297,8 +302,8 @@ class _Leader:
         self._request_rows(rows)
 
     def _patience_ended(self) -> None:
-        """Send a request for the ready partitions, without waiting longer for partitions whose
-        records are still being flushed.
+        """Send a request for the ready partitions. Do not wait longer for partitions whose records
+        are still being flushed.
         """
         self._patience = None
         if self._ready and not self._under_way:
@@ -309,7 +314,7 @@ class _Leader:
         owner = self._owner
         leader = owner.cluster.snapshot.brokers.get(self._broker_id)
         if leader is None or owner.cluster.broker_epoch < 0:
-            # Retry later, because the metadata lack the leader or this broker is not registered.
+            # The metadata do not have the leader, or this broker is not registered. Retry later.
             self._fail(rows)
             return
         allowances = {key: owner.allowance(row) for key, row in rows.items()}
@@ -376,13 +381,13 @@ class _Leader:
                     self._idle.add(key)
                 row.target.deliver(event)
                 self._idle.discard(key)
-        # Also retry partitions that the answer lacks, although a leader answers every partition.
+        # A leader answers every partition of a request. If one is missing all the same, retry it.
         if left or failed:
             self._fail({**left, **failed})
 
     def _fail(self, rows: Mapping[PartitionKey, _ReplicaRow]) -> None:
-        """Schedule a retry of each partition after its backoff. A partition that requests another
-        range before the retry is not retried."""
+        """Schedule a retry of each partition after its backoff. If the replica asks for another
+        range before, the retry is cancelled."""
         owner = self._owner
         for key, row in rows.items():
             if not owner.is_current(key, row):
@@ -434,8 +439,8 @@ def _request(
 
 
 def _event(row: _ReplicaRow, part: wire.FetchedPartition) -> Event | None:
-    """Return the event for the replica's state machine, or None if the answer has an error that the
-    fetcher retries.
+    """Return the event for the replica's state machine. Return None if the answer has an error
+    after which the fetcher retries.
     """
     fetch_from = row.fetch_from
     if part.error_code == OffsetOutOfRangeError.code:

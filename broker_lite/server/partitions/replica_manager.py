@@ -1,10 +1,9 @@
-"""Create, find and remove the partition replicas of this broker, and append produced batches to
-them.
+"""The partition replicas of this broker: create, find and remove them, and append produced batches.
 
 ``ReplicaManager.apply`` compares each metadata snapshot with the present replicas. It identifies
-replicas by topic id, so a topic that was deleted and recreated gets a new log. It deletes replicas
-of deleted topics and of partitions that were reassigned to other brokers. A failure of the data
-directory takes all replicas offline.
+replicas by topic id, so a topic that was deleted and created anew gets a new log. It deletes the
+replicas of deleted topics and of partitions that were reassigned to other brokers. A failure of the
+data directory takes all replicas offline.
 """
 
 from __future__ import annotations
@@ -71,14 +70,14 @@ from broker_lite.storage.manager import LogManager
 logger = logging.getLogger("logbus.replicas")
 
 RETRY_S = 1.0
-"""Seconds between retries of a log operation that failed for lack of disk space, and of a failed
-drain.
+"""Seconds between two attempts of a log operation that found no disk space, and of announcing that
+this broker drains.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionUsage:
-    """The disk usage and log end offset of one partition on this broker."""
+    """Size on disk and log end offset of one partition on this broker."""
 
     topic: str
     partition: int
@@ -87,7 +86,7 @@ class PartitionUsage:
 
 
 class ReplicaCluster(Protocol):
-    """The part of the broker registry that replicas use."""
+    """The part of the broker registry that replicas need."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -110,7 +109,8 @@ class ReplicaCluster(Protocol):
 class ReplicaManager:
     """All partition replicas of one broker.
 
-    The caller opens and recovers ``logs`` first. ``net`` sends fetch requests to other brokers.
+    The caller must have opened and recovered ``logs``. ``net`` sends fetch requests to other
+    brokers.
     """
 
     def __init__(
@@ -200,8 +200,8 @@ class ReplicaManager:
     def find(self, topic: str, partition: int) -> Replica:
         """Return the local replica of a partition, whether or not it leads.
 
-        Raise UnknownTopicOrPartitionError if the partition does not exist, NotLeaderError if this
-        broker has no replica of it, or StorageError if the data directory failed.
+        Raises UnknownTopicOrPartitionError if the partition does not exist, NotLeaderError if this
+        broker has no replica of it, and StorageError if the data directory failed.
         """
         replica = self._by_name.get((topic, partition))
         if replica is not None:
@@ -212,8 +212,8 @@ class ReplicaManager:
         raise self._absent(view, partition)
 
     def find_by_id(self, topic_id: str, partition: int) -> Replica:
-        """Return the local replica of a partition by topic id. Raise UnknownTopicIdError if no
-        topic has the id; otherwise raise as ``find`` does.
+        """Return the local replica of a partition by topic id. Raises UnknownTopicIdError if no
+        topic has the id, and the other errors of ``find``.
         """
         replica = self._replicas.get(PartitionKey(topic_id, partition))
         if replica is not None:
@@ -225,15 +225,15 @@ class ReplicaManager:
 
     @property
     def is_creating_logs(self) -> bool:
-        """Whether the keeper thread is creating a log. If not, ``defer`` returns False."""
+        """Whether any log is being created. If not, ``defer`` always returns False."""
         return bool(self._creating)
 
     def defer(self, topic: str, partition: int, by_id: bool, call: Callable[[], None]) -> bool:
-        """Call ``call`` when the partition's log has been created, in the order of the ``defer``
-        calls. Return False if the log is not being created, without calling ``call``.
+        """Call ``call`` once the partition's log exists, in the order of the ``defer`` calls. If
+        the log is not being created, return False and do not call it.
 
-        The metadata name a new topic's leaders before the leaders have created their logs. If the
-        broker refused produce requests in that time, producers would use up their retries.
+        A new topic is in the metadata before its leaders have created their logs. If brokers
+        refused produce requests in that time, producers would use up their retries.
         """
         if not self._creating:
             return False
@@ -272,11 +272,11 @@ class ReplicaManager:
     def append(
         self, replica: Replica, acks: int, batch: AppendBatch, deadline_ms: int, done: Produced
     ) -> None:
-        """Append a batch. Call ``done`` once, when the ``acks`` condition is satisfied, the append
-        fails, or ``deadline_ms`` passes (monotonic time).
+        """Append a batch. Call ``done`` once: when the condition of ``acks`` is met, the append
+        fails, or the monotonic time ``deadline_ms`` has passed.
 
-        With acks=0, call ``done`` after the append too, so that the memory budget counts the batch
-        as long as it is in memory.
+        With acks=0, too, ``done`` is called after the append, because the memory budget counts the
+        batch until then.
         """
         now_ms = self.clock.monotonic_ms()
         replica.crc_cache.appending(now_ms, replica.role.log_end_offset)
@@ -295,13 +295,14 @@ class ReplicaManager:
         """Append transaction markers with acks=all. Return the error of each marker, or None.
 
         A marker that is already in the log is not appended again. It succeeds when the high
-        watermark reaches the present log end offset, because the marker may not be committed yet. A
-        marker for an earlier transaction than the producer's verified one is not appended either
-        and succeeds. Raise the errors of an append.
+        watermark reaches the current log end offset, because the marker itself may not be committed
+        yet. A marker for an earlier transaction than the producer's verified one is not appended
+        either, and succeeds. Raises the errors of an append.
         """
         end = replica.participant.end
-        # ``raises_epoch`` markers carry the transaction's epoch plus one. An epoch above the
-        # verified one belongs to the next transaction, whose first batch may be waiting.
+        # A marker with ``raises_epoch`` carries the epoch of its transaction plus one, so subtract
+        # one. A verified producer with a higher epoch is already in the next transaction, whose
+        # first batch may be waiting.
         current = [
             end(m.producer_id, m.producer_epoch - m.raises_epoch, m.transaction_number)
             for m in markers
@@ -329,14 +330,16 @@ class ReplicaManager:
         return [next(errors) if is_current else None for is_current in current]
 
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Complete the produce request of ``token`` with the result of its append, or the error."""
+        """Complete the produce request with this token: pass on the result of its append, or the
+        error.
+        """
         self._produces.complete(token, appended, error)
 
     def on_role_change(self, topic: str, callback: Callable[[Replica], None]) -> None:
-        """Call ``callback`` after each change of role or leader epoch of the topic's local
-        replicas, and at once for each local replica.
+        """Call ``callback`` after each change of role or leader epoch of a local replica of the
+        topic, and at once for each local replica.
 
-        The manager may also call ``callback`` when nothing changed.
+        It may also be called when nothing has changed.
         """
         self._role_callbacks[topic] = callback
         for replica in self.replicas:
@@ -369,8 +372,8 @@ class ReplicaManager:
             self._set_aside_strays(snapshot)
 
     def _is_mine(self, key: PartitionKey) -> bool:
-        """Return whether this broker keeps a replica of the partition, because it is assigned to
-        the broker or has the broker in its ISR.
+        """Return whether this broker keeps a replica of the partition: it is an assigned broker or
+        in the ISR.
         """
         view = self._snapshot.partition_by_key(key)
         return view is not None and (
@@ -378,11 +381,11 @@ class ReplicaManager:
         )
 
     def _set_aside_strays(self, snapshot: MetadataSnapshot) -> None:
-        """Move the logs that the metadata do not assign to this broker to the stray folder.
+        """Move logs that the metadata do not assign to this broker to the folder of stray logs.
 
-        Topics may have been deleted, or replicas reassigned, while the broker was down. ZooKeeper
-        may also have lost the topics, so the logs are not deleted at once. At its start the broker
-        has verified that the data directory belongs to this cluster.
+        Their topics may have been deleted, or the partitions reassigned, while the broker was down.
+        ZooKeeper may also have lost the topics, so the logs are not deleted at once. At its start
+        the broker has checked that the data directory belongs to this cluster.
         """
         moved = [key for key in self._logs.logs if not self._is_mine(key)]
         strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
@@ -414,11 +417,11 @@ class ReplicaManager:
             self._forget_log(key, self._logs.set_aside, "set aside")
 
     def _is_leader_renewed(self, view: TopicView) -> bool:
-        """Return whether the metadata name this broker as leader of a partition that it does not
-        lead yet.
+        """Return whether the metadata name this broker as leader of a partition of the topic that
+        it does not lead yet.
 
-        That happens without a change of the topic when this process has registered again: its new
-        registration takes over the leadership of its previous one.
+        This happens without a change of the topic when this process has registered again: the new
+        registration takes over the leadership of the previous one.
         """
         local = self.local.broker_id
         return any(
@@ -439,8 +442,8 @@ class ReplicaManager:
         if replica is not None:
             self._change(replica, partition, config)
             return
-        # When the log has been created, ``_host_created`` applies the metadata. When a log has been
-        # deleted, ``_forget_log`` applies them and creates the log again.
+        # While a log is being created or deleted, do nothing: at the end of the creation,
+        # ``_host_created`` applies the metadata; at the end of the deletion, ``_forget_log`` does.
         if key in self._deleting or key in self._creating:
             return
         log = self._logs.get(key)
@@ -462,8 +465,8 @@ class ReplicaManager:
     def _host_created(
         self, key: PartitionKey, log: Log | None, error: BaseException | None
     ) -> None:
-        """Create the replica of a new log, or delete the log if the metadata no longer assign it to
-        this broker.
+        """Start the replica of a log that was created. If the metadata no longer assign the
+        partition to this broker, delete the log.
         """
         if log is None:
             logger.error(
@@ -496,7 +499,8 @@ class ReplicaManager:
         self._by_name[topic, log.key.partition] = replica
         self._change(replica, partition, config)
         if log.reader.corruption:
-            # Recovery found damage in flushed records; another replica may hold an intact copy.
+            # The recovery of the log found damage in flushed records. Another replica may have an
+            # intact copy.
             replica.deliver(CorruptionFound(log.reader.corruption[0].first_offset))
 
     def _change(self, replica: Replica, partition: PartitionView, config: TopicConfig) -> None:
@@ -536,7 +540,7 @@ class ReplicaManager:
             replica.log_lost_records(before)
 
     def _remove(self, replica: Replica, why: str) -> None:
-        """Remove a replica. Fail the requests that wait for it, then delete its log."""
+        """Remove a replica: fail the requests that wait for it, then delete its log."""
         logger.info(
             "%s: deleting this replica: %s",
             replica,
@@ -555,8 +559,8 @@ class ReplicaManager:
         )
         self.fetchers.stop(replica)
         replica.leadership_changed()
-        # Delete the log after its queued appends, and on the keeper thread, which alone creates and
-        # deletes logs.
+        # Delete the log after the appends that are queued on the append thread. The keeper thread
+        # deletes it, because only that thread creates and deletes logs.
         self.disk.call(replica.key, _nothing, lambda _, __: self._delete_log(replica.key))
 
     def _delete_log(self, key: PartitionKey) -> None:
@@ -581,7 +585,7 @@ class ReplicaManager:
         self.disk.keep(lambda: forget(key, now_ms), done)
 
     def _reapply(self, key: PartitionKey) -> None:
-        """Apply the present metadata of one partition again, if it is assigned to this broker."""
+        """Apply the current metadata of one partition again, if it is assigned to this broker."""
         view = self._snapshot.topics_by_id.get(key.topic_id)
         if view is not None and self._is_mine(key):
             self._apply_partition(view, view.partitions[key.partition], self._config_of(view))
@@ -619,7 +623,7 @@ class ReplicaManager:
         self._handover = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> None:
-        """Mark this broker as draining, so that other brokers take over leadership, as in a
+        """Announce that this broker drains, so that other brokers take over its leadership, as in a
         controlled shutdown. Retry until the metadata show it.
         """
         while True:
@@ -666,9 +670,9 @@ class ReplicaManager:
         """Advance the log start offset to ``offset``, or to the high watermark for -1. Return the
         new log start offset.
 
-        Wait until every in-sync replica has deleted the records, so that no later leader brings
-        them back. Raise OffsetOutOfRangeError for an offset above the high watermark; otherwise
-        raise as ``find`` and ``check_leader`` do.
+        Waits until every in-sync replica has deleted the records, so that a later leader cannot
+        bring them back. Raises OffsetOutOfRangeError for an offset above the high watermark, and
+        the errors of ``find`` and ``check_leader``.
         """
         replica = self.find(topic, partition)
         replica.check_leader()
@@ -685,7 +689,9 @@ class ReplicaManager:
         return start
 
     def apply_retention(self) -> None:
-        """Delete the expired segments of every log, on the log's append thread between appends."""
+        """Delete the expired segments of every log. The append thread of each log does so between
+        appends.
+        """
         now_ms = self.clock.now_ms()
         for replica in self._replicas.values():
             self._retain(replica, now_ms)
@@ -716,4 +722,4 @@ class ReplicaManager:
 
 
 def _nothing() -> None:
-    """Do nothing. As a job it is a barrier: it runs after all jobs queued before it."""
+    """Do nothing. As a job, this function ends only after all jobs that were queued before it."""

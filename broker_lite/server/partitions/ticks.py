@@ -1,8 +1,8 @@
-"""Deliver ``Tick`` events to replicas, because their state machines read no clock.
+"""Deliver ``Tick`` events to the state machines of replicas, which read no clock.
 
-Replicas that flush by time receive flush ticks while they have unflushed records. Replicas of
-partitions with several replicas always receive slow ticks. Each of the two timers runs only while a
-replica needs it. ``replica_manager`` owns the timers.
+Replicas whose topic flushes by time receive flush ticks while they have unflushed records. Replicas
+of partitions with several replicas always receive slow ticks. Each of the two timers runs only
+while a replica needs it. ``replica_manager`` owns the timers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.replica import Replica
 
 TICK_MS = 100
-"""Milliseconds between flush ticks, for topics with flush.messages above 1."""
+"""Time in ms between two flush ticks, which topics with flush.messages above 1 need."""
 
 SLOW_TICK_MS = 1000
-"""Maximum milliseconds between slow ticks. On them, leaders look for lagging followers, and
-followers retry failed operations.
+"""Maximum time in ms between two slow ticks. On a slow tick, leaders look for lagging followers,
+and followers retry failed operations.
 """
 
 
 class Ticks:
-    """The two timers that deliver ticks. At least four slow ticks occur in ``replica_lag_ms``
+    """The two timers that deliver ticks. Slow ticks occur at least four times in ``replica_lag_ms``
     milliseconds.
     """
 
@@ -44,8 +44,8 @@ class Ticks:
         return self._replicated
 
     def watch(self, replica: Replica, *, flushes_by_time: bool, is_replicated: bool) -> None:
-        """Set whether the replica receives flush ticks (``flushes_by_time``) and slow ticks
-        (``is_replicated``) from now on."""
+        """Set which ticks the replica receives from now on: flush ticks (``flushes_by_time``) and
+        slow ticks (``is_replicated``)."""
         if flushes_by_time:
             self._flushing[replica] = None
         else:

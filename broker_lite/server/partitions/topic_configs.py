@@ -1,8 +1,8 @@
-"""Parse the settings of topics, including settings that this version of logbus cannot read.
+"""Parse the settings of topics, even if this version of logbus cannot read some of them.
 
-The controller validates settings before it writes them. An unreadable setting therefore comes from
-a later version or a manual edit in ZooKeeper. The topic's retention is then uncertain, so the
-broker deletes none of its records until the setting is corrected.
+The controller validates settings before it writes them. A setting that cannot be read therefore
+comes from a later version of logbus or a manual edit in ZooKeeper. The intended retention is then
+uncertain, so the broker deletes none of the topic's records until the setting is corrected.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ logger = logging.getLogger("logbus.replicas")
 
 
 class TopicConfigs:
-    """A parser of topic settings that logs each unreadable set of settings once."""
+    """Parses the settings of topics. It logs settings that cannot be read once, not at each
+    parse.
+    """
 
     def __init__(self) -> None:
         self._logged: dict[str, Mapping[str, str]] = {}
 
     def of(self, view: TopicView) -> TopicConfig:
-        """Return the topic's settings, with defaults for those that are not set or unreadable.
+        """Return the topic's settings. A setting that is missing or cannot be read has its default.
 
-        If a setting is unreadable, retention is unlimited in the result, and the error is logged.
+        If a setting cannot be read, the error is logged, and retention is unlimited in the result.
         """
         try:
             config = parse(TopicConfig, view.config)
