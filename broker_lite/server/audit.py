@@ -2,9 +2,9 @@
 its principal.
 
 A separate thread writes the lines to ``audit.log``, so that a slow disk delays no request. Only the
-operating system's user of the broker can read the file. The file rotates. The broker that carries
-out a request records it, so the controller records requests that other brokers forward. All other
-code runs on the event-loop thread.
+operating system's user that runs the broker can read the file. The file is rotated. A request is
+recorded by the broker that carries it out, so the controller records the requests that other
+brokers forward to it. All other code runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 10
-"""Number of rotated files that the broker keeps besides the current one."""
+"""Number of rotated files that are kept besides the current one."""
 QUEUE_MAX = 10_000
-"""Maximum number of lines in the queue for the disk. Further lines are dropped."""
+"""Maximum number of lines that wait to be written. Further lines are dropped."""
 
 
 class AuditedChange(NamedTuple):
-    """An object that an administrative request changed: its name, its values before and after the
-    change, and the error code of the change.
+    """A change by an administrative request: the name of the changed object, its values before and
+    after, and the error code of the change.
     """
 
     object: str
@@ -48,7 +48,7 @@ class AuditedChange(NamedTuple):
 
 
 class _PrivateFile(RotatingFileHandler):
-    """A rotating log file that only the broker's operating system user may read."""
+    """A rotating log file that only the operating system's user of the broker may read."""
 
     def _open(self) -> TextIOWrapper:
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -56,7 +56,9 @@ class _PrivateFile(RotatingFileHandler):
 
 
 class AuditLog:
-    """The audit log of one broker. Without a path the log is off (``is_on``) and writes nothing."""
+    """The audit log of one broker. Without a path it is off (``is_on`` is False) and writes
+    nothing.
+    """
 
     def __init__(self, path: str = "", clock: Clock | None = None) -> None:
         self.is_on = bool(path)
@@ -79,7 +81,7 @@ class AuditLog:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Write the lines that wait, then stop the thread."""
+        """Write the lines that wait, then stop the writing thread."""
         listener, self._listener = self._listener, None
         if listener is not None:
             self.is_on = False
@@ -88,7 +90,7 @@ class AuditLog:
             atexit.unregister(self.close)
 
     def write(self, event: str, kind: Hashable | None = None, **fields: Any) -> None:
-        """Record an event. Events of equal ``kind`` are recorded at most once in 10 s."""
+        """Record an event. Of events with equal ``kind``, one is recorded in 10 s."""
         if not self.is_on:
             return
         now_ms = self._clock.now_ms()
@@ -102,8 +104,8 @@ class AuditLog:
     def changed(
         self, key: int, message: Any, response: Any, before: MetadataSnapshot, **who: Any
     ) -> None:
-        """Record the changes that an administrative request made. ``before`` is the metadata before
-        the request."""
+        """Record the changes that an administrative request has made. ``before`` is the metadata
+        from before the request."""
         for change in CHANGES[key](message, response, before):
             error = None if not change.code else error_for(change.code).name
             self.write(
@@ -226,8 +228,7 @@ def _acls_deleted(message: Any, response: Any, before: MetadataSnapshot) -> Iter
 
 
 def _users(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    """Yield the changed user names with their mechanisms, but not the credentials in the
-    request."""
+    """Yield the names of the changed users with their mechanisms, but never the credentials."""
     upserted: dict[str, list[int]] = {}
     for row in message.upsertions:
         upserted.setdefault(row.name, []).append(row.mechanism)
@@ -275,8 +276,8 @@ def _broker_retired(
 
 
 def _elected(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    """Yield the requested elections, with the leaders before the elections. The new leaders are not
-    known yet when the request is answered."""
+    """Yield the requested elections, with the leaders before them. When the request is answered,
+    the new leaders are not known yet."""
     kind = "unclean" if getattr(message, "election_type", 0) == ELECTION_UNCLEAN else "preferred"
     after = {"election": kind}
     if error_code := getattr(response, "error_code", 0):
@@ -331,4 +332,4 @@ CHANGES: Mapping[int, Changes] = {
     ApiKey.WRITE_TXN_MARKERS: _markers_written,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassigned,
 }
-"""The function that lists the changes of a request, for each administrative API."""
+"""For each administrative API, the function that lists the changes of a request."""

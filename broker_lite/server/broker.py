@@ -1,12 +1,12 @@
 """Start and stop a broker: create its parts and connect them.
 
-At its start, the broker binds its ports and opens the data directory (lock, identity, recovery). It
-then registers in ZooKeeper, accepts connections, and prints the ready line. To stop (SIGTERM), the
-broker gives up leadership and closes the listeners. It then finishes requests in flight, flushes
-every log, writes the clean-shutdown marker, and removes its registration.
+At its start, the broker binds its ports and opens the data directory (lock, identity, recovery).
+Then it registers in ZooKeeper, accepts connections, and prints the ready line. To stop (SIGTERM),
+the broker gives up leadership and closes the listeners. Then it finishes requests in flight,
+flushes every log, writes the clean-shutdown marker, and removes its registration.
 
 An error that an operator can fix ends the process with one line on stderr. All code runs on the
-event-loop thread, except that other threads recover and close the logs.
+event loop's thread, except that other threads recover and close the logs.
 """
 
 from __future__ import annotations
@@ -89,27 +89,27 @@ logger = logging.getLogger("logbus.broker")
 
 SWITCH_INTERVAL_S = 0.0005
 """Python's switch interval in seconds: the time after which a disk thread must yield the
-interpreter lock to the event loop. Python's default is 5 ms.
+interpreter lock to the event loop. Python's default, 5 ms, would delay requests.
 """
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 HOUSEKEEPING_MS = 1000
-"""Milliseconds between housekeeping runs, which delete files of deleted segments and expire idle
-producers.
+"""Time in ms between two housekeeping runs, which delete the files of deleted segments and expire
+idle producers.
 """
 FINISH_S = 0.7
-"""Maximum seconds that a stopping broker waits for requests in flight."""
+"""Maximum seconds for which a stopping broker waits for requests in flight."""
 DRAIN_S = 10.0
-"""Maximum seconds that a stopping broker waits until other brokers lead its partitions."""
+"""Maximum seconds for which a stopping broker waits until other brokers lead its partitions."""
 DEREGISTER_S = 0.5
-"""Maximum seconds that a stopping broker waits for ZooKeeper. If ZooKeeper does not answer, the
-broker's session expires later.
+"""Maximum seconds for which a stopping broker waits for ZooKeeper to remove its registration. If
+ZooKeeper does not answer, the registration ends when the session expires.
 """
 
 Ready = Callable[[dict[str, Any]], None]
 
 
 class Broker:
-    """One broker from start to stop, in a running event loop."""
+    """One broker, from its start to its stop, in a running event loop."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -124,10 +124,10 @@ class Broker:
         self._recovery_s = 0.0
 
     async def start(self) -> dict[str, Any]:
-        """Start serving and return the fields of the ready line.
+        """Start to serve clients. Return the fields of the ready line.
 
-        Raise LogbusError for errors that an operator can fix, after stopping the parts already
-        started.
+        Raises LogbusError for an error that an operator can fix, after stopping what has been
+        started already.
         """
         try:
             return await self._start()
@@ -204,7 +204,7 @@ class Broker:
         }
 
     def _store(self) -> ZooKeeperStore:
-        """Return the connection to ZooKeeper, with a latency histogram for each kind of request."""
+        """Return the connection to ZooKeeper. It measures the latency of each kind of request."""
         store = ZooKeeperStore(
             self._config.zookeeper_connect,
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,
@@ -222,8 +222,8 @@ class Broker:
     def _compose(
         self, listener: Listener, logs: LogManager, disk: Disk, registry: Registry
     ) -> BrokerContext:
-        """Create the partitions, the groups and the handlers' context, and subscribe to the
-        registry's snapshots."""
+        """Create the partitions, the groups and the context of the handlers, and subscribe them to
+        metadata snapshots."""
         config, clock, metrics = self._config, self._clock, self._metrics
         peers = Peers(
             self._loop,
@@ -288,8 +288,8 @@ class Broker:
         return parts
 
     def _with_authorizer(self, parts: BrokerContext, inter_broker: ListenerConfig) -> BrokerContext:
-        """Return the context with an authorizer that is updated with every snapshot of the
-        registry.
+        """Return the context with an authorizer, which takes the ACLs from every metadata
+        snapshot.
         """
         audit = AuditLog(self._config.audit_log, self._clock)
         self._stack.callback(audit.close)
@@ -303,7 +303,7 @@ class Broker:
         return dataclasses.replace(parts, authorizer=authorizer, audit=audit)
 
     async def _with_logins(self, parts: BrokerContext, registry: Registry) -> BrokerContext:
-        """Return the context with logins, for a broker with SASL."""
+        """Return the context with logins, for a broker that has SASL enabled."""
         threads = ThreadPoolExecutor(CHECK_THREADS, "logins")
         logins = Logins(
             self._config.sasl_mechanisms,
@@ -319,7 +319,7 @@ class Broker:
         return dataclasses.replace(parts, logins=logins)
 
     async def _issuer(self, threads: ThreadPoolExecutor) -> Issuer | None:
-        """Return the issuer of access tokens, None if OAUTHBEARER is not enabled."""
+        """Return the issuer of access tokens; None if OAUTHBEARER is not enabled."""
         if OAUTHBEARER not in self._config.sasl_mechanisms:
             return None
         try:
@@ -334,7 +334,9 @@ class Broker:
         return issuer
 
     def watch_loop(self) -> None:
-        """Start to record loop delays. It runs after the start, whose delays affect no request."""
+        """Start to measure the delays of the event loop. To be called after the start, whose own
+        delays affect no request.
+        """
         self._watch.start()
 
     async def stop(self) -> None:
@@ -344,8 +346,8 @@ class Broker:
         await self._stack.aclose()
 
     async def _open_logs(self) -> LogManager:
-        """Lock, identify and recover the data directory in another thread, so that the loop
-        handles signals."""
+        """Lock, identify and recover the data directory. This runs in another thread, so that the
+        event loop can handle signals meanwhile."""
         config, clock = self._config, self._clock
         if not config.log_dir:
             raise InvalidConfigError("log.dir is not set; give the broker's data directory")
@@ -386,8 +388,8 @@ class Broker:
             logs.close()
 
     async def _drain(self, registry: Registry) -> None:
-        """Move leadership while this broker still answers, so that clients can request the new
-        leaders from it.
+        """Move leadership to other brokers. This broker still answers meanwhile, so that clients
+        can learn the new leaders from it.
         """
         if not self._clean or not registry.connected:
             return
@@ -420,12 +422,14 @@ class Broker:
     async def _finish(
         self, listener: Listener, dispatcher: Dispatcher, replicas: ReplicaManager
     ) -> None:
-        """Finish requests in flight, fail waiting ones, and send the answers."""
+        """Stop accepting requests, finish those in flight, fail those that wait, and send the
+        answers.
+        """
         listener.stop()
         until_ms = self._clock.monotonic_ms() + int(FINISH_S * 1000)
         while replicas.in_flight_count and self._clock.monotonic_ms() < until_ms:
             await asyncio.sleep(0.01)
-        # All clients retry after this error: another broker leads soon, or this one restarts.
+        # All clients retry after this error. By then another broker leads, or this one is back.
         replicas.close(NotLeaderError(f"broker {self._config.broker_id} is stopping"))
         while not listener.is_idle and self._clock.monotonic_ms() < until_ms:
             await asyncio.sleep(0.01)
@@ -433,7 +437,7 @@ class Broker:
         listener.close()
 
     async def _serve_metrics(self, parts: BrokerContext) -> int | None:
-        """Open the HTTP port if the configuration sets one. Return the bound port, or None."""
+        """Open the HTTP port if the configuration has one. Return the bound port, or None."""
         config = self._config
         if config.metrics_port < 0:
             return None
@@ -463,8 +467,8 @@ class Broker:
         return port
 
     def _metrics_login(self, parts: BrokerContext) -> HttpLogin | None:
-        """Return the TLS and the login of the HTTP port. Return None without the setting
-        metrics.listener.name."""
+        """Return the TLS and the login of the HTTP port; None if metrics.listener.name is not
+        set."""
         listener = metrics_listener(self._config)
         if listener is None:
             return None
@@ -479,8 +483,7 @@ class Broker:
         return HttpLogin(parts, tls)
 
     def _unready(self, parts: BrokerContext) -> list[str]:
-        """Return the reasons why clients cannot rely on this broker. The list is empty if the
-        broker is ready."""
+        """Return why clients cannot rely on this broker now; an empty list if they can."""
         own = parts.registry.snapshot.brokers.get(self._config.broker_id)
         reasons = {
             "not registered in ZooKeeper": own is None,
@@ -492,7 +495,7 @@ class Broker:
         return [reason for reason, applies in reasons.items() if applies]
 
     def _declare_gauges(self, parts: BrokerContext) -> None:
-        """Register the gauges that read more than one part of the broker."""
+        """Register the gauges that need more than one part of the broker."""
         config, gauge, registry = self._config, self._metrics.gauge, parts.registry
         labels = (__version__, parts.cluster_id(), str(config.broker_id), config.rack)
         directory = (str(parts.logs.directory),)
@@ -556,7 +559,7 @@ class Broker:
 
 def _count(registry: Registry, applies: Callable[[PartitionView], bool]) -> float:
     """Return the number of partitions in the cluster for which ``applies`` is true. Return 0 unless
-    this broker is the controller, so that a sum over brokers counts each partition once.
+    this broker is the controller, so that the sum over all brokers counts each partition once.
     """
     if not registry.is_controller:
         return 0
@@ -591,8 +594,8 @@ def _log_recovery(logs: LogManager) -> None:
 
 
 async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
-    """Run ``work`` every ``interval_ms`` milliseconds. If it raises an error, log the error and
-    continue."""
+    """Run ``work`` every ``interval_ms`` milliseconds. If it raises an error, log the error and go
+    on."""
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:
@@ -606,14 +609,17 @@ async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
 
 
 async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> None:
-    """Serve until ``stop`` is set. ``ready`` is called once, after registration.
+    """Run a broker until ``stop`` is set. ``ready`` is called once, with the fields of the ready
+    line, when the broker serves clients.
 
-    Raise LogbusError if the broker cannot start, or if another process takes its id or directory.
+    Raises LogbusError if the broker cannot start, or if another process takes its broker id or data
+    directory.
     """
     broker = Broker(config)
     ready(await broker.start())
     notify(READY)
-    # The objects made so far live as long as the process, so garbage collections can skip them.
+    # The objects that exist now live as long as the process. Exclude them from all later garbage
+    # collections, which are faster then.
     gc.collect()
     gc.freeze()
     broker.watch_loop()
@@ -629,8 +635,9 @@ async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> Non
 def main(config: BrokerConfig, ready_fd: int | None = None, output_path: str | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT, and return the process's exit code.
 
-    Write one JSON line ``{"id", "host", "port", "pid"}`` to ``ready_fd``, or to stdout if it is
-    None. ``output_path`` names the file of stdout and stderr, which is rotated.
+    When the broker is ready, one JSON line ``{"id", "host", "port", "pid"}`` goes to ``ready_fd``,
+    or to stdout if that is None. ``output_path`` names the file to which stdout and stderr go; it
+    is rotated.
     """
     if sys.flags.optimize:
         sys.stderr.write("logbus broker: python -O removes checks that it relies on\n")

@@ -1,8 +1,8 @@
-"""The parts of the broker that handlers use, in one frozen record.
+"""The parts of the broker that handlers need, in one frozen record.
 
-``broker`` creates the record once and passes it to every handler. Handlers run on the loop thread
-and may block it for at most 5 ms. Longer work runs on the threads of ``disk``. This module imports
-neither handlers nor the listener.
+``broker`` creates the record once, and every handler receives it. Handlers run on the event loop's
+thread and may block it for at most 5 ms. Longer work runs on the threads of ``disk``. This module
+imports neither handlers nor the listener.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from broker_lite.storage.manager import LogManager
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """The parts of the broker that handlers use. ``endpoint`` is the address advertised to other
-    brokers; ``listeners`` maps each listener's name to its address.
+    """The parts of the broker that handlers need. ``endpoint`` is the address that the broker
+    advertises to other brokers; ``listeners`` has the address of each listener, by name.
     """
 
     config: BrokerConfig
@@ -62,5 +62,5 @@ class BrokerContext:
         return self.config.broker_id
 
     def cluster_id(self) -> str:
-        """Return the cluster id, which the registry reads from ZooKeeper at start."""
+        """Return the cluster id, which the broker read from ZooKeeper at its start."""
         return self.registry.snapshot.cluster_id

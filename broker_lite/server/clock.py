@@ -1,7 +1,7 @@
-"""Read the time, for all parts of the broker. Any thread may use a clock.
+"""The time, for all parts of the broker. Any thread may use a clock.
 
-Wall time is for timestamps of records and for the retention of segments. Monotonic time is for
-waits and timeouts, so that an operator who sets the machine's clock back delays no fetch.
+Wall time is for the timestamps of records and the retention of segments. Monotonic time is for
+waits and timeouts, so that setting the machine's clock back delays no fetch.
 """
 
 from __future__ import annotations

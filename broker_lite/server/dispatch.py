@@ -1,10 +1,10 @@
 """Route each request to its handler, and turn exceptions into error responses.
 
-The dispatcher calls the produce and fetch handlers directly; they answer by callback. The handlers
-of the other APIs are coroutines, one task per request. A request for an unsupported API version
-receives UNSUPPORTED_VERSION in that version's format. ApiVersions is answered in version 0, so that
-newer clients can downgrade. A request that cannot be parsed has no answer format; the broker logs
-it and closes the connection.
+The dispatcher calls the handlers of Produce and Fetch directly; they answer by callback. The
+handlers of other APIs are coroutines, with one task for each request. A request for an unsupported
+version of an API gets UNSUPPORTED_VERSION in the format of that version. For ApiVersions that error
+has the format of version 0, so that a newer client can choose a lower version. A request that
+cannot be decoded cannot be answered either; the broker logs it and closes the connection.
 """
 
 from __future__ import annotations
@@ -168,24 +168,26 @@ HANDLERS: dict[int, Handler] = {
 
 
 LABELS: dict[int, str] = {key: key.name.lower() for key in ApiKey}
-"""The label of each API key in metrics. A lookup takes a tenth of the time to build the label."""
+"""The label of each API key in metrics. Looking it up takes a tenth of the time of building it."""
 
 TIMED = frozenset({
     ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_COMMIT,
     ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP,
     ApiKey.HEARTBEAT, ApiKey.CREATE_TOPICS, ApiKey.INIT_PRODUCER_ID,
 })  # fmt: skip
-"""APIs with a duration metric of their own. All other APIs share a metric with the label
-``OTHER_APIS``."""
+"""APIs with a metric of their own for the duration of requests. All other APIs share the one with
+the label ``OTHER_APIS``."""
 OTHER_APIS = "other"
 
 UNCHECKED = "the handler did not ask whether the request is allowed, so its answer is dropped"
 LOGGED_VERSIONS_MAX = 1000
-"""Maximum number of unsupported pairs of API and version that the broker logs, once each."""
+"""Maximum number of combinations of API, version and client id that the broker logs as unsupported,
+once each.
+"""
 
 
 class Dispatcher:
-    """The dispatcher of one broker. Connections call ``begin`` with each received frame."""
+    """The dispatcher of one broker. Connections pass each received frame to ``begin``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, parts: BrokerContext) -> None:
         self._parts = parts
@@ -204,7 +206,9 @@ class Dispatcher:
         }
 
     def begin(self, frame: memoryview, reply: ResponseSlot) -> None:
-        """Start answering a request. Raise ProtocolError if the frame is not a request."""
+        """Start to answer the request in a frame. Raises ProtocolError if the frame is not a
+        request.
+        """
         read = RequestContext.read_token if reply.session.sends_tokens else RequestContext.read
         request = read(frame, reply.session, reply.arrived_ms, self._parts.authorizer)
         key = request.api_key
@@ -269,7 +273,9 @@ class Dispatcher:
     def _refuse(
         self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
-        """Answer a request whose API version is unsupported or whose frame is too large."""
+        """Answer a request with an error because its version is unsupported or its frame is too
+        large.
+        """
         label = LABELS.get(request.api_key, "unknown")
         self._parts.metrics.count("request_errors", label, error.name)
         reason = error.message
@@ -289,7 +295,9 @@ class Dispatcher:
     def _fail(
         self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
-        """Answer with the error that a handler raised, in the format of the API's response."""
+        """Answer a request with the error that its handler raised, in the format of the API's
+        response.
+        """
         self._parts.metrics.count("request_errors", LABELS[request.api_key], error.name)
         refusal = _refusal(request, frame, wire_code(error), error.message)
         if refusal is None:
@@ -322,8 +330,8 @@ class Dispatcher:
     async def _encoded(
         self, request: RequestContext, message: Any, reply: ResponseSlot | None = None
     ) -> bytes:
-        """Run the handler and return the frame of its answer. If the client is over its quota,
-        throttle its connection through ``reply``.
+        """Call the handler of a request, and return its answer as an encoded frame. If the client
+        is over its quota, throttle the client's connection through ``reply``.
         """
         key = request.api_key
         handler = self._unpack if key == ApiKey.ENVELOPE else HANDLERS[key]
@@ -352,7 +360,7 @@ class Dispatcher:
         return tables.encode(key, request.api_version, request.correlation_id, response)
 
     def _audits(self, request: RequestContext) -> bool:
-        """Return whether this broker writes the request's changes to the audit log."""
+        """Return whether this broker must record the request's changes in the audit log."""
         parts, key = self._parts, request.api_key
         if not parts.audit.is_on or key not in CHANGES:
             return False
@@ -363,8 +371,8 @@ class Dispatcher:
     async def _unpack(
         self, parts: BrokerContext, request: RequestContext, envelope: EnvelopeRequest
     ) -> EnvelopeResponse:
-        """Answer a client's request that another broker forwarded in an Envelope, with the client's
-        permissions.
+        """Answer a client's request that another broker has forwarded in an Envelope. The client's
+        permissions apply, not the broker's.
         """
         if not request.is_broker:
             raise ClusterAuthorizationError("only brokers may forward requests in an Envelope")
@@ -392,12 +400,14 @@ class Dispatcher:
         return EnvelopeResponse(None if data is None else data[4:], code)
 
     def close(self) -> None:
-        """Cancel all waiting requests, because the broker stops."""
+        """Cancel all requests that wait, because the broker stops."""
         self._tasks.cancel()
 
 
 def _changes_framing(request: RequestContext) -> bool:
-    """Return whether the answer decides if the connection's next frame has a header."""
+    """Return whether the answer to this request decides if the connection's next frame has a
+    header.
+    """
     return request.api_key == ApiKey.SASL_HANDSHAKE or request.api_version == NO_HEADER
 
 
@@ -410,7 +420,7 @@ def _name(request: RequestContext) -> str:
 
 
 def _refusal(request: RequestContext, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """Return an error response. Return None if no format exists that the client could parse."""
+    """Return an error response; None if no format is known that the client could decode."""
     try:
         return refusals.refused(request.header, frame, code, reason)
     except ProtocolError:

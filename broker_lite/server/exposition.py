@@ -1,8 +1,8 @@
 """Write the text of ``/metrics`` with the library ``prometheus_client``.
 
-The event loop copies the values of ``Metrics``. ``render`` runs on another thread, and adds slow
-gauges, the metrics of the process and help texts. Only this module imports the library, so a broker
-without ``metrics.port`` does not spend the 66 ms of the import.
+The values of ``Metrics`` are copied on the event loop's thread. ``render`` runs on another thread,
+and adds slow gauges, the metrics of the process and help texts. Only this module imports the
+library, whose import takes 66 ms, so that a broker without ``metrics.port`` does not pay for it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from broker_lite.server.metrics import COUNTER, HISTOGRAM, SECONDS, Metrics, Sam
 
 
 class Exposition:
-    """A writer of the metrics of one broker in Prometheus' formats."""
+    """Writes the metrics of one broker in the formats of Prometheus."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        # Do not register the collector in the library's default registry, which other code of this
-        # process also uses.
+        # The library's default registry may contain metrics of other code in this process, so keep
+        # this collector out of it.
         self._process = ProcessCollector(registry=None)
 
     def snapshot(self) -> list[Sample]:
-        """Copy the values of all metrics. Call it on the event-loop thread."""
+        """Return a copy of the values of all metrics. Only the event loop's thread may call
+        this.
+        """
         return self._metrics.snapshot()
 
     def render(self, samples: Sequence[Sample], accept: str) -> tuple[bytes, str]:
-        """Return the text and its content type for an ``Accept`` header: Prometheus' format, or
-        OpenMetrics if the header asks for it."""
+        """Return the metrics as text, and the text's content type. The format is Prometheus', or
+        OpenMetrics if the ``Accept`` header asks for that."""
         return render([*samples, *self._metrics.slow_samples()], self._process, accept)
 
 
 def render(samples: Iterable[Sample], process: Collector, accept: str) -> tuple[bytes, str]:
-    """Return samples and the process's own metrics as text, with the text's content type."""
+    """Return the samples and the metrics of this process as text, and the text's content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Samples(samples))
     registry.register(process)
@@ -47,14 +49,14 @@ def render(samples: Iterable[Sample], process: Collector, accept: str) -> tuple[
 
 
 def text(metrics: Metrics) -> str:
-    """Return all metrics in Prometheus' format."""
+    """Return all metrics as text in Prometheus' format."""
     exposition = Exposition(metrics)
     body, _ = exposition.render(exposition.snapshot(), "")
     return body.decode()
 
 
 class _Samples(Collector):
-    """A collector for ``prometheus_client`` that returns the samples of one snapshot."""
+    """Passes the samples of one snapshot to ``prometheus_client``."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples = samples

@@ -2,10 +2,10 @@
 
 ``/livez`` answers 200 while the event loop runs. ``/readyz`` answers 200 if the broker serves
 clients, else 503 with the reasons as JSON. With ``metrics.listener.name`` the port has TLS, and
-``/metrics`` needs a login. Without that setting, only a port that is bound to loopback serves
-``/metrics``, and only under a loopback host name. A port that is bound to another address answers
-probes with the status code alone, without reasons. ``h11`` parses requests. All code runs on the
-event-loop thread, except that another thread renders the text of ``/metrics``.
+``/metrics`` needs a login. Without that setting, ``/metrics`` is served only if the port is bound
+to loopback, and only under a host name of loopback. A port that is bound to another address answers
+probes with the status code and no reasons. ``h11`` parses requests. All code runs on the event
+loop's thread, except that another thread renders the text of ``/metrics``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("logbus.http")
 
 REQUEST_BYTES_MAX = 8192
-"""Maximum bytes of a request line with its headers. Prometheus sends less."""
+"""Maximum bytes of a request line together with its headers. Prometheus sends less."""
 CONNECTIONS_MAX = 64
-"""Maximum number of connections. A further connection replaces the oldest: silent clients must not
-keep out health checks, because a failed check restarts the broker.
+"""Maximum number of connections. A further connection replaces the oldest one. Otherwise silent
+clients could keep out health checks, and a failed health check restarts the broker.
 """
 TIMEOUT_S = 10.0
 """Seconds within which a client must complete the TLS handshake, send its request and read the
 answer.
 """
 ACCEPT_PAUSE_S = 0.5
-"""Seconds until the server accepts connections again after the process had no free file descriptor.
-"""
+"""Seconds for which no connections are accepted after the process had no free file descriptor."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 PLAIN = "text/plain; charset=utf-8"
 _HOST_PORT = re.compile(r":\d*$")
@@ -52,20 +51,19 @@ REFUSALS = {
 }
 
 Reasons = Callable[[], list[str]]
-"""A function that returns the reasons why the broker is not ready. The list is empty if it is
-ready."""
+"""A function that returns why the broker is not ready; an empty list if it is."""
 
 
 class HttpClient(NamedTuple):
-    """The client of a connection: its address and its certificate (DER). The certificate is empty
-    if the client sent none."""
+    """The client of a connection: its address, and its certificate (DER), which is empty if the
+    client sent none."""
 
     host: str
     certificate: bytes = b""
 
 
 class HttpServer:
-    """The HTTP port of one broker. If ``login`` is None, the port has no TLS and needs no login."""
+    """The HTTP port of one broker. Without ``login``, the port has no TLS and needs no login."""
 
     def __init__(
         self, exposition: Exposition, reasons: Reasons, login: HttpLogin | None = None
@@ -76,12 +74,12 @@ class HttpServer:
         self._socket: socket.socket | None = None
         self._tasks = TaskSet()
         self._clients: dict[asyncio.Task[None], None] = {}
-        """The tasks of all connections, the oldest first."""
+        """The tasks that serve connections, the oldest first."""
         self._is_loopback = True
         self._names: frozenset[str] = frozenset()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on ``port``, and return the bound port. Port 0 selects a free port. Raises
+        """Listen on ``port``, and return the bound port. Port 0 stands for any free port. Raises
         OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=CONNECTIONS_MAX)
@@ -115,7 +113,8 @@ class HttpServer:
             task = self._tasks.start(self._serve(sock, address[0]))
             self._clients[task] = None
             task.add_done_callback(self._forget)
-            # A task that is cancelled before it starts would not close its socket.
+            # Let the task start now: a task that is cancelled before its start does not close its
+            # socket.
             await asyncio.sleep(0)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
@@ -140,7 +139,8 @@ class HttpServer:
             certificate = tls.getpeercert(binary_form=True) if tls is not None else None
             await self._exchange(reader, writer, HttpClient(host, certificate or b""))
             writer.close()
-            # With TLS, the client's close_notify may never come.
+            # With TLS this waits for the client's close_notify, which may never come; the timeout
+            # of the connection then ends the wait.
             await writer.wait_closed()
         finally:
             transport.abort()
@@ -186,15 +186,17 @@ class HttpServer:
         return 200, content_type, body
 
     async def _refusal(self, client: HttpClient, headers: Mapping[bytes, str]) -> tuple[int, bytes]:
-        """Return the HTTP status and the text that refuse a scrape. Status 0 allows it."""
+        """Return the HTTP status and the text with which to refuse a request for ``/metrics``.
+        Status 0 allows it.
+        """
         if self._login is not None:
             authorization = headers.get(b"authorization", "")
             status = await self._login.refusal(client.host, client.certificate, authorization)
             return status, REFUSALS.get(status, b"")
         if not self._is_loopback:
             return 403, INSECURE
-        # Refuse other host names, because a web page could read the metrics through a name of its
-        # own that resolves to loopback (DNS rebinding).
+        # Refuse other host names. Otherwise a web page could read the metrics in the operator's
+        # browser, through a host name of its own that resolves to loopback (DNS rebinding).
         name = _HOST_PORT.sub("", headers.get(b"host", "")).lower()
         if name not in self._names:
             return 403, b"request /metrics with the host name 127.0.0.1 or localhost\n"

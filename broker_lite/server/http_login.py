@@ -1,8 +1,8 @@
-"""Authenticate and authorize scrapes of ``/metrics`` over TLS.
+"""Authenticate and authorize requests for ``/metrics`` over TLS.
 
 A client logs in with a certificate, or with HTTP Basic and the password of a SCRAM user. Its
-principal needs the operation Describe on the cluster. All code runs on the event-loop thread, but
-another thread checks the password.
+principal needs the operation Describe on the cluster. All code runs on the event loop's thread,
+except that another thread checks the password.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("logbus.logins")
 
 BASIC = "BASIC"
-"""The name of HTTP Basic in the audit log and in metrics."""
+"""The name of HTTP Basic authentication in the audit log and in metrics."""
 
 
 class HttpLogin:
@@ -36,7 +36,8 @@ class HttpLogin:
         self.tls = tls
 
     async def refusal(self, host: str, certificate: bytes, authorization: str) -> int:
-        """Return the HTTP status that refuses a scrape, 401 or 403. Return 0 if it is allowed.
+        """Return the HTTP status with which to refuse a request for ``/metrics``, 401 or 403.
+        Return 0 if it is allowed.
 
         ``certificate`` is the client's certificate (DER), empty if it has none. ``authorization``
         is the value of the Authorization header.

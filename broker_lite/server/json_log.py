@@ -9,15 +9,15 @@ from typing import Any
 from broker_lite.config.time_text import iso
 
 FIELDS = ("event", "topic", "partition", "group")
-"""Fields of ``log_events`` that a line has if the log statement gives them."""
+"""The fields of ``log_events`` that a line has if the log statement sets them."""
 
 
 class JsonFormatter(logging.Formatter):
-    """A formatter of log records as ``{"time", "level", "logger", "message", "broker_id"}``.
+    """Formats each log record as ``{"time", "level", "logger", "message", "broker_id"}``.
 
-    ``time`` is UTC in ISO 8601 with milliseconds. A record of ``log_event`` also has ``event`` and
-    the event's subject. A record with an exception also has ``exception``, the stack trace.
-    ``broker_id`` is None until the broker sets it.
+    ``time`` is UTC in ISO 8601 with milliseconds. A record with a ``log_event`` also has ``event``,
+    and the topic, partition or group of the event. A record with an exception also has
+    ``exception``, the stack trace. ``broker_id`` is null until the broker sets it.
     """
 
     broker_id: int | None = None

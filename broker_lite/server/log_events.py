@@ -1,7 +1,8 @@
-"""Names of log events. A search over JSON logs uses these names instead of the wording of messages.
+"""Names of log events, so that a search over JSON logs need not depend on the wording of messages.
 
-``logger.info("…", extra=log_event("isr_changed", tp=replica))`` gives a line its event name and its
-subject, which ``json_log`` prints. ``EVENTS`` declares every name.
+``logger.info("…", extra=log_event("isr_changed", tp=replica))`` gives a line the name of an event
+and the partition, topic or group concerned, which ``json_log`` writes as fields. ``EVENTS``
+declares every name.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ EVENTS: Mapping[str, str] = {
 
 
 class HasPartition(Protocol):
-    """An object with a topic and a partition: a replica, a log key or a topic partition."""
+    """An object with a topic and a partition, such as a replica or a topic partition."""
 
     @property
     def topic(self) -> str: ...
@@ -86,8 +87,8 @@ def log_event(
     group: str | None = None,
     about: str | None = None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` of a log statement. ``about`` decides which lines are equal for
-    ``RepeatLimit``. Raises KeyError for an undeclared name."""
+    """Return the ``extra`` argument of a log statement. Lines with equal ``about`` count as equal
+    for ``RepeatLimit``. Raises KeyError for an undeclared name."""
     EVENTS[name]
     fields: dict[str, Any] = {"event": name}
     if tp is not None:

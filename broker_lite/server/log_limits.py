@@ -1,7 +1,7 @@
-"""Limit the rate of repeated warnings in a broker's log, and the size of the log file.
+"""Limit the number of repeated warnings in a broker's log, and the size of the log file.
 
-Clients can cause a warning with every request. ``RepeatLimit`` passes a repeated line once a minute
-and counts the others. ``OutputFile`` rotates the file to which stdout and stderr go, when the file
+A client can cause a warning with every request. ``RepeatLimit`` passes a repeated line once a
+minute and counts the others. ``OutputFile`` rotates the file to which stdout and stderr go when it
 is full. Any thread may log.
 """
 
@@ -16,19 +16,19 @@ from pathlib import Path
 
 WINDOW_S = 60.0
 LINES_MAX = 100
-"""Maximum number of different lines that one log statement may write in a minute."""
+"""Maximum number of different lines from one log statement in a minute."""
 FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 3
-"""Number of rotated files besides the current file. broker.log.1 is the newest."""
+"""Number of rotated files besides the current one. broker.log.1 is the newest."""
 
 
 class RepeatLimit(logging.Filter):
-    """A filter that passes equal warnings and errors once a minute.
+    """A log filter that passes equal warnings and errors once a minute.
 
-    It passes at most ``LINES_MAX`` different lines of one log statement. The first line of the next
-    minute gives the number of suppressed lines. Lines are equal if their text is equal. If the text
-    contains a connection or request number, the filter compares the statement's ``about``
-    (``extra={"about": …}``) instead.
+    Of one log statement, it passes at most ``LINES_MAX`` different lines in a minute. The first
+    line of the next minute tells how many lines were left out. Lines are equal if their text is
+    equal. If the text contains the number of a connection or request, the statement's ``about``
+    (``extra={"about": …}``) is compared instead.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class RepeatLimit(logging.Filter):
 
 
 class _Window:
-    """The lines of one log statement since ``began_s``, a wall time in seconds."""
+    """The lines from one log statement since ``began_s``, a wall time in seconds."""
 
     __slots__ = ("began_s", "left_out", "said")
 
@@ -69,11 +69,11 @@ class _Window:
 
 
 class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
-    """A log handler for stderr. stdout and stderr are both the file at ``path``, which the parent
-    process opened.
+    """A log handler for a process whose stdout and stderr both go to the file ``path``, which the
+    parent process has opened.
 
-    A full file is renamed to ``path``.1, and stdout and stderr continue in a new file. Python's own
-    crash output therefore appears in the newest file.
+    A full file is renamed to ``path``.1, and stdout and stderr continue in a new file. Output that
+    Python itself writes at a crash therefore is in the newest file.
     """
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
@@ -84,7 +84,8 @@ class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
         if os.fstat(2).st_size > self._bytes_max:
-            # On a full disk, keep writing to the old file; the next line retries the rotation.
+            # On a full disk the rotation fails. The old file then stays in use, and the next line
+            # tries again.
             with contextlib.suppress(OSError):
                 self._rotate()
 
@@ -102,8 +103,8 @@ class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def keep_rotated(path: Path, full: Path) -> None:
-    """Rename the file ``full`` to ``path``.1. Before that, each rotated file of ``path`` gets the
-    next number, and the oldest is replaced."""
+    """Rename the file ``full`` to ``path``.1. Before that, the number of each rotated file of
+    ``path`` is raised by one, and the oldest file is replaced."""
     for number in range(FILES_KEPT - 1, 0, -1):
         newer = Path(f"{path}.{number}")
         if newer.exists():
@@ -112,10 +113,10 @@ def keep_rotated(path: Path, full: Path) -> None:
 
 
 def rotate_foreign(path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
-    """Rotate the output file of a process that cannot open a new one, for example a JVM.
+    """Rotate the output file of another process that cannot open a new file itself, such as a JVM.
 
-    Copies the content and truncates the file. Lines written between the two steps are lost. On a
-    full disk the file stays; the next call retries.
+    The content is copied and the file truncated. Lines written between the two steps are lost. On a
+    full disk the file stays as it is; the next call tries again.
     """
     with contextlib.suppress(OSError):
         if path.stat().st_size > bytes_max:

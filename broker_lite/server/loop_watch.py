@@ -1,14 +1,15 @@
-"""Measure how long the event loop is blocked. No callback may block it for more than 5 ms.
+"""Measure how long the event loop is blocked. The rule is that no callback may block it for more
+than 5 ms.
 
-While requests arrive, a timer runs every 20 ms and measures its delay. With fewer than
-``BUSY_PER_S`` requests a second the interval doubles up to half a second, because 50 wake-ups a
-second were most of an idle broker's CPU time. An idle broker still receives its followers' fetches,
-4 a second.
+While requests arrive, a timer runs every 20 ms and measures how late it is. With fewer than
+``BUSY_PER_S`` requests a second the interval doubles, up to half a second, because 50 wake-ups a
+second would take most of an idle broker's CPU time. (An idle broker still receives 4 fetches of its
+followers a second.)
 
-The delay includes all work on the loop thread: callbacks of libraries, garbage collections and
-waits for the interpreter lock. The delay covers only the part of a block after the timer was due.
-Blocks shorter than the interval are therefore detected in proportion to their length. On a machine
-with all cores busy, waiting for a core counts as well. All code runs on the event-loop thread.
+The delay includes all work on the event loop's thread: callbacks of libraries, garbage collections
+and waits for the interpreter lock. The timer sees only the part of a block after it was due. The
+longer a block shorter than the interval is, the likelier it is seen. On a machine with all cores
+busy, waiting for a core counts as well. All code runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from broker_lite.server.metrics import Metrics
 
 INTERVAL_MS = 20
 INTERVAL_MAX_MS = 500
-"""Maximum milliseconds between measurements on an idle broker. The first request after an idle
-period does not shorten a running interval."""
+"""Maximum time (ms) between measurements on an idle broker. The first request after an idle period
+does not shorten the interval that is running."""
 BUSY_PER_S = 20
-"""Requests a second from which on a broker counts as busy."""
+"""Number of requests a second from which on a broker counts as busy."""
 RULE_MS = 5
 
 
 class LoopWatch:
-    """A timer that records ``loop_delay_seconds`` and counts ``loop_rule_violations``."""
+    """A timer that records the metric ``loop_delay_seconds`` and counts
+    ``loop_rule_violations``.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, clock: Clock, metrics: Metrics) -> None:
         self._loop = loop

@@ -1,9 +1,9 @@
-"""Declare all metrics of a broker, and hold their values.
+"""All metrics of a broker: their declarations and their values.
 
-``METRICS`` declares every metric once. Callers hold a ``Counter`` or ``Histogram`` and add to it,
-so no request looks up a metric by name. Gauges are functions that run when the metrics are read.
-``exposition`` turns a ``snapshot`` into text. All code runs on the event-loop thread, except
-``Histogram.observe``, which runs on the thread that measures.
+``METRICS`` declares every metric once. The code that measures holds a ``Counter`` or ``Histogram``
+and adds to it, so no request looks up a metric by name. Gauges are functions that are called when
+the metrics are read. ``exposition`` turns a ``snapshot`` into text. All code runs on the event
+loop's thread, except ``Histogram.observe``, which runs on the thread that measures.
 """
 
 from __future__ import annotations
@@ -14,23 +14,29 @@ from typing import NamedTuple
 
 PREFIX = "logbus_"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Upper bounds of a histogram's buckets in seconds. A further bucket counts longer durations."""
+"""Upper bounds in seconds of the buckets of a histogram. One more bucket counts longer
+durations.
+"""
 SERIES_MAX = 200
-"""Maximum number of series of a counter by topic or by API. Further label values are counted in the
-series ``OTHER``.
+"""Maximum number of series (label values) of a counter by topic or by API. Further label values are
+counted together, under ``OTHER``.
 """
 FEW_SERIES_MAX = 20
-"""Maximum number of series of a counter by other labels. With the two limits, a broker has at most
+"""Maximum number of series of a counter by other labels. With both limits, a broker has at most
 1,500 series.
 """
 OTHER = "(other)"
-"""The label value of the series beyond the limit. No topic and no error has this name."""
+"""The label value under which a counter counts everything above its limit of series. No topic and
+no error has this name.
+"""
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
 class Metric(NamedTuple):
-    """A metric: its name without prefix and ``_total``, its kind, its help and its labels."""
+    """The declaration of a metric: its name without prefix and ``_total``, its kind, its help text
+    and its labels.
+    """
 
     name: str
     kind: str
@@ -165,7 +171,7 @@ METRICS: Mapping[str, Metric] = {
 
 Labels = tuple[str, ...]
 Read = Callable[[], float | Mapping[Labels, float]]
-"""A function that returns a gauge's value, or its values by labels."""
+"""A function that returns the value of a gauge, or its values by labels."""
 
 
 class Counter:
@@ -193,7 +199,7 @@ class Histogram:
 
 
 class TopicTraffic(NamedTuple):
-    """The counters of one topic's clients."""
+    """The counters of the records of one topic that clients send and receive."""
 
     received_bytes: Counter
     received_records: Counter
@@ -201,8 +207,8 @@ class TopicTraffic(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One metric at the time of a snapshot: counts and gauges by labels, histograms as buckets and
-    sum."""
+    """One metric at the time of a snapshot: the values of a counter or gauge by labels, or the
+    buckets and sum of a histogram."""
 
     metric: Metric
     values: Mapping[Labels, float]
@@ -210,9 +216,9 @@ class Sample(NamedTuple):
 
 
 class Metrics:
-    """The metrics of one broker.
+    """The values of all metrics of one broker.
 
-    ``topics_max`` is the maximum number of topics with a series of their own. Every method raises
+    ``topics_max`` is the maximum number of topics with series of their own. Every method raises
     KeyError for a name that ``METRICS`` does not declare.
     """
 
@@ -227,8 +233,7 @@ class Metrics:
                 self._counters[metric.name] = {} if metric.labels else {(): Counter()}
 
     def counter(self, name: str, *labels: str) -> Counter:
-        """Return the counter with these label values. Calls with equal labels return the same
-        counter."""
+        """Return the counter with these label values. Equal labels return the same counter."""
         series = self._counters[name]
         counter = series.get(labels)
         if counter is None:
@@ -241,13 +246,13 @@ class Metrics:
         return counter
 
     def count(self, name: str, *labels: str, amount: float = 1) -> None:
-        """Add ``amount`` to a counter. For a counter that changes often, keep the result of
-        ``counter`` instead."""
+        """Add ``amount`` to a counter. Code that counts often should keep the result of ``counter``
+        instead."""
         self.counter(name, *labels).n += amount
 
     def histogram(self, name: str, *labels: str) -> Histogram:
-        """Return a new histogram for one part of the broker. A snapshot adds up histograms with
-        equal labels.
+        """Return a new histogram for one part of the broker. A snapshot adds up the histograms of a
+        metric that have equal labels.
         """
         assert METRICS[name].kind == HISTOGRAM
         histogram = Histogram()
@@ -255,21 +260,25 @@ class Metrics:
         return histogram
 
     def gauge(self, name: str, read: Read) -> None:
-        """Register a gauge. ``read`` must return within microseconds; it runs on the event loop."""
+        """Register a gauge. ``read`` is called on the event loop's thread, so it must return within
+        microseconds.
+        """
         assert METRICS[name].kind == GAUGE
         self._gauges[name] = read
 
     def slow_gauge(self, name: str, read: Read) -> None:
-        """Register a gauge that calls the operating system; ``read`` runs on another thread."""
+        """Register a gauge whose ``read`` calls the operating system. It is called on another
+        thread.
+        """
         assert METRICS[name].kind == GAUGE
         self._slow_gauges[name] = read
 
     def traffic(self, topic: str) -> TopicTraffic:
-        """Return the counters of a topic."""
+        """Return the counters of a topic's records."""
         return TopicTraffic(*(self.counter(name, topic) for name in TopicTraffic._fields))
 
     def value(self, name: str, *labels: str) -> float:
-        """Return a counter's value; 0 if nothing was counted yet."""
+        """Return a counter's value; 0 if nothing has been counted."""
         counter = self._counters[name].get(labels)
         return counter.n if counter is not None else 0
 
@@ -278,7 +287,9 @@ class Metrics:
         return sum(counter.n for counter in self._counters[name].values())
 
     def snapshot(self) -> list[Sample]:
-        """Copy all values except those of slow gauges. Call it on the event-loop thread."""
+        """Return a copy of all values except those of slow gauges. Only the event loop's thread may
+        call this.
+        """
         samples = [
             Sample(METRICS[name], {labels: counter.n for labels, counter in series.items()})
             for name, series in self._counters.items()
@@ -294,7 +305,7 @@ class Metrics:
         return samples
 
     def slow_samples(self) -> list[Sample]:
-        """Read the slow gauges. Any thread may call this."""
+        """Return the values of the slow gauges. Any thread may call this."""
         return [_gauge(name, read) for name, read in self._slow_gauges.items()]
 
 

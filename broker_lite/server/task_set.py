@@ -1,4 +1,4 @@
-"""Keep background tasks alive, and cancel them when their owner closes."""
+"""Background tasks that must stay alive, and are cancelled when their owner closes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 class TaskSet:
     """The running tasks of one owner. ``len`` returns their number.
 
-    The set holds the tasks, because the event loop has only weak references to them.
+    The set keeps references to the tasks, because the event loop has only weak ones.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Handle AddOffsetsToTxn 0-4: add a consumer group to the transaction of a transactional id.
 
-A producer adds the group before its first TxnOffsetCommit. For producers of transaction version 2
-(KIP-890), the group coordinator adds the group. For other producers, the group coordinator verifies
-that the transaction includes the group. The group coordinator's requests have a tagged field of
-logbus, and so have their answers.
+A producer of transaction version 1 sends the request before its first TxnOffsetCommit; the group
+coordinator later verifies that the transaction includes the group. For a producer of version 2
+(KIP-890), the group coordinator adds the group. In both cases the group coordinator sends this
+request too, with a tagged field of logbus, and its answer has tagged fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broker_lite.wire.tables import own_tag
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Add the group to the transaction, or verify that the transaction includes it."""
+    """Add the group to the transaction, or only verify that the transaction includes it."""
     verify_only = own_tag(message)
     is_broker = verify_only is not None and request.is_broker
     try:
@@ -42,8 +42,7 @@ async def _add(
 ) -> AddResult:
     """Add the group to the transaction, or only verify that the transaction includes it.
 
-    ``verify_only`` is the group coordinator's choice between the two, and None in a client's
-    request.
+    ``verify_only`` is the group coordinator's choice between the two; None in a client's request.
     """
     is_client = verify_only is None
     if is_client:

@@ -1,11 +1,11 @@
 """Handle AddPartitionsToTxn 0-5: add partitions to transactions, or verify that transactions
 include them.
 
-Producers of transaction version 1 send versions 0-3, with one transaction in each request. The
-coordinator adds all partitions of such a request or none. Partition leaders send versions 4 and 5,
-with several transactions in each request. The answer to a partition leader has the transaction's
-number. It also has the coordinator's state partition and leader epoch, with which the partition
-leader recognizes a deposed coordinator.
+Producers of transaction version 1 send versions 0-3 for one transaction. The coordinator then adds
+all partitions of the request, or none. Partition leaders send versions 4 and 5 for several
+transactions. The answer to a partition leader has the transaction's number, and the partition of
+``__transaction_state`` with its leader epoch. From the epoch the leader can tell whether the
+answering coordinator has been replaced.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ from broker_lite.wire.tables import build, own_tag
 _Topic = Response.AddPartitionsToTxnTopicResult
 _Partition = _Topic.AddPartitionsToTxnPartitionResult
 BATCHED_FROM = 4
-"""First AddPartitionsToTxn version that partition leaders send. Each request has several
-transactions."""
+"""The first version of AddPartitionsToTxn that partition leaders send, with several transactions in
+a request."""
 
 Resolved = Mapping[TopicPartition, PartitionKey | LogbusError]
-"""By requested partition, its key, or the error with which the broker refuses it."""
+"""The key of each requested partition, or the error with which the broker refuses that
+partition.
+"""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -110,14 +112,14 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
 async def _answer_broker(
     parts: BrokerContext, request: RequestContext, row: Any
 ) -> VerifiedTransaction:
-    """Verify or add the partitions of one transaction, for a partition leader. Each partition has
-    its own error code in the answer.
+    """Verify or add the partitions of one transaction, on behalf of a partition leader. Each
+    partition has its own error code in the answer.
     """
     resolved = _resolve(parts.registry.snapshot, row.topics)
     for name, key in resolved.items():
         if isinstance(key, UnknownTopicOrPartitionError):
             # The sender leads the partition, so this broker's metadata will soon have it. Until
-            # then refuse it, because the markers need the topic id.
+            # then refuse it: without the topic id, the coordinator could not send the markers.
             resolved[name] = ConcurrentTransactionsError(
                 f"{name} is not in this broker's metadata yet; try again"
             )
@@ -152,7 +154,9 @@ async def _answer_broker(
 def _resolve(
     snapshot: MetadataSnapshot, topics: Iterable[Any]
 ) -> dict[TopicPartition, PartitionKey | LogbusError]:
-    """Return the key of each requested partition, or the error with which the broker refuses it."""
+    """Return the key of each requested partition, or the error with which the broker refuses that
+    partition.
+    """
     resolved: dict[TopicPartition, PartitionKey | LogbusError] = {}
     for topic in topics:
         view = snapshot.topics.get(topic.name)

@@ -1,6 +1,6 @@
 """Handle AlterClientQuotas 0-1: set and delete quotas of clients.
 
-Any broker writes quotas to ZooKeeper. All changes of one entity (for example a user) are one write.
+Any broker writes quotas to ZooKeeper. All changes of one entity, for example a user, are one write.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Handle IncrementalAlterConfigs 0-1: set and delete topic settings, and change items of list
+"""Handle IncrementalAlterConfigs 0-1: set and reset topic settings, and change items of list
 settings.
 
 Clients send the request to any broker. The controller makes the changes, and other brokers forward
-the request to it. All changes of one resource succeed or fail together. Broker settings come from
-the broker's configuration file, so the handler refuses to change them. Only the rates of throttled
-replication are stored in ZooKeeper and can be changed.
+the request to it. All changes of one resource (topic or broker) succeed or fail together. A broker
+reads its settings from its configuration file, so the handler refuses to change them. Only the
+rates of replication throttling are stored in ZooKeeper and can be changed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from broker_lite.wire.tables import IncrementalAlterConfigsResponse as Response
 from broker_lite.wire.tables import build
 
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-"""Kafka's broker setting that throttles moves of replicas between data directories. A broker of
-logbus has one data directory, so the setting does not exist. Kafka's tools delete the setting after
+"""Kafka's broker setting that throttles moves of replicas between data directories. logbus does not
+have it, because a broker of logbus has one data directory. Kafka's tools delete the setting after
 every reassignment, so its deletion succeeds without effect.
 """
 
@@ -96,7 +96,9 @@ async def _alter_all(parts: BrokerContext, request: RequestContext, message: Any
 
 
 async def _pass_on(parts: BrokerContext, request: RequestContext, message: Any) -> list[Outcome]:
-    """Forward the request to the controller, which authorizes it. Return its outcomes."""
+    """Forward the request to the controller, which authorizes it. Return the controller's
+    outcomes.
+    """
     request.access.leave_to_controller()
     call = IncrementalAlterConfigsRequest(
         tuple(
@@ -147,7 +149,9 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
 
 
 async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> None:
-    """Set or delete rates of throttled replication of the broker in the request row."""
+    """Set or delete the rates of replication throttling for the broker that the request row
+    names.
+    """
     changes: dict[str, str | None] = {}
     for change in row.configs:
         is_deleted = change.config_operation == OPERATION_DELETE
@@ -176,9 +180,9 @@ async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> 
 
 
 def _changed(change: Any, present: dict[str, str]) -> str | None:
-    """Return the new value of a setting, or None if its default must be restored.
+    """Return the new value of a setting; None if the change resets it to its default.
 
-    ``present`` holds the topic's settings by key. Raise InvalidConfigError or InvalidRequestError
+    ``present`` has the topic's current settings. Raises InvalidConfigError or InvalidRequestError
     for an operation that the setting does not allow.
     """
     operation, name, value = change.config_operation, change.name, change.value

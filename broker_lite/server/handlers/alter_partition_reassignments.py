@@ -1,8 +1,8 @@
 """Handle AlterPartitionReassignments 0-1: move partitions to other brokers.
 
 The controller serves the request. It answers when the reassignments are recorded in ZooKeeper.
-Clients follow their progress with ListPartitionReassignments. If the request names no target
-replicas for a partition, the controller cancels the partition's reassignment.
+Clients follow their progress with ListPartitionReassignments. A partition without target replicas
+in the request means that its reassignment is cancelled.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ _Topic = Response.ReassignableTopicResponse
 _Partition = _Topic.ReassignablePartitionResponse
 
 FACTOR_FROM = 1
-"""First AlterPartitionReassignments version with the field ``allow_replication_factor_change``."""
+"""The first version of AlterPartitionReassignments with the field
+``allow_replication_factor_change``.
+"""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Record or cancel reassignments. Each partition has its own error in the answer."""
+    """Begin or cancel the reassignments. Each partition has its own error in the answer."""
     may_change = request.api_version < FACTOR_FROM or message.allow_replication_factor_change
     rows = [
         (TopicPartition(topic.name, row.partition_index), row.replicas)

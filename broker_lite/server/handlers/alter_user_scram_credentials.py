@@ -1,9 +1,9 @@
 """Handle AlterUserScramCredentials 0: set and delete SCRAM credentials of users.
 
-Any broker writes credentials to ZooKeeper. A request holds salted passwords, with which a reader of
-the request could log in. The broker therefore accepts it only over TLS or from its own machine. A
-tagged field of logbus (``wire/calls/users.py``) keeps a user's former password valid for a time;
-without it the password is replaced at once. All changes of one user succeed or fail together.
+Any broker writes credentials to ZooKeeper. With the salted passwords in a request, an eavesdropper
+could log in, so the broker accepts the request only over TLS or from its own machine. A tagged
+field of logbus (``wire/calls/users.py``) keeps a user's former password valid for a time; without
+it the new password replaces the former at once. All changes of one user succeed or fail together.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from broker_lite.wire.tables import build, own_tag
 SALT_BYTES_MAX = 256
 """Maximum bytes of a credential's salt."""
 KEEP_OLD_MS_MAX = 30 * 86_400_000
-"""Maximum milliseconds for which a former password stays valid: 30 days."""
+"""Maximum time (ms) for which a former password stays valid: 30 days."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Change the credentials of each user. Each user has an error of its own in the answer."""
+    """Change the credentials of each user. Each user has its own error in the answer."""
     rows = [*message.deletions, *message.upsertions]
     times = Counter((row.name, row.mechanism) for row in rows)
     answers = []
@@ -111,8 +111,8 @@ def _mechanism(row: Any) -> ScramMechanism:
 def _credential(
     row: Any, mechanism: ScramMechanism, before: ScramCredential | None, now_ms: int
 ) -> ScramCredential:
-    """Return the new credential of a user. If the request keeps the present password valid for a
-    time, the credential also has its keys."""
+    """Return the new credential of a user. If the request keeps the former password valid for a
+    time, the credential also has the keys of that password."""
     if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
         raise UnacceptableCredentialError(
             f"iterations={row.iterations}: give {ITERATIONS_MIN} to {ITERATIONS_MAX}"

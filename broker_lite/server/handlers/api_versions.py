@@ -1,8 +1,8 @@
 """Handle ApiVersions 0-4: return the APIs that the broker serves, with their versions, and the
 cluster's features.
 
-For a request of a later version, the broker returns UNSUPPORTED_VERSION and the same list, in an
-answer of version 0. A newer client then repeats the request in a known version. The session stores
+If the request has a later version, the answer is UNSUPPORTED_VERSION with the same list, in version
+0. A newer client then repeats the request in a version that the broker knows. The session stores
 the name of the client's software, for logs.
 """
 
@@ -18,14 +18,14 @@ from broker_lite.wire.tables import ApiVersionsResponse as Response
 from broker_lite.wire.tables import build
 
 SOFTWARE_FROM = 3
-"""First ApiVersions version in which a client names its software (KIP-511)."""
+"""The first version of ApiVersions in which a client names its software (KIP-511)."""
 SOFTWARE_MAX = 100
-"""Maximum characters of the software's name and version that a session stores."""
+"""Maximum characters of the client's software name and version that a session stores."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer every request, even of an unknown version, because a client sends ApiVersions before
-    it knows which versions the broker serves.
+    """Answer with the list of APIs, even if the version of the request is unknown: a client sends
+    ApiVersions before it knows which versions the broker serves.
     """
     snapshot = parts.registry.snapshot
     here = snapshot.brokers.get(parts.broker_id)

@@ -1,7 +1,7 @@
-"""Handle CreateAcls 1-3: add access control list entries (ACLs).
+"""Handle CreateAcls 1-3: add entries to access control lists (ACLs).
 
-Any broker writes ACLs to ZooKeeper. All new ACLs of one resource pattern are one write. To create
-an ACL that already exists succeeds.
+Any broker writes ACLs to ZooKeeper. All new ACLs of one resource pattern are one write. Creating an
+ACL that exists already succeeds.
 """
 
 from __future__ import annotations

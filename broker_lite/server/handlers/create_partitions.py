@@ -1,6 +1,6 @@
 """Handle CreatePartitions 0-3: add partitions to topics. The controller serves the request.
 
-``count`` is the topic's new number of partitions. If it is not larger than the present number, the
+``count`` is the topic's new number of partitions. If it is not larger than the current number, the
 error is INVALID_PARTITIONS. As in Kafka, existing records stay in their partitions, while new
 records of the same key may go to other partitions.
 """
@@ -19,7 +19,7 @@ from broker_lite.wire.tables import CreatePartitionsResponse as Response
 from broker_lite.wire.tables import build
 
 STRICT_QUOTA_FROM = 3
-"""First CreatePartitions version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""The first version of CreatePartitions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

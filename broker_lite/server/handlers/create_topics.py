@@ -1,4 +1,4 @@
-"""Handle CreateTopics 2-7: create topics with a partition count or a replica assignment.
+"""Handle CreateTopics 2-7: create topics with a number of partitions or a replica assignment.
 
 The controller serves the request. It answers when the topics are in ZooKeeper and in this broker's
 metadata. logbus has no topic creation policies.
@@ -34,7 +34,7 @@ from broker_lite.wire.tables import CreateTopicsResponse as Response
 from broker_lite.wire.tables import build, uuid
 
 STRICT_QUOTA_FROM = 6
-"""First CreateTopics version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""The first version of CreateTopics whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 _Topic = Response.CreatableTopicResult
 _Setting = _Topic.CreatableTopicConfigs
 
@@ -81,8 +81,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _new_topic(row: Any) -> NewTopic:
-    """Return the topic to create, after all checks that need no metadata. Raise LogbusError for an
-    invalid topic.
+    """Return the topic that a request row asks for, after all checks that need no metadata. Raises
+    LogbusError for an invalid topic.
     """
     if not is_valid_name(row.name):
         raise InvalidTopicError(

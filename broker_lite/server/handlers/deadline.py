@@ -1,4 +1,4 @@
-"""Limit the time that an administrative request waits for ZooKeeper or for followers.
+"""Limit how long an administrative request waits for ZooKeeper or for followers.
 
 Handlers that change metadata or delete records use the limit. An operation that timed out may still
 take effect, so the client has to look at the metadata.
@@ -13,20 +13,20 @@ from typing import TypeVar
 from broker_lite.errors import RequestTimedOutError
 
 WAIT_MS_MIN = 1000
-"""Minimum milliseconds after which an administrative request times out. With a shorter timeout,
-operations would fail that are about to succeed.
+"""Minimum timeout (ms) of an administrative request. If a client asks for less, the broker waits
+this long: otherwise operations would fail that are about to succeed.
 """
 WAIT_MS_MAX = 60_000
-"""Maximum milliseconds after which an administrative request times out."""
+"""Maximum timeout (ms) of an administrative request."""
 WAIT_MS = 30_000
-"""Milliseconds after which an administrative request without a timeout field times out."""
+"""Timeout (ms) of an administrative request that has no timeout field."""
 
 T = TypeVar("T")
 
 
 async def within(timeout_ms: int, work: Awaitable[T], whom: str = "ZooKeeper") -> T:
-    """Return the result of ``work``. After the timeout, raise RequestTimedOutError; its message
-    says that ``whom`` did not confirm the change.
+    """Return the result of ``work``. After the timeout, raise RequestTimedOutError with a message
+    that ``whom`` did not confirm the change.
     """
     wait_ms = min(max(timeout_ms, WAIT_MS_MIN), WAIT_MS_MAX)
     try:

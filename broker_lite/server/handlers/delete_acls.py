@@ -1,7 +1,7 @@
-"""Handle DeleteAcls 1-3: delete the access control list entries (ACLs) that filters select.
+"""Handle DeleteAcls 1-3: delete the access control list entries (ACLs) that match filters.
 
 Any broker writes ACLs to ZooKeeper. The deletions of one resource pattern are one write. An ACL
-that another client adds during the request stays, unless a filter selects it.
+that another client adds during the request is kept, unless it matches too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Result = Response.DeleteAclsFilterResult
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete the ACLs that each filter selects. Each filter has its own error in the answer."""
+    """Delete the ACLs that match each filter. Each filter has its own error in the answer."""
     results = []
     for row in message.filters:
         deleted: list[Acl] = []

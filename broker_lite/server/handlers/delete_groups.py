@@ -31,7 +31,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 async def delete(parts: BrokerContext, access: Access, group: str) -> int:
-    """Delete one group. Return the error code, 0 on success."""
+    """Delete one group. Return the error code; 0 on success."""
     try:
         access.check_group(group)
         await within(WAIT_MS, _delete(parts, group))

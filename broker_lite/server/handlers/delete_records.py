@@ -1,9 +1,9 @@
 """Handle DeleteRecords 0-2: delete the records of partitions before given offsets.
 
 The leader of a partition serves the request. Offset -1 stands for the high watermark. An offset
-above the high watermark gets OFFSET_OUT_OF_RANGE. The broker answers when every in-sync replica has
+above the high watermark gets OFFSET_OUT_OF_RANGE. The broker answers once every in-sync replica has
 deleted the records, or with REQUEST_TIMED_OUT. The next retention run deletes the files of segments
-without remaining records.
+that have no records left.
 """
 
 from __future__ import annotations

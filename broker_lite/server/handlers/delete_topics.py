@@ -1,4 +1,4 @@
-"""Handle DeleteTopics 1-6: delete topics by name, and from version 6 on also by topic id.
+"""Handle DeleteTopics 1-6: delete topics by name, or from version 6 on by topic id.
 
 The controller serves the request. It answers when the topics are deleted in ZooKeeper. Brokers
 delete the log files afterwards.
@@ -25,9 +25,9 @@ from broker_lite.wire.tables import DeleteTopicsResponse as Response
 from broker_lite.wire.tables import build, uuid
 
 BY_ID_FROM = 6
-"""First DeleteTopics version whose requests may name topics by id."""
+"""The first version of DeleteTopics whose requests may name topics by id."""
 STRICT_QUOTA_FROM = 5
-"""First DeleteTopics version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""The first version of DeleteTopics whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -56,8 +56,8 @@ async def _delete(
         topics = parts.registry.snapshot.topics
         topic = known.get(topic_id) if name is None else topics.get(name)
         if name is None and topic is None and parts.registry.is_controller:
-            # Refuse the id. The controller's state machine may know a topic that this snapshot
-            # lacks, and would delete it although its name was not checked against the ACLs.
+            # Refuse the id. The controller's state machine may know a topic that this snapshot does
+            # not have yet. It would delete that topic, whose name was not checked against the ACLs.
             raise UnknownTopicIdError(f"no topic has id {topic_id}")
         if request.quota is not None and topic is not None:
             is_strict = request.api_version >= STRICT_QUOTA_FROM

@@ -1,4 +1,4 @@
-"""Handle DescribeAcls 1-3: return the access control list entries (ACLs) that a filter selects.
+"""Handle DescribeAcls 1-3: return the access control list entries (ACLs) that match a filter.
 
 Any broker answers from its metadata snapshot.
 """
@@ -18,7 +18,7 @@ _Resource = Response.DescribeAclsResource
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot, without ZooKeeper."""
+    """Return the matching ACLs from the metadata snapshot, without a read of ZooKeeper."""
     try:
         check_authorizer(parts)
         acl_filter = filter_of(message)
@@ -55,7 +55,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def check_authorizer(parts: BrokerContext) -> None:
-    """Raise SecurityDisabledError if the broker has no authorizer."""
+    """Raise SecurityDisabledError if this broker checks no ACLs."""
     if not parts.authorizer.is_on:
         raise SecurityDisabledError(
             "this broker has no authorizer; set authorizer=report or authorizer=enforce"
@@ -63,7 +63,7 @@ def check_authorizer(parts: BrokerContext) -> None:
 
 
 def filter_of(row: Any) -> AclFilter:
-    """Return the ACL filter of a request. Raise InvalidRequestError for an invalid filter."""
+    """Return the ACL filter in a request. Raises InvalidRequestError for an invalid filter."""
     return acl_filter(
         row.resource_type_filter,
         row.pattern_type_filter,

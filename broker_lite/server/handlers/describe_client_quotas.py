@@ -1,4 +1,5 @@
-"""Handle DescribeClientQuotas 0-1: return the quotas of the entities that a request selects.
+"""Handle DescribeClientQuotas 0-1: return the quotas of the entities (users, client ids, IP
+addresses) that match a request.
 
 Any broker answers from its metadata snapshot.
 """
@@ -16,11 +17,11 @@ from broker_lite.wire.tables import DescribeClientQuotasResponse as Response
 from broker_lite.wire.tables import build
 
 EXACT, OF_DEFAULT, ANY = 0, 1, 2
-"""Kafka's match types of a condition: an exact name, the default entity, or any name."""
+"""Kafka's match types for the name of an entity: an exact name, the default entity, or any name."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot, without ZooKeeper."""
+    """Return the matching quotas from the metadata snapshot, without a read of ZooKeeper."""
     try:
         components = [_component(row) for row in message.components]
         _check_types([each.entity_type for each in components])

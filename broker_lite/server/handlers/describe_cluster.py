@@ -1,7 +1,7 @@
 """Handle DescribeCluster 0-2: return the cluster id, the controller and the live brokers.
 
-The handler refuses endpoint type 2 (KRaft controllers), because logbus has no KRaft controllers.
-The answer never lists fenced brokers.
+A request for endpoint type 2 (KRaft controllers) is refused, because logbus has none. The answer
+never lists fenced brokers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeClusterResponse as Response
 
 ENDPOINT_BROKERS = 1
-"""Kafka's endpoint type of brokers."""
+"""Kafka's endpoint type that stands for brokers."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot, without ZooKeeper."""
+    """Answer from the metadata snapshot, without a read of ZooKeeper."""
     snapshot = parts.registry.snapshot
     if message.endpoint_type != ENDPOINT_BROKERS:
         return Response(

@@ -1,10 +1,10 @@
-"""Handle DescribeConfigs 1-4: return settings of topics and of this broker, with their sources and
-descriptions.
+"""Handle DescribeConfigs 1-4: return the settings of topics and of this broker, with their sources
+and descriptions.
 
 Any broker describes topics. A broker describes only its own settings. They come from its
-configuration file and are read-only, except for the rates of throttled replication. logbus has no
-log-level resources and no cluster-wide broker settings. Groups have no settings, so the answer for
-a group is an empty list.
+configuration file and are read-only, except for the rates of replication throttling. logbus has no
+settings of loggers and no cluster-wide broker settings. Groups have no settings either; the answer
+for a group is an empty list.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _Synonym = _Setting.DescribeConfigsSynonym
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe each resource from the metadata snapshot. Each resource has its own error in the
-    answer.
+    """Describe each resource (topic or broker) from the metadata snapshot. Each resource has its
+    own error in the answer.
     """
     return Response(results=[_describe(parts, request, row, message) for row in message.resources])
 
@@ -78,8 +78,8 @@ def _settings(parts: BrokerContext, kind: int, name: str) -> Iterable[Setting]:
         return topic_settings(topic.config)
     if kind != RESOURCE_BROKER:
         if kind == RESOURCE_GROUP:
-            # Kafka's group settings belong to the newer group protocols, which logbus does not
-            # serve.
+            # Kafka's group settings belong to group protocols that logbus does not serve: the
+            # consumer protocol of KIP-848 and share groups.
             return ()
         raise InvalidRequestError(
             f"{resource(kind, name)} has no settings; describe a topic or a broker"

@@ -3,8 +3,8 @@
 The coordinator of a group serves the request. A group with offsets but no members has the state
 Empty. If it never had members, its protocol type is blank. A group that does not exist is Dead, and
 from version 6 on has the error GROUP_ID_NOT_FOUND, as in Kafka. The answer has subscriptions and
-assignments while the group is Stable. A group that this broker took over from a failed coordinator
-has the state PreparingRebalance until its members have sent heartbeats.
+assignments only while the group is Stable. A group that this broker took over from a failed
+coordinator has the state PreparingRebalance until its members have contacted this broker.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from broker_lite.wire.tables import DescribeGroupsResponse as Response
 from broker_lite.wire.tables import build
 
 NOT_FOUND_FROM = 6
-"""First DescribeGroups version whose clients know GROUP_ID_NOT_FOUND."""
+"""The first version of DescribeGroups whose clients know GROUP_ID_NOT_FOUND."""
 GROUPS_AT_ONCE = 10
-"""Maximum number of groups of one request that are read from ZooKeeper concurrently."""
+"""Maximum number of groups of one request that are read from ZooKeeper at the same time."""
 PROTOCOL_NATIVE = "range"
-"""The assignment protocol in the description of a native group."""
+"""The assignment protocol that the description of a native group names. A native group coordinates
+through ZooKeeper.
+"""
 
 _Group = Response.DescribedGroup
 
@@ -76,7 +78,7 @@ async def _describe(parts: BrokerContext, request: RequestContext, group: str) -
 
 
 async def _found(parts: BrokerContext, group: str) -> dict[str, Any]:
-    """Return the answer's fields for the group, or no fields if the group does not exist."""
+    """Return the answer's fields for the group; none if the group does not exist."""
     machine = await parts.groups.find_described(group)
     if machine is None:
         kind = await parts.registry.groups.kind(group)
@@ -119,8 +121,8 @@ def _native(members: Sequence[NativeMember]) -> dict[str, Any]:
                 group_instance_id=None,
                 client_id=row.subscription.client_id,
                 client_host=row.subscription.host,
-                # The member resolves a pattern itself, so a pattern subscription lists only its
-                # named topics.
+                # Only the member knows which topics match its pattern, so the description lists
+                # only the topics that the subscription names.
                 member_metadata=encode_subscription(row.subscription.topics),
                 member_assignment=encode_assignment(row.owned),
             )

@@ -1,9 +1,11 @@
 """Handle DescribeLogDirs 1-4: return the sizes of this broker's replicas and of its file system.
 
-A broker has one data directory, so no replica is a future replica, and ``offset_lag`` is always 0.
-If the data directory failed, the answer has KAFKA_STORAGE_ERROR. If the client lacks permission,
-the answer lists no directory, and from version 3 on has CLUSTER_AUTHORIZATION_FAILED.
-A client of logbus also gets the state of this broker.
+A broker has one data directory. So no replica is moving between directories (a future replica), and
+``offset_lag`` is always 0. If the data directory failed, the answer has KAFKA_STORAGE_ERROR. If the
+client lacks permission, the answer lists no directory, and from version 3 on has
+CLUSTER_AUTHORIZATION_FAILED.
+
+If a client of logbus asks with a tagged field, the answer also has this broker's state.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ _Partition = _Topic.DescribeLogDirsPartition
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Return the sizes of the requested partitions on this broker, or of all if topics is null.
-    An empty list requests none.
+    """Return the sizes of the requested partitions on this broker; of all partitions if ``topics``
+    is null, and of none if it is empty.
     """
     requested = None
     if not request.access.may(Operation.DESCRIBE, ResourceKind.CLUSTER, CLUSTER_NAME):
@@ -34,7 +36,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     if message.topics is not None:
         requested = {(row.topic, index) for row in message.topics for index in row.partitions}
     topics: dict[str, list[Any]] = {}
-    # The sampler of the console requests the state of the broker often, and seldom any sizes.
+    # The web console asks often for the state of the broker, and seldom for sizes. Then ``topics``
+    # is empty, so do not list the replicas.
     for usage in parts.replicas.usage() if requested is None or requested else ():
         if requested is None or (usage.topic, usage.partition) in requested:
             row = build(

@@ -1,5 +1,5 @@
-"""Handle DescribeProducers 0: return the idempotent producers of a partition, and the first offset
-of each producer's open transaction.
+"""Handle DescribeProducers 0: return the idempotent and transactional producers of a partition,
+each with the first offset of its open transaction.
 
 As in Kafka, every replica of the partition answers, from its own log.
 """
@@ -37,7 +37,7 @@ async def _describe(
     try:
         request.access.check_topic(topic)
         log = parts.replicas.find(topic, partition).log
-        # Only the partition's append thread changes the producers, so read them there.
+        # The partition's append thread changes the state of producers, so read it on that thread.
         producers = await parts.disk.run_on(log.key, lambda: [_row(*p) for p in log.producers])
     except LogbusError as error:
         return build(

@@ -1,7 +1,7 @@
 """Handle DescribeTopicPartitions 0: return topics with their partitions, in pages (KIP-966).
 
-Topics are sorted by name. The answer's cursor names the first partition of the next page. logbus
-does not track eligible leaders outside the ISR, so ``eligible_leader_replicas`` is empty.
+Topics are sorted by name. The cursor in the answer names the first partition of the next page.
+logbus has no eligible leader replicas outside the ISR, so ``eligible_leader_replicas`` is empty.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAGE_MAX = 2000
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot. Raise InvalidRequestError for a cursor with a negative
+    """Answer from the metadata snapshot. Raises InvalidRequestError for a cursor with a negative
     partition.
     """
     snapshot, cursor = parts.registry.snapshot, message.cursor

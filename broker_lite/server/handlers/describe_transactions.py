@@ -1,8 +1,8 @@
 """Handle DescribeTransactions 0: return the state, the producer and the partitions of transactional
 ids.
 
-The transaction coordinator of an id serves the request. As in Kafka, the answer lists partitions
-only while the transaction is open, and omits partitions of deleted topics.
+The transaction coordinator of a transactional id serves the request. As in Kafka, the answer lists
+partitions only while the transaction is open, and leaves out partitions of deleted topics.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Handle DescribeUserScramCredentials 0: return the SCRAM mechanisms and iteration counts of users.
 
-The answer never holds keys. A tagged field of logbus holds the salt of each credential. Any broker
+The answer never contains keys. A tagged field of logbus has the salt of each credential. Any broker
 answers from its metadata snapshot.
 """
 
@@ -33,7 +33,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             code, stored = DuplicateResourceError.code, {}
             reason = f"user {name!r} occurs more than once in the request"
         elif not stored and message.users:
-            # A list of all users has also those whose znode cannot be read, without credentials.
+            # An answer about all users also lists, without credentials, the users whose znode
+            # cannot be decoded. An answer about a named user gives the error.
             code = ResourceNotFoundError.code
             reason = (
                 f"the znode of user {name!r} cannot be read; set a password with: logbus user add"

@@ -1,8 +1,9 @@
-"""Handle ElectLeaders 0-2: elect preferred leaders, or unclean leaders that may lack records.
+"""Handle ElectLeaders 0-2: elect preferred leaders, or with an unclean election leaders that may
+lack records.
 
-The controller serves the request. Version 0 elects only preferred leaders. It has no error for the
-whole request, so each partition gets that error. If a request selects all partitions, the answer
-lists only the partitions for which the controller attempted an election.
+The controller serves the request. Version 0 elects only preferred leaders, and its answer has no
+field for an error of the whole request, so each partition gets that error. If a request selects all
+partitions, the answer lists only those that needed an election.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _Topic = Response.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
 
 ERROR_FROM = 1
-"""First ElectLeaders version whose answer has an error for the whole request."""
+"""The first version of ElectLeaders whose answer has an error for the whole request."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

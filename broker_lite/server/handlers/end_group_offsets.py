@@ -1,8 +1,8 @@
-"""Handle EndGroupOffsets, logbus API 10002: commit or drop a transaction's pending offsets in a
-group.
+"""Handle EndGroupOffsets, logbus API 10002: commit or drop the offsets that a transaction has
+stored as pending in a group.
 
-A transaction coordinator sends the request to the group coordinator until it succeeds. The broker
-answers after ZooKeeper has confirmed the write.
+A transaction coordinator repeats the request to the group coordinator until it succeeds. The broker
+answers when ZooKeeper has confirmed the write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker_lite.wire.calls.group_transactions import (
 async def handle(
     parts: BrokerContext, request: RequestContext, message: EndGroupOffsetsRequest
 ) -> EndGroupOffsetsResponse:
-    """Commit or drop the pending offsets. Refuse the request of a client that is not a broker."""
+    """Commit or drop the pending offsets. A client that is not a broker gets an error."""
     try:
         if not request.is_broker:
             raise InvalidRequestError(

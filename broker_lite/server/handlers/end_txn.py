@@ -1,7 +1,7 @@
 """Handle EndTxn 0-5: commit or abort the transaction of a transactional id.
 
-The broker answers when the decision is committed to ``__transaction_state``, before it writes the
-transaction markers. From version 5 on, the answer holds the producer id and the epoch of the next
+The broker answers when the decision is committed to ``__transaction_state``, before the transaction
+markers are written. From version 5 on, the answer has the producer id and epoch for the next
 transaction.
 """
 
@@ -19,7 +19,9 @@ from broker_lite.wire.error_codes import code_in_version
 from broker_lite.wire.tables import EndTxnResponse as Response
 
 BUMPS_EPOCH_FROM = 5
-"""First EndTxn version that raises the producer epoch after each transaction (KIP-890)."""
+"""The first version of EndTxn after which the producer epoch is raised at the end of each
+transaction (KIP-890).
+"""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

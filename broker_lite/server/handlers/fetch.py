@@ -1,14 +1,14 @@
 """Handle Fetch 4-18: return records up to the high watermark or, with read_committed, up to the
 last stable offset.
 
-The handler runs on the event-loop thread, without a task for each request. A fetch without
-available records waits until one of its replicas changes, or until ``max_wait_ms``. The event loop
-reads records of the last minute. A read thread prepares older records (``partitions/ranges.py``):
+The handler runs on the event loop's thread, without a task for each request. A fetch that finds no
+records waits until one of its replicas changes, or until ``max_wait_ms``. Records of the last
+minute are read on the event loop. A read thread prepares older records (``partitions/ranges.py``):
 it loads them into the page cache, checks CRCs for clients that do not check them, and converts
-column batches for clients that read only rows. Records that need no conversion are sent with
-``sendfile``. The broker creates no fetch sessions.
+column batches (logbus's own format) for clients that read only rows. Records that need no
+conversion are sent with ``sendfile``. The broker creates no fetch sessions.
 
-A follower answers a consumer only if the request has the replica id -2, and then up to the
+A follower serves a consumer only if the request has the replica id -2, and only up to the
 follower's own high watermark. ``partitions/follower_fetch.py`` answers the fetches of followers.
 """
 
@@ -48,7 +48,7 @@ logger = logging.getLogger("logbus.fetch")
 def handle(
     parts: BrokerContext, request: RequestContext, frame: memoryview, reply: ResponseSlot
 ) -> None:
-    """Answer the fetch at once, or let it wait for records. Raise ProtocolError for a malformed
+    """Answer the fetch at once, or let it wait for records. Raises ProtocolError for a malformed
     request."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     if message.replica_id >= 0:
@@ -61,8 +61,8 @@ def handle(
 def _follow(
     parts: BrokerContext, request: RequestContext, message: wire.FetchRequest, reply: ResponseSlot
 ) -> None:
-    """Pass a follower's fetch to ``FollowerFetches``. Close the connection if the request is not of
-    the version that logbus's brokers send.
+    """Pass a follower's fetch to ``FollowerFetches``. If the request has an earlier version than
+    logbus's brokers send, close the connection.
     """
     if request.api_version < wire.CLIENT_VERSION:
         reply.refuse(
@@ -77,17 +77,17 @@ def _follow(
 
 
 class _FetchRow(NamedTuple):
-    """One partition of a fetch request, with the replica's state when the row was made."""
+    """One partition of a fetch request, with what the answer needs of the replica's state."""
 
     topic: wire.FetchTopic
     request: wire.FetchPartition
     replica: Replica | None = None
     error: LogbusError | None = None
     diverging: OffsetAndEpoch | None = None
-    """The offset and leader epoch from which on the log differs from the records that the client
-    has read, or None."""
+    """If the log differs from the records that the client has read before: the offset and leader
+    epoch from which on it differs; otherwise None."""
     end_offset: int = NO_OFFSET
-    """The offset before which the client may read."""
+    """The offset below which the client may read."""
 
     @property
     def has_records(self) -> bool:
@@ -99,7 +99,7 @@ class _FetchRow(NamedTuple):
 
 
 class _ConsumerFetch:
-    """One fetch request of a consumer in flight."""
+    """One fetch request of a consumer, from its arrival to the answer."""
 
     __slots__ = (
         "_checks_crc",
@@ -142,12 +142,12 @@ class _ConsumerFetch:
         limit = max(message.max_bytes, self._file_bytes)
         self._max_bytes = max(min(limit, parts.config.fetch_bytes_max), 1)
         self._read_s = 0.0
-        """Seconds that this fetch's last job on a read thread took."""
+        """Seconds that the last read for this fetch took on a read thread."""
         self._is_over_quota = False
         quota = request.quota
         if quota is not None and quota.limits_fetches:
-            # Send the records to a local client with a quota, because the client's reads of the log
-            # files would bypass the quota.
+            # A client on this machine with a quota gets the records sent: if it read the log files
+            # itself, it would bypass the quota.
             self._file_bytes, allowance = 0, quota.fetch_allowance()
             self._is_over_quota = allowance < 0
             self._max_bytes = max(min(message.max_bytes, self._max_bytes, allowance), 1)
@@ -158,8 +158,8 @@ class _ConsumerFetch:
         self._waits_since_ms = 0
 
     def assess(self) -> None:
-        """Answer the fetch if records or errors are available, else let it wait. While it waits,
-        each change of its replicas calls this method again.
+        """Answer the fetch if there are records or errors, else let it wait. During the wait, each
+        change of a replica calls this method again.
         """
         if self._done:
             return
@@ -184,16 +184,16 @@ class _ConsumerFetch:
             self._collect(rows, min_bytes if may_wait else 0)
 
     def _authorize(self) -> None:
-        """Authorize the request, also after each wait, so that a revoked permission takes effect at
-        once.
+        """Authorize the request. This is repeated after each wait, so that a revoked permission
+        takes effect at once.
         """
         self._denied = self._request.access.denied_topics(
             self._message.topics, self._parts.registry.snapshot.topics_by_id
         )
 
     def _waits_for_a_log(self) -> bool:
-        """Return whether the log of a requested partition is being created. If so, ``assess`` runs
-        again when the log exists.
+        """Return whether the log of a requested partition is being created. If so, ``assess`` is
+        called again when the log exists.
         """
         by_id, defer = self._request.api_version >= BY_TOPIC_ID, self._parts.replicas.defer
         return any(
@@ -230,7 +230,7 @@ class _ConsumerFetch:
 
     def _check_role(self, replica: Replica, request: wire.FetchPartition) -> None:
         """Raise the error of ``Replica.check_leader``, unless the replica is a follower and the
-        client accepts followers (replica id ``ANY_REPLICA``).
+        client accepts answers from followers (replica id ``ANY_REPLICA``).
         """
         try:
             replica.check_leader(request.current_leader_epoch)
@@ -265,7 +265,7 @@ class _ConsumerFetch:
             self._collect(rows)
 
     def _leave(self) -> None:
-        """End the wait: cancel the timer and remove the callbacks at the replicas."""
+        """End the wait: cancel the timer, and remove this fetch's callbacks from the replicas."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -279,8 +279,8 @@ class _ConsumerFetch:
     # Methods that read the records.
 
     def _collect(self, rows: list[_FetchRow], min_bytes: int = 0) -> None:
-        """Read the records and answer. Read recent records on the event loop, others on a read
-        thread. If there are fewer than ``min_bytes`` of recent records, wait.
+        """Read the records and answer: recent records on the event loop, others on a read thread.
+        If there are fewer than ``min_bytes`` of recent records, wait instead.
         """
         now_ms = self._parts.clock.monotonic_ms()
         indexed: list[tuple[int, ranges.WantedRange]] = []
@@ -324,8 +324,8 @@ class _ConsumerFetch:
         limit: int,
         transcoded_max: int = ranges.TRANSCODED_BYTES_MAX,
     ) -> None:
-        """Read the records on a read thread, and answer. ``limit`` is the maximum bytes of all
-        partitions.
+        """Read the records on a read thread, and answer. ``limit`` is the maximum number of bytes,
+        for all partitions together.
         """
         to_read = [one for _, one in indexed]
 
@@ -356,7 +356,8 @@ class _ConsumerFetch:
             logger.error("%s: cannot read the log for a fetch", self._request, exc_info=error)
             self._reply.refuse("unexpected error in the broker; see its log")
             return
-        # Judge first: a log that was truncated during the read is not damaged.
+        # First replace errors of replicas that no longer lead: if a log was truncated during the
+        # read, the error does not show damage.
         judged = [self._judged(rows[at], one) for (at, _), one in zip(indexed, prepared)]
         self._remember(rows, indexed, judged)
         self._answer(rows, {at: one for (at, _), one in zip(indexed, judged)})
@@ -404,8 +405,8 @@ class _ConsumerFetch:
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:
-        """Replace a read error by the error of ``_check_role``, if the replica no longer leads. Its
-        log may have been truncated during the read.
+        """If the read failed and the replica no longer leads, return the error of ``_check_role``
+        instead: the log may have been truncated during the read.
         """
         assert row.replica is not None
         if prepared.error is not None:
@@ -484,7 +485,8 @@ class _ConsumerFetch:
                 log_start_offset=replica.log.log_start_offset,
             )
         if isinstance(error, NotLeaderError):
-            # Tell the client the leader in this broker's metadata (KIP-951).
+            # Name the leader that this broker's metadata have, so that the client need not ask for
+            # metadata (KIP-951).
             topic, snapshot = fetched.topic, self._parts.registry.snapshot
             leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)
             return row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
@@ -492,7 +494,7 @@ class _ConsumerFetch:
 
 
 def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
-    """Return how many bytes the client may read from the log files itself. Return 0 if the client
+    """Return how many bytes the client may read itself from the log files. Return 0 if the client
     runs on another machine or the broker does not allow local reads.
     """
     if not message.machine or not parts.config.allows_local_reads:
@@ -501,7 +503,9 @@ def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
 
 
 class _OutOfRange(OffsetOutOfRangeError):
-    """An OffsetOutOfRangeError with the replica, whose valid offsets the answer reports."""
+    """An OffsetOutOfRangeError with the replica, because the answer reports the replica's valid
+    offsets.
+    """
 
     def __init__(self, replica: Replica, offset: int) -> None:
         super().__init__(f"{replica} has no offset {offset}")
@@ -510,10 +514,10 @@ class _OutOfRange(OffsetOutOfRangeError):
 
 def _diverging(log: Log, request: wire.FetchPartition) -> OffsetAndEpoch | None:
     """Return the offset and leader epoch from which on the log differs from the records that the
-    client has read, or None.
+    client has read; None if it does not differ.
 
     After an unclean election, the log may lack records that the client has read. A client that
-    sends no last fetched epoch notices only if its offset is out of range.
+    sends no last fetched epoch notices this only if its offset is out of range.
     """
     epoch, offset = request.last_fetched_epoch, request.fetch_offset
     if epoch == NO_EPOCH or offset < log.log_start_offset:

@@ -1,13 +1,13 @@
 """Handle FindCoordinator 0-4: return the broker that coordinates a group or a transactional id.
 
-Every broker computes a group's coordinator from the live brokers, with the same result. When a
+Every broker computes the coordinator of a group from the live brokers, with the same result. When a
 broker joins or leaves, only groups of that broker move. The coordinator of a transactional id is
-the leader of the id's partition of ``__transaction_state``. The controller creates that topic at
-the first request.
+the leader of its partition of ``__transaction_state``. The controller creates that topic at the
+first request.
 
-While a broker of the cluster does not support transactions, requests for transactional ids fail
+While any broker of the cluster does not support transactions, requests for transactional ids fail
 with TRANSACTIONAL_ID_AUTHORIZATION_FAILED. It is the only error that all clients treat as fatal;
-librdkafka retries every other error until its timeout.
+librdkafka retries after every other error until its timeout.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from broker_lite.wire.tables import FindCoordinatorResponse as Response
 from broker_lite.wire.tables import build
 
 BATCHED_FROM = 4
-"""First FindCoordinator version whose requests name several groups or transactional ids."""
+"""The first version of FindCoordinator whose requests name several groups or transactional ids."""
 STATE_PARTITIONS = 6
-"""Number of partitions of ``__transaction_state``. With more partitions, more brokers coordinate
-transactions. With fewer partitions, more transactions share each flush."""
+"""Number of partitions of ``__transaction_state``. More partitions would spread the coordination
+over more brokers. With fewer, more transactions share each flush."""
 STATE_CONFIG = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
@@ -50,15 +50,18 @@ STATE_CONFIG = {
     "unclean.leader.election.enable": "false",
     "segment.bytes": str(32 << 20),
 }
-"""Topic settings of ``__transaction_state``. Segments are small, because the broker compacts the
-topic by copying its state to the end and deleting whole older segments.
+"""Topic settings of ``__transaction_state``. The segments are small because of the way in which the
+broker compacts the topic: it copies the state to the end of the log and deletes whole segments
+before the copy.
 """
 CREATION_WAIT_MS = 5000
-"""Maximum milliseconds that a request waits for the creation of ``__transaction_state``."""
+"""Maximum time (ms) for which a request waits for the creation of ``__transaction_state``."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot. Use ZooKeeper only to create ``__transaction_state``."""
+    """Answer from the metadata snapshot. Only the creation of ``__transaction_state`` needs
+    ZooKeeper.
+    """
     batched = request.api_version >= BATCHED_FROM
     rows = []
     for key in message.coordinator_keys if batched else [message.key]:
@@ -98,7 +101,7 @@ def _coordinator(
 
 
 def _address(broker: BrokerView, request: RequestContext) -> Endpoint:
-    """Return the broker's address on the listener through which the client is connected."""
+    """Return the broker's address on the listener to which the client has connected."""
     endpoint = broker.at(request.session.listener)
     if endpoint is None:
         raise CoordinatorNotAvailableError(

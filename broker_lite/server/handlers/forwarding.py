@@ -1,8 +1,9 @@
 """Forward a request to the controller, for APIs that clients send to any broker.
 
-The client gets the controller's answer. If the controller is unknown, deposed or does not answer,
-the client gets NOT_CONTROLLER and retries. A broker never forwards a request that another broker
-forwarded. Otherwise two brokers with stale metadata could forward a request to each other for ever.
+The client gets the controller's answer. If the controller is unknown, was replaced or does not
+answer, the client gets NOT_CONTROLLER and retries. A broker never forwards a request that another
+broker has forwarded. Otherwise two brokers with stale metadata could forward a request to each
+other for ever.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from broker_lite.wire.api import Call, decode_call, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
 
 CHECK_S = 0.1
-"""Seconds between checks whether the controller has changed."""
+"""Seconds between two checks whether another broker has become controller."""
 
 T = TypeVar("T")
 
@@ -26,11 +27,12 @@ T = TypeVar("T")
 async def ask_controller(
     parts: BrokerContext, call: Call[T], request: RequestContext | None = None
 ) -> T:
-    """Send ``call`` to the controller and return its answer. Raise NotControllerError if no
+    """Send ``call`` to the controller and return its answer. Raises NotControllerError if no
     controller answers.
 
     ``request`` is the client's request. If this broker has an authorizer, the call is sent in an
-    Envelope with the client's principal and address, so that the controller authorizes the client.
+    Envelope (KIP-590) with the client's principal and address, so that the controller can authorize
+    the client.
     """
     if request is None or not request.access.is_checked:
         return await _send(parts, call)

@@ -1,4 +1,4 @@
-"""Handle Heartbeat 0-4: keep a member in its group, and tell the member when it must rejoin."""
+"""Handle Heartbeat 0-4: keep a member in its group, and tell the member when it must join again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from broker_lite.wire.tables import HeartbeatResponse as Response
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Restart the member's session timeout. Answer with REBALANCE_IN_PROGRESS while the group
-    rebalances.
+    """Restart the member's session timeout. While the group rebalances, answer with
+    REBALANCE_IN_PROGRESS.
     """
 
     def heartbeat(token: int) -> ev.Heartbeat:

@@ -1,9 +1,9 @@
 """Handle InitProducerId 0-5: return the producer id and epoch with which a producer writes.
 
-Any broker serves a producer without a transactional id. As in Kafka, such a producer always
-receives a new id and epoch 0. The transaction coordinator serves a producer with a transactional
-id. It fences the id's former producer, aborts that producer's open transaction, and answers with
-the next epoch.
+Any broker serves a producer without a transactional id. As in Kafka, such a producer always gets a
+new producer id with epoch 0. The transaction coordinator serves a producer with a transactional id.
+It fences the former producer of that transactional id, aborts the former producer's open
+transaction, and answers with the next epoch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from broker_lite.wire.tables import InitProducerIdResponse as Response
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer with a producer id and epoch.
 
-    For a producer without a transactional id, take the id from the block that this broker has
-    reserved. Use ZooKeeper only to reserve the next block.
+    A producer without a transactional id gets a producer id from the block that this broker has
+    reserved. Only the reservation of the next block needs ZooKeeper.
     """
     try:
         if message.transactional_id is None:
@@ -49,8 +49,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _expected(message: Any) -> tuple[int, int] | None:
-    """Return the present producer id and epoch of a producer that recovers from an error (KIP-360),
-    or None for a new producer. Requests before version 3 do not have these fields.
+    """Return the current producer id and epoch of a producer that recovers from an error (KIP-360);
+    None for a new producer. Requests before version 3 do not have these fields.
     """
     producer_id, epoch = message.producer_id, message.producer_epoch
     if producer_id == NO_PRODUCER and epoch == NO_EPOCH:

@@ -1,6 +1,7 @@
-"""Handle JoinBatch, logbus API 10003: a task attempt of Spark's exactly-once sink begins to write.
+"""Handle JoinBatch, logbus API 10003: a task attempt of a Spark query with the exactly-once sink
+begins to write a batch.
 
-The answer holds the producer id and epoch for the attempt, or says that the batch is already
+The answer has the producer id and epoch for the attempt, or tells that the batch is already
 committed.
 """
 
@@ -22,9 +23,9 @@ async def handle(
         known = parts.registry.snapshot.topics_by_id
         for key in message.partitions:
             request.access.check_topic_id(key.topic_id, known)
-        # Leave out topics that this snapshot lacks: the check above did not cover them. When the
-        # attempt's first batch for a left-out partition arrives, the partition's leader checks the
-        # permission to write and adds the partition.
+        # Leave out topics that this snapshot does not have: the check above did not cover them.
+        # When the attempt sends the first batch for such a partition, the partition's leader checks
+        # the permission to write, and has the partition added then.
         partitions = frozenset(key for key in message.partitions if key.topic_id in known)
         result = await parts.transactions.ask_sink(
             message.sink,

@@ -1,7 +1,8 @@
-"""Handle JoinGroup 0-9: let a member join or rejoin a Kafka group, which starts a rebalance.
+"""Handle JoinGroup 0-9: let a member join a Kafka consumer group, or join it again. A rebalance
+follows.
 
 The answer waits until all members have joined, at most for the rebalance timeout. From version 4
-on, a member without an id first receives one, and sends a second request with that id (KIP-394).
+on, a member without an id first gets an id, and sends a second request with it (KIP-394).
 """
 
 from __future__ import annotations
@@ -18,19 +19,23 @@ from broker_lite.wire.tables import JoinGroupResponse as Response
 from broker_lite.wire.tables import build
 
 REBALANCE_TIMEOUT_FROM = 1
-"""First JoinGroup version whose requests have a rebalance timeout. In earlier versions, the session
-timeout applies."""
+"""The first version of JoinGroup whose requests have a rebalance timeout. In earlier versions, the
+session timeout serves as rebalance timeout."""
 TWICE_FROM = 4
-"""First JoinGroup version in which a member without an id must send a second request with its new
-id."""
+"""The first version of JoinGroup in which a member without an id must send a second request, with
+the id that it got."""
 NULLABLE_PROTOCOL_FROM = 7
-"""First JoinGroup version whose answer may have a null protocol name."""
+"""The first version of JoinGroup whose answer may have a null protocol name."""
 SKIP_ASSIGNMENT_FROM = 9
-"""First JoinGroup version whose answer can tell the leader not to compute an assignment."""
+"""The first version of JoinGroup whose answer can tell the group's leader not to compute an
+assignment.
+"""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the member's id, or with the id to use in a second JoinGroup request."""
+    """Answer with the outcome of the rebalance, or with a member id for a second JoinGroup
+    request.
+    """
     version = request.api_version
     has_timeout = version >= REBALANCE_TIMEOUT_FROM
     client_id = request.client_id or "consumer"

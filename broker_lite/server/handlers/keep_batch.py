@@ -1,5 +1,5 @@
-"""Handle KeepBatch, logbus API 10005: a task attempt of Spark's exactly-once sink reports that it
-is still writing.
+"""Handle KeepBatch, logbus API 10005: a task attempt of a Spark query with the exactly-once sink
+reports that it is still writing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from broker_lite.wire.calls.sinks import KeepBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: KeepBatchRequest
 ) -> SinkResponse:
-    """Restart the timeout after which the coordinator aborts a batch whose task attempts do not
-    report.
+    """Restart the timeout of the sink. After that timeout without a report, the coordinator aborts
+    the batch.
     """
     try:
         request.access.check_transactional_id(message.sink)

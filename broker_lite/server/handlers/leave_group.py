@@ -16,12 +16,12 @@ from broker_lite.wire.tables import LeaveGroupResponse as Response
 from broker_lite.wire.tables import build
 
 BATCHED_FROM = 3
-"""First LeaveGroup version whose requests name several members."""
+"""The first version of LeaveGroup whose requests name several members."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Remove the members. Each member has its own error in the answer. An error of the group
-    applies to all members."""
+    """Remove the members. Each member has its own error in the answer. If the group itself has an
+    error, all members share it."""
     batched = request.api_version >= BATCHED_FROM
     leavers = [Leaver(message.member_id)]
     if batched:

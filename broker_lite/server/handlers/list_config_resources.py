@@ -1,6 +1,7 @@
-"""Handle ListConfigResources 0-1: list the topics and brokers, which have settings.
+"""Handle ListConfigResources 0-1: list the resources that have settings, which in logbus are topics
+and brokers.
 
-Version 0 requests only client metrics subscriptions. logbus has none, so that list is empty. Groups
+Version 0 asks only for client metrics subscriptions. logbus has none, so that list is empty. Groups
 and broker loggers have no settings in logbus and are not listed.
 """
 
@@ -16,11 +17,11 @@ from broker_lite.wire.tables import ListConfigResourcesResponse as Response
 from broker_lite.wire.tables import build
 
 TYPES_FROM = 1
-"""First version whose requests list resource types. An empty list selects topics and brokers."""
+"""The first version whose requests list resource types. An empty list means topics and brokers."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot, without ZooKeeper."""
+    """Answer from the metadata snapshot, without a read of ZooKeeper."""
     snapshot = parts.registry.snapshot
     every: list[tuple[int, str]] = []
     if request.api_version >= TYPES_FROM:

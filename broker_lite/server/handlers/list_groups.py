@@ -2,8 +2,8 @@
 
 A client sends the request to every broker. A group with offsets but no members has the state Empty.
 If the group never had members, its protocol type is blank, as in Kafka. A group that this broker
-took over from a failed coordinator has the state PreparingRebalance until its members send
-heartbeats. Native groups, whose members coordinate through ZooKeeper, have the type "Native".
+took over from a failed coordinator has the state PreparingRebalance until its members contact this
+broker. Native groups, whose members coordinate through ZooKeeper, have the type "Native".
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ TYPES = {znodes.KIND_KAFKA: "Classic", znodes.KIND_NATIVE: "Native"}
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """List the groups that pass the filters by state and type.
-
-    Filters ignore case, and an empty filter passes all groups.
+    """List the groups that pass the filters by state and type. Filters ignore case, and an empty
+    filter passes all groups.
     """
-    # Check a permission first, because the dispatcher drops the answer of a handler that checked
-    # none, even if the answer is an error.
+    # Check a permission before anything else: the dispatcher drops the answer of a handler that
+    # has checked none, even an error answer.
     request.access.visible(ResourceKind.GROUP, ())
     try:
         own = [

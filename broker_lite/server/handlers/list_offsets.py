@@ -5,14 +5,14 @@ The latest offset is the high watermark, and with read_committed the last stable
 timestamp also ends there. The event loop answers for the earliest and latest offsets; a read thread
 looks up timestamps.
 
-Until a new leader has determined its high watermark, the answer is OFFSET_NOT_AVAILABLE (before
-version 5 LEADER_NOT_AVAILABLE). An older high watermark could be lower than an offset that the
-client has already received.
+While a new leader does not know its high watermark yet, the answer is OFFSET_NOT_AVAILABLE (before
+version 5 LEADER_NOT_AVAILABLE): the high watermark that it knows could be lower than an offset that
+the client has received before.
 
 If a lookup by timestamp finds a damaged batch and another replica is in sync, the answer is
-CORRUPT_MESSAGE, and the leader changes before the client retries. Without another in-sync replica,
-the lookup skips the batch. Storage is not tiered, so the earliest local offset is the earliest
-offset.
+CORRUPT_MESSAGE, and leadership moves to another replica before the client retries. Without another
+in-sync replica, the lookup skips the batch. Storage is not tiered, so the earliest local offset is
+the earliest offset.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from broker_lite.wire.fetch import READ_COMMITTED
 from broker_lite.wire.tables import ListOffsetsResponse, build
 
 _NOT_AVAILABLE_SINCE = 5
-"""First ListOffsets version whose clients know OFFSET_NOT_AVAILABLE."""
+"""The first version of ListOffsets whose clients know OFFSET_NOT_AVAILABLE."""
 _SINCE = {
     LATEST_TIMESTAMP: 1,
     EARLIEST_TIMESTAMP: 1,
@@ -55,7 +55,7 @@ _SINCE = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-"""First version of ListOffsets that allows each special (negative) timestamp."""
+"""The first version of ListOffsets that allows each special (negative) timestamp."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

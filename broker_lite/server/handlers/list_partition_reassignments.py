@@ -1,7 +1,7 @@
 """Handle ListPartitionReassignments 0: list the partitions whose reassignment is in progress.
 
-Any broker answers from its metadata snapshot. The field ``replicas`` holds both the old and the new
-replicas. The answer omits partitions without a reassignment.
+Any broker answers from its metadata snapshot. The field ``replicas`` has both the old and the new
+replicas. Partitions without a reassignment are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Partition = _Topic.OngoingPartitionReassignment
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot, without ZooKeeper."""
+    """Answer from the metadata snapshot, without a read of ZooKeeper."""
     snapshot = parts.registry.snapshot
     if message.topics is None:
         requested: Iterable[tuple[str, Iterable[int] | None]] = [(t, None) for t in snapshot.topics]

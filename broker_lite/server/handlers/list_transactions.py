@@ -1,9 +1,9 @@
 """Handle ListTransactions 0-2: list the transactional ids that this broker coordinates.
 
-A client sends the request to every broker. Filters select ids by state, producer id and age of the
-open transaction (KIP-994). A further filter is a regular expression that must match the whole id
-(KIP-1152). Each open task attempt of Spark's exactly-once sink has a row, with the sink's
-transactional id and the attempt's producer id.
+A client sends the request to every broker. Filters select transactional ids by state, producer id
+and age of the open transaction (KIP-994). A further filter is a regular expression that must match
+the whole transactional id (KIP-1152). Each open task attempt of a Spark query with the exactly-once
+sink has a row of its own, with the sink's transactional id and the attempt's producer id.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     ids = set(message.producer_id_filters)
     begun_by_ms = parts.clock.now_ms() - message.duration_filter
     rows, kind = [], ResourceKind.TRANSACTIONAL_ID
-    # Check a permission first, because the dispatcher drops the answer of a handler that checked
-    # none, even if the answer is an error.
+    # Check a permission before anything else: the dispatcher drops the answer of a handler that
+    # has checked none, even an error answer.
     request.access.visible(kind, ())
     try:
         parts.transactions.check_loaded()
@@ -67,9 +67,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _matching(names: list[str], pattern: str | None) -> set[str]:
-    """Return the names that the pattern matches as a whole.
+    """Return the names that the regular expression ``pattern`` matches as a whole.
 
-    RE2 matches in time linear in the length of a name, so no pattern can block the broker. Raise
+    RE2 needs time linear in the length of a name, so no pattern can block the broker. Raises
     InvalidRegularExpressionError if RE2 does not accept the pattern.
     """
     if not pattern or not names:

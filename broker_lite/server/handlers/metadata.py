@@ -1,8 +1,8 @@
 """Handle Metadata 0-12: return the live brokers, the controller, and topics with their leaders.
 
-A client requests topics by name or id. With ``auto.create.topics.enable``, the handler first
-creates requested topics that do not exist. An unknown topic has its own error in the answer, and so
-has a partition without a live leader. If an election is due, the answer waits for it.
+A client requests topics by name or id. With ``auto.create.topics.enable``, requested topics that do
+not exist are created first. An unknown topic has its own error in the answer, and so has a
+partition without a live leader. If an election is due, the answer waits for it.
 """
 
 from __future__ import annotations
@@ -41,22 +41,25 @@ _Topic = Response.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
 
 NOTICE_S = 0.01
-"""Seconds that each Metadata request of a third-party client waits, so that this broker notices a
-killed broker before it answers. The kernel closes a killed broker's connections one by one. Clients
-may notice up to 6 ms before other brokers do, and franz-go sends its request within 0.5 ms.
+"""Seconds for which each Metadata request of a third-party client waits, so that this broker
+notices the death of another broker before it answers. When a broker is killed, the kernel closes
+its connections one by one. A client may notice that up to 6 ms before other brokers do, and
+franz-go then asks for metadata within 0.5 ms.
 """
 ALL_WHEN_EMPTY_UNTIL = 0
-"""Last version in which an empty list requests all topics. In later versions null does."""
+"""The last version of Metadata in which an empty list asks for all topics. In later versions null
+does.
+"""
 NULL_NAME_FROM = 12
-"""First Metadata version in which an answer by topic id may omit the name."""
+"""The first version of Metadata in which an answer about a topic id may leave out the name."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot. Use ZooKeeper only to create topics.
+    """Answer from the metadata snapshot. Only the creation of topics needs ZooKeeper.
 
-    Clients refresh their metadata when a leader's connection closes, often before the controller
-    has elected another leader. An answer with the dead leader would send the client to a closed
-    port, and the client would retry after a backoff. The handler therefore waits for due elections.
+    A client asks for metadata when a leader's connection closes, often before the controller has
+    elected another leader. If the answer named the dead leader, the client would connect to a
+    closed port and retry after a backoff. The handler therefore waits for elections that are due.
     Only logbus's own clients send no ApiVersions. They retry at once, so they do not wait
     ``NOTICE_S``.
     """
@@ -76,8 +79,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     if asks_all:
         topics = [_topic(view, snapshot) for view in _visible(access, snapshot)]
     else:
-        # Record the access even for an empty list, because the dispatcher drops answers of handlers
-        # that checked no permission.
+        # For an empty list, no other check follows. The dispatcher drops the answer of a handler
+        # that has checked no permission, so check one here.
         access.visible(ResourceKind.TOPIC, ())
         topics = [_wanted(row, snapshot, request, failed) for row in requested]
     if message.include_topic_authorized_operations:
@@ -103,8 +106,8 @@ def brokers(
 ) -> list[Any]:
     """Return a message row of ``kind`` for each live broker that has the listener.
 
-    This broker is always included, even while it registers again in ZooKeeper. ``id_field`` is the
-    name of the row's field for the broker id.
+    This broker is always included, even while it is not registered in ZooKeeper. ``id_field`` is
+    the name of the row's field for the broker id.
     """
     endpoints: dict[int, tuple[Endpoint, str | None]] = {
         parts.broker_id: (parts.listeners.get(listener, parts.endpoint), parts.config.rack or None)
@@ -122,7 +125,9 @@ def brokers(
 def node_endpoints(
     snapshot: MetadataSnapshot, listener: str, leaders: Iterable[int]
 ) -> list[NodeEndpoint]:
-    """Return the addresses on the listener of those leaders that are live and have it."""
+    """Return the addresses, on the listener, of those brokers among ``leaders`` that are live and
+    have the listener.
+    """
     endpoints = []
     for broker_id in sorted(set(leaders)):
         view = snapshot.brokers.get(broker_id)
@@ -133,7 +138,7 @@ def node_endpoints(
 
 
 def controller(snapshot: MetadataSnapshot) -> int:
-    """Return the controller's broker id, or -1 while the controller is not live. Clients then
+    """Return the controller's broker id; -1 if the controller is not live, after which clients
     retry.
     """
     return snapshot.controller_id if snapshot.controller_id in snapshot.brokers else NO_BROKER

@@ -1,16 +1,17 @@
-"""Handle OffsetCommit 0-9: write a group's offsets to ZooKeeper. The group's coordinator serves it.
+"""Handle OffsetCommit 0-9: write a group's offsets to ZooKeeper. The group's coordinator serves the
+request.
 
-The broker answers after ZooKeeper has confirmed the write. While a group has members, only its
+The broker answers when ZooKeeper has confirmed the write. While a group has members, only its
 members may commit, in the current generation. Otherwise any client may commit, without a
 generation.
 
-A logbus client sends each topic's id in a tagged field. If the topic was deleted and recreated
-since, the commit fails with UNKNOWN_TOPIC_ID. Without a topic id, the commit applies to the present
+A logbus client sends each topic's id in a tagged field. If the topic was deleted and created anew
+since, the commit fails with UNKNOWN_TOPIC_ID. Without a topic id, the commit applies to the current
 topic of that name.
 
-The handler ignores the retention time of versions 2-4 and the commit time of version 1. The broker
-keeps offsets until their group or topic is deleted, or until an empty group exceeds the broker's
-offset retention.
+The retention time in versions 2-4 and the commit time in version 1 are ignored. Offsets are kept
+until their group or topic is deleted, or until the group has been empty for longer than the
+broker's offset retention.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _Topic = Response.OffsetCommitResponseTopic
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Commit the offset of each partition. The offsets of other partitions are committed even if
-    some partitions are refused.
+    """Commit the offset of each partition. If some partitions are refused, the others are committed
+    all the same.
     """
     access = request.access
 

@@ -1,9 +1,9 @@
 """Handle OffsetDelete 0: delete a group's offsets of given partitions. The group's coordinator
-serves it.
+serves the request.
 
 As in Kafka, a partition without an offset is no error. If a member of the group subscribes to a
-topic, that topic's offsets stay (GROUP_SUBSCRIBED_TO_TOPIC). If the coordinator does not know the
-members' subscriptions, all offsets stay (NON_EMPTY_GROUP).
+topic, that topic's offsets are kept (GROUP_SUBSCRIBED_TO_TOPIC). If the coordinator does not know
+the members' subscriptions, all offsets are kept (NON_EMPTY_GROUP).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _Partition = _Topic.OffsetDeleteResponsePartition
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete the offsets. An error of the group applies to the whole request; an error of a
-    partition applies to that partition.
+    """Delete the offsets. If the group itself has an error, it is the error of the whole request;
+    otherwise each partition has its own error in the answer.
     """
     requested = {
         TopicPartition(topic.name, row.partition_index)

@@ -1,11 +1,12 @@
-"""Handle OffsetFetch 1-8: read committed offsets of groups from ZooKeeper. Any broker serves it.
+"""Handle OffsetFetch 1-8: read committed offsets of groups from ZooKeeper. Any broker serves the
+request.
 
-Requests of version 8 name several groups. As in Kafka, the answer for a requested partition without
-an offset is -1. With ``require_stable``, a partition with a pending offset of an open transaction
-gets UNSTABLE_OFFSET_COMMIT.
+Requests of version 8 name several groups. As in Kafka, a requested partition without an offset has
+offset -1 in the answer. With ``require_stable``, a partition for which an open transaction has a
+pending offset gets UNSTABLE_OFFSET_COMMIT.
 
-A logbus client requests topic ids and commit times with a tagged field. If an offset belongs to a
-deleted topic of the same name, this answer has the deleted topic's id and no offset.
+A logbus client asks for topic ids and commit times with a tagged field. If an offset belongs to a
+deleted topic of the same name, this client gets the deleted topic's id and no offset.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _OldTopic = Response.OffsetFetchResponseTopic
 _Topic = _Group.OffsetFetchResponseTopics
 
 BATCHED_FROM = 8
-"""First OffsetFetch version whose requests name several groups."""
+"""The first version of OffsetFetch whose requests name several groups."""
 GROUPS_AT_ONCE = 30
-"""Maximum number of groups of one request that are read from ZooKeeper concurrently."""
+"""Maximum number of groups of one request that are read from ZooKeeper at the same time."""
 NONE = CommittedOffset(NO_OFFSET)
 """The answer for a partition without a committed offset."""
 
@@ -98,9 +99,9 @@ async def _read(
 ) -> tuple[int, Mapping[TopicPartition, FoundRow]]:
     """Return the group's error code, and the offsets of the requested partitions.
 
-    If ``topics`` is None, return the offsets of all partitions whose topic the client may describe.
-    With ``is_stable``, partitions with pending offsets get an error. With ``with_former``, offsets
-    of deleted topics have the topic id.
+    ``topics`` of None means all partitions whose topic the client may describe. With ``is_stable``,
+    partitions with pending offsets get an error. With ``with_former``, an offset of a deleted topic
+    is returned as offset -1 with that topic's id.
     """
     requested = None
     if topics is not None:

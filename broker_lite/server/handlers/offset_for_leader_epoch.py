@@ -1,8 +1,8 @@
-"""Handle OffsetForLeaderEpoch 2-4: return the end offset of a leader epoch.
+"""Handle OffsetForLeaderEpoch 2-4: return the end offset of a leader epoch in a partition's log.
 
-Consumers use the request to detect that a log was truncated. The handler reads the leader-epoch
-cache, not the log. For an unknown epoch, the answer has the epoch -1 and the offset -1. Followers
-do not use the request, because their fetches detect divergence.
+With this request, consumers detect that a log was truncated. The handler reads the leader epoch
+cache, not the log. For an unknown epoch, the answer has epoch -1 and offset -1. Followers do not
+need the request, because the answers to their fetches show divergence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _Topic = Response.OffsetForLeaderTopicResult
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Look up the epoch of each partition. Each partition has its own error in the answer."""
+    """Look up the leader epoch of each partition. Each partition has its own error in the
+    answer.
+    """
     return Response(
         topics=[
             build(

@@ -1,4 +1,6 @@
-"""Check the rows of OffsetCommit and TxnOffsetCommit requests, and build the rows of answers."""
+"""Check the offsets in OffsetCommit and TxnOffsetCommit requests, and build the rows of the
+answers.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,23 @@ from broker_lite.wire.tables import build, own_tag
 
 @dataclass(slots=True)
 class OffsetRows:
-    """The offsets of a request that may be stored, and the error codes of its partitions."""
+    """The offsets in a request that may be stored, and the error codes of its partitions."""
 
     message: Any
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     codes: dict[TopicPartition, int] = field(default_factory=dict)
-    """The error code of each partition in ``offsets``, after the offsets were stored."""
+    """The error code of each partition in ``offsets``, set once the offsets were stored."""
     refused: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
-    """The error codes of refused rows, by partition and the topic id that the client sent."""
+    """The error codes of refused partitions, by partition and the topic id that the client sent."""
 
     @classmethod
     def checked(
         cls, parts: BrokerContext, message: Any, check_access: Callable[[str], None]
     ) -> OffsetRows:
-        """Check each row of the request. ``check_access`` raises LogbusError if the client may not
-        commit offsets of the topic with this name.
+        """Return the checked rows of a request.
+
+        ``check_access`` raises LogbusError if the client may not commit offsets of the topic with
+        this name.
         """
         rows = cls(message)
         for topic in message.topics:
@@ -51,17 +55,19 @@ class OffsetRows:
         return rows
 
     def stored(self, results: Mapping[TopicPartition, LogbusError | None]) -> None:
-        """Take the error code of each partition from its result, which is None on success."""
+        """Set the error code of each partition from the result of storing its offset. None is
+        success.
+        """
         for key, failure in results.items():
             self.codes[key] = NO_ERROR if failure is None else wire_code(failure)
 
     def failed(self, code: int) -> None:
-        """Set the error code of all partitions in ``offsets`` to ``code``, because the whole commit
+        """Give all partitions in ``offsets`` the error code ``code``, because the whole commit
         failed."""
         self.codes = dict.fromkeys(self.offsets, code)
 
     def answer(self, topic_kind: Any, partition_kind: Any) -> list[Any]:
-        """Return the topics of the answer, as messages of ``topic_kind``."""
+        """Return the topics of the answer, as messages of type ``topic_kind``."""
         return [
             build(
                 topic_kind,
@@ -86,9 +92,9 @@ class OffsetRows:
 def _checked_offset(
     parts: BrokerContext, key: TopicPartition, row: Any, topic_id: str
 ) -> CommittedOffset:
-    """Return the offset of one partition in the request, with the topic's id and the commit time.
+    """Return one partition's offset from the request, with the topic's id and the commit time.
 
-    ``topic_id`` is the id that the client sent, or NULL_TOPIC_ID. Raise UnknownTopicIdError,
+    ``topic_id`` is the id that the client sent, or NULL_TOPIC_ID. Raises UnknownTopicIdError,
     UnknownTopicOrPartitionError, InvalidRequestError or OffsetMetadataTooLargeError.
     """
     topic = parts.registry.snapshot.topics.get(key.topic)

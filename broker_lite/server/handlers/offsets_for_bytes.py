@@ -1,13 +1,13 @@
-"""Handle OffsetsForBytes, logbus API 10000: return the end offset of the range that begins at a
-given offset and holds at most a given number of stored bytes.
+"""Handle OffsetsForBytes, logbus API 10000: given an offset and a number of bytes, return the end
+offset of the range that begins there and has at most so many stored bytes.
 
-Planners use the request to cut a log into ranges of similar size. The answer comes from the sparse
-offset index. End offsets are batch boundaries, at most the high watermark or, with read_committed,
-the last stable offset. A range holds at least one batch if one is available. The answer also has
-the latest offset, as from ListOffsets, so that the plan of a whole log takes one request. A client
-of an earlier version does not ask for the latest offset and gets an answer without it.
+With this request, Spark planning divides a log into ranges of similar size. The answer comes from
+the sparse offset index. End offsets are boundaries of batches, at most the high watermark or, with
+read_committed, the last stable offset. A range has at least one batch if there is one. The answer
+also has the latest offset, as from ListOffsets, so that one request is enough to plan a whole log.
+A client of an earlier version does not ask for the latest offset and gets an answer without it.
 
-Consumers use the request to skip a batch with a damaged header. For the offset of such a batch, the
+Consumers skip a batch with a damaged header by this request: for the offset of such a batch, the
 answer is the next readable offset.
 """
 
@@ -27,17 +27,19 @@ from broker_lite.wire.fetch import READ_COMMITTED
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> OffsetsForBytesResponse:
-    """Look up each partition. The answer has the order of the request."""
+    """Look up each partition. The answer is in the order of the request."""
     level = message.isolation_level
     lookups = [_find(parts, request, row, level) for row in message.partitions]
-    # Look up all partitions in one job of a read thread, because a job for each partition would
-    # cost more than the lookup.
+    # One job of a read thread looks up all partitions: starting a job for each would cost more
+    # than the lookups themselves.
     answers = await parts.disk.run_read(lambda: [_answer(one) for one in lookups])
     return OffsetsForBytesResponse(tuple(answers), level is not None)
 
 
 class _Lookup(NamedTuple):
-    """A lookup in the offset index: of a range from ``start`` with ``max_bytes``, up to ``end``."""
+    """A lookup in the offset index: where a range from ``start`` with ``max_bytes`` ends, at most
+    at ``end``.
+    """
 
     log: Log
     start: int
@@ -48,7 +50,7 @@ class _Lookup(NamedTuple):
 def _find(
     parts: BrokerContext, request: RequestContext, row: BytesPartition, level: int | None
 ) -> BytesAnswer | _Lookup:
-    """Return the lookup that a read thread must do, or the answer if none is needed."""
+    """Return the lookup for a read thread, or the answer if none is needed."""
     try:
         request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
@@ -84,10 +86,10 @@ def _refusal(error: LogbusError) -> BytesAnswer:
 
 
 def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-    """Return the end offset and the bytes of the range from ``start``.
+    """Return the end offset and the number of bytes of the range from ``start``.
 
-    If the batch at ``start`` is damaged, the range ends at the next readable offset, at most
-    ``end``, and has 0 bytes. The reader then knows which offsets to skip.
+    If the batch at ``start`` is damaged, the range ends at the next readable offset, at most at
+    ``end``, and has 0 bytes. This tells the reader which offsets to skip.
     """
     reach = log.reader.offset_for_bytes(start, max_bytes, end)
     readable = log.reader.next_readable(start)

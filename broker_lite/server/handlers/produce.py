@@ -1,12 +1,14 @@
-"""Handle Produce 3-13: append one batch to each partition, and answer when ``acks`` is satisfied.
+"""Handle Produce 3-13: append one batch to each partition, and answer when the condition of
+``acks`` is met.
 
-The handler runs on the event-loop thread, without a task for each request. It parses only the batch
-header. The append thread checks the batch's CRC, counts and structure. Each partition reports its
-outcome by callback; the last callback sends the answer.
+The handler runs on the event loop's thread, without a task for each request. It parses only the
+batch header. The append thread checks the batch's CRC, counts and structure. Each partition reports
+its outcome by callback; the last callback sends the answer.
 
-A request with acks=0 has no answer. If the broker refuses one of its batches, it closes the
+A request with acks=0 has no answer. If the broker refuses a batch of such a request, it closes the
 connection, so that the client refreshes its metadata. The first batch of a transaction in a
-partition waits until the transaction coordinator has confirmed that the transaction includes it.
+partition waits until the transaction coordinator has confirmed that the transaction includes the
+partition.
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ logger = logging.getLogger("logbus.produce")
 ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
 """The valid values of ``acks``."""
 ADDS_PARTITIONS_FROM = 12
-"""First version in which the partition leader adds the partition to the transaction (KIP-890). In
-earlier versions the client adds it.
+"""The first version of Produce in which the partition leader adds the partition to the transaction
+(KIP-890). In earlier versions the client has added it.
 """
 ACKS_NONE_TIMEOUT_MS = 30_000
-"""Timeout of requests with acks=0, in milliseconds. The handler ignores the timeout in such a
-request, because clients send arbitrary values and the batch stays in memory until the timeout.
+"""Timeout (ms) of requests with acks=0. The timeout in the request is ignored: clients send any
+value there, and the batch stays in memory until the timeout.
 """
 _OLD_DUPLICATE = "the log already has this batch, but its offset is no longer recorded"
 
@@ -59,7 +61,7 @@ _OLD_DUPLICATE = "the log already has this batch, but its offset is no longer re
 def handle(
     parts: BrokerContext, request: RequestContext, frame: memoryview, reply: ResponseSlot
 ) -> None:
-    """Start the appends of all partitions. Raise ProtocolError for a malformed request."""
+    """Start the appends of all partitions. Raises ProtocolError for a malformed request."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     call = _Produce(parts, request, message, reply)
     untimed = [
@@ -75,7 +77,7 @@ def handle(
 
 
 class _Produce:
-    """One produce request in flight, with the answer row of each partition."""
+    """One produce request from its arrival to the answer, with the answer row of each partition."""
 
     __slots__ = (
         "_denied",
@@ -108,16 +110,17 @@ class _Produce:
             message.topics, parts.registry.snapshot.topics_by_id
         )
         self._unreadable: dict[tuple[int, int], LogbusError] = {}
-        """Errors of batches whose maximum timestamp could not be computed, by topic index and
-        partition index.
+        """Errors of the batches whose maximum timestamp could not be computed, by index of the
+        topic and of the partition in the request.
         """
 
     def fill_in_times(self, untimed: list[tuple[int, int, memoryview]]) -> None:
-        """Compute the missing maximum timestamps of batches on a read thread, then start the
-        appends.
+        """Compute the maximum timestamps of batches that lack them, on a read thread. Then start
+        the appends.
 
-        ``untimed`` lists the batches with their topic index and partition index. The connection's
-        later requests wait, so that the batches of a partition keep their order.
+        ``untimed`` lists these batches, each with the index of its topic and its partition in the
+        request. The connection's later requests wait, so that the batches of a partition keep their
+        order.
         """
 
         def fill_in() -> dict[tuple[int, int], LogbusError]:
@@ -182,8 +185,8 @@ class _Produce:
         self._parts.replicas.append(replica, message.acks, batch, deadline_ms, done)
 
     def _verify(self, t: int, p: int, replica: Replica, batch: AppendBatch) -> None:
-        """Append the batch once the transaction coordinator has confirmed that the transaction
-        includes the partition.
+        """Append the batch once the transaction coordinator has confirmed that the batch's
+        transaction includes the partition.
         """
         transactional_id = self._message.transactional_id
         assert transactional_id is not None
@@ -210,8 +213,8 @@ class _Produce:
         )
 
     def _batch(self, replica: Replica, records: memoryview | None) -> AppendBatch:
-        """Return the batch to append, after the checks of the request and the batch header. Raise
-        LogbusError if the broker refuses it.
+        """Return the batch to append, after checks of the request and the batch header. Raises
+        LogbusError if a check fails.
         """
         message, config = self._message, replica.log.config
         if message.acks not in ACKS:
@@ -301,7 +304,7 @@ class _Produce:
         in flight fail too.
 
         If the broker accepted a later batch, the producer's records would be out of order after the
-        retry. That could happen if this broker becomes the leader between two batches.
+        retry. This could happen if this broker becomes the leader between two batches.
         """
         topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
         view = snapshot.topics_by_id.get(topic.topic_id) or snapshot.topics.get(topic.name)
@@ -331,8 +334,8 @@ class _Produce:
         reply.answer([wire.encode_response(response, request.api_version, request.correlation_id)])
 
     def _throttle_ms(self) -> int:
-        """Charge the batches' bytes to the client's quota. Return the throttle time in
-        milliseconds.
+        """Charge the bytes of the request's batches to the client's quota. Return the throttle time
+        (ms).
         """
         quota = self._request.quota
         if quota is None:

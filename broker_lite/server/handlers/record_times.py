@@ -1,9 +1,10 @@
 """Handle RecordTimes, logbus API 10001: return the timestamp of the first record at or after an
 offset.
 
-With a group's committed offset, a client computes the age of the oldest unread record. The offset
-index locates the batch. The handler decodes the batch only if it begins before the offset. The
-search skips transaction markers and aborted records, and ends at the last stable offset.
+From the timestamp at a group's committed offset, a client computes the age of the oldest unread
+record. The offset index locates the batch. The batch is decoded only if it begins before the
+offset. Transaction markers and aborted records are skipped, and the search ends at the last stable
+offset.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from broker_lite.storage.reader import LogReader
 from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
 
 NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
-"""The answer for an offset after which there is no committed record."""
+"""The answer for an offset at or after which there is no committed record."""
 JOB_MS = 2
-"""Milliseconds after which a job of lookups ends, so that reads of other clients can start. The
-handler passes the remaining lookups to another job."""
+"""Time in ms after which a job of lookups ends, so that reads for other clients can start. Another
+job continues with the remaining lookups."""
 
 
 class _TimeLookup(NamedTuple):
@@ -38,15 +39,15 @@ class _TimeLookup(NamedTuple):
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> RecordTimesResponse:
-    """Look up the offset of each row. The answer has the order of the request."""
+    """Look up the offset of each row. The answer is in the order of the request."""
     rows: list[TimeAnswer | _TimeLookup] = []
     for _, group in itertools.groupby(
         message.partitions, key=lambda row: (row.topic_id, row.partition)
     ):
         rows += _lookups(parts, request, list(group))
     lookups = [row for row in rows if isinstance(row, _TimeLookup)]
-    # Look up many partitions in one job of a read thread, because a job for each partition would
-    # cost more than the lookup.
+    # One job of a read thread looks up many partitions: starting a job for each would cost more
+    # than the lookups themselves.
     answers: list[TimeAnswer] = []
     while len(answers) < len(lookups):
         job = partial(_found, lookups, len(answers), parts.clock.monotonic_ms)
@@ -60,7 +61,7 @@ async def handle(
 def _lookups(
     parts: BrokerContext, request: RequestContext, rows: Sequence[TimePartition]
 ) -> list[TimeAnswer | _TimeLookup]:
-    """Return the lookups of one partition's rows, or the answers that need no lookup."""
+    """Return the lookups for the rows of one partition, or an answer where none is needed."""
     first = rows[0]
     try:
         request.access.check_topic_id(first.topic_id, parts.registry.snapshot.topics_by_id)
@@ -75,8 +76,8 @@ def _lookups(
 def _found(
     lookups: Sequence[_TimeLookup], first: int, monotonic_ms: Callable[[], int]
 ) -> list[TimeAnswer]:
-    """Return the results of the lookups from number ``first`` on that fit into ``JOB_MS``, at
-    least one."""
+    """Carry out the lookups from number ``first`` on, until ``JOB_MS`` have passed, but at least
+    one. Return their results."""
     until_ms = monotonic_ms() + JOB_MS
     answers = []
     for lookup in itertools.islice(lookups, first, None):

@@ -1,7 +1,7 @@
 """Handle SaslAuthenticate 0-2, and SASL messages without a header: one message of a login.
 
-Every failed login gets the same answer after the same delay. A client therefore cannot distinguish
-a wrong password, an unknown user and a malformed message. The delay grows after many failures from
+Every failed login gets the same answer after the same delay. A client therefore cannot tell a wrong
+password, an unknown user and a malformed message apart. The delay grows after many failures from
 one address. The broker logs the reason. As in Kafka, the connection closes after the answer, also
 after a failed re-authentication.
 """
@@ -32,8 +32,8 @@ class Token(NamedTuple):
 
 
 def token_frame(response: Any) -> bytes:
-    """Return the answer to a SASL message without Kafka's header: the server's message alone. It is
-    empty for a failed login, because the answer has no error code."""
+    """Return the answer to a SASL message without Kafka's header: only the server's SASL message.
+    After a failed login it is empty, because it has no field for an error code."""
     if response.error_code:
         return b""
     return I32.pack(len(response.auth_bytes)) + bytes(response.auth_bytes)
@@ -43,8 +43,8 @@ logger = logging.getLogger("logbus.logins")
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the server's next SASL message, or after a delay with
-    SASL_AUTHENTICATION_FAILED.
+    """Answer with the server's next SASL message; after a failure, with SASL_AUTHENTICATION_FAILED
+    after a delay.
     """
     session = request.session
     login = session.exchange
@@ -61,7 +61,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         )
         user = session.claimed if login is None else login.user
         name = f"User:{user}" if user else None
-        # Otherwise one client's guesses could rotate all other lines out of the audit log.
+        # Limit the lines by address and user. Otherwise the failed logins of one client could
+        # push all other lines out of the audit log.
         kind = session.host, name
         parts.audit.write(
             "login_failed", kind, user=name, mechanism=session.mechanism_chosen, **who

@@ -1,7 +1,8 @@
 """Handle SaslHandshake 0-1: choose the SASL mechanism of a login.
 
-After version 0, the client's next frames are SASL messages without Kafka's headers (KIP-43), and so
-are the broker's answers. From version 1 on, SaslAuthenticate carries them (KIP-152).
+After version 0, the client's next frames are bare SASL messages without Kafka's request header
+(KIP-43), and so are the broker's answers. After version 1, SaslAuthenticate requests carry the SASL
+messages (KIP-152).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from broker_lite.wire.tables import SaslHandshakeResponse as Response
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Begin a login with the mechanism. Answer with the enabled mechanisms, and with an error if
-    the client may not use the mechanism.
+    the client may not use this one.
     """
     code = NO_ERROR
     try:

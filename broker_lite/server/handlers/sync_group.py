@@ -1,7 +1,7 @@
-"""Handle SyncGroup 0-5: store the assignment of the group leader, and answer each member with its
-part.
+"""Handle SyncGroup 0-5: store the assignments that the group's leader sends, and answer each member
+with its own assignment.
 
-The answers of the other members wait for the leader's request.
+The answers to the other members wait for the leader's request.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import SyncGroupResponse as Response
 
 PROTOCOL_FROM = 5
-"""First SyncGroup version whose requests name the protocol type and the protocol."""
+"""The first version of SyncGroup whose requests name the protocol type and the protocol."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the member's assignment, which is empty if there is an error."""
+    """Answer with the member's assignment; it is empty after an error."""
     names_protocol = request.api_version >= PROTOCOL_FROM
     assignments = tuple((row.member_id, row.assignment) for row in message.assignments)
 

@@ -29,9 +29,9 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.topics import DEFAULT_COUNT, CreatableTopic, CreateTopicsRequest
 
 CREATED_MAX = 100
-"""Maximum number of topics that one request creates. Clients retry for the others."""
+"""Maximum number of topics that one request creates. For further topics, clients have to retry."""
 CREATION_WAIT_MS = 5000
-"""Milliseconds after which a client gets LEADER_NOT_AVAILABLE if the topics do not exist yet."""
+"""Time in ms after which a client gets LEADER_NOT_AVAILABLE if its topics do not exist yet."""
 
 logger = logging.getLogger("logbus.topics")
 
@@ -39,11 +39,11 @@ logger = logging.getLogger("logbus.topics")
 async def create_missing(
     parts: BrokerContext, request: RequestContext, names: Sequence[str]
 ) -> dict[str, int]:
-    """Create topics with default settings, and wait until this broker's metadata have them.
-
-    Return the error code of each topic that could not be created.
+    """Create topics with default settings, and wait until this broker's metadata have them. Return
+    the error code of each topic that could not be created.
     """
-    # Do not create internal topics, because an empty ``__consumer_offsets`` would mislead tools.
+    # Do not create internal topics: tools would take an empty ``__consumer_offsets`` for a cluster
+    # without consumer groups.
     missing = [n for n in names if is_valid_name(n) and not n.startswith(INTERNAL_PREFIX)]
     missing = list(dict.fromkeys(missing))[:CREATED_MAX]
     denied = {}
@@ -58,8 +58,7 @@ async def create_missing(
     try:
         codes = await within(CREATION_WAIT_MS, _create(parts, request, missing))
     except LogbusError as error:
-        # If ZooKeeper or the controller is unavailable, answer with an error on which clients
-        # retry.
+        # ZooKeeper or the controller is unavailable. Clients retry after this error.
         logger.debug("topics %s cannot be created now: %s", missing, error.message)
         return denied | dict.fromkeys(missing, LeaderNotAvailableError.code)
     return denied | {

@@ -47,8 +47,8 @@ from them.
 class Setting(NamedTuple):
     """A setting of a topic or a broker.
 
-    ``levels`` holds the values with their sources, the effective one first. ``kind`` is Kafka's
-    number of the value type, ``doc`` the description.
+    ``levels`` has the values with their sources, the effective one first. ``kind`` is Kafka's
+    number of the value type, and ``doc`` the description.
     """
 
     key: str
@@ -66,9 +66,9 @@ class Setting(NamedTuple):
 
 
 def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the settings that a topic overrides, after validation together with the defaults.
+    """Return the settings that a topic overrides, after validating them together with the defaults.
 
-    Raise InvalidConfigError for a null, unknown or out-of-range setting. Raise
+    Raises InvalidConfigError for a null, unknown or out-of-range setting, and
     CompactionNotBuiltError for ``cleanup.policy=compact``.
     """
     given: dict[str, str] = {}
@@ -85,14 +85,15 @@ def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def resource(kind: int, name: str) -> str:
-    """Return the resource's type and name, for an error message."""
+    """Return the type and name of a resource that has no settings, for an error message."""
     return f"{_RESOURCES.get(kind, f'resource of type {kind}')} {name!r}"
 
 
 def check_resource(access: Access, row: Any) -> None:
-    """Raise an authorization error unless the client may use the API's operation on the resource.
+    """Raise an authorization error unless the client may describe or change the settings of the
+    resource that ``row`` names.
 
-    The resource is the topic if the request row names a topic, and otherwise the cluster.
+    For a topic the client needs the permission on that topic, otherwise on the cluster.
     """
     if row.resource_type == RESOURCE_TOPIC:
         access.check_topic(row.resource_name)
@@ -106,7 +107,7 @@ def items(value: str) -> list[str]:
 
 
 def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield every setting of a topic. ``own`` holds the settings that the topic overrides."""
+    """Yield every setting of a topic. ``own`` has the settings that the topic overrides."""
     plain = TopicConfig()
     types = {item.name: str(item.type) for item in dataclasses.fields(TopicConfig)}
     for name, row in keys(TopicConfig).items():
@@ -121,8 +122,8 @@ def broker_settings(
 ) -> Iterator[Setting]:
     """Yield every setting of a running broker.
 
-    ``own`` holds its settings in ZooKeeper, which are rates of throttled replication. ``listeners``
-    are its advertised addresses, listed as Kafka's ``advertised.listeners``.
+    ``own`` has the settings that ZooKeeper stores, which are rates of replication throttling.
+    ``listeners`` are the broker's advertised addresses, listed as Kafka's ``advertised.listeners``.
     """
     for key in sorted(RATES):
         doc = "maximum rate of throttled replication; unlimited if unset (bytes per second)"

@@ -1,4 +1,5 @@
-"""Handle TxnOffsetCommit 0-5: store a group's offsets as pending until their transaction ends.
+"""Handle TxnOffsetCommit 0-5: store offsets of a group that a transaction commits. They are
+*pending* until the transaction ends.
 
 From version 3 on, the request names the group member and its generation (KIP-447). From version 5
 on, the broker adds the group to the transaction. Producers that use older versions add it with
@@ -24,14 +25,14 @@ from broker_lite.wire.tables import TxnOffsetCommitResponse as Response
 _Topic = Response.TxnOffsetCommitResponseTopic
 
 ABORTABLE_FROM = 4
-"""First TxnOffsetCommit version whose clients know TRANSACTION_ABORTABLE."""
+"""The first version of TxnOffsetCommit whose clients know TRANSACTION_ABORTABLE."""
 ADDS_GROUP_FROM = 5
-"""First TxnOffsetCommit version in which the broker adds the group to the transaction."""
+"""The first version of TxnOffsetCommit in which the broker adds the group to the transaction."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Store the offset of each partition as pending. The offsets of other partitions are stored
-    even if some partitions are refused.
+    """Store the offset of each partition as pending. If some partitions are refused, the others are
+    stored all the same.
     """
     access = request.access
 
@@ -61,7 +62,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _code(error: LogbusError, version: int) -> int:
-    """Return the error's code. Replace a code that clients of this API version do not know."""
+    """Return the error's code, or another one if clients of this version of the API do not
+    know it.
+    """
     if isinstance(error, TransactionAbortableError) and version < ABORTABLE_FROM:
         return InvalidTxnStateError.code
     return wire_code(error)

@@ -1,7 +1,7 @@
-"""Handle UpdateFeatures 0-2: confirm the present level of each named feature.
+"""Handle UpdateFeatures 0-2: confirm the current level of each named feature, and change none.
 
-A request cannot change a level. The controller raises a feature's level once every broker supports
-the next level, and never lowers it. Any broker answers from its metadata snapshot.
+The controller itself raises a feature's level once every broker supports the next level, and never
+lowers it. Any broker answers from its metadata snapshot.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from broker_lite.wire.tables import UpdateFeaturesResponse as Response
 from broker_lite.wire.tables import build
 
 ROWS_UNTIL = 1
-"""Last version whose answer has a result for each feature. Later answers have one error for all."""
+"""The last version whose answer has a result for each feature. Later answers have one error for
+all.
+"""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Confirm features at their present level. Refuse other levels with INVALID_UPDATE_VERSION."""
+    """Confirm features whose requested level is the current one. Refuse other levels with
+    INVALID_UPDATE_VERSION.
+    """
     snapshot = parts.registry.snapshot
     reasons = {row.feature: _why_not(snapshot, row) for row in message.feature_updates}
     rows = [

@@ -23,19 +23,21 @@ _Topic = _Result.WritableTxnMarkerTopicResult
 _Partition = _Topic.WritableTxnMarkerPartitionResult
 
 PARTITIONS_PER_TURN = 200
-"""Maximum number of appends that one turn of the event loop starts; they take about 5 ms."""
+"""Maximum number of appends that are started in one turn (iteration) of the event loop. So many
+take about 5 ms.
+"""
 TIMEOUT_MS = 30_000
-"""Milliseconds after which an append that the in-sync replicas have not confirmed fails. The sender
+"""Time in ms after which an append fails that the in-sync replicas have not confirmed. The sender
 then retries.
 """
 BUMPS_EPOCH_SINCE = 2
-"""First transaction version (KIP-890) whose markers carry the transaction's producer epoch plus
-one.
+"""The first transaction version (KIP-890) whose markers carry the producer epoch of the transaction
+plus one.
 """
 
 
 class _Requested(NamedTuple):
-    """A marker for one partition. ``position`` is its index in the request."""
+    """A requested marker for one partition. ``position`` is its index in the request."""
 
     position: int
     marker: Marker
@@ -68,9 +70,11 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _fenced(parts: BrokerContext, row: Any) -> int:
-    """Return an error code if the coordinator that sent the marker is deposed, else 0.
+    """Return an error code if another broker has replaced the coordinator that sent the marker,
+    else 0.
 
-    Markers of Kafka's tools name no partition of ``__transaction_state``, so they are never fenced.
+    Markers from Kafka's tools name no partition of ``__transaction_state``, so they are never
+    fenced.
     """
     _, state_partition = own_tag(row) or (NO_TRANSACTION, -1)
     try:

@@ -1,9 +1,9 @@
-"""Authorize requests: list the permissions that each API needs, and check them for each client.
+"""Authorize requests: define which permissions each API needs, and check them for each client.
 
-``ROWS`` has one row for each API that the broker serves; a missing row fails the import. The
-dispatcher checks operations on the cluster. With ``request.access``, handlers check every topic,
-group and transactional id that a request names. If a handler checked nothing, the dispatcher drops
-its answer (``Access.is_answerable``).
+``ROWS`` has one row for each API that the broker serves; a missing row is an error at import. The
+dispatcher checks operations on the cluster. Handlers use ``request.access`` to check every topic,
+group and transactional id that a request names. If a handler has checked nothing, the dispatcher
+drops its answer (``Access.is_answerable``), so that a forgotten check cannot reveal data.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("logbus.access")
 
 ALLOWED_TOPICS_MAX = 100
-"""Maximum number of topic names that one session caches as allowed."""
+"""Maximum number of topic names that a session remembers as allowed."""
 ANY_BROKER = -1
-"""The result of ``Authorizer.broker_id`` if all brokers share one principal."""
+"""The result of ``Authorizer.broker_id`` if all brokers have the same principal."""
 _BROKER_CLIENT = "logbus-broker-"
 
 
 def broker_client_id(broker_id: int) -> str:
-    """Return the client id that this broker uses in requests to other brokers."""
+    """Return the client id with which this broker sends requests to other brokers."""
     return f"{_BROKER_CLIENT}{broker_id}"
 
 
@@ -56,12 +56,12 @@ _ALL_OPERATIONS = {kind: frozenset(known) for kind, known in OPERATIONS.items()}
 
 
 class AccessRow(NamedTuple):
-    """The operations that a client must be allowed to use an API.
+    """The operations that a client must be allowed to use before it may use an API.
 
-    ``topic``, ``group`` and ``transactional_id`` are the operations on each resource that a request
-    names; the handler checks them. A client with permission for ``instead``, an operation on the
-    cluster, needs none of them. ``cluster`` lists operations on the cluster; the dispatcher
-    requires one of them before the handler starts. ``names`` lists the request's fields with
+    ``topic``, ``group`` and ``transactional_id`` are the operations on each such resource that a
+    request names; the handler checks them. A client with permission for ``instead``, an operation
+    on the cluster, needs none of them. ``cluster`` lists operations on the cluster; the dispatcher
+    requires one of them before it calls the handler. ``names`` lists the request's fields with
     resource names. If all these fields are empty, the handler has nothing to check.
     """
 
@@ -74,11 +74,11 @@ class AccessRow(NamedTuple):
 
     @property
     def needs_check(self) -> bool:
-        """Whether the handler has to check the resources that a request names."""
+        """Whether the handler must check the resources that a request names."""
         return any((self.topic, self.group, self.transactional_id, self.instead))
 
     def operation(self, kind: ResourceKind) -> Operation:
-        """Return the operation that the API needs on a resource of this kind."""
+        """Return the operation that a client needs on a resource of this kind."""
         operation = {
             ResourceKind.TOPIC: self.topic,
             ResourceKind.GROUP: self.group,
@@ -98,7 +98,7 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.API_VERSIONS: AccessRow(),
     ApiKey.SASL_AUTHENTICATE: AccessRow(),
     ApiKey.PRODUCE: AccessRow(_OP.WRITE, transactional_id=_OP.WRITE),
-    # READ applies to consumers. The handler requires a broker's session for a follower's fetch.
+    # READ is for consumers. For a follower's fetch, the handler checks that a broker sent it.
     ApiKey.FETCH: AccessRow(_OP.READ),
     ApiKey.LIST_OFFSETS: AccessRow(_OP.DESCRIBE, names=_TOPICS),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: AccessRow(
@@ -165,7 +165,7 @@ ROWS: Mapping[int, AccessRow] = {
 }  # fmt: skip
 
 _DATA_ROWS = (ROWS[ApiKey.PRODUCE], ROWS[ApiKey.FETCH])
-"""The entries of ``ROWS`` for Produce (API key 0) and Fetch (1), the most frequent requests."""
+"""The rows of Produce (API key 0) and Fetch (1), the most frequent requests."""
 _UNKNOWN = AccessRow()
 """The row of an API key that the broker does not serve. The dispatcher refuses such requests."""
 
@@ -177,11 +177,11 @@ if VERSIONS.keys() != ROWS.keys():
 FORWARDED = frozenset(
     (ApiKey.CREATE_TOPICS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.UNREGISTER_BROKER)
 )
-"""APIs that an Envelope may carry, because brokers forward their requests to the controller."""
+"""APIs whose requests brokers forward to the controller, so that an Envelope may carry them."""
 
 
 class Client(Protocol):
-    """The fields of a session that authorization reads."""
+    """The fields of a session that authorization needs."""
 
     @property
     def principal(self) -> str: ...
@@ -196,12 +196,12 @@ class Client(Protocol):
     def is_forwarded(self) -> bool: ...
 
     data_access: DataAccess | None
-    """The ``DataAccess`` of the session's last Produce or Fetch request."""
+    """The permission checks that the session's last Produce or Fetch request used, or None."""
 
 
 class NamedTopic(Protocol):
-    """A topic in a Produce or Fetch request. Before version 13 of the API its id is null. From
-    version 13 on its name is empty."""
+    """A topic in a Produce or Fetch request. Before version 13 of the API its id is null; from then
+    on its name is empty."""
 
     @property
     def name(self) -> str: ...
@@ -214,8 +214,8 @@ _NOTHING: Mapping[int, LogbusError] = {}
 
 
 class Access:
-    """Permission checks of one request. This class allows every operation, for a broker without an
-    authorizer.
+    """The permission checks of one request. This base class allows every operation, for a broker
+    without an authorizer.
     """
 
     __slots__ = ("_authorizer", "row")
@@ -232,7 +232,9 @@ class Access:
         return self._authorizer.is_broker(session, client_id)
 
     def may(self, operation: Operation, kind: ResourceKind, name: str) -> bool:
-        """Return whether the client may use the operation on the resource. Do not log a denial."""
+        """Return whether the client may use the operation on the resource. A denial is not
+        logged.
+        """
         return True
 
     def may_write_any_topic(self) -> bool:
@@ -240,16 +242,15 @@ class Access:
         return True
 
     def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
-        """Raise the authorization error of the kind, for example TopicAuthorizationError, unless
-        the client may use the operation or the row's ``instead``.
+        """Raise the authorization error for this kind of resource, such as TopicAuthorizationError,
+        unless the client may use the operation or the row's ``instead``.
 
-        If ``shown`` is given, the error contains that text in place of ``name``.
+        ``shown``, if given, replaces ``name`` in the error.
         """
 
     def check_topic(self, name: str, shown: str = "") -> None:
-        """Raise TopicAuthorizationError unless the client may use the API's operation on the topic.
-
-        ``shown`` replaces the name in the error.
+        """Raise TopicAuthorizationError unless the client may use the API on the topic. ``shown``
+        replaces the name in the error.
         """
 
     def check_creation(self, name: str) -> None:
@@ -257,45 +258,42 @@ class Access:
 
     def check_topic_id(self, topic_id: str, by_id: Mapping[str, TopicView]) -> None:
         """Raise TopicAuthorizationError, without the topic's name, unless the client may use the
-        API's operation on the topic. An id that ``by_id`` lacks raises no error.
+        API on the topic. An id that is not in ``by_id`` raises no error.
         """
 
     def check_group(self, name: str) -> None:
-        """Raise GroupAuthorizationError unless the client may use the API's operation on the
-        group.
-        """
+        """Raise GroupAuthorizationError unless the client may use the API on the group."""
 
     def check_transactional_id(self, name: str) -> None:
-        """Raise TransactionalIdAuthorizationError unless the client may use the API's operation on
-        the transactional id.
+        """Raise TransactionalIdAuthorizationError unless the client may use the API on the
+        transactional id.
         """
 
     def check_cluster(self, *operations: Operation) -> None:
         """Raise ClusterAuthorizationError unless the client may use one of the operations on the
-        cluster. By default, check the API's operation on topics.
+        cluster. Without arguments, check the operation that the API needs on topics.
         """
 
     def leave_to_controller(self) -> None:
-        """Mark the request as checked without a check. The controller authorizes a forwarded
+        """Count the request as checked, without a check. The controller authorizes a forwarded
         request, with the client's principal.
         """
 
     def check_follower(self, replica_id: int) -> None:
-        """Raise ClusterAuthorizationError unless the session belongs to the broker
-        ``replica_id``.
-        """
+        """Raise ClusterAuthorizationError unless the session is that of broker ``replica_id``."""
 
     def denied_topics(
         self, topics: Sequence[NamedTopic], by_id: Mapping[str, TopicView]
     ) -> Mapping[int, LogbusError]:
         """Return the errors of the topics that the client may not use, by index in ``topics``.
 
-        A topic id that ``by_id`` lacks is not denied; the handler returns another error for it.
+        A topic id that is not in ``by_id`` is not denied; the handler answers it with another
+        error.
         """
         return _NOTHING
 
     def visible(self, kind: ResourceKind, names: Iterable[str]) -> Collection[str]:
-        """Return those of ``names`` on which the client may use the API's operation."""
+        """Return those of ``names`` on which the client may use the API."""
         return names if isinstance(names, Collection) else list(names)
 
     def operations(self, kind: ResourceKind, name: str) -> frozenset[Operation]:
@@ -303,16 +301,16 @@ class Access:
         return _ALL_OPERATIONS[kind]
 
     def is_answerable(self, message: Any) -> bool:
-        """Return whether the dispatcher may send the handler's answer: the handler checked a
-        permission, or ``message`` names no resource.
+        """Return whether the handler's answer may be sent: the handler has checked a permission, or
+        ``message`` names no resource.
         """
         return True
 
 
 class _CheckedAccess(Access):
-    """Permission checks of one request at a broker with an authorizer.
+    """The permission checks of one request at a broker with an authorizer.
 
-    ``has_checked`` is whether the handler has checked a permission.
+    ``has_checked`` tells whether the handler has checked a permission.
     """
 
     __slots__ = ("_session", "has_checked")
@@ -424,11 +422,11 @@ class _CheckedAccess(Access):
 
 
 class DataAccess(_CheckedAccess):
-    """Permission checks of all Produce or all Fetch requests of one session.
+    """The permission checks of all Produce, or all Fetch, requests of one session.
 
-    The object caches allowed topics until the ACLs change, because a client names the same topics
-    in each request. Successive requests can share the object, because the dispatcher reads
-    ``has_checked`` before the next request starts.
+    A client names the same topics in each request, so allowed topics are remembered until the ACLs
+    change. Successive requests can share this object, because the dispatcher reads ``has_checked``
+    before the next request starts.
     """
 
     __slots__ = ("_allowed", "_mark", "_principal")
@@ -476,8 +474,8 @@ class DataAccess(_CheckedAccess):
 
 
 def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclIndex) -> None:
-    """Raise InvalidConfigError if no user could change ACLs, or if any client could pose as a
-    broker. The message names the settings to change.
+    """Raise InvalidConfigError if with these settings no user could change ACLs, or any client
+    could pose as a broker. The message names the settings to change.
     """
     if config.authorizer != "enforce":
         return
@@ -502,11 +500,11 @@ def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclInd
 
 
 class Authorizer:
-    """The authorizer of one broker. It decides by ACLs and super users, and recognizes sessions of
-    other brokers.
+    """Decides which operations a client may use, by ACLs and super users, and recognises sessions
+    of other brokers.
 
-    ``apply`` takes the ACLs of each metadata snapshot. ``inter_broker`` is the listener for
-    brokers. ``on_denial`` records each denial (``AuditLog.write``).
+    ``apply`` takes the ACLs from each metadata snapshot. ``inter_broker`` is the listener that
+    brokers use among themselves. ``on_denial`` records each denial (``AuditLog.write``).
     """
 
     def __init__(
@@ -539,7 +537,7 @@ class Authorizer:
             self.index = self.index.with_entries(snapshot.acls)
 
     def access(self, session: Client, api_key: int) -> Access:
-        """Return the permission checks for a new request of the session."""
+        """Return the permission checks for a new request in the session."""
         if not self.is_on:
             return self._open
         if 0 <= api_key < len(_DATA_ROWS):
@@ -551,7 +549,7 @@ class Authorizer:
         return _CheckedAccess(self, ROWS.get(api_key, _UNKNOWN), session)
 
     def is_broker(self, session: Client, client_id: str | None) -> bool:
-        """Return whether the session belongs to another broker. The client id decides only if
+        """Return whether the session is that of another broker. The client id counts only if
         neither certificates nor logins identify brokers.
         """
         if self.is_on and self.broker_id(session) is not None:
@@ -562,14 +560,14 @@ class Authorizer:
             return True
         if self._is_separate and not self.only_reports:
             return False
-        # With authorizer=report, an operator is still securing an open cluster, so a broker may
-        # connect to another listener.
+        # authorizer=report is for an operator who is still securing an open cluster. Brokers may
+        # then use a listener for clients, so their client id counts.
         return (client_id or "").startswith(_BROKER_CLIENT)
 
     def broker_id(self, session: Client) -> int | None:
-        """Return the broker id in the session's principal.
+        """Return the broker id that the session's principal contains.
 
-        Return None for a client, and ``ANY_BROKER`` if all brokers share the principal.
+        Return None for a client, and ``ANY_BROKER`` if all brokers have the same principal.
         """
         if session.listener != self._inter_broker or session.is_forwarded:
             return None
@@ -588,9 +586,9 @@ class Authorizer:
     def check_user_name(self, name: str, *, has_token: bool = False) -> None:
         """Raise UnacceptableCredentialError if the user's principal is reserved for brokers.
 
-        If brokers log in with passwords, brokers are users too, so no user with a password has a
-        reserved name. A user with a token (``has_token``) is never a broker. Otherwise the token's
-        issuer could declare any client a broker.
+        If brokers log in with passwords, a user with a password may have such a name, because
+        brokers are users then. A user with a token (``has_token``) never may. Otherwise the token's
+        issuer could let any client pose as a broker.
         """
         if self._brokers_log_in and not has_token:
             return
@@ -606,8 +604,8 @@ class Authorizer:
                 )
 
     def decides(self, session: Client, operation: Operation, kind: ResourceKind, name: str) -> bool:
-        """Return whether the ACLs allow the operation, or the session belongs to a broker and the
-        operation is CLUSTER_ACTION.
+        """Return whether the ACLs allow the operation, or the operation is CLUSTER_ACTION and the
+        session is a broker's.
         """
         if self.index.may(session.principal, session.host, operation, kind, name):
             return True
@@ -625,8 +623,8 @@ class Authorizer:
         name: str,
         shown: str = "",
     ) -> None:
-        """Log the denial and raise the authorization error of the kind. With authorizer=report,
-        raise no error.
+        """Log the denial, and raise the authorization error for this kind of resource. With
+        authorizer=report, raise no error.
         """
         verb, noun = operation.name.lower(), kind.name.lower()
         logger.warning(

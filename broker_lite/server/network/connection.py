@@ -1,14 +1,14 @@
-"""Receive requests and send answers in request order, for one client connection.
+"""Receive the requests of one client connection, and send the answers in the order of the requests.
 
-The connection receives bytes directly into the frame receiver's buffer. It sends buffers and file
-ranges through its transport. At most ``requests_max`` requests are in flight, and an answer waits
-for the answers of all earlier requests. One turn of the event loop writes at most
-``WRITE_TURN_BYTES``, so that a client with large answers cannot delay others.
+Received bytes go directly into the buffer of the frame receiver. Answers consist of buffers and
+ranges of files, which the transport sends. At most ``requests_max`` requests are in flight, and an
+answer waits for the answers to all earlier requests. One turn (iteration) of the event loop writes
+at most ``WRITE_TURN_BYTES``, so that a client with large answers cannot delay others.
 
-Reading pauses while too many answers are due or unsent, or while the memory budget is used up
-(``Budget``). Reading resumes without any action of the client. If a client does not read its
-answers, the connection starts no further request and builds no large answer. Malformed bytes close
-this connection only.
+The connection stops reading while too many answers are due or unsent, or while the memory budget of
+all connections is used up (``Budget``). It goes on reading without any action of the client. If a
+client does not read its answers, the connection starts no further request and builds no large
+answer. Malformed bytes close this connection only.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from broker_lite.wire.frame import FrameReceiver
 logger = logging.getLogger("logbus.connection")
 
 WRITE_TURN_BYTES = 1 << 20
-"""Maximum bytes that one connection sends in one turn of the event loop. Sending them takes less
-than 1 ms on loopback.
+"""Maximum bytes that one connection sends in one turn of the event loop. So many take less than 1
+ms on loopback.
 """
 GATHER_MAX = 64
-"""Maximum number of buffers in one write. The kernel accepts 1024, but longer lists only cost
+"""Maximum number of buffers in one write. The kernel accepts 1024, but a longer list only costs
 Python time.
 """
 UNSENT_BYTES_MAX = 1 << 20
-"""Unsent answer bytes in memory at which the connection starts no further request."""
+"""If answers of this many bytes are in memory and not sent, the connection starts no further
+request.
+"""
 
 
 class ResponseSlot:
-    """The place of one request's answer in the connection's order of answers.
+    """The place for one request's answer, in the order of the connection's answers.
 
     The handler calls ``answer`` or ``refuse`` exactly once. Until then, the memory budget counts
-    the request's ``held_bytes``. ``arrived_ms`` is the request's monotonic arrival time in
-    milliseconds.
+    the request's ``held_bytes``. ``arrived_ms`` is the monotonic time (ms) at which the request
+    arrived.
     """
 
     __slots__ = (
@@ -66,17 +68,17 @@ class ResponseSlot:
         self._held_bytes = held_bytes
         self.arrived_ms = arrived_ms
         self.announced: tuple[int, Callable[[], None]] | None = None
-        """The size in bytes of an answer announced with ``build``, and the callback that builds the
-        answer. None if no answer is announced.
+        """The size in bytes of an answer that ``build`` has announced, and the callback that builds
+        it; None without such an answer.
         """
         self.closes = ""
-        """The reason why the connection closes after this answer; empty if it stays open."""
+        """Why the connection closes after this answer; empty if it stays open."""
         self.parts: Sequence[Part] | None = None
         """The answer; None until ``answer`` is called."""
         self.duration: Histogram | None = None
-        """The histogram that records the seconds from arrival to answer, less ``waited_ms``."""
+        """The histogram to which the seconds from arrival to answer go, less ``waited_ms``."""
         self.waited_ms = 0
-        """Milliseconds for which a fetch request waited for records."""
+        """Time in ms for which a fetch request waited for records."""
 
     @property
     def is_open(self) -> bool:
@@ -92,7 +94,7 @@ class ResponseSlot:
         return self._connection.session
 
     def hold(self) -> None:
-        """Start no further request of the connection until ``go_on``."""
+        """Keep the connection from starting its next request, until ``go_on``."""
         self._connection.held = True
 
     def go_on(self) -> None:
@@ -100,17 +102,17 @@ class ResponseSlot:
         self._connection.resume_soon()
 
     def throttle(self, wait_ms: int) -> None:
-        """Start the connection's next request after ``wait_ms`` milliseconds; 0 means at once."""
+        """Delay the connection's next request by ``wait_ms`` milliseconds; 0 means no delay."""
         if wait_ms:
             self._connection.mute(wait_ms)
 
     def build(self, size: int, start: Callable[[], None]) -> None:
-        """Announce an answer of ``size`` bytes, and call ``start`` when it may be built.
+        """Announce an answer of ``size`` bytes. ``start`` is called when the answer may be built.
 
-        The connection calls ``start`` once the client has read nearly all previous answers and the
-        budget has the memory. If the connection closes first, it never calls ``start``. ``start``
-        builds the answer and passes it to ``answer``, at once or later. It may also call ``build``
-        with another size, which replaces the reservation.
+        That is when the client has read nearly all previous answers and the budget has the memory.
+        If the connection closes first, ``start`` is never called. ``start`` builds the answer and
+        passes it to ``answer``, at once or later. It may also call ``build`` with another size,
+        which replaces the reservation of memory.
         """
         self._connection.built(self, 0)
         self.announced = size, start
@@ -139,19 +141,21 @@ class ResponseSlot:
         self._connection.answered(self, unsent)
 
     def close_after(self, reason: str) -> None:
-        """Start no further request, and close the connection once this answer is sent."""
+        """Start no further request, and close the connection once this answer is sent. ``reason``
+        is for the log.
+        """
         self.hold()
         self.closes = reason
 
     def refuse(self, reason: str) -> None:
-        """Close the connection with ``reason``, for a request that has no answer which the client
-        could parse.
+        """Close the connection because of ``reason``. This is for a request to which no answer
+        exists that the client could decode.
         """
         self.release()
         self._connection.close(reason)
 
     def release(self) -> None:
-        """Release the request's memory from the budget, whether or not the request was answered."""
+        """Give the request's memory back to the budget, whether or not the request was answered."""
         size, self._held_bytes = self._held_bytes, 0
         if size:
             self._connection.budget.release(size)
@@ -159,14 +163,16 @@ class ResponseSlot:
 
 
 Begin = Callable[[memoryview, ResponseSlot], None]
-"""A callback that starts the request in a frame. It answers through the slot, at once or later. It
+"""A callback that starts the request in a frame. It answers through the slot, at once or later, and
 raises LogbusError to close the connection.
 """
 
 
 class ClientConnection:
-    """One client connection. ``begin`` receives each request; the connection calls ``ended`` once,
-    with the reason, when it closes.
+    """One client connection.
+
+    ``begin`` receives each request. When the connection closes, ``ended`` is called once with the
+    reason.
     """
 
     __slots__ = (
@@ -227,27 +233,31 @@ class ClientConnection:
         self.clock = clock
         self._requests_max = requests_max
         self._late_frame_bytes = frame_bytes_max if session.needs_login else 0
-        """Maximum bytes of a request after the login. 0 keeps the limit of the receiver."""
+        """Maximum bytes of a request once the client has logged in. 0 leaves the receiver's limit
+        as it is.
+        """
         self._begin = begin
         self._ended = ended
         self._replies: deque[ResponseSlot] = deque()
         self._backlog: deque[memoryview] = deque()
         self._out: deque[Part] = deque()
         self._first_sent = 0
-        """Number of bytes already sent of the buffer at the head of ``_out``."""
+        """How many bytes of the first buffer in ``_out`` are sent already."""
         self._unsent_bytes = 0
-        """Bytes of unsent answers in memory, including answers that wait for earlier ones."""
+        """Bytes in memory of answers that are not sent, including answers that wait for earlier
+        ones.
+        """
         self._building: ResponseSlot | None = None
         self._announced_bytes = 0
-        """Announced size in bytes of the answer that is being built."""
+        """Size in bytes, as announced, of the answer that is being built."""
         self._built_bytes = 0
-        """Bytes that the budget counts for the answer being built and for unsent answers that were
-        announced.
+        """Bytes that the budget counts for the answer that is being built, and for announced
+        answers that are built and not sent.
         """
         self._unfinished_bytes = 0
         self._closes = ""
-        """The reason why the connection closes once the out queue is sent; empty if it
-        stays open."""
+        """Why the connection closes once all answers in ``_out`` are sent; empty if it stays
+        open."""
         self._mute: asyncio.TimerHandle | None = None
         self._muted_until_s = 0.0
         self._reading = False
@@ -256,7 +266,7 @@ class ClientConnection:
         self.budget = budget
         self.closed = False
         self.held = False
-        """Whether a request blocks the start of the next one (``ResponseSlot.hold``)."""
+        """Whether the connection must not start its next request (``ResponseSlot.hold``)."""
         self.session = session
         self.active_ms = clock.monotonic_ms()
         self.frame_began_ms = 0
@@ -270,8 +280,8 @@ class ClientConnection:
 
     @property
     def unread_since_ms(self) -> int:
-        """Monotonic time in milliseconds of the last progress in sending, while the client has not
-        read all answers; 0 if no sent answer is unread.
+        """Monotonic time (ms) at which the client last read bytes of an answer, while there are
+        bytes that it has not read; otherwise 0.
         """
         return self.sent_ms if self._writing else 0
 
@@ -317,8 +327,8 @@ class ClientConnection:
                 self._read_soon()
 
     def _read_soon(self) -> None:
-        """Read again in the loop's next turn. The event loop does not report bytes that TLS has
-        already taken from the socket.
+        """Read again in the event loop's next turn. The loop cannot report bytes that the TLS layer
+        has taken from the socket already.
         """
         if self._reading:
             self._loop.call_soon(self._read_pending)
@@ -336,12 +346,12 @@ class ClientConnection:
         self._backlog.extend(frames)
 
     def _finish(self) -> None:
-        """Count the partial frame's memory as that of a complete request."""
+        """Count the memory of the partial frame as that of a complete request from now on."""
         self.budget.finish(self, self._unfinished_bytes)
         self._unfinished_bytes = 0
 
     def resume(self) -> None:
-        """Start the requests that wait, then read further requests if the limits allow it."""
+        """Start the requests that wait, then go on reading if the limits allow it."""
         if not self._start_backlog():
             return
         if self._replies:
@@ -349,7 +359,7 @@ class ClientConnection:
         may_read = self._may_receive() and self._admit()
         if may_read is not self._reading:
             self._reading = may_read
-            # The timeout for the rest of a request runs only while the broker reads.
+            # While the broker does not read, the timeout for the rest of a request must not run.
             is_cut = may_read and not self._receiver.is_between_frames
             self.frame_began_ms = self.clock.monotonic_ms() if is_cut else 0
             if may_read:
@@ -360,8 +370,8 @@ class ClientConnection:
                 self._loop.remove_reader(self._fd)
 
     def _start_backlog(self) -> bool:
-        """Start requests of the backlog while the limits allow it. Return whether the connection is
-        still open.
+        """Start received requests while the limits allow it. Return whether the connection is still
+        open.
         """
         backlog, replies = self._backlog, self._replies
         while backlog and self._may_begin():
@@ -375,10 +385,10 @@ class ClientConnection:
         return not self.closed
 
     def mute(self, duration_ms: int) -> None:
-        """Start no request for ``duration_ms`` milliseconds (KIP-219).
+        """Start no request for ``duration_ms`` milliseconds, to throttle the client (KIP-219).
 
-        Meanwhile read at most the rest of a partial request. If an earlier mute lasts longer, keep
-        it.
+        Meanwhile read at most the rest of a partial request. If the connection is muted for longer
+        already, do nothing.
         """
         until_s = self._loop.time() + duration_ms / 1000
         if self.closed or (self._mute is not None and self._muted_until_s >= until_s):
@@ -397,8 +407,8 @@ class ClientConnection:
         return self._mute is None and self._has_capacity()
 
     def _may_receive(self) -> bool:
-        # A muted connection receives the rest of a partial request, because that request holds
-        # memory and its timeout runs only while the connection reads.
+        # Let a muted connection receive the rest of a partial request. Otherwise that request would
+        # keep its memory without a timeout, which runs only while the connection reads.
         is_cut = not self._receiver.is_between_frames and not self._backlog
         return (self._mute is None or is_cut) and self._has_capacity()
 
@@ -410,7 +420,7 @@ class ClientConnection:
         )
 
     def resume_soon(self) -> None:
-        """Call ``resume`` in the loop's next turn, because the caller may still be changing the
+        """Call ``resume`` in the event loop's next turn. The caller may still be changing the
         budget.
         """
         self._loop.call_soon(self.resume)
@@ -437,7 +447,7 @@ class ClientConnection:
     # Methods that build and send answers.
 
     def build_next(self) -> None:
-        """Start to build the next answer, if it was announced with ``ResponseSlot.build``.
+        """If the next answer was announced with ``ResponseSlot.build``, start to build it.
 
         All earlier answers must be built and nearly all of their bytes sent, and the budget must
         have the memory.
@@ -453,9 +463,10 @@ class ClientConnection:
         start()
 
     def built(self, reply: ResponseSlot, size: int) -> None:
-        """Replace the reservation for the slot's announced answer by ``size``, its bytes in memory.
+        """Replace the memory that the slot's announced answer reserved by ``size``, the bytes that
+        it takes.
 
-        Has no effect if that answer is not being built.
+        Does nothing if that answer is not being built.
         """
         if self._building is reply:
             self._building = None
@@ -467,15 +478,15 @@ class ClientConnection:
         self._built_bytes = size
 
     def answered(self, reply: ResponseSlot, unsent: int) -> None:
-        """Note that the slot has its answer, with ``unsent`` bytes in memory. Send it in this turn
-        of the loop if no earlier request is unanswered.
+        """Record that the slot has its answer, with ``unsent`` bytes in memory. Send it in this
+        turn of the event loop if all earlier requests are answered.
         """
         self._unsent_bytes += unsent
         if self._building is not None:
             self.built(reply, unsent)
         if self.closed or self._flush_due or self._replies[0] is not reply:
             return
-        # One system call sends all answers of this loop turn.
+        # One system call at the end of this turn of the loop sends all answers of the turn.
         self._flush_due = True
         self._call_soon(self._flush)
 
@@ -516,7 +527,9 @@ class ClientConnection:
                 return
 
     def _sent_all(self) -> None:
-        """Continue with waiting requests and announced answers after all queued bytes are sent."""
+        """Go on after all queued bytes are sent: start waiting requests, and build an announced
+        answer.
+        """
         if not self._reading:
             self.resume_soon()
         self.build_next()
@@ -539,7 +552,7 @@ class ClientConnection:
         return bool(out)
 
     def _send(self, limit: int) -> int:
-        """Send parts from the head of ``_out`` with one system call. Return the number of bytes
+        """Send the first parts in ``_out`` with one system call. Return the number of bytes
         sent.
         """
         out = self._out
@@ -566,7 +579,7 @@ class ClientConnection:
         if self._first_sent:
             buffers[0] = memoryview(buffers[0])[self._first_sent :]
         sent = self._transport.write(buffers, more)
-        # A part stays in memory, and the budget counts it, until all its bytes are sent.
+        # A part takes memory until all its bytes are sent, and the budget counts it until then.
         left, freed = self._first_sent + sent, 0
         for length in lengths:
             if left < length:
@@ -592,7 +605,9 @@ class ClientConnection:
             self._loop.remove_writer(self._fd)
 
     def close(self, reason: str, *, quiet: bool = False) -> None:
-        """Close the connection and log the reason as a warning, or with ``quiet`` for debugging."""
+        """Close the connection. The reason is logged as a warning, or with ``quiet`` at the level
+        DEBUG.
+        """
         if self.closed:
             return
         self.closed = True

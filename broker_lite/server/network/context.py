@@ -1,9 +1,9 @@
-"""Define ``Session``, the state of a client connection, and ``RequestContext``, one request.
+"""``Session``, the state of a client connection, and ``RequestContext``, one request.
 
 The listener creates a ``Session`` for each connection. The dispatcher creates a ``RequestContext``
 for each request and passes it to the handler.
 
-Fields that a client fills in grant no permission, with one exception. If neither certificates nor
+Fields that a client fills in grant no permission, with one exception: if neither certificates nor
 logins identify brokers, ``Authorizer.is_broker`` trusts the client id.
 """
 
@@ -20,27 +20,30 @@ from broker_lite.server.network.quotas import ClientQuota
 from broker_lite.wire.api import ApiKey, RequestHeader, parse_header
 
 ANONYMOUS = "User:ANONYMOUS"
-"""The principal of a connection that has not authenticated (Kafka's name for it)."""
+"""The principal of a connection that has not authenticated; the name is Kafka's."""
 PLAINTEXT = "PLAINTEXT"
-"""The name of the only listener of a broker whose configuration sets ``host`` and ``port`` instead
+"""The name of the only listener, if the broker's configuration sets ``host`` and ``port`` instead
 of ``listeners``."""
 NO_AUTHORIZER = Authorizer()
 """An authorizer that allows every request, for brokers with ``authorizer=off``."""
 NO_HEADER = 1 << 16
-"""The version of a SaslAuthenticate request that is a SASL message alone: the frame has neither a
-header nor fields, and the answer has neither, too. No client can send this version in a header,
-because versions have 16 bits."""
+"""A version that marks a SaslAuthenticate request as a bare SASL message: its frame has neither a
+header nor fields, and so has the answer. No client can send this version in a header, because
+versions have 16 bits."""
 SHOWN_LENGTH_MAX = 100
-"""Maximum characters of a client id in a log line. The protocol allows ids of 32 KiB."""
+"""Maximum characters of a client id in a line of the log. The protocol allows client ids of
+32 KiB.
+"""
 
 
 @dataclass(slots=True)
 class Session:
     """The state of one client connection.
 
-    ``number`` is the connection's number in this process, from 1. ``peer`` is the client's
-    ``host:port``. An ApiVersions request of version 3 or later sets ``software`` to the client
-    library's name and version (KIP-511). Only ``network/logins.py`` sets the fields of the login.
+    ``number`` counts the connections of this process, from 1. ``peer`` is the client's
+    ``host:port``. ``software`` is the client library's name and version, from an ApiVersions
+    request of version 3 or later (KIP-511). Only ``network/logins.py`` sets the fields of the
+    login.
     """
 
     number: int
@@ -50,18 +53,18 @@ class Session:
     software: str = ""
     is_encrypted: bool = False
     takes_logins: bool = False
-    """Whether the connection's listener accepts logins (SASL)."""
+    """Whether the connection's listener accepts SASL logins."""
     needs_login: bool = False
     """Whether the client must log in before any other request."""
     mechanism: str = ""
     key: KeyPair | None = None
-    """The stored keys that match the user's password; None before the login or after a login with a
-    token.
+    """The stored SCRAM keys that matched the user's password; None before the login, and after a
+    login with a token.
     """
     ends_ms: int = 0
-    """Monotonic time in milliseconds from which the client must log in again; 0 means never."""
+    """Monotonic time (ms) by which the client must log in again; 0 means never."""
     early_requests: int = 0
-    """Number of requests that the client has sent without a login."""
+    """Number of requests that the client has sent before its login."""
     exchange: ScramLogin | None = None
     """The SCRAM login in progress, or None."""
     mechanism_chosen: str = ""
@@ -72,20 +75,25 @@ class Session:
     is_challenged: bool = False
     """Whether the broker has sent the challenge of a SCRAM login."""
     claimed: str = ""
-    """The user name that the client sent in its last login with PLAIN or OAUTHBEARER."""
+    """The user name in the client's last login attempt with PLAIN or OAUTHBEARER. The login may
+    have failed.
+    """
     certificate: bytes = b""
     """The client's verified certificate (DER); empty if the client sent none."""
     certificate_ends_ms: int = 0
-    """Wall time in milliseconds at which the client's certificate expires; 0 means never."""
+    """Wall time (ms) at which the client's certificate expires; 0 means never."""
     opened_ms: int = 0
-    """Monotonic time in milliseconds at which the listener accepted the connection."""
+    """Monotonic time (ms) at which the listener accepted the connection."""
     closes: str = ""
-    """The reason why the connection closes after the answer of a failed login; empty if it stays
-    open."""
+    """Why the connection closes after the answer to a failed login; empty if it stays open."""
     data_access: DataAccess | None = None
-    """The cached permissions for Produce and Fetch requests. Only ``Authorizer`` sets them."""
+    """The session's remembered permissions for Produce or Fetch requests. Only ``Authorizer`` sets
+    them.
+    """
     is_forwarded: bool = False
-    """Whether another broker forwarded the client's request in an Envelope."""
+    """Whether this session stands for the client of another broker, which has forwarded the
+    client's request in an Envelope.
+    """
     host: str = field(init=False)
     """The client's address without its port, in the notation of ACLs."""
 
@@ -99,10 +107,10 @@ class Session:
 
 
 class RequestContext(NamedTuple):
-    """The context of one request, which its handler receives.
+    """One request, as its handler receives it.
 
     ``body_at`` is the index of the body's first byte in the frame. ``arrived_ms`` is the monotonic
-    time of arrival in milliseconds. ``access`` checks the client's permissions.
+    time (ms) of the request's arrival. ``access`` checks the client's permissions.
     """
 
     api_key: int
@@ -132,7 +140,7 @@ class RequestContext(NamedTuple):
     def read_token(
         cls, _frame: memoryview, session: Session, arrived_ms: int, authorizer: Authorizer
     ) -> RequestContext:
-        """Return the context of a frame that is a SASL message without Kafka's header."""
+        """Return the context of a frame that is a bare SASL message, without Kafka's header."""
         key = ApiKey.SASL_AUTHENTICATE
         access = authorizer.access(session, key)
         return cls(key, NO_HEADER, 0, None, 0, session, arrived_ms, access)
@@ -149,23 +157,21 @@ class RequestContext(NamedTuple):
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether another broker sent or forwarded the request. Handlers do not forward such a
+        """Whether another broker sent or forwarded the request. A handler must not forward such a
         request again.
         """
         return self.session.is_forwarded or self.is_broker
 
     def deadline_ms(self, timeout_ms: int) -> int:
-        """Return the monotonic time in milliseconds by which the broker must answer a request with
-        this timeout.
-        """
+        """Return the monotonic time (ms) by which a request with this timeout must be answered."""
         return self.arrived_ms + timeout_ms
 
     def __str__(self) -> str:
-        """Return the sender's address, client id and software, for log lines."""
+        """Return the client's address, client id and software, for a line of the log."""
         software = f" ({self.session.software})" if self.session.software else ""
         return f"{self.session.peer}: client {self.shown_client_id!r}{software}"
 
     @property
     def shown_client_id(self) -> str | None:
-        """The first ``SHOWN_LENGTH_MAX`` characters of the client id, for log lines."""
+        """The first ``SHOWN_LENGTH_MAX`` characters of the client id, for a line of the log."""
         return None if self.client_id is None else self.client_id[:SHOWN_LENGTH_MAX]

@@ -1,8 +1,8 @@
 """Accept connections on all listeners, and apply the limits and timeouts of connections.
 
-The listener closes connections beyond ``max.connections`` at once. A periodic sweep closes idle
-connections and connections whose request stopped arriving, and releases unused memory. The sweep
-runs only while connections or free buffers exist.
+Connections beyond ``max.connections`` are closed at once. A periodic *sweep* looks at all
+connections: it closes those that are idle or whose request has stopped arriving, and releases
+unused memory. The sweep runs only while there are connections or free buffers.
 """
 
 from __future__ import annotations
@@ -43,45 +43,52 @@ logger = logging.getLogger("logbus.listener")
 BACKLOG = 512
 """Maximum number of connections that the kernel queues before the broker accepts them."""
 ACCEPTS_PER_TURN = 16
-"""Maximum number of connections that one turn of the event loop accepts, in about 2 ms."""
+"""Maximum number of connections that one turn (iteration) of the event loop accepts. So many take
+about 2 ms.
+"""
 ADDRESSES_CACHED = 1024
-"""Number of hosts whose network address for ``max.connections.per.ip`` is cached."""
+"""Number of client hosts for which the broker caches the network address that
+``max.connections.per.ip`` counts.
+"""
 SWEEP_S = 5.0
-"""Maximum seconds between two sweeps. The sweep runs more often if a connection timeout is shorter
+"""Maximum seconds between two sweeps. Sweeps are more frequent if a connection timeout is shorter
 than 10 s.
 """
 SWEEP_MIN_S = 0.1
-"""Minimum seconds between sweeps that end overdue logins. A sweep looks at every connection."""
+"""Minimum seconds between two sweeps that close overdue logins. It bounds the cost, because a sweep
+looks at every connection.
+"""
 STALLED_MS = 5000
-"""Milliseconds without new bytes after which the sweep closes the connection of a partial request,
-if other connections wait for memory.
+"""If other connections wait for memory, the sweep closes a connection whose partial request has
+received no bytes for this time (ms).
 """
 ACCEPT_PAUSE_S = 0.5
-"""Seconds until the broker accepts connections again after an accept failed, for example because
-the process had no free file descriptor.
+"""Seconds for which the broker accepts no connections after an accept has failed, for example
+because the process had no free file descriptor.
 """
 
 
 SCRATCH_BYTES = 256 << 10
-"""Bytes of the receive buffer that all connections share. The five batches of 16 KB that Kafka's
-producer has in flight fit, so one read receives them and one flush covers them.
+"""Bytes of the receive buffer that all connections share. Kafka's producer has five batches of 16
+KB in flight, which fit: one read receives them, and one flush covers them.
 """
 EARLY_FRAME_BYTES_MAX = 16 << 10
-"""Maximum bytes of a request on a connection that has not logged in."""
+"""Maximum bytes of a request on a connection that must log in and has not done so."""
 RELOAD_S = 10.0
-"""Seconds between checks for changed certificate files."""
+"""Seconds between two checks whether certificate files have changed."""
 UNREAD_MS = 60_000
-"""Milliseconds after which the broker disconnects a client that reads no byte of a sent answer."""
+"""Time in ms after which the broker disconnects a client that has read no byte of an answer."""
 CHECKED_PER_TURN = 20
-"""Number of client certificates that one turn of the event loop checks after the TLS files changed.
-A check takes 0.1 ms.
+"""Number of client certificates that one turn of the event loop checks after the TLS files have
+changed. A check takes 0.1 ms.
 """
 
 
 class Listener:
-    """The bound sockets of all listeners, and their connections.
+    """The sockets of all listeners of a broker, and their connections.
 
-    The constructor raises PortInUseError or InvalidConfigError; their messages name the setting.
+    The constructor raises PortInUseError or InvalidConfigError. The messages name the setting to
+    change.
     """
 
     def __init__(self, config: BrokerConfig, *, clock: Clock, metrics: Metrics) -> None:
@@ -91,10 +98,10 @@ class Listener:
         self._budget = Budget(config.in_flight_bytes_max)
         self._connections: set[ClientConnection] = set()
         self._early: dict[ClientConnection, None] = {}
-        """Connections that had to log in when they were opened, oldest first. Some clients may have
-        logged in since."""
+        """Connections that had to log in when they were opened, oldest first. Some of the clients
+        may have logged in since."""
         self._of_address: Counter[str] = Counter()
-        """Number of open connections of each address, without loopback."""
+        """Number of open connections from each address, without loopback."""
         self._admitted = 0
         self._scratch = bytearray(SCRATCH_BYTES)
         self._frames = BufferPool(config.in_flight_bytes_max)
@@ -127,7 +134,7 @@ class Listener:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The advertised address of the inter-broker listener."""
+        """The advertised address of the listener that brokers use among themselves."""
         return self._inter_broker.advertised
 
     @property
@@ -144,14 +151,16 @@ class Listener:
         return {port.config.name: port.advertised for port in self._ports}
 
     def addresses(self) -> str:
-        """Return the bound and the advertised address of each listener, for the log."""
+        """Return the bound and the advertised address of each listener, as text for the log."""
         return "; ".join(
             f"{port.config.name} {port.bound}, advertised as {port.advertised}"
             for port in self._ports
         )
 
     def exposure(self) -> list[str]:
-        """Return warnings about insecure listeners that other machines can reach, for the log."""
+        """Return warnings about listeners that lack protection and that other machines can reach,
+        for the log.
+        """
         return [warning for port in self._ports for warning in port.exposure()]
 
     def start(
@@ -163,12 +172,12 @@ class Listener:
         on_login: OnLogin | None = None,
         call_soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """Start to accept connections; ``begin`` receives every request.
+        """Start to accept connections. ``begin`` receives every request.
 
-        ``may_connect`` counts a new connection of an address and returns whether the quota of that
-        address allows the connection. Without ``may_connect``, no such quota applies. ``on_login``
-        records logins with client certificates (``AuditLog.write``). ``call_soon`` schedules the
-        sending of answers (``Disk.call_soon``). The default is the loop's own ``call_soon``.
+        ``may_connect`` counts a new connection from an address and returns whether the quota of
+        that address allows it; None means no quota. ``on_login`` records logins with client
+        certificates (``AuditLog.write``). ``call_soon`` schedules the sending of answers
+        (``Disk.call_soon``). The default is the event loop's own ``call_soon``.
         """
         self._may_connect = may_connect
         self._call_soon = call_soon
@@ -208,8 +217,8 @@ class Listener:
         }
 
     def reload(self) -> None:
-        """Load changed TLS files for new connections, and close sessions whose certificates they
-        forbid. The event loop calls this method every ``RELOAD_S`` seconds.
+        """Load changed TLS files for new connections, and close connections whose certificates they
+        forbid. This method is called every ``RELOAD_S`` seconds.
         """
         if self._reload is None or self._loop is None:
             return
@@ -230,10 +239,10 @@ class Listener:
             port.tls.warn_of_end()
 
     def _foreign_cas(self, port: _Port) -> frozenset[bytes]:
-        """Return the CAs (DER) that a listener must not trust.
+        """Return the certificates (DER) of the CAs that a listener must not trust.
 
-        The listener for brokers must not trust CAs of clients. Every other listener must not trust
-        CAs of brokers.
+        The listener for brokers must not trust a CA that issues certificates to clients, and the
+        other listeners must not trust a CA of brokers.
         """
         is_inter_broker = port is self._inter_broker
         others = self._ports if is_inter_broker else [self._inter_broker]
@@ -241,7 +250,8 @@ class Listener:
         return frozenset().union(*cas)
 
     def _close_refused(self, tls: ListenerTls, waiting: list[ClientConnection]) -> None:
-        """Close the connections in ``waiting`` whose client certificate the changed files forbid.
+        """Close those connections in ``waiting`` whose client certificate the changed TLS files
+        forbid.
 
         One turn of the event loop checks ``CHECKED_PER_TURN`` certificates.
         """
@@ -263,7 +273,7 @@ class Listener:
             port.socket.close()
 
     def close(self) -> None:
-        """Stop accepting and close every connection."""
+        """Stop accepting connections, and close all existing ones."""
         self.stop()
         if self._sweep is not None:
             self._sweep.cancel()
@@ -343,11 +353,11 @@ class Listener:
         self._metrics.count("connections_refused", setting.replace(".", "_"))
 
     def _refusal(self, port: _Port, peer: str) -> str:
-        """Return a message about the limit that forbids a further connection of this peer. Return
-        an empty text if the connection is allowed.
+        """Return which limit forbids another connection of this peer, as text. Return an empty text
+        if the connection is allowed.
         """
         if port.config.is_of_brokers_alone:
-            return ""  # Clients must not keep out a broker by using up the connections.
+            return ""  # No limit: clients must not keep out a broker by using up the connections.
         config = self._config
         handshakes = len(self._handshakes) if self._handshakes is not None else 0
         if len(self._connections) + handshakes >= config.connections_max:
@@ -365,13 +375,13 @@ class Listener:
         return f"max.connections.per.ip={most} connections of this address are open already"
 
     def _open(self, port: _Port, transport: Transport, peer: str, began_ms: int) -> None:
-        """Serve an accepted connection, after its TLS handshake if the listener uses TLS.
+        """Serve an accepted connection. If the listener uses TLS, the handshake is complete.
 
-        ``began_ms`` is the monotonic time of the accept in milliseconds.
+        ``began_ms`` is the monotonic time (ms) at which the connection was accepted.
         """
         assert self._loop is not None and self._begin is not None
         if refusal := self._address_refusal(port, peer):
-            # Other connections of the address were opened during the TLS handshake.
+            # The limit was reached by other connections of the address, during the TLS handshake.
             self._count_refusal(peer, refusal)
             transport.close()
             return
@@ -426,10 +436,11 @@ class Listener:
         self._sweep_later()
 
     def _close_oldest_logins(self) -> None:
-        """Make room for a new connection: close the oldest connections that have not logged in.
+        """Make room for a new connection: close the oldest connections that have not logged in, if
+        there are too many.
 
-        Otherwise clients that never log in could use up all connections. Handshakes and logins
-        count together, so that many slow handshakes cannot crowd out the logins of other clients.
+        Otherwise clients that never log in could use up all connections. TLS handshakes and logins
+        count together, so that many slow handshakes cannot keep out the logins of other clients.
         """
         limit, handshakes = self._config.connections_before_login_max, self._handshakes
         if len(self._early) + len(handshakes or ()) < limit:
@@ -452,8 +463,8 @@ class Listener:
             self._sweep = self._loop.call_later(self._sweep_delay_s(), self._end_silent)
 
     def _sweep_delay_s(self) -> float:
-        """Return the seconds until the next sweep: ``_sweep_s``, or less if the oldest login is
-        overdue sooner. ``_sweep_s`` is at most half of the time for a login.
+        """Return the seconds until the next sweep: ``_sweep_s``, or less if the oldest login
+        becomes overdue sooner. ``_sweep_s`` is at most half of the time that a login may take.
         """
         self._early = {each: None for each in self._early if each.session.is_before_login}
         began_ms = [each.session.opened_ms for each in self._early]
@@ -474,8 +485,8 @@ class Listener:
                 del self._of_address[address]
 
     def _end_silent(self) -> None:
-        """Close idle and stalled connections, and schedule the next sweep if a connection is open
-        or the pool has free buffers.
+        """Close idle and stalled connections. Schedule the next sweep if any connection or free
+        buffer is left.
         """
         assert self._loop is not None
         now_ms = self._clock.monotonic_ms()
@@ -512,7 +523,7 @@ class Listener:
 
 
 class _Port:
-    """The socket, addresses and TLS context of one listener."""
+    """The socket, the addresses and the TLS context of one listener."""
 
     def __init__(self, listener: ListenerConfig, config: BrokerConfig, clock: Clock) -> None:
         self.config = listener
@@ -537,7 +548,9 @@ class _Port:
 
     @property
     def is_exposed(self) -> bool:
-        """Whether other machines can reach the listener, although it lacks protections."""
+        """Whether other machines can reach the listener although it lacks TLS, logins or an
+        authorizer.
+        """
         is_local = _address(self.bound.host).is_loopback
         return not is_local and bool(_weakness(self.config, self._broker))
 
@@ -557,8 +570,8 @@ class _Port:
 
 
 def _check_cas(brokers: _Port, ports: list[_Port]) -> None:
-    """Raise InvalidConfigError if a listener for clients trusts a CA that the brokers' listener
-    trusts, even if the two listeners have different truststore files.
+    """Raise InvalidConfigError if a listener for clients trusts the same CA as the listener for
+    brokers. The CAs are compared, because the truststore files may differ.
     """
     if brokers.tls is None:
         return
@@ -573,8 +586,8 @@ def _check_cas(brokers: _Port, ports: list[_Port]) -> None:
 
 
 def _weakness(listener: ListenerConfig, config: BrokerConfig) -> str:
-    """Return a message about the protections that a listener lacks, for one that other machines can
-    reach. Return an empty text if the listener is secure.
+    """Return which protections the listener lacks, as text for an error about a listener that other
+    machines can reach. Return an empty text if it lacks none.
     """
     lacks = []
     if listener.tls is None:
@@ -601,7 +614,7 @@ def _host(peer: str) -> str:
 
 
 def _limited(peer: str) -> str:
-    """Return the address to which ``max.connections.per.ip`` counts the peer's connections, or an
+    """Return the address under which ``max.connections.per.ip`` counts the peer's connections; an
     empty text for loopback. All addresses of an IPv6 /64 count as one.
     """
     return _limited_host(peer.rpartition(":")[0])

@@ -1,8 +1,8 @@
-"""Limit how many requests of unauthenticated connections one turn of the event loop starts.
+"""Limit how many login requests start in one turn (iteration) of the event loop.
 
 Thousands of clients may connect at once, for example after a restart of their application. Each
-login request takes about 0.25 ms on the event-loop thread. One turn therefore starts at most
-``PER_TURN`` login requests, so that logged-in clients wait a few milliseconds at most.
+request before a login takes about 0.25 ms on the event loop's thread. One turn therefore starts at
+most ``PER_TURN`` of them, so that clients which have logged in wait a few milliseconds at most.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 
 PER_TURN = 8
-"""Maximum number of login requests that one turn of the event loop starts; they take about 2 ms of
-processor time.
+"""Maximum number of login requests that one turn of the event loop starts. So many take about 2 ms
+of processor time.
 """
 
 Start = Callable[[RequestContext, memoryview, ResponseSlot], None]
@@ -25,7 +25,9 @@ Start = Callable[[RequestContext, memoryview, ResponseSlot], None]
 
 
 class LoginQueue:
-    """A queue of login requests. ``start`` is called for each of them, in order of arrival."""
+    """The queue of requests from clients that have not logged in. ``start`` is called with each of
+    them, in the order of arrival.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start: Start) -> None:
         self._loop = loop
@@ -33,7 +35,9 @@ class LoginQueue:
         self._waiting: deque[tuple[RequestContext, memoryview, ResponseSlot]] = deque()
 
     def add(self, request: RequestContext, frame: memoryview, reply: ResponseSlot) -> None:
-        """Queue the request. It starts in a later turn of the loop, after all earlier requests."""
+        """Queue a request. It starts in a later turn of the event loop, after all requests that
+        were queued before.
+        """
         if not self._waiting:
             self._loop.call_soon(self._run)
         self._waiting.append((request, frame, reply))

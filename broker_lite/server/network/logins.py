@@ -1,10 +1,10 @@
-"""Authenticate clients with SASL, and end sessions whose credential was removed or expired.
+"""Authenticate clients with SASL, and end sessions whose credential was removed or has expired.
 
 A listener with ``sasl.enabled.mechanisms`` accepts only SaslHandshake, ApiVersions and
 SaslAuthenticate before the login. When a user's password is changed or deleted, the broker closes
 the sessions that logged in with it. A client must log in again before its token expires, and every
 ``connections.max.reauth.ms`` (KIP-368), with the same mechanism and as the same user. All code runs
-on the event-loop thread, except that worker threads check PLAIN passwords.
+on the event loop's thread, except that worker threads check PLAIN passwords.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from broker_lite.wire.api import ApiKey
 BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE})
 """APIs that a client may use before its login."""
 REQUESTS_BEFORE_LOGIN_MAX = 8
-"""Maximum number of requests that a connection may send before its login."""
+"""Maximum number of requests on a connection before its login."""
 REQUEST_BYTES_BEFORE_LOGIN_MAX = 16 << 10
 """Maximum bytes of a request before the login."""
 SWEEP_MS = 1000
-"""Milliseconds between checks for sessions whose credential was removed or expired."""
+"""Time in ms between two checks for sessions whose credential was removed or has expired."""
 NONCE_BYTES = 24
-"""Random bytes in the server's nonce of a SCRAM login."""
+"""Number of random bytes in the server's nonce of a SCRAM login."""
 CHECK_THREADS = 2
-"""Number of threads that check PLAIN passwords. A check takes milliseconds of processor time."""
+"""Number of threads that check PLAIN passwords. A check takes several ms of processor time."""
 
 logger = logging.getLogger("logbus.logins")
 
 
 class Connection(Protocol):
-    """The connection of a session, which ``Logins.sweep`` may close."""
+    """A session's connection, which ``Logins.sweep`` may close."""
 
     closed: bool
 
@@ -58,7 +58,7 @@ class Connection(Protocol):
 
 
 class Issuer(Protocol):
-    """The issuer of access tokens that the broker trusts."""
+    """The issuer of access tokens that this broker trusts."""
 
     async def check(self, token: str) -> CheckedToken: ...
 
@@ -66,7 +66,7 @@ class Issuer(Protocol):
 
 
 class LoginAnswer(NamedTuple):
-    """The server's next SASL message. ``is_done`` says whether the client is logged in now."""
+    """The server's next SASL message. ``is_done`` tells whether the client is logged in now."""
 
     message: bytes
     is_done: bool
@@ -75,9 +75,9 @@ class LoginAnswer(NamedTuple):
 class Proof(NamedTuple):
     """The outcome of a successful login.
 
-    ``answer`` is the server's last message. ``key`` is the stored keys that match the password, or
-    None after a login with a token. ``ends_ms`` is the wall time in milliseconds at which the token
-    expires; 0 means never.
+    ``answer`` is the server's last message. ``key`` has the stored keys that match the password;
+    None after a login with a token. ``ends_ms`` is the wall time (ms) at which the token expires; 0
+    means never.
     """
 
     user: str
@@ -94,9 +94,9 @@ class Logins:
     """The logins at one broker.
 
     If ``mechanisms`` is empty, the broker accepts no logins, and clients use every API without one.
-    ``users`` returns the present users. ``reauth_ms`` is the maximum time between two logins of a
-    session in milliseconds; 0 sets no limit. OAUTHBEARER needs ``issuer``. ``check_name`` raises
-    LogbusError for a user name that a token must not have.
+    ``users`` returns the current users. ``reauth_ms`` is the maximum time (ms) between two logins
+    of a session; 0 sets no limit. OAUTHBEARER needs ``issuer``. ``check_name`` raises LogbusError
+    for a user name that a token must not have.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class Logins:
         self._sessions: dict[int, tuple[Session, Connection]] = {}
 
     def why_refused(self, session: Session, api_key: int, size: int) -> str:
-        """Return the reason why a session without a login may not send this request of ``size``
-        bytes. Return an empty text if it may."""
+        """Return why a session that has not logged in may not send this request of ``size`` bytes;
+        an empty text if it may."""
         session.early_requests += 1
         if api_key not in BEFORE_LOGIN:
             return (
@@ -139,10 +139,10 @@ class Logins:
         return ""
 
     def choose(self, session: Session, name: str, *, with_headers: bool = True) -> None:
-        """Begin a login with the SASL mechanism of this name. ``with_headers``: the messages of the
-        login are SaslAuthenticate requests.
+        """Begin a login with the SASL mechanism of this name. With ``with_headers``, the client
+        sends the following SASL messages in SaslAuthenticate requests.
 
-        Raise IllegalSaslStateError if the listener accepts no logins. Raise
+        Raises IllegalSaslStateError if the listener accepts no logins, and
         UnsupportedSaslMechanismError for a mechanism that the session may not use.
         """
         self._forget(session)
@@ -182,8 +182,8 @@ class Logins:
         """Return the answer to a client's SASL message. The last message of a login sets the
         session's principal.
 
-        Raise SaslAuthenticationError for a failed login; the client must not see its message. Raise
-        IllegalSaslStateError for a message without a SaslHandshake before it.
+        Raises SaslAuthenticationError for a failed login; its text must not reach the client.
+        Raises IllegalSaslStateError for a message that no SaslHandshake preceded.
         """
         login = session.exchange
         if not session.is_login_begun:
@@ -212,8 +212,8 @@ class Logins:
         return LoginAnswer(proof.answer, True)
 
     async def check_password(self, claim: PlainClaim) -> Proof:
-        """Return the proof of a correct PLAIN password. Raise SaslAuthenticationError for a wrong
-        password."""
+        """Check a user name and password. Return the proof of the login. Raises
+        SaslAuthenticationError if they are wrong."""
         mechanism, credential = self._strongest(claim.user)
         loop = asyncio.get_running_loop()
         pair = await loop.run_in_executor(self._threads, proven_pair, claim, mechanism, credential)
@@ -224,8 +224,8 @@ class Logins:
     def _strongest(self, user: str) -> tuple[ScramMechanism, ScramCredential]:
         """Return the user's SCRAM-SHA-512 credential or, if there is none, the SCRAM-SHA-256 one.
 
-        For an unknown user, return a credential that matches no password. The check then takes
-        equally long, so its duration does not reveal which users exist.
+        For an unknown user, return a credential that matches no password. The check then takes as
+        long as for a known user, so its duration does not reveal which users exist.
         """
         for mechanism in (ScramMechanism.SHA_512, ScramMechanism.SHA_256):
             credential = self._credential(user, mechanism)
@@ -251,9 +251,9 @@ class Logins:
         return Proof(checked.user, ends_ms=checked.ends_ms)
 
     def _admit(self, session: Session, mechanism: str, proof: Proof) -> None:
-        """Set the session's principal and the time at which the client must log in again.
+        """Set the session's principal and the time by which the client must log in again.
 
-        Raise SaslAuthenticationError if the client has logged in before with another mechanism or
+        Raises SaslAuthenticationError if the client has logged in before with another mechanism or
         as another user.
         """
         principal = f"User:{proof.user}"
@@ -278,11 +278,11 @@ class Logins:
         return max(session.ends_ms - self._clock.monotonic_ms(), 1) if session.ends_ms else 0
 
     async def wait_after_failure(self, session: Session, began_s: float) -> None:
-        """Count a failed login of the session's address, and wait until its answer is due.
+        """Count a failed login from the session's address, and wait until its answer may be sent.
 
-        ``began_s`` is the loop's time at which the check of the login began. The answer is due a
-        fixed time later. Otherwise the duration of a password check would reveal whether the user
-        exists: it depends on the stored mechanism and iteration count.
+        ``began_s`` is the time, by the event loop's clock, at which the check of the login began.
+        The answer is sent a fixed time later. Without this, the duration of a password check would
+        reveal whether the user exists: it depends on the stored mechanism and iteration count.
         """
         due_s = began_s + self._failures.delay_s(session.host, self._clock.monotonic_ms())
         await asyncio.sleep(max(due_s - asyncio.get_running_loop().time(), 0))
@@ -298,17 +298,21 @@ class Logins:
         return None if credential is None else credential.at(self._clock.now_ms())
 
     async def refresh(self) -> None:
-        """Read the token issuer's keys again if they are old. The broker calls it every minute."""
+        """Read the token issuer's keys again if they are old. The broker calls this method every
+        minute.
+        """
         if self._issuer is not None:
             await self._issuer.refresh()
 
     def watch(self, session: Session, connection: Connection) -> None:
-        """Let ``sweep`` check this session. ``connection`` is the connection of the session."""
+        """Let ``sweep`` check this session from now on. ``connection`` is the session's
+        connection.
+        """
         self._sessions[id(session)] = session, connection
 
     def sweep(self) -> None:
         """Close the connections of sessions whose stored keys were removed, and require a new login
-        from sessions past their lifetime.
+        in sessions whose time is over.
 
         The broker calls this method every second and after each change of users.
         """
@@ -328,5 +332,7 @@ class Logins:
 
 
 def is_private(session: Session) -> bool:
-    """Return whether no other machine can read the session's traffic: it uses TLS or loopback."""
+    """Return whether no other machine can read the session's traffic, because it uses TLS or
+    loopback.
+    """
     return session.is_encrypted or ipaddress.ip_address(session.host.strip("[]")).is_loopback

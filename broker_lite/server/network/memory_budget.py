@@ -1,7 +1,7 @@
-"""Limit the memory that the requests and answers of all connections use, and queue connections that
-wait for memory.
+"""Limit the memory that requests and answers of all connections take, and let connections wait for
+memory.
 
-Clients control how long partially received frames and large unsent answers occupy memory. Partial
+How long a partial frame or a large unsent answer occupies memory depends on the client. Partial
 frames and large answers therefore each have their own share of the limit. Without the shares,
 stalled clients could keep the broker from reading small requests. Complete requests need no share,
 because the broker itself releases their memory.
@@ -12,16 +12,16 @@ from __future__ import annotations
 from typing import Protocol
 
 UNFINISHED_SHARE = 0.5
-"""Fraction of the memory limit that partially received frames may use."""
+"""Fraction of the memory limit that partially received frames may take."""
 ANSWERS_SHARE = 0.5
-"""Fraction of the memory limit that answers announced with ``ResponseSlot.build`` may use."""
+"""Fraction of the memory limit that answers announced with ``ResponseSlot.build`` may take."""
 LARGE_ANSWER_BYTES = 4 << 20
-"""Answers of more than this many bytes count as large. A large answer holds a single batch, which a
-fetch cannot divide.
+"""An answer of more than this many bytes is large. Its records are one single batch, which cannot
+be divided between answers.
 """
 LARGE_ANSWERS_SHARE = 0.75
-"""Fraction of ``ANSWERS_SHARE`` that large answers may use. The rest is reserved for small answers,
-so that a few large unread answers do not block small ones.
+"""Fraction of ``ANSWERS_SHARE`` that large answers may take. The rest is reserved for small
+answers, so that a few large answers that clients do not read cannot block small ones.
 """
 
 
@@ -29,18 +29,18 @@ class Waiter(Protocol):
     """A connection that waits for memory. The budget compares waiters by identity."""
 
     def resume_soon(self) -> None:
-        """Request the memory again in the next turn of the event loop."""
+        """Ask the budget again in the next turn of the event loop."""
 
 
 class Budget:
-    """The memory budget of the requests and answers of all connections, in bytes.
+    """The memory of the requests and answers of all connections, in bytes.
 
-    The total stays within ``limit_bytes`` plus one frame plus the answers being built. A partially
-    received frame counts with its allocated memory, not its declared length.
+    The total stays within ``limit_bytes`` plus one frame plus the answers that are being built. A
+    partial frame counts with its allocated memory, not its declared length.
 
-    Partial frames share ``UNFINISHED_SHARE`` of the limit. When that share is used up, one frame at
-    a time may exceed the share until it is complete. Otherwise partial frames would wait for each
-    other for ever. Announced answers share ``ANSWERS_SHARE``; one answer at a time may exceed it.
+    Partial frames share ``UNFINISHED_SHARE`` of the limit. When the share is used up, one frame at
+    a time may exceed it until it is complete. Otherwise partial frames would wait for each other
+    for ever. Announced answers share ``ANSWERS_SHARE``; one answer at a time may exceed it.
     """
 
     __slots__ = (
@@ -60,8 +60,8 @@ class Budget:
         self._unfinished_bytes = 0
         self._answer_bytes = 0
         self._finisher: Waiter | None = None
-        # Connections that wait for memory: to receive a request, to grow a partial one, or to build
-        # an answer.
+        # The connections that wait for memory: to receive a request, to receive more of a partial
+        # one, and to build an answer.
         self._starting: dict[Waiter, None] = {}
         self._growing: dict[Waiter, int] = {}
         self._building: dict[Waiter, int] = {}
@@ -76,8 +76,8 @@ class Budget:
         return bool(self._starting or self._growing or self._building)
 
     def may_start(self, connection: Waiter) -> bool:
-        """Return whether the connection may receive another request. If not, call its
-        ``resume_soon`` when it may.
+        """Return whether the connection may receive another request. If not, its ``resume_soon`` is
+        called when it may.
         """
         if self.is_exceeded:
             self._starting[connection] = None
@@ -85,8 +85,8 @@ class Budget:
         return True
 
     def may_grow(self, connection: Waiter, size: int) -> bool:
-        """Return whether the connection's partial frame may grow by ``size`` bytes. If not, call
-        its ``resume_soon`` when it may.
+        """Return whether the connection's partial frame may take ``size`` more bytes. If not, the
+        connection's ``resume_soon`` is called when it may.
         """
         if size <= self._growth_left:
             return True
@@ -104,16 +104,17 @@ class Budget:
 
     @property
     def _may_finish(self) -> bool:
-        """Whether one partial frame may exceed ``UNFINISHED_SHARE``. The frame may exceed the limit
-        too, but only if partial frames hold all used memory, so that no request will release any.
+        """Whether one partial frame may exceed ``UNFINISHED_SHARE``. It may exceed the limit too,
+        but only if all used memory belongs to partial frames: then no request is left that would
+        release any.
         """
         return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 
     def may_build(self, connection: Waiter, size: int) -> bool:
         """Reserve ``size`` bytes for an answer and return True.
 
-        If the bytes are not available, return False, and call the connection's ``resume_soon`` when
-        they are. An answer of any size is allowed while no other announced answer holds memory.
+        If they are not available, return False; the connection's ``resume_soon`` is called when
+        they are. An answer of any size is allowed while no other announced answer takes memory.
         """
         if self._fits(self._answer_bytes, size):
             self._answer_bytes += size
@@ -122,7 +123,7 @@ class Budget:
         return False
 
     def _fits(self, answer_bytes: int, size: int) -> bool:
-        """Return whether an answer of ``size`` bytes may be built while other answers hold
+        """Return whether an answer of ``size`` bytes may be built while other answers take
         ``answer_bytes``.
         """
         share = self.limit_bytes * ANSWERS_SHARE
@@ -131,29 +132,31 @@ class Budget:
         return not answer_bytes or answer_bytes + size <= share
 
     def count_answers(self, change: int) -> None:
-        """Add ``change`` to the bytes that answers hold, after an answer was built or sent."""
+        """Add ``change`` to the bytes that announced answers take, after an answer was built or
+        sent.
+        """
         self._answer_bytes += change
         if self._building:
             self._wake_building()
 
     def charge(self, size: int) -> None:
-        """Charge a fully received request of ``size`` bytes to the budget."""
+        """Count a complete request of ``size`` bytes."""
         self.used_bytes += size
 
     def charge_unfinished(self, size: int) -> None:
-        """Charge ``size`` bytes of a partially received frame to the budget."""
+        """Count ``size`` bytes of a partial frame."""
         self.used_bytes += size
         self._unfinished_bytes += size
 
     def finish(self, connection: Waiter, size: int) -> None:
-        """Count the connection's frame of ``size`` bytes as complete, no longer as partial."""
+        """Count the connection's frame of ``size`` bytes as complete from now on."""
         self._unfinished_bytes -= size
         if self._finisher is connection:
             self._finisher = None
         self._wake()
 
     def release(self, size: int) -> None:
-        """Release ``size`` bytes and resume the connections that wait for them."""
+        """Release ``size`` bytes, and wake the connections that wait for memory."""
         self.used_bytes -= size
         if self._starting or self._growing or self._building:
             self._wake()
@@ -179,8 +182,8 @@ class Budget:
             connection.resume_soon()
 
     def _wake_building(self) -> None:
-        """Resume the connections that wait to build an answer, in order. A large answer that does
-        not fit does not delay small answers behind it.
+        """Wake the connections that wait to build an answer, in order. Small answers may pass a
+        large one that does not fit.
         """
         answer_bytes = self._answer_bytes
         for connection, size in list(self._building.items()):
@@ -192,7 +195,7 @@ class Budget:
                 return
 
     def forget(self, connection: Waiter) -> None:
-        """Remove a closed connection from the waiting connections."""
+        """Remove a closed connection from those that wait."""
         self._starting.pop(connection, None)
         self._growing.pop(connection, None)
         self._building.pop(connection, None)

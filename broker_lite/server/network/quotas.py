@@ -1,8 +1,8 @@
-"""Count each client's use of its quotas at this broker, and compute throttle times (KIP-219).
+"""Count what each client uses of its quotas at this broker, and compute throttle times (KIP-219).
 
-The broker answers a client over its quota at once, with ``throttle_time_ms``, and then reads
-nothing from the connection for that time. Requests of other brokers are not counted. Without any
-quota, a request only costs a check of ``Quotas.is_on``.
+A client over its quota gets its answer at once, with ``throttle_time_ms``; then the broker reads
+nothing from the connection for that time. Requests of other brokers are not counted. If no quotas
+exist, a request only costs a check of ``Quotas.is_on``.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from broker_lite.metadata.cache import MetadataSnapshot
 
 CLIENTS_MAX = 10_000
-"""Maximum number of clients in the quota cache. Also the maximum number of token buckets for
-clients, and of token buckets for addresses.
+"""Maximum number of clients whose quotas are cached. It also limits the token buckets for clients,
+and those for addresses.
 """
 CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
-"""Number of leading characters of a client id that quotas use. No quota can name an id of this
-length, so a cut id matches no quota of another client id.
+"""Number of leading characters of a client id that count for quotas. No quota can name a client id
+of this length, so a cut client id never matches the quota of another one.
 """
 REQUEST_THROTTLE_MS_MAX = 1000
-"""Maximum throttle time in milliseconds for processing time and partition changes: the length of
-Kafka's quota window. The client's token bucket keeps the remaining debt.
+"""Maximum throttle time (ms) for processing time and for partition changes, which is the length of
+Kafka's quota window. What the client owes beyond that stays in its token bucket.
 """
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Principal(Protocol):
 
 
 class Metered(Protocol):
-    """The fields of a request that quotas read."""
+    """The fields of a request that quotas need."""
 
     @property
     def session(self) -> Principal: ...
@@ -74,7 +74,9 @@ Seconds = Callable[[], float]
 
 
 class ClientQuota:
-    """The quotas of one client at this broker, with the token bucket of each quota."""
+    """The quotas of one client at this broker. Each has a token bucket that counts the client's
+    use.
+    """
 
     __slots__ = ("_buckets", "_clock", "_metrics")
 
@@ -96,16 +98,16 @@ class ClientQuota:
         return 0 if bucket is None else bucket.spend(amount, self._clock.monotonic_ms())
 
     def produced(self, size: int) -> int:
-        """Count the bytes of a produce request; return the throttle time in milliseconds."""
+        """Count the bytes of a produce request. Return the throttle time (ms)."""
         return self._throttled(PRODUCER_BYTE_RATE, self._spend(PRODUCER_BYTE_RATE, size))
 
     def fetched(self, size: int) -> int:
-        """Count the bytes of a fetch; return the throttle time in milliseconds."""
+        """Count the bytes of a fetch answer. Return the throttle time (ms)."""
         return self._throttled(CONSUMER_BYTE_RATE, self._spend(CONSUMER_BYTE_RATE, size))
 
     def fetch_allowance(self) -> int:
-        """Return the bytes that the client may fetch now; a negative number if the client is over
-        its quota. The caller must check ``limits_fetches`` first.
+        """Return how many bytes the client may fetch now; negative if the client is over its quota.
+        The caller must check ``limits_fetches`` first.
         """
         self._spend(CONSUMER_BYTE_RATE, 0)
         return math.floor(self._buckets[CONSUMER_BYTE_RATE].left)
@@ -115,15 +117,15 @@ class ClientQuota:
         self._spend(REQUEST_PERCENTAGE, seconds * 100)
 
     def answered(self) -> int:
-        """Return the throttle time in milliseconds for an answer that counts neither as produced
-        nor as fetched bytes."""
+        """Return the throttle time (ms) for an answer to neither a produce request nor a fetch."""
         return self._throttled("", 0)
 
     def mutate(self, count: int, *, is_strict: bool) -> None:
         """Charge ``count`` created or deleted partitions to the quota (KIP-599).
 
         With ``is_strict``, raise ThrottlingQuotaExceededError if the client has used up its quota.
-        Older API versions do not know this error; there the client is throttled after the answer.
+        Clients of older API versions do not know this error; they are throttled after the answer
+        instead.
         """
         wait_ms = self._spend(CONTROLLER_MUTATION_RATE, 0)
         if wait_ms and is_strict:
@@ -134,15 +136,15 @@ class ClientQuota:
         self._spend(CONTROLLER_MUTATION_RATE, count)
 
     def refund(self, count: int, error: LogbusError) -> None:
-        """Return ``count`` partitions to the quota after their change failed with ``error``. A
-        change that timed out stays charged, because it may still take effect.
+        """Give ``count`` partitions back to the quota, because their change failed with ``error``.
+        A change that timed out stays charged, because it may still take effect.
         """
         if not isinstance(error, RequestTimedOutError):
             self._spend(CONTROLLER_MUTATION_RATE, -count)
 
     def _throttled(self, key: str, wait_ms: int) -> int:
-        """Return the longest of ``wait_ms`` and the throttle times for processing time and
-        partition changes. Record the result in the metrics.
+        """Return the longest of ``wait_ms``, the throttle time for processing time, and that for
+        partition changes. Count it in the metrics.
         """
         for each in (REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE):
             due_ms = min(self._spend(each, 0), REQUEST_THROTTLE_MS_MAX)
@@ -155,7 +157,7 @@ class ClientQuota:
 
 
 class Quotas:
-    """The quotas of one broker. ``apply`` takes each metadata snapshot."""
+    """The quotas of all clients at one broker. ``apply`` takes them from each metadata snapshot."""
 
     def __init__(self, clock: Clock | None = None, metrics: Metrics | None = None) -> None:
         self._clock = clock or Clock()
@@ -169,7 +171,9 @@ class Quotas:
         self._clients: dict[tuple[str, str], ClientQuota | None] = {}
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Use the quotas of the snapshot for later requests. Clients stay charged for past use."""
+        """Use the quotas of the snapshot for later requests. What clients have used before still
+        counts.
+        """
         if snapshot.quotas is self._source:
             return
         self._source = snapshot.quotas
@@ -181,10 +185,10 @@ class Quotas:
             self._addresses.clear()
 
     def of(self, request: Metered) -> ClientQuota | None:
-        """Return the quotas of a request's client.
+        """Return the quotas of the client that sent a request.
 
         Return None for a client without quotas and for a broker. Also return None before the login,
-        because unauthenticated clients could fill the memory with client ids.
+        because clients that never log in could fill the memory with client ids.
         """
         if request.is_broker or request.session.needs_login:
             return None
@@ -209,7 +213,7 @@ class Quotas:
         return _bucket(self._buckets, limit, self._clock.monotonic_ms())
 
     def may_connect(self, host: str) -> bool:
-        """Return whether an address may open a further connection; count the connection if so.
+        """Return whether an address may open another connection, and if so count the connection.
 
         Unless a quota names an address, all addresses of an IPv6 /64 are counted together.
         """
@@ -241,9 +245,9 @@ def _bucket(buckets: _Buckets, limit: Limit, now_ms: float) -> TokenBucket:
 
 def _forget(buckets: _Buckets) -> None:
     """Drop a tenth of the token buckets, those that will be full soonest. A new bucket is full, so
-    their clients gain the least.
+    these clients gain the least by it.
 
-    The sort is expensive, so drop many buckets at once.
+    Many buckets are dropped at once, because the sort is expensive.
     """
     for name in sorted(buckets, key=lambda name: buckets[name].full_at_ms)[: CLIENTS_MAX // 10]:
         del buckets[name]
@@ -252,8 +256,8 @@ def _forget(buckets: _Buckets) -> None:
 def timed(work: Coroutine[Any, Any, T], now: Seconds, spent: Callable[[float], None]) -> Any:
     """Return an awaitable that runs ``work`` and measures its processing time.
 
-    After each step of the coroutine, call ``spent`` with the seconds of that step. Time in which
-    the coroutine waits does not count.
+    After each step of the coroutine, ``spent`` is called with the seconds of that step. Time in
+    which the coroutine waits does not count.
     """
 
     @types.coroutine

@@ -1,6 +1,7 @@
-"""Load the TLS context of a listener, reload it when its files change, and do TLS handshakes.
+"""The TLS of a listener: load its certificates, load them again when the files change, and do TLS
+handshakes.
 
-A handshake is a sequence of non-blocking steps. One turn of the event loop spends at most
+A handshake is a sequence of non-blocking steps. One turn (iteration) of the event loop spends about
 ``HANDSHAKE_TURN_S`` seconds on steps, so that many new connections hardly delay open ones.
 """
 
@@ -37,20 +38,20 @@ from broker_lite.server.metrics import Metrics
 logger = logging.getLogger("logbus.tls")
 
 WARNED_BEFORE_END_MS = 30 * DAY
-"""Milliseconds before the end of the broker's certificate from which on the broker logs a warning
+"""Time in ms before the end of the broker's certificate from which on the broker logs a warning
 once a day.
 """
 HANDSHAKE_TURN_S = 0.002
-"""Seconds for TLS handshakes in one turn of the event loop. After this time the turn starts no
-further handshake step. A step takes about 1 ms.
+"""Seconds in one turn of the event loop after which no further handshake step starts. A step takes
+about 1 ms.
 """
 
 
 class ListenerTls:
     """The TLS context of one listener.
 
-    ``host`` is the advertised host, which the certificate must name; an empty text skips that
-    check. ``reload`` replaces ``context`` when the files change.
+    ``host`` is the advertised host, which the certificate must name; an empty text omits that
+    check. ``reload`` replaces ``context`` when the files have changed.
     """
 
     def __init__(self, listener: ListenerConfig, host: str, *, clock: Clock) -> None:
@@ -62,7 +63,7 @@ class ListenerTls:
         self._rules = parse_rules(self._tls.mapping_rules)
         self._seen = self._versions()
         self.ends_ms = 0
-        """Wall time in milliseconds at which the broker's certificate expires."""
+        """Wall time (ms) at which the broker's certificate expires."""
         self._warned_ms = 0
         self.context = self._checked_context()
         self._trust = self._read_trust(self.context)
@@ -75,12 +76,14 @@ class ListenerTls:
 
     @property
     def demands_certificate(self) -> bool:
-        """Whether the listener requires a client certificate, which names the client's user."""
+        """Whether the listener requires a client certificate. The certificate's name becomes the
+        client's principal.
+        """
         return self._listener.requires_certificate
 
     @property
     def client_cas(self) -> frozenset[bytes]:
-        """The CAs (DER) whose client certificates the listener accepts."""
+        """The CAs (DER) whose certificates the listener accepts from clients."""
         return _cas(self.context)
 
     def _read_trust(self, context: ssl.SSLContext) -> ClientTrust:
@@ -112,10 +115,10 @@ class ListenerTls:
         return versions
 
     def reload(self, foreign_cas: frozenset[bytes] = frozenset()) -> bool:
-        """Load the TLS files again if they have changed, for new connections.
+        """If the TLS files have changed, load them for new connections.
 
-        Return False if they are unusable, or if they trust one of ``foreign_cas``, the CAs (DER)
-        that the listener must not trust. The previous context then stays in use.
+        Return False if they cannot be used, or if they trust one of ``foreign_cas``, CAs (DER) that
+        the listener must not trust. The former context then stays in use.
         """
         seen = self._versions()
         if seen == self._seen:
@@ -147,12 +150,12 @@ class ListenerTls:
         return True
 
     def refusal(self, certificate: bytes) -> str:
-        """Return the reason why the present TLS files forbid the client certificate (DER) of an
-        open session. Return an empty text if they allow it.
+        """Return why the current TLS files forbid the client certificate (DER) of an open session;
+        an empty text if they allow it.
 
-        After a CA was removed, this forbids each certificate that no present CA signed directly.
-        Python's ``ssl`` does not show a client's intermediate CAs, so the chain cannot be checked
-        here. The client's next handshake checks the chain.
+        After a CA was removed, each certificate that no remaining CA has signed directly is
+        forbidden. Python's ``ssl`` does not show a client's intermediate CAs, so the chain cannot
+        be checked here. The client's next handshake checks the chain.
         """
         return self._trust.refusal(certificate, checks_ca=self._has_lost_cas)
 
@@ -175,10 +178,10 @@ class ListenerTls:
         )
 
     def identify(self, certificate: bytes) -> tuple[str, int]:
-        """Return the principal of a client certificate (DER), and the wall time in milliseconds at
-        which the certificate expires.
+        """Return the principal for a client certificate (DER), and the wall time (ms) at which the
+        certificate expires.
 
-        Raise SaslAuthenticationError if no mapping rule gives the certificate's name a principal.
+        Raises SaslAuthenticationError if no mapping rule applies to the certificate's name.
         """
         name, ends_ms = subject_of(certificate)
         return principal_of(name, self._rules), ends_ms
@@ -189,15 +192,15 @@ def _cas(context: ssl.SSLContext) -> frozenset[bytes]:
 
 
 Opened = Callable[[TlsTransport, str, int], None]
-"""A callback after a successful handshake. Its arguments are the connection's transport, the peer's
-``host:port``, and the monotonic time in milliseconds of the accept.
+"""A callback for a completed handshake. Its arguments are the connection's transport, the client's
+``host:port``, and the monotonic time (ms) at which the connection was accepted.
 """
 
 
 class OnLogin(Protocol):
     """A callback that records a successful or failed login (``AuditLog.write``).
 
-    Events of equal ``kind`` are recorded at most once in 10 s.
+    Of events with equal ``kind``, one is recorded in 10 s.
     """
 
     def __call__(self, event: str, kind: Hashable | None = None, **fields: str) -> None: ...
@@ -219,8 +222,8 @@ class _Handshake:
 class Handshakes:
     """The connections of all listeners whose TLS handshake is in progress.
 
-    The listeners take turns, so that a flood of handshakes at the clients' listener delays no
-    broker that connects to the brokers' listener.
+    The listeners take turns, so that a flood of handshakes on a listener for clients does not delay
+    a broker that connects to the listener for brokers.
     """
 
     def __init__(
@@ -237,7 +240,9 @@ class Handshakes:
         self._metrics = metrics
         self._open: dict[_Handshake, None] = {}
         self._ready: dict[ListenerTls, deque[_Handshake]] = {}
-        """The handshakes whose next step can run, by listener. The first listener is next."""
+        """The handshakes whose next step can run, by listener. The first listener in the order is
+        next.
+        """
         self._is_due = False
 
     def __len__(self) -> int:
@@ -245,12 +250,14 @@ class Handshakes:
 
     @property
     def began_ms(self) -> list[int]:
-        """The monotonic time (ms) at which the oldest handshake began, as a list of one number.
-        Without handshakes the list is empty."""
+        """The monotonic time (ms) at which the oldest handshake began, as a list of one number;
+        empty if there are no handshakes."""
         return [each.began_ms for each in itertools.islice(self._open, 1)]
 
     def begin(self, sock: socket.socket, peer: str, tls: ListenerTls, opened: Opened) -> None:
-        """Start the TLS handshake on an accepted socket. Call ``opened`` when it is complete."""
+        """Start the TLS handshake on an accepted socket. ``opened`` is called when it is
+        complete.
+        """
         transport = TlsTransport(sock, tls.context, server_side=True)
         handshake = _Handshake(transport, peer, self._clock.monotonic_ms(), opened, tls)
         self._open[handshake] = None
@@ -291,8 +298,8 @@ class Handshakes:
             self._end(handshake, handshake_refusal(error))
         else:
             if transport.subject and handshake.context is not handshake.tls.context:
-                # The changed files may no longer trust the certificate's CA, or may revoke the
-                # certificate.
+                # The TLS files have changed since the handshake began. They may no longer trust the
+                # certificate's CA, or may revoke the certificate.
                 self._end(handshake, "the TLS files changed during the handshake; connect again")
                 return
             del self._open[handshake]

@@ -1,8 +1,9 @@
-"""Check OAUTHBEARER tokens with the keys of their issuer, which come from a file or an https URL.
+"""Check OAUTHBEARER tokens with the public keys of their issuer, which come from a file or an https
+URL.
 
 The broker reads the keys at its start and every hour. When a token names an unknown key, the broker
-also reads the keys, but at most once a minute. A worker thread reads the keys; all other code runs
-on the event-loop thread.
+reads the keys too, but at most once a minute. A worker thread reads the keys; all other code runs
+on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.log_events import log_event
 
 DOCUMENT_BYTES_MAX = 256 << 10
-"""Maximum bytes of the issuer's key set (JWKS)."""
+"""Maximum bytes of the document with the issuer's keys (JWKS)."""
 READ_INTERVAL_MS = 60 * MINUTE
-"""Milliseconds between regular reads of the keys."""
+"""Time in ms between two regular reads of the keys."""
 RETRY_INTERVAL_MS = MINUTE
-"""Minimum milliseconds between two reads of the keys after a failed read, or for an unknown key."""
+"""Minimum time in ms between two reads of the keys, after a failed read or for an unknown key."""
 
 logger = logging.getLogger("logbus.logins")
 
 
 class TokenIssuer:
-    """The token issuer that the broker trusts, with the issuer's present keys."""
+    """The token issuer that this broker trusts, with the issuer's current keys."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, threads: Executor | None = None) -> None:
         self._location = config.oauth_keys
@@ -50,14 +51,15 @@ class TokenIssuer:
         )
         self._keys: TokenKeys = {}
         self._read_ms = 0
-        """Monotonic time of the last read, in milliseconds."""
+        """Monotonic time (ms) of the last attempt to read the keys."""
         self._is_failed = False
         self._lock = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read the keys. Raise InvalidConfigError for an unusable file.
+        """Read the keys. Raises InvalidConfigError if the file cannot be used.
 
-        If a URL is unusable, log the error; ``refresh`` reads the URL again after a minute.
+        If a URL cannot be used, the error is logged; ``refresh`` reads the URL again after a
+        minute.
         """
         try:
             await self._read()
@@ -67,7 +69,7 @@ class TokenIssuer:
             self._report(error)
 
     async def check(self, token: str) -> CheckedToken:
-        """Return the user and the expiry of a token. Raise SaslAuthenticationError for an invalid
+        """Return the user and the expiry of a token. Raises SaslAuthenticationError for an invalid
         token.
         """
         if key_id_of(token) not in self._keys:
@@ -75,10 +77,10 @@ class TokenIssuer:
         return check_token(token, self._keys, self._rules, self._clock.now_ms())
 
     async def refresh(self, *, is_urgent: bool = False) -> None:
-        """Read the keys again if their last read is an hour old.
+        """Read the keys again if the last read was an hour ago.
 
-        After a failed read, or with ``is_urgent``, read them again once the last read is a minute
-        old.
+        After a failed read, or with ``is_urgent``, read them again if the last read was a minute
+        ago.
         """
         async with self._lock:
             wait_ms = RETRY_INTERVAL_MS if is_urgent or self._is_failed else READ_INTERVAL_MS
@@ -107,9 +109,9 @@ class TokenIssuer:
 
 
 def _keys_at(location: str) -> TokenKeys:
-    """Read the key set from a file or an https URL.
+    """Return the keys in a file or at an https URL.
 
-    Raise InvalidConfigError or NetworkError; their messages name the setting.
+    Raises InvalidConfigError or NetworkError; the messages name the setting.
     """
     setting = f"sasl.oauthbearer.jwks.endpoint.url={location}"
     if location.startswith("https:"):
