@@ -65,8 +65,8 @@ class LiveOffsets:
         return self._watch.snapshot().view
 
     def wait(self, timeout_s: float) -> Live | None:
-        """Return the known ends. Wait at most ``timeout_s`` seconds for the first response of
-        brokers, and return None without one."""
+        """Return the known ends. Wait at most ``timeout_s`` seconds for the brokers' first
+        response, and return None if none arrives."""
         self._watch.wait_ready(timeout_s)
         return self.now()
 

@@ -479,8 +479,8 @@ it cannot build the column of these batches at once. ``_joined`` then concatenat
 the single batches."""
 
 _CONSTANTS_MAX = 64
-"""Maximum number of cached constant columns. Each has at most ROWS_MAX rows; a column of a topic's
-name has a megabyte or two."""
+"""Maximum number of cached constant columns. Each has at most ROWS_MAX rows. A column that repeats
+a topic's name takes one or two megabytes."""
 _constants: dict[tuple[object, int], pa.Array] = {}
 _slices: dict[tuple[object, int], pa.Array] = {}
 """By value and type, the last slice of each cached column. Most batches have the same number of

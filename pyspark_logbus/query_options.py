@@ -82,7 +82,7 @@ class ReadOptions:
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """The checked settings of a sink. Picklable, and hashable because ``partition_writer`` keeps
-    one producer for each value. Times are in ms and sizes in bytes."""
+    one producer for each different WriteOptions. Times are in ms and sizes in bytes."""
 
     bootstrap_servers: str
     topic: str

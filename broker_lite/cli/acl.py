@@ -301,7 +301,7 @@ def _strangers(admin: Admin, found: Iterable[Acl]) -> list[str]:
         return []
     names = {principal_of(WILDCARD), *(f"User:{each.name}" for each in known)}
     named = {entry.principal for _, entry in found}
-    # The name in a certificate, such as CN=etl, is no user's.
+    # A name with "=", such as CN=etl, comes from a certificate and needs no SCRAM user.
     return sorted(each for each in named - names if "=" not in each) if known else []
 
 

@@ -108,7 +108,7 @@ def consume(
 ) -> int:
     """Print the records of TOPICS, from the earliest on, and wait for more.
 
-    The Python client begins at the latest record unless start="earliest" is given.
+    In contrast, the Python client begins at the latest record unless start="earliest" is given.
 
     Without -g the command commits nothing and leaves no group behind. With -g it shares the
     partitions with the other members of the group, and commits the records that it printed. After

@@ -268,8 +268,8 @@ _KINDS: Mapping[type, str] = {str: "text", bool: "true or false", dict: "a table
 
 
 def _contexts(found: Mapping[str, Any]) -> Contexts:
-    """Check the parsed ``contexts.toml``, and return its contexts. Raises InvalidConfigError with
-    the wrong key."""
+    """Check the parsed ``contexts.toml``, and return its contexts. If a key is wrong, raises
+    InvalidConfigError, whose message names the key."""
     for key, value in found.items():
         if key not in ("selected", "previous", "contexts"):
             raise InvalidConfigError(f"unknown key {key!r}; correct or remove it")

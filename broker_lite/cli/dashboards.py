@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 SCHEMA_VERSION = 39
 """Version of Grafana's JSON model; Grafana 10.4 and later read it."""
 _WIDTH, _HEIGHT, _COLUMNS = 8, 8, 3
-"""A panel's width and height in Grafana's grid units, and the panels of a row."""
+"""A panel's width and height in Grafana's grid units, and the number of panels in a row."""
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 

@@ -70,7 +70,8 @@ _HOME = (
     "spec = importlib.util.find_spec('pyspark_logbus')\n"
     "print(os.path.dirname(os.path.dirname(spec.origin)) if spec and spec.origin else '')\n"
 )
-"""A program for Spark's interpreter that prints the folder of its installed packages."""
+"""A program for Spark's Python interpreter. It prints the folder into which that interpreter's
+packages are installed, and thus where its logbus is."""
 _PACKAGES = ("pyspark_logbus", "broker_lite")
 
 

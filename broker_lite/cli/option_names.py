@@ -90,7 +90,7 @@ def spellings_of(command: click.Command) -> dict[str, Spelling]:
 
 
 def _settings() -> Iterator[tuple[str, ...]]:
-    """Yield all names of each setting, with its key first."""
+    """Yield all names of each setting of producers and consumers, with its key first."""
     tables: tuple[Any, ...] = (ProducerConfig, MemberConfig)
     rows = {row.key: name for kind in tables for name, row in keys(kind).items()}
     for key, name in rows.items():

@@ -122,8 +122,9 @@ def _text(value: bytes | None) -> str:
 
 
 def _template(template: str) -> Callable[[dict[str, Any]], str]:
-    """Compile a format string with kcat's letters: %t topic %p partition %o offset %k key %s or
-    %v value %T time %h headers, %K and %S lengths in bytes (-1: null), %% a percent sign."""
+    """Compile a format string into a function that formats a record. The letters are kcat's: %t
+    topic, %p partition, %o offset, %k key, %s or %v value, %T time, %h headers, %K and %S lengths
+    of key and value in bytes (-1: null), %% a percent sign."""
     named = re.search(r"\{(topic|partition|offset|key|value|timestamp|headers)\}", template)
     if named:
         raise click.BadParameter(

@@ -100,7 +100,9 @@ def reassign(
             "--throttle takes a rate above 0 with a move, or 0 (no limit) without a move"
         )
     if rate and seconds is None:
-        raise click.UsageError("--throttle needs --wait: the end of the moves removes the throttle")
+        raise click.UsageError(
+            "--throttle needs --wait: the command removes the throttle when the moves have ended"
+        )
     with open_admin(cluster) as admin:
         view = admin.cluster()
         ongoing = admin.reassignments()

@@ -58,8 +58,8 @@ from broker_lite.server.exposition import render
 
 
 class ForbiddenChangeError(PolicyViolationError):
-    """The console itself refuses a change, for example because it is read-only. It sends no request
-    to the brokers."""
+    """The console itself refuses a change, for example because the console is read-only. The
+    console sends no request to the brokers."""
 
 
 STATUS: tuple[tuple[type[LogbusError], int], ...] = (

@@ -319,7 +319,7 @@ class Sampler:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last reading; infinite without one."""
+        """Seconds since the last reading; infinite before the first."""
         reading = self.reading
         return float("inf") if reading is None else time.time() - reading.at_ms / 1000
 

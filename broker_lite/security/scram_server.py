@@ -138,7 +138,7 @@ class ScramLogin:
 def _text(message: bytes) -> str:
     if len(message) > MESSAGE_BYTES_MAX:
         raise SaslAuthenticationError(
-            f"SCRAM: a message of {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are taken"
+            f"SCRAM: a message of {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are allowed"
         )
     try:
         return message.decode()

@@ -1,7 +1,6 @@
 """The ``Files`` interface: the operating-system calls that storage uses, and their implementation.
 
-- One thread appends to a ``File``. Any number of threads read it at given positions, without a
-  cursor.
+- One thread appends to a ``File``. Any number of threads read it; each read names its position.
 - A ``File`` has no ``close``. Its descriptor closes when no reference to the object is left, so
   that a reader can still send bytes of a deleted file.
 - Written bytes are on disk once ``datasync`` has returned. File names are on disk once ``sync_dir``

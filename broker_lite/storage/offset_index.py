@@ -79,13 +79,13 @@ class OffsetIndex:
         return self._entry(len(self._offsets) - 1)
 
     def floor(self, offset: int) -> IndexEntry:
-        """Return the last entry at or before ``offset``, or the segment's start without such an
-        entry."""
+        """Return the last entry at or before ``offset``. If there is none, return the segment's
+        start."""
         return self._entry(bisect_right(self._offsets, offset - self.base_offset) - 1)
 
     def floor_position(self, position: int) -> IndexEntry:
-        """Return the last entry at or before ``position``, or the segment's start without such an
-        entry."""
+        """Return the last entry at or before ``position``. If there is none, return the segment's
+        start."""
         count = len(self._offsets)
         return self._entry(bisect_right(self._positions, position, 0, count) - 1)
 

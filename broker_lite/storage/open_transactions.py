@@ -76,7 +76,8 @@ class OpenTransactions:
         self._ended.append(EndedTransaction(first_offset, marker_offset))
 
     def first_open(self, default: int) -> int:
-        """Return the first offset of the oldest open transaction, or ``default`` without one."""
+        """Return the first offset of the oldest open transaction, or ``default`` if there is
+        none."""
         return next(iter(self._starts.values()), default)
 
     def committed(self, high_watermark: int) -> None:
@@ -98,7 +99,7 @@ class OpenTransactions:
         ]
 
     def published(self) -> UnstableTransactions | None:
-        """Return a snapshot of the transactions, or None without any."""
+        """Return a snapshot of the transactions, or None if there are none."""
         if not self._starts and not self._ended:
             return None
         return UnstableTransactions(self.first_open(_NONE_OPEN), tuple(self._ended))

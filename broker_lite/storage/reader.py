@@ -1,7 +1,8 @@
 """Read a log from any thread while its writer appends: slices, offsets, timestamps and checks.
 
-The writer publishes its state with single assignments: ``unstable`` after the bytes, then ``tail``
-(end offset, active segment and its size), and ``chain`` when segments are added or deleted. A
+The writer publishes its state with single assignments. After it has written bytes, it assigns
+first ``unstable`` (the transactions that hold back the last stable offset) and then ``tail`` (end
+offset, active segment and its size). It assigns ``chain`` when segments are added or deleted. A
 reader that copies each reference once sees a consistent log without a lock. A slice holds an open
 file, so that a deleted segment stays readable through the slice. Callers pass offsets; positions
 are internal. A read in a damaged range raises CorruptMessageError, which names the range.
@@ -104,7 +105,7 @@ class LogReader:
         self.log_start_offset = segments[0].base_offset
         self.corruption: tuple[CorruptRange, ...] = ()
         self.unstable: UnstableTransactions | None = None
-        """The transactions that bound the last stable offset; None without such transactions."""
+        """The transactions that hold back the last stable offset; None if there are none."""
         self.transactions_from = NO_OFFSET
         """Offset below which the log has no transaction and no marker; -1 if the whole log has
         none."""
@@ -401,7 +402,8 @@ class LogReader:
         return damage
 
     def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, LogBatch] | CorruptRange]:
-        """Yield valid batches and damaged ranges in order. Computes every checksum."""
+        """Yield the valid batches and the damaged ranges from ``start`` to ``end``, in the order of
+        their offsets. Computes every checksum."""
         while start < end:
             try:
                 segment, first = self.locate(start)

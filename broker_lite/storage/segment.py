@@ -414,10 +414,11 @@ class Segment:
     # Methods that append, truncate and save.
 
     def append(self, buffer: Buffer, now_ms: int, *, keep: bool = True) -> int:
-        """Write whole batches with final headers, and return the position of the first.
+        """Write whole batches with final headers, and return the file position of the first batch.
 
-        With ``keep`` the batches stay in the page cache. The caller then calls ``note`` for each
-        batch. After an OSError it calls ``repair``, because a part of the buffer may be written.
+        With ``keep`` the batches stay in the page cache. Afterwards the caller must call ``note``
+        for each batch. After an OSError it must call ``repair``, because a part of the buffer may
+        be written.
         """
         file = self._file
         assert file is not None and file.size == self.size_bytes
@@ -593,8 +594,8 @@ class Segment:
         return Rescan(tuple(damage), None, end - start.position)
 
     def damage_at(self, bad: BadBatch, end: int, limit: int) -> BadRange:
-        """Return the damaged range that starts at ``bad``. It ends at the next valid batch, or at
-        ``limit`` without one."""
+        """Return the damaged range that starts at ``bad``. It ends at the next valid batch. If
+        there is none, it ends at ``limit``."""
         header = bad.header
         if header is not None and self._steps_over(bad.position, header, end, limit):
             return BadRange(

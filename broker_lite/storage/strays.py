@@ -41,14 +41,14 @@ class Strays:
         return stray is not None
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """Return the offsets of a checkpoint that belong to strays. Checkpoints keep these rows as
-        long as the strays exist."""
+        """Return those offsets of a checkpoint that belong to strays. A checkpoint keeps the
+        offsets of a stray as long as the stray exists."""
         return {key: offsets[key] for key in (*self._since, *self._left) if key in offsets}
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
         """Rename a partition's directory to a stray. Raises StorageError if the disk fails.
 
-        On a full disk the directory keeps its name until the next start.
+        On a full disk the directory keeps its name until the broker starts again.
         """
         data, target = self._data, paths.stray_dir(self._data.path, key, now_ms)
         with data.guard(f"setting {key} aside"):

@@ -48,8 +48,8 @@ _CHECK_SECONDS = 0.3
 class Plan(NamedTuple):
     """The demo's options.
 
-    ``seconds`` is the time over which the lines are sent. ``kill`` sends SIGKILL to a leader when
-    half of the lines are acknowledged.
+    ``seconds`` is the time over which the lines are sent. With ``kill`` the demo sends SIGKILL to
+    a partition's leader as soon as half of the lines are acknowledged.
     """
 
     file: Path | None
