@@ -1,7 +1,8 @@
 """Entry points of the client: ``connect`` and ``Bus``, ``aconnect`` and ``AsyncBus`` for asyncio.
 
-A bus makes producers, consumers (alone, in Kafka groups or in native groups) and an admin for one
-cluster. Importing this package imports neither pyarrow, numpy, asyncio nor kazoo.
+A bus is the client of one cluster. It makes producers, an admin, and consumers: alone, in a Kafka
+group, or in a native group, whose members coordinate through ZooKeeper and not through a broker.
+Importing this package imports neither pyarrow, numpy, asyncio nor kazoo.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The asyncio API: ``aconnect`` and ``AsyncBus``.
 
-A bus, its producers and its consumers belong to the loop that created them. The longest step on the
-loop is the decoding of one batch, which takes at most a few milliseconds.
+Use a bus, its producers and its consumers only on the event loop that created them. They block the
+loop for at most a few milliseconds at a time: the longest computation decodes one batch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def aconnect(
     ``connect``."""
     security, options = take_security(options)
     check_names(options)
-    options["has_answered"] = True  # Checked below.
+    options["has_answered"] = True  # ``bus.cluster`` below raises unless a broker answers.
     servers = await asyncio.to_thread(resolve, bootstrap_servers, zookeeper)
     bus = AsyncBus(
         servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security
@@ -148,8 +148,9 @@ class AsyncBus:
     ) -> AsyncConsumer:
         """Return a consumer. ``async with`` or ``await start()`` starts it.
 
-        Options are those of ``Bus.consumer``, and for native groups those of
-        ``Bus.create_message_streams`` with one stream. Callbacks may be coroutines.
+        Arguments are those of ``Bus.consumer``. With ``coordination="zookeeper"`` (a native group)
+        they are those of ``Bus.create_message_streams``, and the consumer is one stream. Callbacks
+        may be coroutine functions.
         """
         group = options.pop("group_id", group) if group is None else group
         subscription = reading(topics, partitions, pattern, group)
@@ -218,7 +219,8 @@ class AsyncBus:
         await self._shell.run(admin_requests.delete_topic(self._cluster, name, deadline_ms))
 
     async def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Return brokers, controller and topics."""
+        """Return the cluster's brokers, its controller and the named topics, or all topics if
+        ``topics`` is None."""
         names = None if topics is None else tuple(topics)
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
         return await self._shell.run(requests.refresh(self._cluster, names, deadline_ms))

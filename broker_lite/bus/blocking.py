@@ -1,8 +1,11 @@
 """``connect`` and ``Bus``: the blocking client of one cluster.
 
 A bus makes producers, consumers and the cluster's ``admin``. It is light: it holds addresses,
-options, pooled connections and the idle producers of its transactions. Threads may share a bus, and
-a forked process may use it. Producers and consumers allow neither.
+options, pooled connections and the idle producers of its transactions.
+
+Threads may share a bus, and a child process may use it after a fork. Threads may share a producer
+too, but only one thread at a time may use a consumer. After a fork, the child process must create
+producers and consumers of its own.
 """
 
 from __future__ import annotations
@@ -46,18 +49,19 @@ def connect(
     them, the environment variables LOGBUS_BOOTSTRAP_SERVERS and LOGBUS_ZOOKEEPER name the cluster,
     else it is the cluster that ``logbus up`` started last.
 
-    ``options`` are defaults for the bus's producers and consumers. They may also secure its
-    connections: ``security_protocol``, ``sasl_mechanism``, ``sasl_username``, ``sasl_password``,
-    ``sasl_jaas_config``, ``ssl_ca_location``, …, or ``client_config``, a file with such settings.
-    Without security options, the bus reads the file that LOGBUS_CLIENT_CONFIG names, else the file
-    that ``logbus up --secure`` wrote for the cluster.
+    ``options`` are defaults for the bus's producers and consumers. They may also set how the bus
+    encrypts its connections and logs in: ``security_protocol``, ``sasl_mechanism``,
+    ``sasl_username``, ``sasl_password``, ``sasl_jaas_config``, ``ssl_ca_location``, …, or
+    ``client_config``, the path of a file with such settings. Without these options, the bus reads
+    the file that LOGBUS_CLIENT_CONFIG names, else the file that ``logbus up --secure`` wrote for
+    the cluster.
 
     Raises NoClusterError, NoBrokersError (after five seconds), SaslAuthenticationError, TlsError or
     InvalidConfigError.
     """
     security, options = take_security(options)
     check_names(options)
-    options["has_answered"] = True  # Checked below.
+    options["has_answered"] = True  # ``describe_cluster`` below raises unless a broker answers.
     servers = resolve(bootstrap_servers, zookeeper)
     bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security)
     bus.admin.describe_cluster()
@@ -100,7 +104,7 @@ class Bus:
     def producer(self, **options: Any) -> Producer: ...
 
     def producer(self, **options: Any) -> Producer:
-        """Return a producer, which sends its first request with its first record.
+        """Return a producer. It connects to the brokers when it sends its first record.
 
         Options are those of ``ProducerConfig``, under its names or Kafka's names: ``acks`` ("all"),
         ``linger_ms`` (5), ``batch_bytes`` (2 MiB), ``buffer_bytes`` (64 MiB), ``compression``
@@ -127,11 +131,12 @@ class Bus:
         open for ``timeout_ms``.
 
         Give each running program a transactional id of its own, and the same id after a restart.
-        The first transaction of a program fences older producers with the id. The bus keeps the
-        producer for the next transaction of the id. Options are those of ``producer``.
+        The first transaction of a program fences all older producers with this id. After the
+        transaction, the bus keeps the producer for the next transaction with the same id. Options
+        are those of ``producer``.
 
-        Raises FencedError (another program uses the id: stop), TransactionAbortedError (begin
-        again) and UnknownOutcomeError (call ``txn.commit()`` again).
+        Raises FencedError (another program uses the id: stop), TransactionAbortedError (begin the
+        transaction again) and UnknownOutcomeError (call ``txn.commit()`` again).
         """
         from broker_lite.client.transactions.idle import IdleProducers
         from broker_lite.client.transactions.producer import BusTransaction, TransactionalProducer
@@ -163,11 +168,12 @@ class Bus:
     ) -> Consumer:
         """Return a consumer of topics, alone or as a member of a ``group``.
 
-        Members of a group share the partitions of their topics, or of all topics whose whole name
-        matches ``pattern``, including later ones. A broker coordinates the group, and Kafka's
-        clients may be members. With ``coordination="zookeeper"`` the members coordinate through
-        ZooKeeper: see ``create_message_streams``. With chosen ``partitions`` the consumer is not a
-        member, and may commit to the group only while the group has no members.
+        Members of a group share the partitions of their topics. With ``pattern``, these are all
+        topics whose whole name matches, including topics that are created later. A broker
+        coordinates the group, and Kafka's clients may be members. With
+        ``coordination="zookeeper"`` the members coordinate through ZooKeeper: see
+        ``create_message_streams``. With chosen ``partitions`` the consumer is not a member, and may
+        commit to the group only while the group has no members.
 
         The consumer calls ``on_assign`` after an assignment, ``on_revoke`` before a revocation and
         ``on_lost`` after a loss, each as ``callback(consumer, partitions)``. See ``Callbacks``.
@@ -222,11 +228,12 @@ class Bus:
     ) -> MessageStreams:
         """Join a native group as one consumer with several streams, each for a thread of its own.
 
-        A native group has no coordinator. Its consumers share the partitions by range assignment,
-        through ZooKeeper. ``pattern``, in place of topics, subscribes to all topics whose whole
-        name matches, including later ones. ``zookeeper`` is ZooKeeper's address. Without it, the
-        first of these counts: the address given to ``connect``, LOGBUS_ZOOKEEPER, the ZooKeeper of
-        the brokers. A consumer without a heartbeat for ``session_timeout_ms`` loses its partitions.
+        No broker coordinates a native group. Its consumers see each other in ZooKeeper, and share
+        the partitions by range assignment. ``pattern``, in place of topics, subscribes to all
+        topics whose whole name matches, including topics that are created later. ``zookeeper`` is
+        ZooKeeper's address. Its default is the first of these that is set: the address given to
+        ``connect``, LOGBUS_ZOOKEEPER, the ZooKeeper of the brokers. A consumer that sends ZooKeeper
+        no heartbeat for ``session_timeout_ms`` loses its partitions.
 
         Raises InconsistentGroupProtocolError if the group has Kafka members,
         CoordinationUnavailableError, and UnknownTopicOrPartitionError.
@@ -282,7 +289,7 @@ class Bus:
         return sorted(self.admin.cluster().topics)
 
     def cluster(self) -> ClusterView:
-        """Return brokers, controller and all topics."""
+        """Return the cluster's brokers, its controller and all topics."""
         return self.admin.cluster()
 
     # Methods that close the bus.
@@ -290,9 +297,9 @@ class Bus:
     def close(self) -> None:
         """Close the bus's consumers (see ``Consumer.close``) and the pooled connections.
 
-        The bus closes the producers of its transactions too. Other producers stay open, because
-        their ``close`` may wait for records; close them yourself. Raises the error of a consumer's
-        last commit, after everything is closed.
+        The bus closes the producers of its transactions too. It leaves other producers open,
+        because their ``close`` may wait until unsent records are acknowledged; close them yourself.
+        Raises the error of a consumer's last commit, after everything is closed.
         """
         with contextlib.ExitStack() as closing:
             closing.callback(self.admin.close)

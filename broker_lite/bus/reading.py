@@ -16,9 +16,9 @@ from broker_lite.model import TopicPartition
 class Reading(NamedTuple):
     """The subscription of a consumer, alone or in a ``group``.
 
-    The subscription is a list of topics, of chosen ``partitions``, or of all topics whose whole
-    name matches ``pattern``. A partition without a topic name belongs to the only topic of the
-    list.
+    The consumer reads all partitions of ``topics``, only the chosen ``partitions``, or all topics
+    whose whole name matches the regular expression ``pattern``. A bare number in ``partitions`` is
+    a partition of the only topic in ``topics``.
     """
 
     topics: list[str]

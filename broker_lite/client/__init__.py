@@ -1,9 +1,13 @@
 """Producers, consumers and administration of a cluster. ``broker_lite.bus`` creates them.
 
-``operations`` and ``administration`` hold operations: generators that yield their network steps.
-``transport`` has shells that run the steps, on threads or with asyncio. ``producing`` and
-``consuming`` hold engines that do no I/O themselves, so both shells can run them. The package
-imports pyarrow, numpy, asyncio and kazoo on the first use of a name that needs them.
+The client's logic is written once, without I/O, and runs on threads and with asyncio:
+
+- ``operations`` and ``administration`` hold operations. An operation is a generator that yields
+  each request it wants to send, and receives the answer.
+- ``producing`` and ``consuming`` hold the engines of producers and consumers.
+- ``transport`` has the two shells that do the I/O: one on threads, one on an asyncio loop.
+
+The package imports pyarrow, numpy, asyncio and kazoo on the first use of a name that needs them.
 """
 
 from __future__ import annotations

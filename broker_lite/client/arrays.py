@@ -1,8 +1,9 @@
 """Convert between Python lists and Arrow columns without ``pa.array`` and ``to_pylist``.
 
-``pa.array`` imports pandas if it is installed. This would cost half a second in a process's first
-``send``, and 40 MB of memory. To join bytes and wrap buffers is as fast. ``record.arrays`` has the
-same conversions for numpy. The functions do no I/O; any thread may call them.
+``pa.array`` imports pandas if pandas is installed. A process's first ``send`` would take half a
+second longer for this import, and the process 40 MB more memory. These functions join the values
+and pass the buffers to Arrow, which is as fast. ``record.arrays`` converts between Arrow and numpy.
+The functions do no I/O; any thread may call them.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from broker_lite.record.arrow import HEADERS_TYPE
 
 _OFFSET_MAX = (1 << 31) - 1
 FEW = 8
-"""Number of values up to which conversions use ``struct``, because numpy is slower for a few
+"""Conversions of at most this number of values use ``struct``, because numpy is slower for so few
 values."""
 _KEPT_ROWS_MAX = 1 << 16
 _ITEM_TYPE = HEADERS_TYPE.value_type
 
 
 def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
-    """Return values as a binary column, or UTF-8 values as a string column if ``kind`` is string.
+    """Return ``values`` as an Arrow column of type ``kind``: binary, or string for UTF-8 values.
 
-    Takes 50 ns a value. Raises MessageTooLargeError above 2 GiB.
+    Takes 50 ns a value. Raises MessageTooLargeError if the values exceed 2 GiB together.
     """
     count = len(values)
     if count <= FEW and None not in values:
@@ -89,15 +90,15 @@ def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
 
 
 def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
-    """Yield the values of a binary column, each built on demand in 25 ns. Without a column, yield
-    None ``count`` times."""
+    """Yield the ``count`` values of a binary column as Python bytes, each built on demand in 25 ns.
+    If ``array`` is None, yield None ``count`` times."""
     if array is None:
         return repeat(None, count)
     _, offsets_buffer, data_buffer = array.buffers()
     if data_buffer is None or not count:
         contents: Iterator[bytes | None] = repeat(b"", count)
     else:
-        # Slice by count, because the buffer of a foreign array may be longer than the array.
+        # Slice by count: in an array that another library built, the buffer may be longer.
         if count <= FEW and not array.null_count:
             edges = struct.unpack_from(f"={count + 1}i", offsets_buffer, 4 * array.offset)
             few = memoryview(data_buffer)
@@ -115,8 +116,8 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
 
 
 def headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
-    """Return a column of HEADERS_TYPE with the headers of each row. None stands for a row without
-    headers."""
+    """Return a column of HEADERS_TYPE with the record headers of each row. In ``rows``, None stands
+    for a row without headers."""
     sizes = np.fromiter((len(row) if row else 0 for row in rows), np.int64, len(rows))
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])

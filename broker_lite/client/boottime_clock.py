@@ -1,9 +1,10 @@
-"""The clock of leases, which continues during suspend.
+"""A monotonic clock that continues while the machine is suspended. Group members measure their
+leases with it.
 
-A group member may return records only for a limited time after its last heartbeat, because other
-members then take over its partitions. A machine in suspend must count this time too. Linux's
-``time.monotonic`` does not count suspend, so all checks of leases use this clock. Any thread may
-read it.
+A group member's lease is the limited time after its last heartbeat in which it may return records.
+Afterwards other members take over its partitions. The time in suspend counts too, but Linux's
+``time.monotonic`` leaves it out. All checks of leases therefore use this clock. Any thread may read
+it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import time
 
 CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A clock that counts suspend: CLOCK_BOOTTIME on Linux, and CLOCK_MONOTONIC on macOS."""
+"""The system clock that continues in suspend: CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS."""
 
 
 def lease_ms() -> float:

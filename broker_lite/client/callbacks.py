@@ -1,7 +1,7 @@
 """The callbacks of a consumer in a group: for partitions that it receives, gives up or loses.
 
-The consumer calls ``callback(consumer, partitions)`` on the reading thread. It does so within a
-call that asks for records, or that creates or closes the consumer.
+The consumer calls ``callback(consumer, partitions)`` on the thread that reads from it. It does so
+only within a call that asks for records, or that creates or closes the consumer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ Callback = Callable[[Any, list[TopicPartition]], Any]
 class Callbacks(NamedTuple):
     """The three callbacks of a consumer in a group.
 
-    - ``on_assign``: the consumer has the partitions and knows their positions. ``seek`` works.
-    - ``on_revoke``: the partitions move to another member after the call. The consumer has made its
-      automatic commits, and ``commit`` works.
-    - ``on_lost``: other members may already own the partitions, so the group would refuse a commit.
-      Without ``on_lost``, the consumer calls ``on_revoke``.
+    - ``on_assign``: the group assigned the partitions, and the consumer knows their positions. The
+      callback may ``seek``.
+    - ``on_revoke``: the partitions move to another member after the callback. The consumer has made
+      its automatic commit, and the callback may still ``commit``.
+    - ``on_lost``: the group gave the partitions away, and other members may already own them. The
+      group would refuse a commit. Without ``on_lost``, the consumer calls ``on_revoke``.
     """
 
     on_assign: Callback | None = None

@@ -1,8 +1,8 @@
 """A client's security settings: from options, or from a file that ``LOGBUS_CLIENT_CONFIG`` names.
 
-The file has ``key=value`` lines with Kafka's or librdkafka's names. Other keys are ignored, so a
-``client.properties`` of Kafka's tools or a file for ``kcat -F`` works without a change. A misspelt
-security key is an error.
+The file has ``key=value`` lines with Kafka's or librdkafka's names. Keys that do not concern
+security are ignored, so a ``client.properties`` of Kafka's tools or a file for ``kcat -F`` works
+without a change. A misspelt security key is an error.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from broker_lite.security.jaas import parse_jaas
 VARIABLE = "LOGBUS_CLIENT_CONFIG"
 """The environment variable that names a client's file of security settings."""
 ALLOWED_URLS = "LOGBUS_OAUTH_ALLOWED_URLS"
-"""The environment variable with the token URLs that this process may connect to, separated by
-commas. It is not an option, because the author of an option could then choose any address
-(CVE-2025-27817)."""
+"""The environment variable with the OAuth token URLs that this process may connect to, separated by
+commas. It is no client option. Otherwise anyone who may set the token URL in the options could also
+allow it, and make this process connect to any address (CVE-2025-27817)."""
 JAAS = "sasl.jaas.config"
-"""Kafka's option for user name and password in one text."""
+"""Kafka's option that holds user name and password in one text."""
 FILE = "client.config"
 """Name of the client option whose value is the path of a file of security settings."""
 OPTIONS = frozenset({*KEYS, JAAS, FILE})
@@ -49,13 +49,15 @@ OPTIONS = frozenset({*KEYS, JAAS, FILE})
 
 
 _chosen: ClientSecurity | None = None
-"""The settings of ``chosen_security``, while its block runs; otherwise None."""
+"""The settings of the open ``with chosen_security(…)`` block, or None outside of such a block."""
 
 
 @contextlib.contextmanager
 def chosen_security(security: ClientSecurity) -> Iterator[None]:
-    """Make ``security`` the default of this process within the block, in place of the environment's
-    settings. Connections with settings of their own ignore it. The command line uses this function.
+    """Make ``security`` the default of all clients in this process within a ``with`` block.
+
+    It replaces the settings of the file that LOGBUS_CLIENT_CONFIG names. A client that was given
+    settings of its own ignores it. The command line uses this function.
     """
     global _chosen
     before, _chosen = _chosen, security
@@ -66,13 +68,13 @@ def chosen_security(security: ClientSecurity) -> Iterator[None]:
 
 
 def is_chosen() -> bool:
-    """Return whether a block of ``chosen_security`` runs."""
+    """Return whether this process is within a ``with chosen_security(…)`` block."""
     return _chosen is not None
 
 
 def security_of_environment() -> ClientSecurity:
-    """Return the settings of ``chosen_security``, else those of the file that LOGBUS_CLIENT_CONFIG
-    names, else NO_SECURITY. Raises InvalidConfigError."""
+    """Return the security settings of an open ``chosen_security`` block, else those of the file
+    that LOGBUS_CLIENT_CONFIG names, else NO_SECURITY. Raises InvalidConfigError."""
     if _chosen is not None:
         return _chosen
     path = os.environ.get(VARIABLE)
@@ -80,10 +82,10 @@ def security_of_environment() -> ClientSecurity:
 
 
 def security_of_options(options: Mapping[str, str]) -> ClientSecurity | None:
-    """Return the security settings among ``options``, or None without any.
+    """Return the security settings among ``options``, or None if there are none.
 
-    The settings override those of the file that the option ``client.config`` names. Raises
-    InvalidConfigError for a wrong value.
+    If ``options`` has ``client.config``, the settings of the file that it names are added. A
+    setting in ``options`` overrides the file's. Raises InvalidConfigError for a wrong value.
     """
     given = {key: value for key, value in options.items() if key in OPTIONS}
     if not given:
@@ -100,8 +102,11 @@ def security_of_options(options: Mapping[str, str]) -> ClientSecurity | None:
 
 
 def take_security(options: Mapping[str, Any]) -> tuple[ClientSecurity | None, dict[str, Any]]:
-    """Split keyword options into security settings and other options. A keyword has underscores in
-    place of dots: ``sasl_username``. Raises InvalidConfigError."""
+    """Split keyword options into security settings (None without any) and all other options.
+
+    Keywords have underscores in place of dots: ``sasl_username``. Raises InvalidConfigError for a
+    wrong security setting.
+    """
     rest: dict[str, Any] = {}
     security_options: dict[str, str] = {}
     for name, value in options.items():
@@ -175,8 +180,8 @@ def security_of(options: Mapping[str, str]) -> ClientSecurity:
 
 
 def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the options, with the user name and password, or the client id and secret, from
-    ``sasl.jaas.config``."""
+    """Return ``options`` with the login that ``sasl.jaas.config`` contains: user name and password,
+    or an OAuth client's id and secret."""
     if JAAS not in options:
         return options
     login = parse_jaas(options[JAAS])
@@ -189,8 +194,8 @@ def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
     if login.family != OAUTHBEARER:
         named = (("username", USERNAME), ("password", PASSWORD))
         return {**options, **{key: login.options.get(name, "") for name, key in named}}
-    # The keys are Kafka's JAAS options. Without clientId, the options sasl.oauthbearer.* give the
-    # client's id and secret.
+    # The keys of ``names`` are Kafka's JAAS options. If they are absent, the client id and secret
+    # come from the options sasl.oauthbearer.*.
     names = {"clientId": CLIENT_ID, "clientSecret": CLIENT_SECRET, "scope": TOKEN_SCOPE}
     login_options = {
         key: login.options[name] for name, key in names.items() if login.options.get(name)

@@ -1,5 +1,5 @@
-"""Find a cluster's brokers: from options, else from environment variables, else from the cluster
-that ``logbus up`` started last.
+"""Find a cluster's brokers: in options, else in environment variables, else in the file of the
+cluster that ``logbus up`` started last.
 
 Discovery runs only when a program creates a client. It imports kazoo and contacts ZooKeeper only if
 an option or a variable names ZooKeeper.
@@ -81,7 +81,7 @@ def resolve(
 
 
 def data_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """Return logbus's folder for user data: ``logbus`` in the XDG data folder."""
+    """Return logbus's folder for data of this user: ``logbus`` in the XDG data folder."""
     env = os.environ if environment is None else environment
     root = env.get("XDG_DATA_HOME")
     return (Path(root) if root else Path.home() / ".local" / "share") / "logbus"
@@ -94,13 +94,13 @@ def cache_directory() -> Path:
 
 
 def last_cluster_path(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the file with the addresses and settings of the last cluster of ``logbus up``."""
+    """Return the path of the file that describes the cluster that ``logbus up`` started last."""
     return data_directory(environment) / LAST_CLUSTER
 
 
 def read_cluster(path: str | Path) -> dict[str, Any] | None:
-    """Return the addresses and settings in a file of ``logbus up``; None if the file is missing or
-    unreadable."""
+    """Return the cluster description (addresses and settings) that ``logbus up`` wrote to a file.
+    Return None if the file is missing or unreadable."""
     try:
         facts = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError):
@@ -116,14 +116,15 @@ def security_for(
 ) -> ClientSecurity:
     """Return the security settings for connections to these brokers.
 
-    The first of these that exists counts:
+    The settings come from the first of these sources that exists:
 
     - ``given``;
-    - the settings of ``chosen_security``;
+    - an open ``chosen_security`` block;
     - the file that LOGBUS_CLIENT_CONFIG names;
     - the file that ``logbus up --secure`` wrote for a cluster with these addresses.
 
-    Credentials of the last file never go to other addresses. Raises InvalidConfigError.
+    The client never sends credentials of the last file to other addresses. Raises
+    InvalidConfigError.
     """
     env = os.environ if environment is None else environment
     if given is not None:
@@ -136,8 +137,8 @@ def security_for(
 def recorded_security(
     bootstrap_servers: str, *, environment: Mapping[str, str] | None = None
 ) -> ClientSecurity:
-    """Return the settings that ``logbus up --secure`` wrote for the cluster with these addresses.
-    Return NO_SECURITY for any other cluster."""
+    """Return the security settings that ``logbus up --secure`` wrote for the cluster with these
+    addresses. Return NO_SECURITY if it started no such cluster."""
     env = os.environ if environment is None else environment
     endpoints = {_loopback(endpoint) for endpoint in parse_endpoints(bootstrap_servers)}
     folder = data_directory(env)

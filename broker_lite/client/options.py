@@ -36,8 +36,8 @@ _ACKS = {0: "0", 1: "1", -1: "all", "-1": "all"}
 
 
 def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) -> C:
-    """Build a configuration of class ``kind`` from ``options``. An option that is missing comes
-    from ``base``, the defaults of the bus.
+    """Build a configuration of class ``kind`` from a call's ``options``. For a missing option, use
+    the value in ``base``, the options given to ``connect``.
 
     Raises InvalidConfigError for an unknown option, two spellings with different values, a wrong
     type, a value out of bounds, or contradicting options.
@@ -74,7 +74,7 @@ def _unknown(option: str, spellings: Mapping[str, str], of_consumer: bool) -> In
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """Raise InvalidConfigError for an option that neither producers nor consumers have."""
+    """Raise InvalidConfigError if an option's name is known to neither producers nor consumers."""
     known = set()
     for kind in (ProducerConfig, MemberConfig):
         for name, row in keys(kind).items():  # type: ignore[type-var]
@@ -86,7 +86,7 @@ def check_names(options: Mapping[str, Any]) -> None:
 
 
 def only_of_members(options: Mapping[str, Any]) -> list[str]:
-    """Return the given options that only group members have."""
+    """Return the names in ``options`` that apply only to group members, not to other consumers."""
     everybodys, members = keys(ConsumerConfig), keys(MemberConfig)
     spelt = {
         spelling
@@ -149,8 +149,8 @@ def _checked(option: str, name: str, value: Any, default: Any) -> Any:
 
 
 def _settle_idempotence(values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Turn idempotence off unless acks is "all". Raises InvalidConfigError if the caller asked for
-    idempotence too."""
+    """Turn a producer's idempotence off in ``values`` unless acks is "all". Raises
+    InvalidConfigError if the caller explicitly asked for idempotence."""
     if values.get("acks", "all") == "all":
         return
     if "idempotence" in given and values["idempotence"]:

@@ -1,8 +1,9 @@
 """Split fetched bytes into batches, check them, and decode them to Arrow columns or records.
 
 ``walk`` splits a partition's bytes of a fetch response into whole batches. ``decode`` checks a
-batch's CRC and returns Arrow columns over the received memory. ``records`` makes Python records of
-columns. No unchecked data leaves this module. It does no I/O; any thread may call it.
+batch's CRC and returns Arrow columns that refer to the received bytes without a copy. ``records``
+turns columns into Python records. The functions return only rows whose CRC was correct. They do no
+I/O; any thread may call them.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Record(NamedTuple):
 class WalkResult(NamedTuple):
     """The batches of one partition's fetch response in offset order, and the next offset to fetch.
 
-    The list includes void batches, whose records a consumer skips. ``damage`` is the error for
-    corrupt bytes at ``next_offset``, after which ``walk`` stops. ``leader_epoch`` is the epoch in
-    which the leader served the batches (-1: unknown).
+    The list includes void batches, whose records a consumer skips: empty, control and aborted
+    batches. If ``walk`` met corrupt bytes, it stopped at ``next_offset`` and ``damage`` is the
+    error. ``leader_epoch`` is the epoch in which the leader served the batches (-1: unknown).
     """
 
     batches: list[LogBatch]
@@ -57,7 +58,8 @@ class WalkResult(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """A number of decoded rows (``row_count``) of one batch, beginning with ``first_row``."""
+    """Consecutive rows of one decoded batch: ``row_count`` rows of ``columns`` from ``first_row``
+    on."""
 
     header: BatchHeader
     columns: Columns
@@ -66,9 +68,9 @@ class Slice(NamedTuple):
 
 
 def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> WalkResult:
-    """Return the whole batches in the bytes of one partition, without decoding records.
+    """Return the whole batches in a partition's fetched bytes, without decoding their records.
 
-    If ``records`` holds no whole batch, its bytes count as corrupt.
+    If ``records`` is not empty and holds no whole batch, its bytes count as corrupt.
     """
     batches: list[LogBatch] = []
     position, damage = walker.position, None
@@ -83,8 +85,11 @@ def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> WalkRe
 
 
 class LogTruncatedError(OffsetOutOfRangeError):
-    """A log lost records by truncation. Reading can resume at ``offset``. ``epoch`` is the leader
-    epoch of the record before that offset (-1: unknown)."""
+    """The log was truncated below the reader's position, for example in an unclean election.
+
+    Reading can resume at ``offset``. ``epoch`` is the leader epoch of the record before that offset
+    (-1: unknown).
+    """
 
     def __init__(self, message: str = "", offset: int = NO_OFFSET, epoch: int = NO_EPOCH) -> None:
         super().__init__(message)
@@ -100,8 +105,10 @@ def damaged(tp: TopicPartition, offset: int, reason: str) -> CorruptMessageError
 
 
 def decode(batch: LogBatch, tp: TopicPartition, start: int, end: int | None) -> Slice | None:
-    """Return the rows of a batch within ``[start, end)``. Return None if there are none, or if the
-    batch is void: an empty or control batch, or an aborted one under ``read_committed``.
+    """Return the rows of a batch with offsets in ``[start, end)``; ``end`` None means no limit.
+
+    Return None if there are no such rows, or if the batch is void: an empty or control batch, or a
+    batch of an aborted transaction under ``read_committed``.
 
     Raises CorruptMessageError, with partition and offset, for a wrong CRC or structure.
     """
@@ -136,8 +143,8 @@ batch is about the cost of 1,000 records."""
 
 
 def joinable(items: Sequence[Item], at: int) -> int:
-    """Return how many batches, from index ``at`` on, ``decode_joined`` may decode together. For a
-    result of 0 or 1, decode the batch alone."""
+    """Return how many consecutive batches, beginning with ``items[at]``, ``decode_joined`` may
+    decode together. If the result is 0 or 1, call ``decode`` for ``items[at]`` alone."""
     epoch = NO_EPOCH
     for count, item in enumerate(items[at:]):
         if isinstance(item, Skipped):
@@ -156,11 +163,11 @@ def joinable(items: Sequence[Item], at: int) -> int:
 
 
 def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[Slice | None, int]:
-    """Decode row-format batches together. Return their rows within ``[start, end)``, and the number
-    of batches decoded.
+    """Decode small row-format batches together, which is faster than one by one.
 
-    All batches must be ``joinable``. Raises CorruptMessageError for a wrong CRC or structure. The
-    caller then calls ``decode`` for each batch, to find the corrupt one.
+    Return their rows with offsets in ``[start, end)``, and the number of batches decoded. All
+    batches must be ``joinable``. Raises CorruptMessageError if some batch has a wrong CRC or
+    structure. The caller then calls ``decode`` for each batch, to find the corrupt batch.
     """
     for batch in batches:
         check_crc(batch.buffer, batch.header)
@@ -170,8 +177,8 @@ def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[
 
 
 class Skipped(NamedTuple):
-    """A range of offsets without readable rows. ``damage`` is the error of a corrupt batch, or None
-    if even the batch's header is unreadable."""
+    """A range of offsets that the reader skips because its bytes are corrupt. ``damage`` is the
+    error of a corrupt batch, or None if even the batch's header is unreadable."""
 
     first_offset: int
     next_offset: int
@@ -184,10 +191,8 @@ Item = LogBatch | Skipped
 def decode_all(
     chunks: Iterable[list[Item]], tp: TopicPartition, start: int, end: int
 ) -> Iterator[Slice | Skipped]:
-    """Yield the rows of batches within ``[start, end)``, and a Skipped for each corrupt batch.
-
-    Small row-format batches are decoded together.
-    """
+    """Yield the rows of batches with offsets in ``[start, end)``, and a Skipped for each corrupt
+    batch. Small row-format batches are decoded together."""
     for items in chunks:
         at = alone_before = 0
         while at < len(items):
@@ -225,7 +230,7 @@ def offsets_of(rows: Slice) -> npt.NDArray[np.int64]:
 
 
 def timestamps_of(rows: Slice) -> npt.NDArray[np.int64]:
-    """Return the timestamp of each row in ms, -1 if unknown."""
+    """Return the timestamp of each row in ms since 1970, or -1 for a row without a timestamp."""
     column = rows.columns.timestamp
     if column is None:
         return np.full(rows.row_count, rows.header.constant_timestamp, np.int64)
@@ -241,8 +246,8 @@ _make_record = partial(tuple.__new__, Record)
 
 
 def each_record(tp: TopicPartition, rows: Slice) -> Iterator[Record]:
-    """Yield the rows as Python records, each built on demand. A record without headers takes 0.2
-    µs."""
+    """Yield the rows as Python records, each built on demand. To build a record without headers
+    takes 0.2 µs."""
     headers: Iterator[list[Header]]
     if rows.columns.headers is None:
         headers = map(list, repeat(()))

@@ -21,8 +21,8 @@ Writer = Callable[[pa.RecordBatch], None]
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """Return each record as a dictionary. ``timestamp_ms`` is -1 for a record without a
-    timestamp."""
+    """Return each record of a ``poll_arrow`` batch as a dictionary. ``timestamp_ms`` is -1 for a
+    record without a timestamp."""
     if not batch.num_rows:
         return []
     stamps = batch.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
@@ -97,5 +97,6 @@ WRITERS: Mapping[str, Callable[[IO[bytes]], tuple[Writer, Callable[[], None]]]] 
     "jsonl": _lines,
     "parquet": _parquet,
 }
-"""By format, a function that begins a file. It returns two functions: one writes a batch that
-``poll_arrow`` returned, the other finishes the file. Both raise OSError."""
+"""For each file format, a function that begins a file. It returns two functions: the first writes a
+batch that ``poll_arrow`` returned, the second finishes the file. Both raise OSError if the disk
+fails."""

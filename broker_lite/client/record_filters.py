@@ -1,4 +1,4 @@
-"""Filters of records that commands and the console share. They evaluate Arrow columns and do no
+"""Filters for records, used by commands and the web console. They evaluate Arrow columns and do no
 I/O.
 """
 
@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 
 def has_header(headers: pa.Array, header: str) -> pa.Array:
-    """Return for each record whether it has a header. ``header`` is the header's name, or
-    NAME=VALUE."""
+    """Return a Boolean for each record: whether it has the header. ``header`` is a header's name
+    (with any value) or NAME=VALUE; ``headers`` is the records' headers column."""
     name, equals, value = header.partition("=")
     pairs = pc.list_flatten(headers)
     matches = pc.equal(pc.struct_field(pairs, "key"), name)

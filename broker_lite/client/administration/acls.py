@@ -23,7 +23,7 @@ from broker_lite.wire.calls.acls import (
 def describe_acls(
     cluster: Cluster, acl_filter: AclFilter, deadline_ms: float
 ) -> Operation[list[Acl]]:
-    """Return the ACLs that the filter selects.
+    """Return the cluster's ACLs that match the filter.
 
     Raises SecurityDisabledError if the brokers have no authorizer, and ClusterAuthorizationError if
     the user lacks DESCRIBE on the cluster.
@@ -46,8 +46,8 @@ def create_acls(cluster: Cluster, acls: Sequence[Acl], deadline_ms: float) -> Op
 def delete_acls(
     cluster: Cluster, filters: Sequence[AclFilter], deadline_ms: float
 ) -> Operation[list[Acl]]:
-    """Delete the ACLs that any of the filters selects, and return them once no live broker enforces
-    them."""
+    """Delete all ACLs that match one of the filters. Wait until no live broker enforces them any
+    more, and return them."""
     exchange = CallExchange(DeleteAclsRequest(tuple(map(_filter, filters))))
     results = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     _check(results)
@@ -64,7 +64,8 @@ def _await(
 
     def is_applied(answer: DescribedAcls) -> bool:
         if answer.error_code == ClusterAuthorizationError.code:
-            # The broker let this user change ACLs, which implies DESCRIBE. The change took it away.
+            # Users who may change ACLs may also describe them. This user could change them a moment
+            # ago, so the broker has applied the change, which took the permission away.
             return True
         known = set(_acls(answer))
         return all((acl in known) == present for acl in acls)

@@ -1,8 +1,8 @@
 """``Admin``: the blocking API for administration of a cluster. It imports no pyarrow and no numpy.
 
-Threads may share an ``Admin``, because each call borrows pooled connections. A forked child opens
-its own connections. Each call retries retriable errors for ``timeout_ms``, after a metadata refresh
-where that may help.
+Threads may share an ``Admin``, because each call borrows connections from a pool. A forked child
+process may use it too, and opens its own connections. Each call retries retriable errors for
+``timeout_ms``, and refreshes the metadata first where that may help.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ _SOURCES = {1: "topic", 2: "broker", 4: "broker file", 5: "default"}
 
 
 class ConfigEntry(NamedTuple):
-    """One setting as a broker reports it. ``source`` is topic, broker, broker file or default."""
+    """One setting of a topic or broker, as a broker reports it.
+
+    ``source`` says where the value was set: "topic", "broker" (in ZooKeeper), "broker file" or
+    "default".
+    """
 
     name: str
     value: str | None
@@ -69,9 +73,10 @@ class ConfigEntry(NamedTuple):
 class GroupListing(NamedTuple):
     """A consumer group in the list of all groups.
 
-    ``kind`` is the group's type in the protocol. A broker coordinates a "Classic" group, the usual
-    Kafka group. The members of a "Native" group coordinate through ZooKeeper. A Classic group with
-    an empty ``protocol_type`` has only offsets, and its first member will decide its type.
+    ``kind`` is the group type that the broker reports. A "Classic" group is the usual Kafka group,
+    which a broker coordinates. The members of a "Native" group coordinate through ZooKeeper. A
+    Classic group whose ``protocol_type`` is empty has committed offsets and no members yet; its
+    first member decides the protocol type.
     """
 
     group: str
@@ -81,7 +86,7 @@ class GroupListing(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A consumer group and its members."""
+    """A consumer group with its state and its members."""
 
     group: str
     state: str
@@ -90,8 +95,12 @@ class GroupDescription(NamedTuple):
 
 
 class LogDir(NamedTuple):
-    """A broker's data directory, with the bytes of each partition and of the disk (-1 if unknown).
-    ``error`` is set if the directory has failed or the broker did not answer."""
+    """A broker's data directory.
+
+    ``partitions`` has the size in bytes of each partition in it. ``total_bytes`` and
+    ``usable_bytes`` describe its disk (-1: unknown). ``error`` is set if the directory has failed
+    or the broker did not answer.
+    """
 
     broker_id: int
     path: str
@@ -105,10 +114,10 @@ class BrokerReport(NamedTuple):
     """A live broker's report on its own state.
 
     ``version`` and ``metadata_age_s`` are None if the broker does not answer or does not report
-    them. ``metadata_age_s`` is 0 while the broker is connected to ZooKeeper, else the seconds since
-    its metadata were last known to be current. ``is_disk_full`` says whether the broker refuses
-    records for want of disk space. ``unreadable`` lists znodes that the broker cannot read, at most
-    ``UNREADABLE_MAX``.
+    them. ``metadata_age_s`` is 0 while the broker is connected to ZooKeeper. Otherwise it is the
+    number of seconds since the broker's metadata was certainly up to date. ``is_disk_full`` says
+    whether the broker refuses records because its disk is full. ``unreadable`` lists znodes whose
+    content the broker cannot read, at most ``UNREADABLE_MAX``.
     """
 
     broker_id: int
@@ -122,7 +131,8 @@ class BrokerReport(NamedTuple):
 class Admin:
     """Administration of one cluster. ``timeout_ms`` limits each call with its retries.
 
-    Without ``has_answered``, a call fails after five seconds if no broker has ever answered.
+    ``has_answered`` says that a broker of the cluster is known to have answered before. Otherwise a
+    call fails after five seconds, and not after ``timeout_ms``, if no broker has ever answered.
     """
 
     def __init__(
@@ -160,13 +170,14 @@ class Admin:
 
     @property
     def user(self) -> str:
-        """The name with which the client logs in; empty if a certificate or a token names it."""
+        """The user name with which the client logs in; "" if a certificate or a token names the
+        user."""
         return self._cluster.user
 
     def security_without_password(self) -> ClientSecurity:
-        """Return the security settings with SCRAM keys in place of the password, for processes that
-        must not have the password. Call it after a successful request, because the request's login
-        derives the keys."""
+        """Return the security settings with SCRAM keys in place of the password, to pass to other
+        processes that must not learn the password. Call this after a successful request: the login
+        of the request derives the keys from the password."""
         return self._pool.security_without_password()
 
     def close(self) -> None:
@@ -177,8 +188,8 @@ class Admin:
         return self._pool.run(operation)
 
     def run(self, make: Callable[[Cluster, float], Operation[T]]) -> T:
-        """Run the operation that ``make`` returns for a cluster and a deadline, such as those of
-        ``administration.transactions``. Return its result."""
+        """Run an operation, for example of ``administration.transactions``, and return its result.
+        ``make(cluster, deadline_ms)`` returns the operation."""
         result: T = self._run(make(self._cluster, self._deadline()))
         return result
 
@@ -188,8 +199,9 @@ class Admin:
     # Methods that describe the cluster.
 
     def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Return brokers, controller, and the topics named in ``topics`` (None: all topics). A
-        named topic that is missing has an ``error``. Raises NoBrokersError if no broker answers."""
+        """Return the cluster's brokers, its controller, and the topics named in ``topics`` (None:
+        all topics). A named topic that does not exist has an ``error``. Raises NoBrokersError if no
+        broker answers."""
         names = None if topics is None else list(topics)
         view: ClusterView = self._run(requests.refresh(self._cluster, names, self._deadline()))
         if names is None:
@@ -198,8 +210,8 @@ class Admin:
         return replace(view, topics=named)
 
     def missing_topic(self, name: str) -> LogbusError:
-        """Return the error that says why a topic cannot be used. For a topic that does not exist,
-        the error names similar topics."""
+        """Return the error that explains why a topic cannot be used. If the topic does not exist,
+        the error suggests topics with similar names."""
         error: LogbusError = self._run(requests.missing_topic(self._cluster, name))
         return error
 
@@ -261,8 +273,8 @@ class Admin:
                 raise
 
     def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
-        """Raise a topic's partition count to ``count``. Raises InvalidPartitionsError if the topic
-        has more partitions."""
+        """Add partitions to a topic, so that it has ``count``. Raises InvalidPartitionsError if the
+        topic cannot have ``count`` partitions, for example because it has more already."""
         self._run(
             admin_requests.create_partitions(
                 self._cluster,
@@ -274,8 +286,8 @@ class Admin:
         )
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete records before these offsets (-1: the high watermark). Return the first
-        remaining offsets. Raises OffsetOutOfRangeError."""
+        """Delete each partition's records before an offset (-1: before the high watermark). Return
+        the new start offsets of the logs. Raises OffsetOutOfRangeError."""
         return requests.raise_first(
             self._run(admin_requests.delete_records(self._cluster, before, self._deadline()))
         )
@@ -283,11 +295,12 @@ class Admin:
     # Methods that move replicas, elect leaders and retire brokers.
 
     def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-        """Start to move each partition to these brokers, the preferred leader first. None in place
-        of brokers cancels the partition's move.
+        """Start to move the replicas of each partition to the given brokers, the preferred leader
+        first. None in place of the brokers cancels the partition's reassignment.
 
-        Returns once the controller has recorded the moves. ``reassignments`` returns their
-        progress. Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError.
+        Returns once the controller has recorded the reassignments; ``reassignments`` lists those
+        that are not complete. Raises InvalidReplicaAssignmentError, and
+        NoReassignmentInProgressError if there is none to cancel.
         """
         if targets:
             requests.raise_first(
@@ -295,7 +308,7 @@ class Admin:
             )
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
-        """Return the partitions with a reassignment in progress."""
+        """Return the reassignments in progress, by partition."""
         moves: dict[TopicPartition, Reassignment] = self._run(
             replica_requests.reassignments(self._cluster, self._deadline())
         )
@@ -304,11 +317,12 @@ class Admin:
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Make the preferred replica of each partition its leader if the replica is in sync.
+        """Make the preferred replica of each partition the partition's leader, if this replica is
+        in sync. Return an error, or None, for each partition.
 
-        With ``unclean``, elect a replica that is not in sync for partitions without a leader. The
-        records that it lacks are lost. ``partitions`` None selects all partitions. The result then
-        has only the partitions whose leader had to change.
+        With ``unclean``, elect a replica that is not in sync as the leader of partitions that have
+        no leader. The records that this replica lacks are lost. If ``partitions`` is None, all
+        partitions are meant, and the result has only those whose leader had to change.
         """
         outcomes: dict[TopicPartition, LogbusError | None] = self._run(
             replica_requests.elect_leaders(
@@ -321,8 +335,9 @@ class Admin:
         return outcomes
 
     def retire_broker(self, broker_id: int) -> None:
-        """Unregister a broker that will not return. Raises InvalidRequestError if the broker runs
-        or holds replicas, and BrokerIdNotRegisteredError for an unknown broker."""
+        """Remove a broker that will not return from the cluster. Raises InvalidRequestError if the
+        broker is live or still has replicas, and BrokerIdNotRegisteredError for an unknown
+        broker."""
         self._run(replica_requests.retire_broker(self._cluster, broker_id, self._deadline()))
 
     # Methods that read and change the settings of topics and brokers.
@@ -330,8 +345,10 @@ class Admin:
     def describe_configs(
         self, topics: Iterable[str] = (), brokers: Iterable[int] = ()
     ) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
-        """Return the settings of topics and brokers as {("topic"|"broker", name): {key:
-        ConfigEntry}}."""
+        """Return the settings of topics and brokers.
+
+        The result maps ("topic", name) or ("broker", id as text) to {setting name: ConfigEntry}.
+        """
         resources = [configs.ConfigResource(configs.RESOURCE_TOPIC, name) for name in topics]
         resources += [configs.ConfigResource(configs.RESOURCE_BROKER, str(i)) for i in brokers]
         rows: list[configs.DescribeConfigsResult] = self._run(
@@ -358,7 +375,7 @@ class Admin:
     def alter_configs(
         self, topic: str, changes: Mapping[str, object], *, validate_only: bool = False
     ) -> None:
-        """Change settings of a topic. The value None restores the default. Raises
+        """Change settings of a topic. The value None restores a setting's default. Raises
         InvalidConfigError."""
         rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
         self._run(
@@ -372,8 +389,9 @@ class Admin:
         )
 
     def alter_broker_configs(self, broker_id: int, changes: Mapping[str, object]) -> None:
-        """Change ``leader.replication.throttled.rate`` or ``follower.replication.throttled.rate``
-        of a broker, in bytes per second; None removes the limit."""
+        """Change a broker's settings ``leader.replication.throttled.rate`` and
+        ``follower.replication.throttled.rate``, in bytes per second. The value None removes the
+        limit."""
         rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
         self._run(
             admin_requests.alter_broker_configs(self._cluster, broker_id, rows, self._deadline())
@@ -387,10 +405,11 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the offset of the first record at or after a timestamp (ms), for each partition.
+        """Return for each partition the offset of the first record at or after a timestamp (ms
+        since 1970). The offset is -1 if there is no such record.
 
         Three timestamps are special: -1 stands for the log's end, -2 for its start, -3 for the
-        record with the newest timestamp. The offset is -1 if there is no such record.
+        record with the newest timestamp.
         """
         return requests.raise_first(
             self._run(
@@ -408,11 +427,11 @@ class Admin:
         ranges: Mapping[TopicPartition, tuple[int, int]],
         topic_ids: Mapping[str, str] = requests.ANY_TOPIC,
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return {tp: (end offset, bytes)} for the ranges {tp: (start, max_bytes)}: how far about
-        ``max_bytes`` stored bytes reach from ``start``.
+        """Return the offset ranges that hold about the given number of stored bytes.
 
-        The end is a batch boundary, at least one batch after ``start``. Raises UnknownTopicIdError
-        if a topic's id differs from ``topic_ids``.
+        ``ranges`` has a start offset and a maximum of bytes for each partition. The result has an
+        end offset and the bytes of the range. The end is a batch boundary, at least one batch after
+        the start. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``.
         """
         operation = requests.offsets_for_bytes(self._cluster, ranges, self._deadline(), topic_ids)
         return requests.raise_first(self._run(operation))
@@ -424,11 +443,11 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, LogBounds]:
-        """Return the start and the end of logs, and the offset up to which ``max_bytes`` reach from
-        the start.
+        """Return the start and end offset of each partition's log, and the offset up to which the
+        first ``max_bytes`` bytes of the log reach.
 
-        ``topic_ids`` has the topic id of each partition. Raises UnknownTopicIdError if a topic has
-        another id.
+        ``topic_ids`` has the partitions, each with its topic's id. Raises UnknownTopicIdError if
+        the topic has another id.
         """
         operation = requests.log_bounds(
             self._cluster,
@@ -442,9 +461,10 @@ class Admin:
     def record_times(
         self, after: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the offset and timestamp (ms) of the first record at or after each given offset.
+        """Return for each partition the offset and timestamp (ms since 1970) of the first record at
+        or after the given offset.
 
-        The timestamp is -1 for a record without one. The offset is -1 if no such record exists yet.
+        The timestamp is -1 if the record has none. The offset is -1 if no such record exists yet.
         """
         return requests.raise_first(
             self._run(requests.record_times(self._cluster, after, self._deadline()))
@@ -453,7 +473,8 @@ class Admin:
     # Methods that read and change groups and their committed offsets.
 
     def lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
-        """Return the lag of a group or Spark query in records and seconds, by partition.
+        """Return the lag of a group, in records and seconds, by partition. The group may be one to
+        which a Spark query publishes its progress.
 
         The result has every partition with a committed offset, and every partition that a member
         owns.
@@ -472,11 +493,11 @@ class Admin:
     ) -> dict[str, GroupLag]:
         """Return state, members and lag of many groups, with a few requests to each broker.
 
-        Calls in a row cost less with ``empty``, the groups that ``list_groups`` shows as Empty, and
-        ``before``, the result of an earlier call. A partition with the same committed offset as in
-        ``before`` keeps its first unread record, so ``seconds`` does not show that retention
-        deletes unread records. A group that cannot be read has its ``error``; the results of other
-        groups are complete. Raises NoBrokersError.
+        Two arguments save requests. ``empty`` names groups that ``list_groups`` reports as Empty.
+        ``before`` is the result of an earlier call: if a partition's committed offset has not
+        changed since, its first unread record is taken from there. The partition's ``seconds`` then
+        does not notice if retention has deleted this record. A group that cannot be read has an
+        ``error``; the results of other groups are complete. Raises NoBrokersError.
         """
         operation = lag_of_groups(
             self._cluster,
@@ -490,8 +511,8 @@ class Admin:
         return lags
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
-        """Return the live members of a group with their partitions. The result is empty for an
-        unknown group."""
+        """Return the partitions of each live member of a group, by member id. The result is empty
+        for an unknown group."""
         with contextlib.suppress(GroupIdNotFoundError):
             members = self.describe_groups([group])[group].members
             return {row.member_id: owned_by(row) for row in members}
@@ -500,15 +521,15 @@ class Admin:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets of these partitions, or of all partitions. The result
-        omits partitions without a committed offset."""
+        """Return a group's committed offsets of ``partitions``, or of all partitions if None.
+        Partitions without a committed offset are missing from the result."""
         return requests.raise_first(
             self._run(group_requests.committed(self._cluster, group, partitions, self._deadline()))
         )
 
     def unstable_partitions(self, group: str) -> set[TopicPartition]:
-        """Return the partitions with an offset of the group that an open transaction has not
-        committed yet."""
+        """Return the partitions whose committed offset may still change, because an open
+        transaction contains a new offset of the group for them."""
         unstable: set[TopicPartition] = set()
         self._run(
             group_requests.committed(
@@ -520,11 +541,11 @@ class Admin:
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> None:
-        """Set a group's offsets. Each is the offset of the next record to read.
+        """Set a group's committed offsets. Each is the offset of the next record to read.
 
         Raises UnknownTopicIdError if an offset has the topic id of a deleted topic. Raises
-        GroupLeaseHeldError while a Spark query publishes its progress to the group, because its
-        next commit would overwrite the offsets.
+        GroupLeaseHeldError while a Spark query publishes its progress to the group, because the
+        query's next commit would overwrite these offsets.
         """
         self.refuse_query(group)
         requests.raise_first(self.commit_each(group, offsets))
@@ -532,9 +553,10 @@ class Admin:
     def commit_each(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Set a group's offsets. Return an error or None for each partition.
+        """Set a group's committed offsets. Return an error, or None, for each partition.
 
-        Does not check whether a Spark query publishes its progress to the group.
+        Unlike ``commit_offsets``, it does not check whether a Spark query publishes its progress to
+        the group.
         """
         rows = {
             tp: CommittedOffset(value) if isinstance(value, int) else value
@@ -584,10 +606,10 @@ class Admin:
             )
 
     def list_groups(self, *, with_types: bool = True) -> list[GroupListing]:
-        """Return all groups with offsets or members, by name.
+        """Return all groups that have committed offsets or members, sorted by name.
 
-        Kafka before 3.8 reports no group types. Call it with ``with_types=False``, which leaves
-        ``kind`` empty.
+        Brokers of Apache Kafka before 3.8 do not report group types. For them, give
+        ``with_types=False``; the groups' ``kind`` is then empty.
         """
         rows = self._run(
             admin_requests.list_groups(self._cluster, self._deadline(), with_types=with_types)
@@ -607,17 +629,17 @@ class Admin:
             for name, row in rows.items()
         }
 
-    # Methods that return the brokers' reports on themselves.
+    # Methods that return what brokers report about their own state.
 
     def log_dirs(self) -> list[LogDir]:
-        """Return every live broker's data directories with the bytes of each partition."""
+        """Return the data directories of all live brokers, with the bytes of each partition."""
         return [row for report in self.broker_reports() for row in report.log_dirs]
 
     def broker_reports(self, *, with_sizes: bool = True) -> list[BrokerReport]:
-        """Return every live broker's report on itself, by broker id.
+        """Return the report of every live broker on its own state, sorted by broker id.
 
-        Without ``with_sizes``, the data directories list no partitions. This saves a broker 4 ms
-        for 1,000 replicas.
+        Without ``with_sizes``, the data directories list no partitions. This saves a broker with
+        1,000 replicas 4 ms.
         """
         operation = admin_requests.describe_log_dirs(
             self._cluster, self._deadline(), with_sizes=with_sizes

@@ -1,8 +1,8 @@
-"""Administration operations as generators: topics, settings, groups and data directories.
+"""Operations (generators that yield requests) for topics, settings, groups and data directories.
 
-Requests that change the cluster go to the controller, and to the new controller after a change. If
-the response to such a request is lost, the change may have happened. So a retry takes an error such
-as TOPIC_ALREADY_EXISTS to mean success.
+Requests that change the cluster go to the controller. If another broker becomes controller, they
+are retried there. If the response to such a request is lost, the change may have happened. The
+retry therefore takes an error such as TOPIC_ALREADY_EXISTS to mean success.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ CHECK_MS = 20.0
 """Milliseconds between two checks of whether every broker has applied a change."""
 
 LIST_ATTEMPT_MS = 5_000
-"""Milliseconds without an answer of some broker after which ``list_groups`` asks all
-brokers again."""
+"""Milliseconds after which ``list_groups`` asks all brokers again if some broker has not
+answered."""
 
 T = TypeVar("T")
 
@@ -62,11 +62,11 @@ def on_controller(
     check: Callable[[T, bool], LogbusError | None],
     deadline_ms: float,
 ) -> Operation[T]:
-    """Send a request to the controller and return the response. Retry the request at a new
-    controller.
+    """Send a request to the controller and return the response. After a retriable error, look the
+    controller up again and retry.
 
     ``check`` receives a response, and whether an earlier attempt may have taken effect. It returns
-    the error in the response, or None.
+    the error in the response, or None for success.
     """
     attempt, is_repeat = 0, False
     while True:
@@ -81,7 +81,7 @@ def on_controller(
             problem = error
         is_repeat = is_repeat or not problem.definite
         pause = backoff_ms(attempt)
-        # The controller creates topics, so a topic that it does not know does not exist.
+        # Do not retry for an unknown topic: the controller creates topics, so it knows them all.
         is_final = isinstance(problem, UnknownTopicOrPartitionError) or not problem.retriable
         if is_final or cluster.now_ms() + pause >= deadline_ms:
             raise problem
@@ -104,7 +104,7 @@ def _controller(cluster: Cluster, renew: bool, deadline_ms: float) -> Operation[
 def create_topic(
     cluster: Cluster, topic: topics.CreatableTopic, *, validate_only: bool, deadline_ms: float
 ) -> Operation[str]:
-    """Create a topic, wait until every live broker lists it, and return its id."""
+    """Create a topic, wait until every live broker lists it with leaders, and return its id."""
     topic_id = ""
 
     def check(answer: topics.CreateTopicsResponse, is_repeat: bool) -> LogbusError | None:
@@ -138,10 +138,10 @@ def create_topic(
 def _await_everywhere(
     cluster: Cluster, topic: str, is_done: Callable[[ClusterView], bool], deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Wait until ``is_done`` returns true for the metadata of each live broker.
+    """Wait until ``is_done`` returns true for the topic's metadata from each live broker.
 
-    Skips brokers that do not answer, because they load all metadata again when they return. Raises
-    RequestTimedOutError.
+    Ignore brokers that do not answer, because they load all metadata again when they return. Raises
+    RequestTimedOutError after the deadline.
     """
     attempt = 0
     exchange = CallExchange(cluster_calls.MetadataRequest((topic,)))
@@ -187,7 +187,8 @@ def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[N
 def create_partitions(
     cluster: Cluster, name: str, count: int, *, validate_only: bool, deadline_ms: float
 ) -> Operation[None]:
-    """Raise a topic's partition count to ``count`` and wait until every live broker lists it."""
+    """Add partitions to a topic, so that it has ``count``, and wait until every live broker lists
+    them with leaders."""
 
     def check(answer: topics.CreatePartitionsResponse, is_repeat: bool) -> LogbusError | None:
         row = answer.results[0]
@@ -222,7 +223,8 @@ def alter_configs(
     validate_only: bool,
     deadline_ms: float,
 ) -> Operation[None]:
-    """Change a topic's settings. The value None restores the default."""
+    """Change a topic's settings, and wait until the live brokers apply them. The value None
+    restores a setting's default."""
 
     def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
         row = answer.responses[0]
@@ -265,7 +267,8 @@ def _alterations(changes: Mapping[str, str | None]) -> tuple[configs.AlterableCo
 def _await_settings(
     cluster: Cluster, topic: str, changes: Mapping[str, str | None], deadline_ms: float
 ) -> Operation[None]:
-    """Wait until every live broker reports the changed settings, for at most SETTINGS_WAIT_MS."""
+    """Wait until every live broker that answers reports the changed settings, for at most
+    SETTINGS_WAIT_MS."""
     until_ms = min(deadline_ms, cluster.now_ms() + SETTINGS_WAIT_MS)
     resource = configs.ConfigResource(configs.RESOURCE_TOPIC, topic, tuple(changes))
     exchange = CallExchange(configs.DescribeConfigsRequest((resource,)))
@@ -300,8 +303,9 @@ def _has_settings(
 def describe_configs(
     cluster: Cluster, resources: Sequence[configs.ConfigResource], deadline_ms: float
 ) -> Operation[list[configs.DescribeConfigsResult]]:
-    """Return the settings of topics and brokers. Any broker answers for a topic, but only the
-    broker itself answers for its own settings."""
+    """Return the settings of topics and brokers. Any broker knows the settings of topics, but a
+    broker's settings must be requested from that broker. Raises NoBrokersError if it is not
+    live."""
     results: list[configs.DescribeConfigsResult] = []
 
     def check(answer: configs.DescribeConfigsResponse) -> LogbusError | None:
@@ -340,8 +344,8 @@ def describe_configs(
 def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[int]]:
-    """Delete records before these offsets (-1: the high watermark). Return the first remaining
-    offsets."""
+    """Delete each partition's records before an offset (-1: before the high watermark). Return the
+    new start offset of each log, or an error."""
     check_offsets(before, at_least=-1)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
@@ -371,7 +375,7 @@ def delete_records(
 def on_every_broker(
     cluster: Cluster, exchange: Exchange[T], deadline_ms: float
 ) -> Operation[dict[int, T | LogbusError]]:
-    """Send a request to all live brokers. Return responses or errors by broker id."""
+    """Send a request to all live brokers. Return each broker's response or error, by broker id."""
     view = yield from refresh(cluster, (), deadline_ms)
     ids = list(view.brokers)
     answers = yield SendAll(
@@ -390,10 +394,11 @@ def await_applied(
     changed: str,
     deadline_ms: float,
 ) -> Operation[None]:
-    """Repeat a request to all live brokers until each response shows a change.
+    """Wait until all live brokers have applied a change: repeat ``exchange``, a request to each of
+    them, until ``is_applied`` returns true for each response.
 
-    ``changed`` names the changed object in the RequestTimedOutError after the deadline. Raises the
-    error of a broker.
+    Raises RequestTimedOutError after the deadline; its message calls the changed objects
+    ``changed``. If a broker fails, raises its error.
     """
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
@@ -417,11 +422,11 @@ def _answered(answer: T | LogbusError) -> T:
 def list_groups(
     cluster: Cluster, deadline_ms: float, *, with_types: bool = True
 ) -> Operation[list[groups.ListedGroup]]:
-    """Return all groups, each once, by name.
+    """Return all groups, each once, sorted by name.
 
-    Only a group's coordinator lists it. The request is therefore sent to every broker, until each
-    has answered or left the cluster. Raises the last broker's error, with its id. ``with_types``
-    needs Kafka 3.8 or later.
+    Only a group's coordinator lists the group. The request is therefore sent to every broker, and
+    repeated until every live broker has answered. Raises the error of a broker that does not, with
+    the broker's id. Brokers of Apache Kafka support ``with_types`` from 3.8 on.
     """
     call = groups.ListGroupsRequest() if with_types else groups.ListUntypedGroupsRequest()
     attempt = 0
@@ -453,7 +458,8 @@ def _all_groups(
 def describe_groups(
     cluster: Cluster, names: Iterable[str], deadline_ms: float
 ) -> Operation[dict[str, groups.DescribedGroup]]:
-    """Return descriptions of groups from their coordinators, by group name."""
+    """Return the descriptions of groups, by name. Each is requested from the group's
+    coordinator."""
     described: dict[str, groups.DescribedGroup] = {}
     for name in names:
         answer = yield from on_coordinator(
@@ -472,10 +478,10 @@ def describe_groups(
 
 
 def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[None]:
-    """Delete a group without members, and the group's committed offsets.
+    """Delete a group that has no members, and its committed offsets.
 
-    After an attempt without a response, the error that the group is unknown counts as success,
-    because that attempt may have deleted the group.
+    If an attempt got no response, it may have deleted the group. An error of a later attempt that
+    the group is unknown then counts as success.
     """
 
     def check(answer: group_removal.DeleteGroupsResponse) -> LogbusError | None:
@@ -494,7 +500,8 @@ def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[
 def delete_offsets(
     cluster: Cluster, group: str, partitions: Sequence[TopicPartition], deadline_ms: float
 ) -> Operation[PerPartition[None]]:
-    """Delete a group's committed offsets of partitions whose topic no member subscribes to."""
+    """Delete a group's committed offsets of these partitions. Return an error, or None, for each:
+    an offset cannot be deleted while a member subscribes to the partition's topic."""
     topics = tuple(
         group_removal.OffsetDeleteTopic(name, tuple(tp.partition for tp in tps))
         for name, tps in group_by_topic(partitions).items()
@@ -516,7 +523,8 @@ def delete_offsets(
 
 
 def _group_problem(group: str, code: int) -> str:
-    """Return the message for a group's error code. The coordinator's answers carry no message."""
+    """Return the message for an error code about a group, because the coordinator's response has
+    only the code."""
     return {
         GroupIdNotFoundError.code: f"there is no group {group!r}; see: logbus groups list",
         NonEmptyGroupError.code: f"group {group!r} has live members; stop them first",
@@ -526,6 +534,7 @@ def _group_problem(group: str, code: int) -> str:
 def describe_log_dirs(
     cluster: Cluster, deadline_ms: float, *, with_sizes: bool = True
 ) -> Operation[dict[int, log_dirs.DescribeLogDirsResponse | LogbusError]]:
-    """Return every live broker's data directories, with the sizes of all partitions or of none."""
+    """Return the data directories of every live broker, by broker id: with the sizes of all
+    partitions, or without partitions."""
     call = log_dirs.DescribeLogDirsRequest(None if with_sizes else ())
     return on_every_broker(cluster, CallExchange(call), deadline_ms)

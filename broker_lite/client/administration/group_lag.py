@@ -1,7 +1,8 @@
-"""Compute the lag of a group in each partition, for ``Admin.lag``, from offsets and a time.
+"""Compute the lag of a group in each partition, for ``Admin.lag``.
 
-Native groups, Kafka groups and Spark queries store their offsets in the same place, so one function
-serves all of them. The module does no I/O and imports no pyarrow.
+Kafka groups, native groups (which coordinate through ZooKeeper) and Spark queries all store their
+progress as committed offsets of a group, so one function serves all of them. The module does no I/O
+and imports no pyarrow.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ if TYPE_CHECKING:
 class PartitionLag(NamedTuple):
     """A group's lag in one partition.
 
-    - ``committed``: the committed offset. None if a member reads the partition without a commit;
-      the lag then counts from the log's start.
-    - ``records``: offsets between the committed offset and the end, the last stable offset.
-    - ``seconds``: age of the first unread record by its timestamp and this machine's clock. 0
-      without unread records, or if only markers and aborted records are unread. None if that record
-      has no timestamp or is unreadable.
-    - ``end``, ``records``, ``seconds``: None for a partition of a deleted topic, or without a
-      leader that answers.
-    - ``owner``: the member or Spark query (its run id) that reads the partition, or None.
-    - ``unread``: the first unread record. None without unread records, or if the record is
-      unreadable.
+    - ``committed``: the committed offset. None if a member reads the partition but has not
+      committed an offset; the lag then counts from the log's start.
+    - ``end``: the last stable offset of the log.
+    - ``records``: the number of offsets from the committed offset to ``end``.
+    - ``seconds``: the age of the first unread record, by its timestamp and this machine's clock. 0
+      if no records are unread, or only transaction markers and aborted records. None if the first
+      unread record has no timestamp or cannot be read.
+    - ``end``, ``records`` and ``seconds`` are None if the topic was deleted, or if the partition
+      has no leader that answers.
+    - ``owner``: the id of the member, or the run id of the Spark query, that reads the partition;
+      None without one.
+    - ``unread``: offset and timestamp of the first unread record. None if there is none, or if it
+      cannot be read.
     """
 
     committed: CommittedOffset | None
@@ -52,8 +55,9 @@ def lag_of(
 ) -> dict[TopicPartition, PartitionLag]:
     """Return the lag of all partitions that have a committed offset or an owner.
 
-    ``starts`` has the first unread offset, and ``ends`` the end, of each partition with a leader.
-    ``firsts`` has the first unread records. ``now_ms`` is the time since 1970.
+    For each partition with a leader, ``starts`` has the first unread offset, ``ends`` the last
+    stable offset, and ``firsts`` the first unread record or the error of its lookup. ``owners`` has
+    the member or query that reads the partition. ``now_ms`` is the time in ms since 1970.
     """
     lags = {}
     for tp in sorted(committed.keys() | owners.keys()):
@@ -80,8 +84,8 @@ def _seconds(first: ListedOffset | LogbusError | None, now_ms: float) -> float |
 
 
 def owned_by(member: DescribedGroupMember) -> tuple[TopicPartition, ...]:
-    """Return the partitions of a group member. The result is empty for a member that is not a
-    consumer."""
+    """Return the partitions assigned to a group member. The result is empty if the member is not a
+    consumer, for example a Kafka Connect worker."""
     try:
         return decode_assignment(member.member_assignment)
     except ProtocolError:

@@ -15,10 +15,11 @@ State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 
 
 class PartitionHealth(NamedTuple):
-    """The health of a partition. ``why`` is the cause of an unhealthy state.
+    """The health of a partition. ``why`` says in words what causes a state other than "ok".
 
-    The state "too few in sync" means that the leader refuses acks=all. "no leader" means that the
-    partition can be neither written nor read.
+    "too few in sync" means that fewer replicas are in sync than min.insync.replicas, so the leader
+    refuses records with acks=all. "no leader" means that the partition can be neither written nor
+    read.
     """
 
     tp: TopicPartition
@@ -27,7 +28,8 @@ class PartitionHealth(NamedTuple):
 
 
 class BrokerLoad(NamedTuple):
-    """The number of replicas and leaders of a broker."""
+    """How many partitions a broker leads, how many replicas it has, and how many of these are in
+    sync."""
 
     leaders: int
     replicas: int
@@ -42,8 +44,8 @@ def partition_health(
     adding: Iterable[int] = (),
     min_insync: int = 1,
 ) -> PartitionHealth:
-    """Return a partition's health. ``live`` has the ids of live brokers. The replicas ``adding`` of
-    a reassignment need not be in sync yet."""
+    """Return a partition's health. ``live`` has the ids of the live brokers. ``adding`` has the
+    brokers that a reassignment adds, whose replicas need not be in sync yet."""
     up = set(live)
     missing = [
         broker_id
@@ -74,10 +76,11 @@ def cluster_health(
     moves: Mapping[TopicPartition, Reassignment] | None = None,
     min_insync: Callable[[str, int], int] = lambda topic, replicas: 1,
 ) -> list[PartitionHealth]:
-    """Return the health of every partition of the view.
+    """Return the health of every partition of the cluster.
 
-    ``min_insync`` returns min.insync.replicas for a topic and a number of replicas. The number
-    leaves out replicas that a reassignment removes.
+    ``moves`` has the reassignments in progress. ``min_insync(topic, replicas)`` returns the topic's
+    min.insync.replicas; ``replicas`` is the number of replicas that the partition will have after
+    its reassignment.
     """
     rows = []
     for name, topic in view.topics.items():
@@ -102,7 +105,7 @@ def fewer_replicas(view: ClusterView, factor: int) -> list[str]:
 
 
 def broker_loads(view: ClusterView) -> dict[int, BrokerLoad]:
-    """Return the numbers of replicas and leaders of each broker that is live or has a replica."""
+    """Return the load of each broker that is live or has a replica, by broker id."""
     leaders: dict[int, int] = {}
     replicas: dict[int, int] = {}
     in_sync: dict[int, int] = {}

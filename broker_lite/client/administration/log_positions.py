@@ -1,8 +1,10 @@
-"""Positions in a log, as users type them: an offset, a distance from an end, or a time.
+"""Positions in a log, as users type them in a command: an offset, a distance from the log's start
+or end, or a time.
 
-The forms are ``earliest``, ``latest``, ``N`` (that offset), ``+N`` (N after the earliest), ``-N``
-(N before the latest), and a time: ``@2026-11-20``, ``@2026-11-20T10:00:00Z``, ``@1763632800000``
-(ms) or ``@-1h`` (before now, in s, m, h or d). Only ``resolve`` and ``resolved_offsets`` do I/O.
+The forms are ``earliest``, ``latest``, ``N`` (offset N), ``+N`` (N offsets after the earliest),
+``-N`` (N offsets before the latest), and a time: ``@2026-11-20``, ``@2026-11-20T10:00:00Z``,
+``@1763632800000`` (ms since 1970) or ``@-1h`` (one hour ago; the units are s, m, h and d). Only
+``resolve`` and ``resolved_offsets`` do I/O.
 """
 
 from __future__ import annotations
@@ -20,15 +22,16 @@ if TYPE_CHECKING:
 
 
 class PositionSpec(NamedTuple):
-    """A position that a user typed: an offset, a distance from the log's start or end, or a time
-    (ms)."""
+    """A parsed position. ``kind`` says what ``value`` is: an offset, a distance from the log's
+    start or end, or a time in ms since 1970."""
 
     kind: Literal["offset", "after_earliest", "before_latest", "time"]
     value: int
 
 
 def parse(text: str, now_ms: int | None = None) -> PositionSpec:
-    """Parse a position. Raises InvalidRequestError with the accepted forms."""
+    """Parse a position. ``now_ms`` (ms since 1970, by default the current time) is the origin of
+    relative times. Raises InvalidRequestError, which lists the accepted forms."""
     if text in ("earliest", "beginning"):
         return PositionSpec("after_earliest", 0)
     if text in ("latest", "end"):
@@ -48,8 +51,8 @@ def parse(text: str, now_ms: int | None = None) -> PositionSpec:
 
 
 class ResolvedOffset(NamedTuple):
-    """A position in one partition. ``wanted`` is the offset that it means, and ``offset`` is that
-    offset limited to the log's range."""
+    """The offset of a position in one partition. ``wanted`` is the offset that the position stands
+    for, which may lie outside the log. ``offset`` is the nearest offset within the log's range."""
 
     offset: int
     wanted: int
@@ -58,15 +61,16 @@ class ResolvedOffset(NamedTuple):
 def resolve(
     admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, int]:
-    """Return the offset of the position in each partition, limited to the log's range."""
+    """Return the offset of the position in each partition. If the position is outside the log's
+    range, return the nearest end of the range."""
     return {tp: row.offset for tp, row in resolved_offsets(admin, partitions, spec).items()}
 
 
 def resolved_offsets(
     admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, ResolvedOffset]:
-    """Return, by partition, the offset that ``resolve`` returns with the offset that the position
-    means, which may lie outside the log."""
+    """Return for each partition the offset of the position, both as it stands and limited to the
+    log's range."""
     tps = list(partitions)
     earliest = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
     latest = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))

@@ -1,9 +1,11 @@
-"""The operation of ``Admin.lag`` and ``Admin.lag_many``: the lag of many groups with few requests.
+"""``lag_of_groups``: the lag of many groups with few requests, for ``Admin.lag`` and
+``Admin.lag_many``.
 
-First it looks up all coordinators. Then it sends OffsetFetch and DescribeGroups to each
-coordinator, for up to ``GROUPS_AT_ONCE`` groups. Last it sends ListOffsets and RecordTimes to each
-leader, for all its partitions. A caller that repeats the operation passes an earlier result. It
-saves DescribeGroups and RecordTimes for groups that have not changed.
+First it looks up the coordinators of all groups. Then it sends OffsetFetch and DescribeGroups to
+each coordinator, for up to ``GROUPS_AT_ONCE`` groups at once. Last it sends ListOffsets and
+RecordTimes (logbus's own API, for timestamps of records) to each leader, for all its partitions. A
+caller that repeats the operation may pass the earlier result, which saves RecordTimes for offsets
+that have not changed.
 """
 
 from __future__ import annotations
@@ -40,19 +42,20 @@ GROUPS_AT_ONCE = 100
 TIMES_AT_ONCE = 2000
 """Maximum number of offsets in one round of RecordTimes requests."""
 FRESH_MS = 500.0
-"""Maximum age in ms at which cached metadata of all topics save a Metadata request."""
+"""Metadata of all topics that is at most this old (ms) is used without a refresh."""
 TOPIC_ATTEMPTS = 3
-"""Maximum number of attempts to list offsets while topics are being deleted."""
+"""Maximum number of attempts to list offsets. An attempt fails if a topic is deleted meanwhile."""
 
 DEAD, EMPTY = "Dead", "Empty"
 """The states of a group that does not exist, and of a group without members."""
 
 
 class GroupLag(NamedTuple):
-    """A group, its members, and its lag in each committed or owned partition.
+    """A group's state and members, and its lag in each partition that has a committed offset or is
+    assigned to a member.
 
     If ``error`` is set, the group could not be read, and the other fields are empty. A group that
-    does not exist has the state Dead.
+    does not exist has the state "Dead".
     """
 
     state: str
@@ -63,7 +66,7 @@ class GroupLag(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """A coordinator's report about one group: its state, members and committed offsets."""
+    """The state, members and committed offsets of one group, as its coordinator reports them."""
 
     state: str
     protocol_type: str
@@ -80,10 +83,11 @@ def lag_of_groups(
     empty: Collection[str] = frozenset(),
     before: Mapping[str, GroupLag] = {},
 ) -> Operation[dict[str, GroupLag]]:
-    """Return the lag of groups. ``wall_ms`` returns the time in ms since 1970.
+    """Return the lag of each group, by name. ``wall_ms`` returns the current time in ms since 1970.
 
-    ``empty`` names groups without members, which need no description. ``before`` is an earlier
-    result: its first unread records apply to partitions whose committed offset is the same.
+    ``empty`` names groups that are known to have no members, for which DescribeGroups is not sent.
+    ``before`` is an earlier result. If a partition's committed offset is the same as then, its
+    first unread record is taken from there.
     """
     progress = yield from _progress(cluster, names, empty, deadline_ms)
     now_ms = wall_ms()
@@ -128,7 +132,8 @@ def lag_of_groups(
 
 
 def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
-    """Return the Spark query or group member that reads each partition."""
+    """Return for each partition the id of the group member, or the run id of the Spark query, that
+    reads it."""
     queries = running(row.committed, now_ms)
     for member in row.members:
         queries |= dict.fromkeys(owned_by(member), member.member_id)
@@ -136,8 +141,8 @@ def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
 
 
 def _known_unread(before: Mapping[str, GroupLag], progress: Mapping[str, _Progress]) -> FirstUnread:
-    """Return the first unread records from an earlier result, for partitions with the same topic id
-    and committed offset as then."""
+    """Return the first unread records that an earlier result has for partitions whose topic id and
+    committed offset have not changed since."""
     known: FirstUnread = {}
     for name, row in progress.items():
         if name not in before:
@@ -154,8 +159,8 @@ def _known_unread(before: Mapping[str, GroupLag], progress: Mapping[str, _Progre
 def _progress(
     cluster: Cluster, names: Iterable[str], empty: Collection[str], deadline_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Return the state, members and offsets of groups. Retry a group that moves to another
-    coordinator."""
+    """Return the state, members and committed offsets of groups, or an error. After a retriable
+    error, for example because the group moved to another coordinator, look it up again."""
     order = list(dict.fromkeys(names))
     progress: dict[str, _Progress | LogbusError] = {}
     pending, attempt = order, 0
@@ -214,8 +219,8 @@ def _unanswered(name: str) -> CoordinatorNotAvailableError:
 def _fetch_groups(
     by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Fetch the offsets of groups from their coordinators, and the descriptions of groups that are
-    not ``empty``. All requests go out at once."""
+    """Fetch the committed offsets of groups from their coordinators, and the descriptions of the
+    groups that are not in ``empty``. All requests are sent at once."""
     sends = []
     for home, names in by_home.items():
         rows = tuple(groups.OffsetFetchGroup(name) for name in names)
@@ -278,16 +283,17 @@ def _joined(
 
 Offsets = dict[TopicPartition, ListedOffset]
 FirstUnread = dict[tuple[TopicPartition, int], ListedOffset | LogbusError]
-"""The first record at or after an offset, or the partition's error."""
+"""For a partition and an offset: the first record at or after the offset, or the partition's
+error."""
 
 
 def _bounds(
     cluster: Cluster, tps: set[TopicPartition], new: set[TopicPartition], deadline_ms: float
 ) -> Operation[tuple[Offsets, Offsets]]:
-    """Return the end offsets of the partitions that have a leader, and the start offsets of the
-    partitions ``new``.
+    """Return the end offsets of the partitions in ``tps`` that have a leader, and the start offsets
+    of those in ``new``.
 
-    The result omits a topic that is deleted during the call.
+    Topics that are deleted during the call are missing from the result.
     """
     attempt = 0
     while tps:
@@ -324,7 +330,7 @@ def _listed(
 def _first_unread(
     cluster: Cluster, unread: Mapping[TopicPartition, set[int]], deadline_ms: float
 ) -> Operation[FirstUnread]:
-    """Return the first record at or after each offset, or the partition's error."""
+    """Return the first record at or after each offset in ``unread``, or the partition's error."""
     unread_records: FirstUnread = {}
     pairs = [(tp, offset) for tp, offsets in unread.items() for offset in sorted(offsets)]
     for at in range(0, len(pairs), TIMES_AT_ONCE):

@@ -1,7 +1,8 @@
-"""The lease of a Spark query on a group. The metadata of the query's commits hold the lease.
+"""The lease with which a Spark query reserves a consumer group, to publish its progress there.
 
-The query's driver writes the lease. Commands that change the group's offsets read the lease, and
-refuse the change until it expires. The module does no I/O.
+The query's driver commits its offsets to the group, with the lease in the metadata of each
+committed offset. Commands that change the group's offsets read the lease, and refuse the change
+until the lease has expired. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 def lease_text(run: str, until_ms: int) -> str:
-    """Return the lease as the metadata of a commit: the query's run id, and the end of the lease in
-    ms since 1970."""
+    """Return a lease as text for the metadata of a committed offset. It consists of the query's run
+    id and the end of the lease in ms since 1970."""
     return json.dumps({"spark": run, "until": until_ms}, separators=(",", ":"))
 
 
 def lease_of(metadata: str) -> tuple[str, int]:
-    """Return the run id and the end of the lease in a commit's metadata. Return ("", 0) without a
-    lease."""
+    """Parse the metadata of a committed offset. Return the run id and the end (ms since 1970) of
+    the lease in it, or ("", 0) if it contains no lease."""
     try:
         document = json.loads(metadata)
         return str(document["spark"]), int(document["until"])
@@ -31,8 +32,8 @@ def lease_of(metadata: str) -> tuple[str, int]:
 def holder_of(
     commits: Iterable[CommittedOffset], now_ms: int, *, besides: str = ""
 ) -> tuple[str, int]:
-    """Return the run id of a query other than ``besides`` that has an unexpired lease, and the end
-    of the lease. Return ("", 0) without such a query."""
+    """Return the run id and the end (ms since 1970) of an unexpired lease among a group's committed
+    offsets. Ignore the query ``besides``. Return ("", 0) if there is no such lease."""
     for row in commits:
         run, until_ms = lease_of(row.metadata)
         if run and run != besides and until_ms > now_ms:
@@ -43,7 +44,8 @@ def holder_of(
 def running(
     commits: Mapping[TopicPartition, CommittedOffset], now_ms: float
 ) -> dict[TopicPartition, str]:
-    """Return, by partition, the run id of the query that has an unexpired lease."""
+    """Return the run id of the query with an unexpired lease, for each partition whose committed
+    offset contains one."""
     run_ids = {}
     for tp, row in commits.items():
         run, until_ms = lease_of(row.metadata)

@@ -1,7 +1,9 @@
-"""Make plans for ``Admin.reassign``, and predict the outcome of ``Admin.elect_leaders``.
+"""Plan replica reassignments for ``Admin.reassign``, and predict the outcome of
+``Admin.elect_leaders``.
 
-A plan maps partitions to broker ids, the preferred leader first, and leaves out unchanged
-partitions. New replicas go to the live brokers with the fewest replicas. The module does no I/O.
+A plan has the new replicas of each partition that changes: broker ids, the preferred leader first.
+A new replica goes to the live broker with the fewest replicas. In all functions, ``ongoing`` has
+the reassignments in progress. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ Plan = dict[TopicPartition, tuple[int, ...]]
 def to_brokers(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], brokers: tuple[int, ...]
 ) -> Plan:
-    """Plan a move of each partition to these brokers. The preferred leader rotates over the
-    brokers."""
+    """Plan to move each partition to exactly these brokers. Each is the preferred leader of about
+    the same number of partitions."""
     if not brokers or len(set(brokers)) != len(brokers):
         raise InvalidReplicaAssignmentError(
             f"brokers {list(brokers)}: name at least one broker, and each only once"
@@ -48,7 +50,11 @@ def to_brokers(
 def to_factor(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], factor: int
 ) -> Plan:
-    """Plan ``factor`` replicas for each partition. In-sync replicas keep the first places."""
+    """Plan to change the number of replicas of each partition to ``factor``.
+
+    Replicas that are not in sync are removed first. Raises InvalidReplicationFactorError for more
+    replicas than live brokers.
+    """
     if not 1 <= factor <= len(view.brokers):
         raise InvalidReplicationFactorError(
             f"replication factor {factor}: give 1 to {len(view.brokers)}, the number of live "
@@ -61,7 +67,7 @@ def to_factor(
         present = target(partition, ongoing.get(tp))
         row = list(present)
         while len(row) > factor:
-            # Remove the last replica that is not in sync, else the last.
+            # Remove the last replica that is not in sync. If all are in sync, remove the last.
             lagging = [broker for broker in row if broker not in partition.isr]
             row.remove(lagging[-1] if lagging else row[-1])
         while len(row) < factor:
@@ -73,8 +79,8 @@ def to_factor(
 def off_broker(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], broker_id: int
 ) -> Plan:
-    """Plan to replace this broker in every partition, including as preferred leader. Raises
-    BrokerIdNotRegisteredError for an unknown broker."""
+    """Plan to move all replicas off a broker. The broker that receives a replica takes its place in
+    the list, also as preferred leader. Raises BrokerIdNotRegisteredError for an unknown broker."""
     if broker_id not in broker_loads(view):
         raise BrokerIdNotRegisteredError(
             f"there is no broker {broker_id}, and no partition names it; live brokers: "
@@ -92,8 +98,8 @@ def off_broker(
 
 
 def from_text(text: str) -> Plan:
-    """Parse a plan in the format of Kafka's tools: ``{"partitions": [{"topic", "partition",
-    "replicas"}]}``.
+    """Parse a plan in the JSON format of ``kafka-reassign-partitions``: ``{"partitions": [{"topic":
+    …, "partition": …, "replicas": […]}]}``.
 
     Raises InvalidReplicaAssignmentError for other input or a repeated partition.
     """
@@ -118,8 +124,12 @@ def from_text(text: str) -> Plan:
 
 
 class Election(NamedTuple):
-    """The expected outcome of an election: the present leader, the elected broker, and the reason
-    if no broker is elected. A missing broker is None."""
+    """The expected outcome of a leader election in one partition.
+
+    ``leader`` is the id of the present leader, or None without a live leader. ``elected`` is the id
+    of the broker that becomes leader. It is None if the election changes nothing, and ``why`` then
+    says why.
+    """
 
     leader: int | None
     elected: int | None
@@ -129,7 +139,8 @@ class Election(NamedTuple):
 def elections(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], *, unclean: bool
 ) -> dict[TopicPartition, Election]:
-    """Return the expected outcome of an election in each partition, by this view of the cluster."""
+    """Return the expected outcome of a preferred (or ``unclean``) leader election in each
+    partition, judging by the metadata in ``view``."""
     outcomes = {}
     for tp in tps:
         partition = _partition(view, tp)
@@ -142,8 +153,9 @@ def elections(
 def _elected(
     view: ClusterView, partition: PartitionMetadata, replicas: tuple[int, ...], unclean: bool
 ) -> tuple[int | None, str | None]:
-    """Return the broker that an election of the partition would make leader, or the reason why no
-    broker can lead. The controller applies the same rules (``replication.controller_requests``)."""
+    """Return the broker that an election would make the partition's leader, or the reason why it
+    would change nothing. The rules are those of the controller
+    (``replication.controller_requests``)."""
     leads = partition.leader in view.brokers
     if unclean:
         if leads:
@@ -177,8 +189,8 @@ def _check_ids(brokers: Sequence[int]) -> None:
 
 
 def target(partition: PartitionMetadata, ongoing: Reassignment | None) -> tuple[int, ...]:
-    """Return the replicas that a partition has. During a reassignment, return the replicas that it
-    will have."""
+    """Return the partition's replicas, or during a reassignment the replicas that it will have
+    afterwards."""
     if ongoing is None:
         return partition.replicas
     return tuple(broker for broker in ongoing.replicas if broker not in ongoing.removing)

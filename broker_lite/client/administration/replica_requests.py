@@ -1,7 +1,8 @@
-"""Operations on replicas: elections, reassignments, and the removal of a broker.
+"""Operations (generators that yield requests) on replicas: leader elections, reassignments, and the
+removal of a broker.
 
-Their requests go to the controller, and to the new controller after a change. A repeated request
-has no further effect.
+Requests go to the controller, and are retried at the new one if another broker becomes controller.
+To repeat a request has no further effect.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Outcomes = dict[TopicPartition, LogbusError | None]
 
 
 class Reassignment(NamedTuple):
-    """A reassignment in progress. ``replicas`` lists the target replicas, then the replicas to be
-    removed."""
+    """A reassignment in progress. ``replicas`` has the ids of all brokers involved: first those
+    that will have a replica, then those in ``removing``."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -41,8 +42,9 @@ def elect_leaders(
     unclean: bool,
     deadline_ms: float,
 ) -> Operation[Outcomes]:
-    """Elect leaders, and return an error or None for each partition. With ``partitions`` None, the
-    result has only the partitions whose leader had to change."""
+    """Elect preferred (or ``unclean``) leaders. Return an error, or None, for each partition. If
+    ``partitions`` is None, all are meant, and the result has only those whose leader had to
+    change."""
     repeated = False
 
     def check(answer: calls.ElectLeadersResponse, is_repeat: bool) -> LogbusError | None:
@@ -73,8 +75,8 @@ def reassign(
     targets: Mapping[TopicPartition, Sequence[int] | None],
     deadline_ms: float,
 ) -> Operation[Outcomes]:
-    """Start to move each partition to these brokers. None in place of brokers cancels the
-    partition's move."""
+    """Start to move the replicas of each partition to the given brokers. None in place of the
+    brokers cancels the partition's reassignment. Return an error, or None, for each partition."""
     repeated = False
 
     def check(
@@ -125,7 +127,8 @@ def reassignments(
 
 
 def retire_broker(cluster: Cluster, broker_id: int, deadline_ms: float) -> Operation[None]:
-    """Unregister a broker. Raises InvalidRequestError if the broker runs or has replicas."""
+    """Remove a broker from the cluster. Raises InvalidRequestError if it is live or has
+    replicas."""
 
     def check(answer: calls.UnregisterBrokerResponse) -> LogbusError | None:
         return _error(answer.error_code, answer.error_message)

@@ -1,5 +1,5 @@
-"""Limit the rate at which a reassignment copies records, with the settings that Kafka's
-tools use.
+"""Limit the rate at which a reassignment copies records, with Kafka's settings
+``leader.replication.throttled.*`` and ``follower.replication.throttled.*``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ LEADER, FOLLOWER = "leader.replication.throttled", "follower.replication.throttl
 
 
 def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rate: int) -> None:
-    """Limit the moves of a plan to ``rate`` bytes per second at each live broker, in each
-    direction.
+    """Limit the replication that the reassignment plan ``moves`` causes: each live broker sends and
+    receives at most ``rate`` bytes per second.
 
-    This replaces earlier throttled replicas of the moved topics.
+    This replaces the lists of throttled replicas that the topics in the plan have so far.
     """
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
@@ -41,7 +41,7 @@ def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rat
 
 
 def unthrottle(admin: Admin, topics: Iterable[str]) -> None:
-    """Remove the list of throttled replicas from the topics, and the rate limits from all live
+    """Remove the lists of throttled replicas from these topics, and the rate limits from all live
     brokers."""
     for topic in topics:
         admin.alter_configs(topic, {f"{LEADER}.replicas": None, f"{FOLLOWER}.replicas": None})

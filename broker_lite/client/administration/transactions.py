@@ -1,9 +1,9 @@
-"""Administration of transactions: list and describe them, find hanging transactions, abort a
-transaction.
+"""Administration of transactions: list and describe transactions, find hanging ones, abort one.
 
-A transaction is hanging if it is open in a partition's log and no coordinator will end it. Either
-no coordinator has the producer id, or the producer's transaction does not include the partition.
-The partition's last stable offset then never advances past the transaction.
+A transaction hangs in a partition if it is open in the partition's log, but no coordinator will
+write its end marker there. Either no coordinator knows the producer id, or the producer's
+transaction at the coordinator has ended or does not include the partition. The partition's last
+stable offset then never advances past the transaction.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from broker_lite.wire.calls import transaction_admin as calls
 from broker_lite.wire.calls.transactions import TxnTopic
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-"""The states of a transaction that its coordinator will end."""
+"""The states of a transaction for which its coordinator will still write end markers."""
 
 
 WITHOUT_EPOCH_BUMP = 1
-"""The transaction version of a marker that an administrator writes. Such a marker has the
-producer's current epoch."""
+"""The transaction version in the abort marker that an administrator writes. With this version, the
+marker has the producer's current epoch, not the next one."""
 
 
 class TransactionListing(NamedTuple):
-    """A transactional id and the broker that coordinates it."""
+    """A transactional id with its state, its producer id, and the id of the broker that coordinates
+    it."""
 
     transactional_id: str
     state: str
@@ -46,8 +47,8 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """The state of a transactional id, as its coordinator reports it. ``start_ms`` is the start of
-    the transaction in ms since 1970; -1 without a transaction."""
+    """The state of a transactional id, as its coordinator reports it. ``start_ms`` is the time at
+    which its open transaction began, in ms since 1970; -1 if none is open."""
 
     transactional_id: str
     state: str
@@ -59,8 +60,8 @@ class TransactionDescription(NamedTuple):
 
 
 class OpenInLog(NamedTuple):
-    """A transaction that is open in a partition's log. It keeps the last stable offset at
-    ``start_offset``."""
+    """A transaction that is open in a partition's log, as the partition's leader reports it. The
+    last stable offset cannot advance past ``start_offset`` until the transaction ends."""
 
     tp: TopicPartition
     producer_id: int
@@ -71,10 +72,11 @@ class OpenInLog(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The open transaction that holds back a partition's last stable offset.
+    """The oldest open transaction of a partition, which holds back the last stable offset.
 
-    ``owner`` is None if no coordinator knows the transaction. ``since_ms`` is then the time of its
-    last batch, otherwise the time at which the transaction began.
+    ``owner`` is the transaction of the same producer at its coordinator, or None if no coordinator
+    knows the producer. ``since_ms`` is the time at which the transaction began (ms since 1970). For
+    a hanging transaction this is unknown, and ``since_ms`` is the time of its last batch.
     """
 
     row: OpenInLog
@@ -83,7 +85,8 @@ class Holder(NamedTuple):
 
     @property
     def is_hanging(self) -> bool:
-        """Return whether no coordinator will end the transaction in this partition."""
+        """Return whether no coordinator will write the transaction's end marker to this
+        partition."""
         return is_hanging(
             self.row, {} if self.owner is None else {self.row.producer_id: self.owner}
         )
@@ -92,7 +95,8 @@ class Holder(NamedTuple):
 def list_transactions(
     cluster: Cluster, deadline_ms: float, producer_ids: tuple[int, ...] = ()
 ) -> Operation[list[TransactionListing]]:
-    """Return all transactional ids, by name. Raises the error of a broker that does not answer."""
+    """Return the transactional ids of all coordinators, sorted by name. ``producer_ids`` selects
+    those of some producers. If a broker does not answer, raises its error."""
     request = calls.ListTransactionsRequest(producer_id_filters=producer_ids)
     answers = yield from on_every_broker(cluster, CallExchange(request), deadline_ms)
     listings = []
@@ -151,7 +155,8 @@ def describe_transaction(
 def open_in_logs(
     cluster: Cluster, tps: Iterable[TopicPartition], deadline_ms: float
 ) -> Operation[list[OpenInLog]]:
-    """Return the open transactions of partitions, from the logs of their leaders."""
+    """Return the transactions that are open in the logs of these partitions, as their leaders
+    report them."""
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
         return CallExchange(calls.DescribeProducersRequest(_topics(group)))
@@ -190,8 +195,8 @@ def open_in_logs(
 def owners(
     cluster: Cluster, rows: Iterable[OpenInLog], deadline_ms: float
 ) -> Operation[dict[int, TransactionDescription]]:
-    """Return the transactions of the producers in ``rows``, by producer id, as their coordinators
-    report them."""
+    """Return what the coordinators know about the producers in ``rows``: the state of each
+    producer's transaction, by producer id."""
     producer_ids = {row.producer_id for row in rows}
     descriptions: dict[int, TransactionDescription] = {}
     if not producer_ids:
@@ -208,7 +213,8 @@ def owners(
 
 
 def is_hanging(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> bool:
-    """Return whether no coordinator will end this transaction in this partition."""
+    """Return whether the transaction ``row`` hangs: no coordinator will write its end marker to the
+    partition. ``known`` is the result of ``owners``."""
     owner = known.get(row.producer_id)
     return owner is None or owner.state not in OPEN_STATES or row.tp not in owner.partitions
 
@@ -216,8 +222,8 @@ def is_hanging(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> b
 def open_at(
     cluster: Cluster, tp: TopicPartition, start_offset: int, deadline_ms: float
 ) -> Operation[tuple[OpenInLog, TransactionDescription | None]]:
-    """Return the open transaction that begins at an offset. With it, return the transaction of the
-    coordinator that will end it, or None if the transaction hangs.
+    """Return the open transaction that begins at an offset of a partition, and its description from
+    the coordinator that will end it (None if the transaction hangs).
 
     Raises InvalidTxnStateError if no open transaction begins there.
     """
@@ -242,7 +248,7 @@ def hanging(
     rows = [row for row in rows if is_hanging(row, known)]
     if not rows:
         return []
-    # A transaction that ended between the two requests is not hanging.
+    # Ask again. A transaction that ended between the two requests is not hanging.
     again = yield from open_in_logs(cluster, {row.tp for row in rows}, deadline_ms)
     still = {(row.tp, row.producer_id, row.start_offset) for row in again}
     return [row for row in rows if (row.tp, row.producer_id, row.start_offset) in still]
@@ -251,8 +257,8 @@ def hanging(
 def holders(
     cluster: Cluster, tps: Iterable[TopicPartition], deadline_ms: float
 ) -> Operation[list[Holder]]:
-    """Return the transactions that hold back the last stable offsets of partitions, the transaction
-    that is open longest first."""
+    """Return for each partition the transaction that holds back its last stable offset. The one
+    that is open longest comes first."""
     first: dict[TopicPartition, OpenInLog] = {}
     for row in (yield from open_in_logs(cluster, tps, deadline_ms)):
         first.setdefault(row.tp, row)
@@ -266,7 +272,8 @@ def holders(
 
 
 def abort(cluster: Cluster, row: OpenInLog, deadline_ms: float) -> Operation[None]:
-    """Write an abort marker for one transaction to one partition, without its coordinator."""
+    """Abort a hanging transaction in one partition: write an abort marker to the partition, without
+    the transaction's coordinator."""
     marker = markers.TransactionMarker(
         row.producer_id,
         row.producer_epoch,

@@ -1,7 +1,7 @@
-"""List and delete users, and set and rotate their passwords.
+"""List and delete users of SCRAM logins, and set and rotate their passwords.
 
-The password never leaves this process. Brokers receive the salted password, and store only the keys
-that verify a login.
+The password itself never leaves this process. Brokers receive the salted password (RFC 5802), and
+store only the keys derived from it that verify a login.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SALT_BYTES = 16
 
 
 class Credential(NamedTuple):
-    """The parameters of a user's SCRAM login with one mechanism."""
+    """The public parameters of a user's SCRAM login with one mechanism: iterations and salt."""
 
     mechanism: ScramMechanism
     iterations: int
@@ -43,8 +43,8 @@ class User(NamedTuple):
 def describe_users(
     cluster: Cluster, names: Sequence[str] | None, deadline_ms: float
 ) -> Operation[list[User]]:
-    """Return the users ``names``, or all users. Raises ResourceNotFoundError for an unknown
-    user."""
+    """Return the users with these names, or all users if ``names`` is None. Raises
+    ResourceNotFoundError for an unknown user."""
     request = calls.DescribeUsersRequest(None if names is None else tuple(names))
     answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
     if answer.error_code:
@@ -66,8 +66,11 @@ def _users(answer: calls.DescribedUsers) -> list[User]:
 
 
 def check_password_of(own: str, name: str) -> None:
-    """Raise InvalidRequestError if ``name`` is the client's own user: the brokers end the client's
-    sessions with the old password, so that the client could not confirm the new one."""
+    """Raise InvalidRequestError if ``name`` is the client's own user.
+
+    The brokers would close this client's connections, which logged in with the old password. The
+    client could then not confirm that all brokers know the new password.
+    """
     if name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, and the old password would end at once. Keep it valid "
@@ -76,8 +79,8 @@ def check_password_of(own: str, name: str) -> None:
 
 
 def check_deletion(own: str, name: str) -> None:
-    """Raise InvalidRequestError if ``name`` is the client's own user. That user may delete users,
-    and may be the last one with this right."""
+    """Raise InvalidRequestError if ``name`` is the client's own user: it may be the last user who
+    may administer the cluster."""
     if name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, who may be the last administrator of this cluster. "
@@ -93,8 +96,11 @@ def set_password(
     mechanisms: Sequence[ScramMechanism],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Create a user, or replace a user's password, with a new salt. Return once every live broker
-    accepts the new password. Raises InvalidRequestError for the client's own user."""
+    """Create a user, or replace a user's password, for the given SCRAM mechanisms.
+
+    Return once every live broker accepts the new password. Raises InvalidRequestError for the
+    client's own user.
+    """
     check_password_of(cluster.user, name)
     rows = []
     for mechanism in mechanisms:
@@ -113,8 +119,8 @@ def set_password(
 def rotate_password(
     cluster: Cluster, name: str, password: str, keep_old_ms: int, deadline_ms: float
 ) -> Operation[None]:
-    """Replace a user's password for all its SCRAM mechanisms. The old password stays valid for
-    ``keep_old_ms``."""
+    """Replace a user's password for all SCRAM mechanisms of the user. The old password stays valid
+    for ``keep_old_ms`` milliseconds."""
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(
         upsertion(name, password, each)._replace(keep_old_ms=keep_old_ms)
@@ -124,8 +130,8 @@ def rotate_password(
 
 
 def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[None]:
-    """Delete a user. Return once every live broker has applied the deletion and ended the user's
-    sessions."""
+    """Delete a user. Return once every live broker has applied the deletion and closed the user's
+    connections. Raises InvalidRequestError for the client's own user."""
     check_deletion(cluster.user, name)
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(calls.Deletion(name, calls.NUMBERS[each.mechanism]) for each in user.credentials)
@@ -134,7 +140,8 @@ def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[No
 
 
 def upsertion(name: str, password: str, credential: Credential) -> calls.Upsertion:
-    """Return the row of a request that sets the password of one mechanism."""
+    """Return the row of an AlterUserScramCredentials request that sets a user's password for one
+    SCRAM mechanism."""
     mechanism, iterations, salt = credential
     salted = pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
     return calls.Upsertion(name, calls.NUMBERS[mechanism], iterations, salt, salted)
@@ -155,9 +162,10 @@ def _await(
     is_known: Callable[[User | None], bool],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Wait until ``is_known`` returns true for every live broker's answer about the user ``name``.
+    """Wait until every live broker has applied a change of the user ``name``.
 
-    ``is_known`` receives the user, or None if the broker knows no such user.
+    ``is_known`` receives the user as a broker describes it, or None if the broker knows no such
+    user. It returns whether the broker has applied the change.
     """
     exchange = CallExchange(calls.DescribeUsersRequest((name,)))
 

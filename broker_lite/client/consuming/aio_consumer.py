@@ -1,7 +1,8 @@
-"""``AsyncConsumer``: the fetch engine and the reader on the running event loop.
+"""``AsyncConsumer``: the asyncio consumer. It fetches and decodes on the running event loop.
 
-It runs the tasks of ``ReaderCore``, and awaits where ``Consumer`` blocks. A call awaits nothing
-after it has taken rows, so a cancelled call loses no rows. Call all methods on the loop's thread.
+It runs the tasks of ``ReaderCore``, and awaits where ``Consumer`` blocks. A method takes rows from
+the buffer only after its last await, so a cancelled call loses no rows. Call all methods on the
+loop's thread.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ T = TypeVar("T")
 class AsyncConsumer(ConsumerFace):
     """``Consumer`` for asyncio: ``async for record in consumer`` waits at the end of the log.
 
-    Automatic commits are at least once, as in ``Consumer``. After a crash or an exception in the
-    ``async with`` block, the records in flight are read again. Callbacks may be coroutines.
+    Automatic commits give at-least-once processing, as in ``Consumer``: after a crash or an
+    exception in the ``async with`` block, the records that were being processed are read again.
+    Callbacks may be coroutine functions.
     """
 
     def __init__(
@@ -164,23 +166,24 @@ class AsyncConsumer(ConsumerFace):
         await self.seek_to_time(LATEST_TIMESTAMP, *tps)
 
     async def seek_to_time(self, timestamp_ms: int, *tps: TopicPartition) -> None:
-        """Seek to the first record at or after a timestamp (ms since 1970), or to the end without
-        such a record. Without partitions, seek in all partitions."""
+        """Seek to the first record at or after a timestamp (ms since 1970). Seek to the end of a
+        partition that has no such record. Without partitions, seek in all partitions."""
         await self.start()
         await self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Request and return the current end offset (exclusive) of each partition."""
+        """Ask the leaders for the end offset of each assigned partition: the offset after its last
+        record."""
         await self.start()
         return await self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 
     async def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """Request and return the oldest available offset of each partition."""
+        """Ask the leaders for the oldest available offset of each assigned partition."""
         await self.start()
         return await self.run(self.core.list_offsets(EARLIEST_TIMESTAMP, self.assignment()))
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Return the number of offsets between each position and the end of its partition."""
+        """Return for each assigned partition the number of offsets from the position to the end."""
         return self._behind(await self.end_offsets())
 
     # Methods that read and write the group's committed offsets.
@@ -193,14 +196,14 @@ class AsyncConsumer(ConsumerFace):
     async def commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
     ) -> None:
-        """Commit ``offsets``, each of the next record to read, or all positions. See
-        ``Consumer.commit``."""
+        """Commit ``offsets``; if None, commit the position of every partition. An offset is that of
+        the next record to read. See ``Consumer.commit``."""
         await self.run(self.core.commit(offsets))
 
     # Methods that start and close the consumer.
 
     async def close(self) -> None:
-        """Commit if automatic commits are on, leave the group and stop; see ``Consumer.close``."""
+        """Make the last automatic commit, leave the group and stop. See ``Consumer.close``."""
         await self._close(is_done=sys.exc_info()[0] is None)
 
     async def _close(self, *, is_done: bool) -> None:

@@ -1,6 +1,8 @@
-"""The queue of assignment changes from a group membership to its reader.
+"""The queue of assignment changes that a consumer's reader receives from its group membership.
 
-Any thread may append a change. The reader takes the changes in order when it asks for records.
+Any thread may append a change. The reader applies the changes in order when the user asks for
+records. A grant number identifies one assignment of a partition: a partition that is revoked and
+assigned again has another grant number.
 """
 
 from __future__ import annotations
@@ -21,23 +23,28 @@ class Release(NamedTuple):
 
     is_lost: bool
     numbers: list[int]
-    """The number of each revocation (``Revoke.number``). The reader reports these numbers after the
-    release."""
+    """The number of each revocation (``Revoke.number``). After the release, the reader reports
+    these numbers to the membership."""
     grants: dict[TopicPartition, int | None]
-    """The partitions to release, each with the grant number that the reader received with it
-    (``Assign``)."""
+    """The partitions to release, each with the grant number that the reader received when the
+    partition was assigned (``Assign``)."""
 
 
 class AssignmentQueue:
-    """The reader's queue of assignment changes. ``pending`` has the assigned partitions that the
-    reader has not started yet."""
+    """The reader's queue of assignment changes.
+
+    ``pending`` has the assigned partitions that the reader has not begun to read, each with the
+    facts that determine its starting offset, or None if the reader must look them up.
+    """
 
     def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()
-        """Assignment changes, and starting offsets of partitions that were created later."""
+        """Assignment changes, and starting offsets of partitions that were created after the
+        consumer started."""
         self.pending: dict[TopicPartition, StartBasis | None] = {}
         self.deleted_topics: DeletedTopics | None = None
-        """The delayed errors of deleted topics; None if the reader raises such errors at once."""
+        """Errors about deleted topics that the reader raises after a delay. None if it raises such
+        errors at once."""
         self._collector = collector
         self._grants: dict[TopicPartition, int] = {}
 
@@ -51,10 +58,11 @@ class AssignmentQueue:
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:
-        """Apply changes up to the next release, and return that release; None without one.
+        """Apply the queued changes up to the next release. Return the release, or None if the queue
+        has no revocation or loss.
 
         Partitions that were assigned before the release become ``pending``. Call this only when the
-        reader asks for records, because all earlier records are then processed.
+        user asks for records, because all records returned earlier are then processed.
         """
         if self.deleted_topics is not None:
             self.deleted_topics.release()
@@ -81,7 +89,7 @@ class AssignmentQueue:
         return Release(kind is Lose, numbers, {tp: self._grants.get(tp) for tp in tps})
 
     def begin(self, starts: Starts) -> None:
-        """Start reading the pending partitions in ``starts`` at the offsets in ``starts``."""
+        """Start to read pending partitions, at the offsets in ``starts``."""
         for tp in starts.offsets:
             self.pending.pop(tp, None)
         self._collector.begin(*starts)

@@ -1,4 +1,6 @@
-"""Values of a group member: its identity, and the changes of its partition assignment."""
+"""What a group membership tells a consumer's reader: the member's identity, and changes of its
+assignment.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class MemberIdentity(NamedTuple):
-    """The identity under which a member commits: member id, generation and static instance id."""
+    """The identity with which a group member commits offsets. ``instance_id`` is the
+    group.instance.id of a static member, else None."""
 
     member_id: str
     generation: int
@@ -18,15 +21,15 @@ class MemberIdentity(NamedTuple):
 
 
 NO_MEMBER = MemberIdentity("", -1, None)
-"""The identity of commits by a client outside the group."""
+"""The identity with which a client commits to a group that it is not a member of."""
 
 
 class StartBasis(NamedTuple):
-    """The facts from which a consumer chooses the offset where it begins to read a partition for
-    its group.
+    """The facts from which a group member chooses the offset where it begins to read a partition.
 
-    ``committed`` is the group's committed offset, or None if the group has none. ``is_added`` says
-    whether the partition was created after the group began to read the topic.
+    ``committed`` is the group's committed offset of the partition, or None if there is none.
+    ``is_added`` says whether the partition was created after the group began to read the topic: its
+    records are then all new, and the member reads them from the earliest.
     """
 
     committed: CommittedOffset | None
@@ -38,10 +41,11 @@ NO_BASES: Mapping[TopicPartition, StartBasis] = MappingProxyType({})
 
 
 class Assign(NamedTuple):
-    """Assign partitions to the reader.
+    """The group assigned partitions to this member.
 
-    ``grants`` has a number for each partition that is unique to this assignment of the partition.
-    The reader looks up the committed offset of a partition that is not in ``bases``.
+    ``grants`` has the assigned partitions, each with its grant number, which identifies this
+    assignment of the partition: a later assignment of the same partition has another number. For a
+    partition that is missing from ``bases``, the reader looks up the committed offset itself.
     """
 
     grants: Mapping[TopicPartition, int]
@@ -49,14 +53,16 @@ class Assign(NamedTuple):
 
 
 class Revoke(NamedTuple):
-    """Revoke partitions. The reader commits and releases them, then reports ``number``."""
+    """The group revoked partitions. The reader commits their positions, stops reading them, and
+    then reports ``number``, which identifies this revocation, to the membership."""
 
     number: int
     tps: frozenset[TopicPartition]
 
 
 class Lose(NamedTuple):
-    """Drop partitions that other members probably own. The reader commits nothing for them."""
+    """The member lost partitions, which other members probably own by now. The reader stops reading
+    them and commits nothing for them."""
 
     tps: frozenset[TopicPartition]
 

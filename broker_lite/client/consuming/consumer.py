@@ -1,10 +1,9 @@
 """``Consumer``: the blocking consumer. It returns records one by one, in lists or as Arrow, and
 waits at the end of the log.
 
-A background thread (a reactor under ``fetch_engine``) prefetches records and sends automatic
-commits. The calling thread runs the tasks of ``ReaderCore``. One thread at a time uses a consumer.
-
-Offset lookups and commits use pooled connections of the calling thread.
+Each consumer has a background thread, which prefetches records (``fetch_engine``) and sends
+automatic commits. The thread that calls the consumer runs all other work: it decodes records, and
+looks up and commits offsets over pooled connections. Only one thread at a time may call a consumer.
 """
 
 from __future__ import annotations
@@ -39,38 +38,36 @@ from broker_lite.model import (
 )
 
 WAIT_SLICE_S = 3600.0
-"""Seconds after which a wait without a deadline begins again, because ``Condition.wait`` needs a
-limit."""
+"""Seconds after which a wait without a deadline begins again, because ``Condition.wait`` does not
+accept an infinite timeout."""
 
 T = TypeVar("T")
 
 
 class Consumer(ConsumerFace):
-    """A consumer that blocks: it reads topics from the group's committed offsets, or from
-    ``start``.
+    """The blocking consumer. Create it with ``Bus.consumer``.
 
-    Create it with ``Bus.consumer``. With a group, it starts at committed offsets and commits every
+    With a group, it starts at the group's committed offsets and commits every
     ``auto_commit_interval_ms`` unless ``auto_commit=False``. Without a group, its positions are not
-    stored anywhere.
+    stored anywhere. A partition without a committed offset starts where the option ``start`` says:
+    "earliest", "latest" (default) or "none" (an error). Partitions that are created later are read
+    from their beginning.
 
-    Automatic commits process each record at least once. A polled record counts as processed at the
-    next poll, and an iterated record at the next iteration. At the end of a ``with`` block without
-    an error, all returned records do. After a crash or an error, the records that were still being
-    processed are read again.
+    With automatic commits, each record is processed at least once. A record that ``poll`` returned
+    counts as processed at the next poll, an iterated record at the next iteration. If a ``with``
+    block ends without an error, all returned records count. After a crash or an error, the group
+    reads the records again that were still being processed.
 
-    ``start`` is "earliest", "latest" (default) or "none" (a missing offset is an error). Partitions
-    that are created later are read from their beginning.
-
-    ``joining`` makes the membership; by default the consumer reads all its partitions alone. A
-    group member shares the partitions with other members:
+    ``joining`` is a function that makes the consumer's group membership. By default the consumer
+    reads all its partitions alone. A group member shares the partitions with other members:
 
     - Assignments change only within calls that ask for records. Before a revocation the consumer
       commits the processed records (unless ``auto_commit=False``) and calls ``on_revoke``.
-    - The consumer returns no records while its lease is expired, because another member may own
+    - The consumer returns no records if its last heartbeat is so old that another member may own
       its partitions.
     - A commit of a partition that the member lost raises NotOwnerError and changes nothing. To
-      process each record at most once, commit before the work and drop the partitions that
-      NotOwnerError names. Automatic commits follow the work: at least once.
+      process each record at most once, turn automatic commits off, commit the records before you
+      process them, and drop those of the partitions that NotOwnerError names.
     """
 
     def __init__(
@@ -119,7 +116,7 @@ class Consumer(ConsumerFace):
             raise
 
     def run(self, task: Task[T]) -> T:
-        """Run a task of the reader on the calling thread, and return the task's result."""
+        """Run a task of ``ReaderCore`` on the calling thread, and return the task's result."""
         try:
             step = next(task)
             while True:
@@ -150,7 +147,8 @@ class Consumer(ConsumerFace):
         return self.core.each_record(lambda: self.run(self.core.fill(None)))
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
-        """Return the next records, in order within each partition, or [] after ``timeout_s``.
+        """Return the next records, in order within each partition, or [] if none arrive within
+        ``timeout_s`` seconds.
 
         With ``timeout_s`` 0, return only records already received. Raises
 
@@ -169,13 +167,14 @@ class Consumer(ConsumerFace):
     def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
-        """Return the next records as an Arrow record batch, with 0 rows after ``timeout_s``.
+        """Return the next records as an Arrow record batch. It has 0 rows if none arrive within
+        ``timeout_s`` seconds.
 
         The columns are those of Spark's Kafka source: key, value, topic, partition, offset,
         timestamp (microseconds, UTC) and timestampType. ``headers=True`` adds the column headers.
-        Without ``max_rows``, the call takes whole stored batches, and stops at 4096 rows. Keys,
-        values and headers of a single stored batch are not copied; those of several are
-        concatenated. Errors are those of ``poll``.
+        Without ``max_rows``, the call adds whole stored batches until it has at least 4096 rows or
+        no further batch has arrived. Keys, values and headers of a single stored batch are not
+        copied; those of several batches are concatenated. Errors are those of ``poll``.
         """
         core = self.core
         core.begin_poll()
@@ -195,20 +194,21 @@ class Consumer(ConsumerFace):
         self.seek_to_time(LATEST_TIMESTAMP, *tps)
 
     def seek_to_time(self, timestamp_ms: int, *tps: TopicPartition) -> None:
-        """Seek to the first record at or after a timestamp (ms since 1970), or to the end without
-        such a record. Without partitions, seek in all partitions."""
+        """Seek to the first record at or after a timestamp (ms since 1970). Seek to the end of a
+        partition that has no such record. Without partitions, seek in all partitions."""
         self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Request and return the current end offset (exclusive) of each partition."""
+        """Ask the leaders for the end offset of each assigned partition: the offset after its last
+        record."""
         return self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 
     def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """Request and return the oldest available offset of each partition."""
+        """Ask the leaders for the oldest available offset of each assigned partition."""
         return self.run(self.core.list_offsets(EARLIEST_TIMESTAMP, self.assignment()))
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return the number of offsets between each position and the end of its partition."""
+        """Return for each assigned partition the number of offsets from the position to the end."""
         return self._behind(self.end_offsets())
 
     # Methods that read and write the group's committed offsets.
@@ -219,23 +219,24 @@ class Consumer(ConsumerFace):
         return self.run(self.core.committed())
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
-        """Commit ``offsets``, each of the next record to read, or the positions of all partitions.
+        """Commit ``offsets``; if None, commit the position of every partition.
 
-        A position is after the records that the consumer has returned. Raises UnknownTopicIdError
-        for a recreated topic. A group member also raises NotOwnerError for a partition that another
-        member owns, and RebalanceInProgressError during a long rebalance: commit again. Despite an
-        error, the offsets of other partitions are committed.
+        An offset is that of the next record to read. A position is the offset after the last record
+        that the consumer returned. Raises UnknownTopicIdError if the topic was recreated. For a
+        group member, it also raises NotOwnerError if another member owns the partition, and
+        RebalanceInProgressError if a rebalance lasts too long: commit again. If it raises an error
+        for one partition, the offsets of other partitions are nevertheless committed.
         """
         self.run(self.core.commit(offsets))
 
     # Methods that close or stop the consumer.
 
     def close(self) -> None:
-        """Commit if automatic commits are on, leave the group and stop the background thread.
+        """Make the last automatic commit, leave the group and stop the background thread.
 
-        All returned records count as processed. If ``close`` runs while an exception is handled, as
-        in ``finally: consumer.close()``, the last returned records do not count as processed. The
-        group reads them again.
+        With automatic commits, all returned records count as processed. There is an exception: if
+        ``close`` runs while Python handles an error, as in ``finally: consumer.close()``, the
+        records that the last call returned do not count, and the group reads them again.
         """
         self._close(is_done=sys.exc_info()[0] is None)
 

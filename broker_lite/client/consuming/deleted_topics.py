@@ -1,7 +1,8 @@
-"""Delay deleted-topic errors of a group's member, because the group may revoke the partition first.
+"""Delay the errors that a group member's fetches receive after a topic was deleted.
 
-The member raises the error only if it still owns the partition after the delay. Only the reader's
-thread uses this module.
+The group learns of the deletion too, and usually revokes the partitions within the delay. The
+member raises the error only if it still owns the partition afterwards. Only the reader's thread
+uses this module.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from broker_lite.model import TopicPartition
 
 
 class DeletedTopics:
-    """The deleted-topic errors that a ``FetchCollector`` delays by ``patience_ms`` milliseconds.
-    Calls ``on_delayed`` after it has delayed an error."""
+    """The errors of deleted topics that a ``FetchCollector`` raises only after ``patience_ms``
+    milliseconds. It calls ``on_delayed`` when it begins to delay an error."""
 
     def __init__(
         self,
@@ -38,8 +39,8 @@ class DeletedTopics:
         return bool(self._delayed) and self._delayed[0][0] <= monotonic_ms()
 
     def delays_error(self, fetched: FetchedBatches) -> bool:
-        """Delay the first deleted-topic error of a partition, and return True. Return False for a
-        second error of the partition."""
+        """Delay a partition's first deleted-topic error, and return True. Return False for a second
+        error of the same partition, which the collector then raises at once."""
         key = fetched.tp, fetched.generation
         if key in self._reported:
             return False
@@ -49,7 +50,7 @@ class DeletedTopics:
         return True
 
     def release(self) -> None:
-        """Put the errors whose delay is over into the reader's queue. The reader ignores errors of
-        partitions that it no longer reads."""
+        """Put the errors whose delay is over back into the reader's queue of fetch results. The
+        reader ignores errors of partitions that it no longer reads."""
         while self.is_due:
             self._engine.fetched.append(self._delayed.pop(0)[1])

@@ -16,10 +16,10 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class ConsumerFace:
-    """The base of ``Consumer`` and ``AsyncConsumer``."""
+    """The base class of ``Consumer`` and ``AsyncConsumer``."""
 
     core: ReaderCore
-    """The reader. It is not part of the public API."""
+    """The reader that does the consumer's work. It is not part of the public API."""
 
     @property
     def config(self) -> ConsumerConfig:
@@ -38,7 +38,7 @@ class ConsumerFace:
 
     @property
     def member_id(self) -> str:
-        """Return the member id; "" while the consumer is not a member."""
+        """Return the consumer's member id in its group, or "" while it is not a member."""
         return self.core.membership.member_id
 
     @property
@@ -52,8 +52,8 @@ class ConsumerFace:
         return self.core.membership.is_settled and not self.core.has_changes
 
     def group_offsets(self) -> MemberOffsets:
-        """Return all positions, with the group and the member's identity, for
-        ``send_offsets(consumer)`` of a transaction.
+        """Return what a transaction needs to commit this consumer's positions: the positions, the
+        group and the member's identity. ``send_offsets(consumer)`` of a transaction calls this.
 
         Raises InvalidGroupIdError without a group, NotOwnerError for a partition that the member
         lost, and InvalidConfigError for a native group.
@@ -82,15 +82,15 @@ class ConsumerFace:
         return {tp: self.position(tp) for tp in self.assignment()}
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions that an automatic commit would store. Each is before the records
+        """Return the positions that an automatic commit would commit now. They exclude the records
         that the caller is still processing."""
         return self.core.collector.settled()
 
     def seek(self, topic: str | TopicPartition, partition: int, offset: int | None = None) -> None:
-        """Move a position: ``seek(topic, partition, offset)`` or ``seek(TopicPartition(…),
-        offset)``.
+        """Move a partition's position to an offset: ``seek(topic, partition, offset)`` or
+        ``seek(TopicPartition(…), offset)``.
 
-        If the log does not have the offset, the next read applies the option ``start``.
+        If the offset is outside the log, the next read continues where the option ``start`` says.
         """
         if isinstance(topic, TopicPartition) and offset is None:
             tp, offset = self._tp(topic, None), partition
@@ -121,8 +121,8 @@ class ConsumerFace:
 
     @property
     def resets(self) -> list[Reset]:
-        """Return the positions that were not in the log, with the offsets at which reading
-        resumed."""
+        """Return the resets so far. In a reset, a position was outside the log, and the consumer
+        continued at another offset."""
         return self.core.discovery.resets
 
     def _tp(self, topic: str | TopicPartition, partition: int | None) -> TopicPartition:

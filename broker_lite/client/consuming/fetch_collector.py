@@ -1,12 +1,13 @@
-"""Decode the batches that a consumer's engine fetched, and track positions. No function here
-blocks.
+"""Decode the batches that a consumer's ``FetchEngine`` fetched, and track the consumer's positions.
 
-A position is the offset of the next record to return. It advances when a record is returned, not
-when the record arrives. Returned records are in flight until the caller asks for more (``settle``).
-Automatic commits exclude records in flight (``settled``).
+A position is the offset of the next record to return. It advances when the consumer returns a
+record, not when the record arrives. A returned record is in flight until the user asks for more
+records (``settle``): the user may still be processing it, so automatic commits exclude it
+(``settled``).
 
-One slice (the rows of one batch) is open at a time. Records and Arrow rows both come from the open
-slice. One thread at a time may use a collector.
+The collector decodes one batch at a time. The rows of this batch are the open slice, from which the
+consumer takes records or Arrow rows. No function here blocks. Only one thread at a time may use a
+collector.
 """
 
 from __future__ import annotations
@@ -63,18 +64,18 @@ ROW_SCHEMA = pa.schema(
 """The columns of Spark's Kafka source; ``headers`` is an optional eighth column."""
 ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 DELETED_TOPIC_ERRORS = (UnknownTopicOrPartitionError, UnknownTopicIdError)
-"""Errors of a fetch whose topic was deleted."""
+"""The errors with which a fetch fails after its topic was deleted."""
 JOINED_ROWS = 4096
-"""Number of rows at which ``poll_arrow`` stops to concatenate slices. It returns a larger slice
-without a copy."""
+"""Number of rows from which on ``poll_arrow`` adds no further batch to its result. A result of one
+batch needs no copy."""
 JOINED_BYTES = 64 << 20
 """Maximum decoded bytes of concatenated slices. An Arrow binary column cannot exceed 2 GiB."""
 
 
 @dataclass(slots=True)
 class ConcatenatedSlices:
-    """The slices that one call of ``poll_arrow`` concatenates, with their number of rows and
-    decoded bytes."""
+    """The slices (rows of one batch each) that a call of ``poll_arrow`` concatenates, with the sums
+    of their rows and decoded bytes."""
 
     slices: list[tuple[TopicPartition, Slice]] = field(default_factory=list)
     row_count: int = 0
@@ -82,7 +83,8 @@ class ConcatenatedSlices:
 
 
 class FetchCollector:
-    """The positions of one consumer, and its open slice: the rows of the batch that it returns."""
+    """The positions of one consumer, and its open slice: the rows of the batch that it is
+    returning."""
 
     def __init__(
         self,
@@ -92,31 +94,33 @@ class FetchCollector:
         is_held_back: Callable[[], bool] | None = None,
     ) -> None:
         self.delays_error: Callable[[FetchedBatches], bool] | None = None
-        """A function that returns True to delay the error of a deleted or recreated topic. With
-        None, no error is delayed."""
+        """A function that receives the error of a deleted or recreated topic, and returns True if
+        it delays the error. If None, the collector raises such errors at once."""
         self.is_held_back = is_held_back
-        """A function that returns True while the collector must return no rows. With None, the
-        collector may always return rows."""
+        """A function that returns True while the collector must return no rows, for example because
+        other group members may own its partitions. If None, it may always return rows."""
         self.skipped: list[tuple[TopicPartition, int, int]] = []
-        """Ranges that ``on_corrupt="skip"`` skipped: partition, first offset, next offset."""
+        """Corrupt offset ranges that ``on_corrupt="skip"`` skipped: (partition, first offset, next
+        offset)."""
         self._engine = engine
         self._skips_corrupt = skips_corrupt
         self._positions: dict[TopicPartition, int] = {}
         self._epochs: dict[TopicPartition, int] = {}
         self._generations: dict[TopicPartition, int] = {}
         self._refetched: dict[TopicPartition, int] = {}
-        """By partition, the base offset of the corrupt batch that was last fetched again. A batch
-        is fetched again only once, until ``begin`` starts the partition anew."""
+        """For each partition, the base offset of the last corrupt batch that was fetched a second
+        time. A corrupt batch is fetched at most twice, unless ``begin`` starts the partition
+        anew."""
         self._paused: set[TopicPartition] = set()
         self._batches: list[LogBatch] = []
         self._tp: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0
-        """Number of rows of the open slice that the consumer has returned. Iteration over a
-        consumer increases this number."""
+        """Number of rows of the open slice that the consumer has returned. ``for record in
+        consumer`` increases this number itself."""
         self.is_single = False
-        """Whether the consumer returns records one by one, so that only the record before ``at`` is
-        in flight."""
+        """Whether the consumer returns records one by one. If so, only the record before ``at`` is
+        in flight, because the user has asked for a next record after each earlier one."""
         self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
     # Methods that begin, pause and end partitions, and track their positions.
@@ -126,7 +130,7 @@ class FetchCollector:
         offsets: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Read partitions from these offsets and discard their earlier batches.
+        """Read partitions from these offsets on, and discard the batches fetched for them so far.
 
         ``epochs`` holds the leader epoch of the record before each offset, if known.
         """
@@ -140,13 +144,13 @@ class FetchCollector:
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
     def resume_at(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
-        """Resume reading a truncated log at the offset ``at``. The leader checks the epoch of the
-        record before that offset."""
+        """Resume reading a truncated log at the offset in ``at``. The leader checks the epoch in
+        ``at``, that of the record before the offset, in case the log was truncated further."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
         self.begin({tp: at.offset}, epochs)
 
     def end(self, tp: TopicPartition) -> None:
-        """Stop reading the partition, without a commit of its position."""
+        """Stop reading the partition. Do not commit its position."""
         if tp not in self._positions:
             return
         if tp == self._tp:
@@ -160,8 +164,8 @@ class FetchCollector:
         self._engine.post(partial(self._engine.end, tp))
 
     def _begin(self, tp: TopicPartition, offset: int) -> int:
-        """Start a new generation of the partition at ``offset``, and return the generation's
-        number."""
+        """Move the partition's position to ``offset``. Return a new generation number: the
+        collector discards fetch results that have an earlier number."""
         generation = self._generations[tp] = self._generations.get(tp, 0) + 1
         self._positions[tp] = offset
         self._engine.pin(tp.topic)
@@ -181,8 +185,8 @@ class FetchCollector:
         return list(self._positions)
 
     def position(self, tp: TopicPartition) -> int | None:
-        """Return the offset of the next record to return, or None for a partition that the consumer
-        does not read."""
+        """Return the offset of the next record that the consumer will return. Return None for a
+        partition that it does not read."""
         if tp == self._tp and self._slice is not None and self.at:
             return self._open_position()
         return self._positions.get(tp)
@@ -199,19 +203,21 @@ class FetchCollector:
         return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
 
     def _slice_end(self) -> int:
-        """Return the offset after the open slice's batch. Compaction may leave a gap before it."""
+        """Return the offset after the open slice's batch. It may exceed the last row's offset by
+        more than 1, because compaction may have removed the batch's last records."""
         assert self._slice is not None
         return self._slice.header.next_offset
 
     def commitable(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions to commit, each with its topic id and leader epoch."""
+        """Return the position of every partition, with its topic id and leader epoch, for a
+        commit."""
         return {tp: self._commit_at(tp, self.position(tp) or 0) for tp in self._positions}
 
     def stamped(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the caller's offsets for a commit, with this reader's leader epochs and topic ids
-        where the caller gave none."""
+        """Return the offsets that the user wants to commit. Where the user gave no leader epoch or
+        topic id, add those that this consumer knows."""
         commits = {}
         for tp, row in offsets.items():
             commit = CommittedOffset(row) if isinstance(row, int) else row
@@ -228,13 +234,14 @@ class FetchCollector:
         return CommittedOffset(offset, epoch, topic_id=topic_id)
 
     def settle(self) -> None:
-        """Mark all returned records as processed. The caller does so by asking for more records."""
+        """Mark all returned records as processed. A user who asks for more records has processed
+        the earlier ones."""
         self._in_flight.clear()
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions to commit, each before the records in flight. After a seek past such
-        records, their position still counts."""
+        """Return the positions for an automatic commit. A partition with records in flight has the
+        offset of the first of them, even if the user has sought to a later offset since."""
         self._note_single()
         rows = self.commitable()
         for tp, before in self._in_flight.items():
@@ -269,10 +276,11 @@ class FetchCollector:
     # Methods that open and close fetched batches.
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """Open the next slice. Return False if no rows are buffered.
+        """Open the next slice if the open one has no rows left. Return False if no rows are
+        buffered.
 
-        Raises the error that stopped a partition. For an offset outside the log,
-        ``on_out_of_range`` may seek instead of raising.
+        Raises the error of a partition's fetch. For an offset outside the log, call
+        ``on_out_of_range``, which seeks to another offset or raises the error.
         """
         if self.is_held_back is not None and self.is_held_back():
             return False
@@ -313,12 +321,12 @@ class FetchCollector:
 
     @property
     def is_drained(self) -> bool:
-        """Return whether no rows are buffered. The check decodes no batch."""
+        """Return whether no rows are buffered, without decoding a batch."""
         left = self._slice is not None and self.at < self._slice.row_count
         return not (left or self._batches or self._engine.fetched)
 
     def has_fetched(self) -> bool:
-        """Return whether batches of an unpaused partition are queued."""
+        """Return whether fetched batches (or a fetch error) of an unpaused partition are queued."""
         if self.is_held_back is not None and self.is_held_back():
             return False
         return any(
@@ -365,7 +373,7 @@ class FetchCollector:
 
     def _fetch_again(self, tp: TopicPartition, start: int, base_offset: int) -> bool:
         """Fetch a corrupt batch a second time, and return True. Return False if the batch was
-        fetched twice already, or if no other copy of it can exist."""
+        fetched twice already, or if no other replica or file can have an intact copy."""
         if self._refetched.get(tp) == base_offset or not self._engine.may_be_intact(tp):
             return False
         self._refetched[tp] = base_offset
@@ -381,8 +389,8 @@ class FetchCollector:
     # Methods that return the records of the open slice.
 
     def peek_records(self, count: int) -> Iterator[Record]:
-        """Yield up to ``count`` records of the open slice. The caller increases ``at`` for each
-        record."""
+        """Yield up to ``count`` records of the open slice, without advancing past them. The caller
+        increases ``at`` for each record that it returns."""
         assert self._slice is not None and self._tp is not None
         self.is_single = True
         return each_record(self._tp, self._part(count))
@@ -396,9 +404,9 @@ class FetchCollector:
         return result
 
     def take_rows(self, parts: ConcatenatedSlices, count: int | None) -> bool:
-        """Add up to ``count`` rows of the open slice to ``parts``, and return True.
+        """Move up to ``count`` rows from the open slice to ``parts``, and return True.
 
-        Return False, and take no rows, if the concatenation would exceed JOINED_BYTES.
+        Return False, and move no rows, if ``parts`` would exceed JOINED_BYTES.
         """
         assert self._slice is not None and self._tp is not None
         part = self._part(count)
@@ -413,8 +421,8 @@ class FetchCollector:
         return True
 
     def rewind(self) -> None:
-        """Move the positions back to those of the last ``settle``, because the caller did not
-        receive the rows."""
+        """Move the positions back to those of the last ``settle``, after an error kept rows from
+        the caller that had been taken since."""
         self.is_single = False
         rows = {tp: before.offset for tp, before in self._in_flight.items()}
         self._in_flight.clear()

@@ -19,7 +19,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class MemberOffsets(NamedTuple):
-    """A consumer's positions, and its identity in the group that commits them."""
+    """A consumer's positions, its group, and its identity in the group: what a transaction needs to
+    commit the positions."""
 
     group: str
     identity: MemberIdentity
@@ -27,21 +28,26 @@ class MemberOffsets(NamedTuple):
 
 
 class ConsumerMembership(Protocol):
-    """A consumer's interface to its group. The reader's thread calls all methods."""
+    """The interface through which a consumer's reader uses its group.
+
+    The reader's thread calls all methods. A grant number identifies one assignment of a partition;
+    the reader receives it with ``Assign``.
+    """
 
     @property
     def followed_topics(self) -> Sequence[str]:
-        """Return the topics whose new partitions the reader must discover itself."""
+        """Return the topics whose new partitions the reader must discover itself, because no group
+        assigns them."""
 
     @property
     def is_held_back(self) -> Callable[[], bool] | None:
-        """Return a function that returns True while the reader must return no rows. Return None if
-        the reader may always return rows."""
+        """Return a function that returns True while the reader must return no rows, for example
+        because other members may own its partitions. Return None if it may always return rows."""
 
     @property
     def reports_positions(self) -> bool:
-        """Return whether ``released`` commits positions. If so, the reader sends no commit before
-        it calls ``released``."""
+        """Return whether ``released`` commits the positions of released partitions. If not, the
+        reader commits them itself before it calls ``released``."""
 
     @property
     def is_settled(self) -> bool:
@@ -52,18 +58,20 @@ class ConsumerMembership(Protocol):
         """Return the member id; "" while the consumer is not a member."""
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
-        """Return the identity with which a transaction commits the offsets of partitions.
+        """Return the identity with which a transaction commits offsets of the partitions in
+        ``grants``, which has the grant number of each.
 
-        ``grants`` has the number that the reader received with each partition (``Assign``). Raises
-        NotOwnerError if the member has lost a partition, and InvalidConfigError for a group without
-        a coordinator.
+        Raises NotOwnerError if the member has lost one of the partitions, and InvalidConfigError
+        for a native group, whose offsets a transaction cannot commit.
         """
 
     def join(self) -> Task[None]:
-        """Join the group. The assignment may arrive later. Raises the group's error."""
+        """Join the group. The assignment may arrive after the task has ended. Raises the error with
+        which the group refused this member."""
 
     def record_poll(self) -> None:
-        """Record that the reader asks for records now."""
+        """Record that the user asks for records now. A Kafka group member that is not asked for
+        ``max.poll.interval.ms`` leaves the group."""
 
     def is_due(self) -> bool:
         """Return whether ``check`` has to raise an error or join again."""
@@ -75,13 +83,12 @@ class ConsumerMembership(Protocol):
     def beginnings(
         self, pending: Mapping[TopicPartition, StartBasis | None], deadline_ms: float
     ) -> Operation[StartPlan]:
-        """Return the starting offsets of assigned partitions. The result leaves out partitions that
-        no broker lists."""
+        """Return the starting offsets of the assigned partitions in ``pending``. A partition that
+        no broker knows yet is missing from the result."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns the grant of a partition: ``grant`` is the number
-        that the reader received with the partition. If the member lost it, a revocation counts as a
-        loss."""
+        """Return whether the member still owns a partition under this grant number. If not, the
+        reader treats a revocation of the partition as a loss, and commits nothing for it."""
 
     def commit(
         self,
@@ -89,15 +96,12 @@ class ConsumerMembership(Protocol):
         grants: Mapping[TopicPartition, int],
         deadline_ms: float,
     ) -> RunOperation | Request:
-        """Return the request that commits ``rows``. Its result has an error, or None, for each
-        partition.
-
-        ``grants`` has the number that the reader received with each partition (``Assign``).
-        """
+        """Return a request that commits the offsets in ``rows``. ``grants`` has each partition's
+        grant number. The request's result has an error, or None, for each partition."""
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Report that the reader stopped the partitions of ``release``. If ``reports_positions``,
-        ``settled`` holds the positions to commit."""
+        """Receive the reader's report that it stopped reading the partitions of ``release``. If
+        ``reports_positions``, commit the positions in ``settled``."""
 
     def leave(self) -> Task[None]:
-        """Leave the group. The reader may run this task without a join, and more than once."""
+        """Leave the group. Do nothing if the consumer has not joined, or has left already."""

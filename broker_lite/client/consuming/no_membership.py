@@ -1,7 +1,7 @@
-"""``NoMembership``: the membership of a consumer that reads alone.
+"""``NoMembership``: the ``ConsumerMembership`` of a consumer that reads alone, outside a group.
 
-The consumer reads all partitions of its topics, or chosen partitions. It may commit to a group that
-has no members.
+The consumer reads all partitions of its topics, or chosen partitions. It may commit offsets to a
+group that has no members.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Discover new partitions, and reset positions that are no longer in the log.
+"""Discover partitions that are added to a consumer's topics, and decide where to continue if a
+position is no longer in the log.
 
-The blocking and the asyncio consumer use these decisions. A partition that is discovered later
-starts at the group's offset, else at its earliest record. ``start`` does not apply to it, because
-all its records are newer than the consumer. ``discover`` runs on the shell's thread, all other
-methods on the reader's thread.
+A partition that is added later starts at the group's committed offset, else at its earliest record.
+The option ``start`` does not apply to it, because all its records are newer than the consumer.
+``discover`` runs on the thread that fetches, all other methods on the thread that reads.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ logger = logging.getLogger("logbus.consumer")
 
 
 class Reset(NamedTuple):
-    """A position that was not in the log, and the offset where reading resumed.
+    """A reset: the position ``from_offset`` was not in the log, and reading resumed at
+    ``to_offset``.
 
-    Reading resumes at the offset that ``start`` selects, or where an unclean election truncated the
-    log.
+    If the log was truncated, for example in an unclean election, reading resumes at the offset
+    where it was cut. Otherwise it resumes where the option ``start`` says.
     """
 
     tp: TopicPartition
@@ -48,7 +49,7 @@ class Reset(NamedTuple):
 class PartitionDiscovery:
     """Finds new partitions of one consumer's topics, and records resets of its positions.
 
-    It calls ``on_found`` with the starting offsets of new partitions, on the shell's thread.
+    It calls ``on_found`` with the starting offsets of new partitions, on the thread that fetches.
     """
 
     def __init__(
@@ -100,15 +101,15 @@ class PartitionDiscovery:
         self._on_found(starts)
 
     def reset_timestamp(self, tp: TopicPartition, position: int) -> int | None:
-        """Return the timestamp (-2 earliest, -1 latest) at which to resume a position outside the
-        log. Return None if the option ``start`` makes such a position an error."""
+        """Return the timestamp (-2 earliest, -1 latest) whose offset replaces a position that is
+        outside the log. Return None if ``start="none"`` makes such a position an error."""
         if self._config.start == "earliest" or self._began.get(tp) == position:
             return EARLIEST_TIMESTAMP
         return LATEST_TIMESTAMP if self._config.start == "latest" else None
 
     def truncated_at(self, error: LogbusError) -> OffsetAndEpoch | None:
-        """Return the offset and epoch at which to resume a truncated log. Return None if the log
-        was not truncated, or if the option ``start`` is "none"."""
+        """Return the offset at which to resume reading a truncated log, and the leader epoch of the
+        record before it. Return None if the log was not truncated, or if ``start="none"``."""
         if isinstance(error, LogTruncatedError) and self._config.start != "none":
             return OffsetAndEpoch(error.offset, error.epoch)
         return None

@@ -1,12 +1,15 @@
-"""``ReaderCore``: the reader of every consumer. Its tasks are generators that yield their
-``waits``.
+"""``ReaderCore``: the reader inside every consumer, written once for blocking and asyncio.
 
-The fetch engine prefetches on the shell's thread. The reader's thread decodes, tracks positions
-(``fetch_collector``), applies changes of the assignment and commits. A driver runs the tasks:
-``Consumer`` blocks, ``AsyncConsumer`` awaits. A membership (``membership``) gives the partitions.
+A method that may wait is a task: a generator that yields a step (``waits``) wherever it must wait.
+``Consumer`` runs tasks and blocks at each step, ``AsyncConsumer`` awaits. Two threads are involved:
 
-A call for records has three parts: ``ask``, ``fill`` unless the reader ``is_ready``, and a ``take``
-method, which waits for nothing. A cancelled call therefore loses no rows.
+- The shell's thread (the asyncio loop, or the consumer's background thread) does the network I/O:
+  the ``FetchEngine`` prefetches batches.
+- The reader's thread, the one that calls the consumer, decodes the batches, tracks positions
+  (``fetch_collector``), applies assignment changes from the group (``membership``) and commits.
+
+A call for records runs ``begin_poll``, then ``fill`` unless the reader ``is_ready``, then
+``take_records`` or ``take_rows``. Only ``fill`` waits, so a cancelled call loses no rows.
 """
 
 from __future__ import annotations
@@ -50,18 +53,19 @@ OPERATION_TIMEOUT_MS = 30_000
 LAST_COMMIT_TIMEOUT_MS = 10_000
 """Time limit (ms) of automatic commits and of the commit in ``close``."""
 RECORDS_AHEAD = 1024
-"""Maximum number of records that iteration takes from the open slice before it checks for changes.
-Each Record is built on demand."""
+"""Maximum number of records that ``for record in consumer`` decodes from the open slice with one
+iterator. Each Record is built on demand."""
 
 Joining = Callable[["ReaderCore"], ConsumerMembership]
-"""A function that makes the membership of a new reader."""
+"""A function that makes the group membership of a new reader."""
 Rows = Mapping[TopicPartition, CommittedOffset]
 
 
 class ReaderCore:
-    """The reader of one consumer. ``notify`` wakes the reader's thread; any thread may call it.
+    """The reader of one consumer.
 
-    Methods that return a ``Task`` may wait; all other methods return at once.
+    Methods that return a ``Task`` may wait; all other methods return at once. Any thread may call
+    ``notify``, which wakes the reader's thread.
     """
 
     def __init__(
@@ -89,8 +93,8 @@ class ReaderCore:
         self.commit_due = False
         self.commit_error: LogbusError | None = None
         self.is_waiting = False
-        """Whether a call of ``fill`` waits for records. A consumer that waits counts as alive, so
-        it does not exceed ``max.poll.interval.ms``."""
+        """Whether a call is waiting for records now. Such a consumer counts as alive: a long wait
+        does not exceed ``max.poll.interval.ms``."""
         self.engine = FetchEngine(
             shell,
             cluster,
@@ -106,8 +110,8 @@ class ReaderCore:
         self._is_closed = False
         self._commit_timer: Timer | None = None
         self._outside: deque[tuple[TopicPartition, int, LogbusError]] = deque()
-        """Partitions whose position is not in the log, with the position and the error of the
-        fetch."""
+        """Partitions whose position is not in the log, each with the position and the error of its
+        fetch, until ``_reset`` moves the position."""
         self.membership = joining(self)
         self.collector.is_held_back = self.membership.is_held_back
         self.discovery = PartitionDiscovery(
@@ -120,7 +124,7 @@ class ReaderCore:
         )
 
     def deadline_ms(self, timeout_ms: float = OPERATION_TIMEOUT_MS) -> float:
-        """Return the time that is ``timeout_ms`` from now on the shell's clock."""
+        """Return the time in ms on the shell's clock that is ``timeout_ms`` from now."""
         return self.shell.now_ms() + timeout_ms
 
     def start(self) -> Task[None]:
@@ -139,15 +143,15 @@ class ReaderCore:
         self.membership.record_poll()
 
     def is_ready(self) -> bool:
-        """Open the next rows. Return False if no rows have arrived, or if ``fill`` has something
-        else to do first."""
+        """Open the next rows, and return True. Return False if no rows have arrived, or if ``fill``
+        must first commit, reset a position or apply an assignment change."""
         if self.end is not None or self.commit_due or self._outside or self.has_changes:
             return False
         return self.collector.advance(self._note_outside)
 
     def fill(self, timeout_s: float | None) -> Task[bool]:
-        """Send a due commit, apply assignment changes, and wait for rows. Return False after
-        ``timeout_s`` seconds. With None, wait without limit."""
+        """Send a due automatic commit, apply assignment changes, and wait for rows. Return False if
+        none arrive within ``timeout_s`` seconds. With None, wait without limit."""
         deadline_ms = FOREVER_MS if timeout_s is None else self.deadline_ms(timeout_s * 1000)
         self.is_waiting = True
         try:
@@ -169,10 +173,10 @@ class ReaderCore:
             self.is_waiting = False
 
     def _is_more(self) -> bool:
-        """Open the next rows for a call that already has rows. Return False if no rows have
-        arrived.
+        """Open more rows for a call that already has rows. Return False if no more have arrived.
 
-        Leave errors, assignment changes and commits to the next call.
+        Errors, assignment changes and commits wait for the next call, because this call must return
+        the rows it has.
         """
         if self.end is not None:
             raise self.end
@@ -191,7 +195,7 @@ class ReaderCore:
         )
 
     def take_records(self, max_records: int) -> list[Record]:
-        """Return at most ``max_records`` records that have arrived, without waiting."""
+        """Return at most ``max_records`` of the records that have arrived, without waiting."""
         collector = self.collector
         try:
             result = collector.take_records(max_records)
@@ -203,7 +207,8 @@ class ReaderCore:
             raise
 
     def take_rows(self, *, headers: bool, max_rows: int | None) -> pa.RecordBatch:
-        """Return at most ``max_rows`` rows that have arrived as an Arrow batch, without waiting."""
+        """Return at most ``max_rows`` of the rows that have arrived, as an Arrow batch, without
+        waiting."""
         collector = self.collector
         parts = ConcatenatedSlices()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
@@ -217,8 +222,8 @@ class ReaderCore:
             raise
 
     def each_record(self, fill: Callable[[], object]) -> Iterator[Record]:
-        """Yield records. If the reader is not ready, call ``fill``. End when ``fill`` returns
-        False."""
+        """Yield records. If no records have arrived, call ``fill`` to wait for them. End if
+        ``fill`` returns False."""
         collector, queue = self.collector, self.assignment.queue
         is_held_back = collector.is_held_back
         while True:
@@ -231,11 +236,11 @@ class ReaderCore:
                 collector.at = at
                 yield record
                 if self.commit_due or collector.at != at or not collector.is_single:
-                    break  # A commit is due, or the caller sought, paused or polled.
+                    break  # A commit is due, or the user called seek, pause or poll.
                 if queue or (is_held_back is not None and is_held_back()):
                     break
 
-    # Methods that carry out changes of the assignment.
+    # Methods that apply changes of the assignment.
 
     @property
     def has_changes(self) -> bool:
@@ -243,14 +248,14 @@ class ReaderCore:
         return bool(self.assignment) or self.membership.is_due()
 
     def take_changes(self) -> Task[None]:
-        """Release revoked and lost partitions, and start assigned ones."""
+        """Stop reading revoked and lost partitions, and start to read assigned ones."""
         self.membership.check()
         yield from self._release_all()
         while self.assignment.pending:
             yield from self._begin()
             if not self.assignment.queue:
-                break  # The next call retries partitions that no broker lists yet.
-            # A partition may have been lost during the request, so do not return its records.
+                break  # Some partitions are unknown to all brokers yet. The next call retries them.
+            # The group may have taken a partition away during the request. Do not read it then.
             yield from self._release_all()
 
     def _release_all(self) -> Task[None]:
@@ -281,8 +286,8 @@ class ReaderCore:
         plan = yield RunOperation(operation)
         self.assignment.begin(plan.starts)
         if plan.commits and self.config.auto_commit:
-            # Commit the start offsets. Otherwise the next owner would start at a later "latest" and
-            # skip records.
+            # Commit the starting offsets. Otherwise the partition's next owner would find no
+            # committed offset, start at a later end of the log and skip records.
             yield from self._try_commit(plan.commits)
         yield from self._call_back(self._callbacks.on_assign, plan.starts.offsets)
 
@@ -301,20 +306,25 @@ class ReaderCore:
     # Methods that seek, look up offsets and reset positions.
 
     def seek_to_timestamp(self, timestamp_ms: int, tps: Sequence[TopicPartition]) -> Task[None]:
-        """Seek to the first record at or after a timestamp (-2 earliest, -1 latest)."""
+        """Seek to the first record at or after a timestamp (ms since 1970; -2 earliest, -1
+        latest)."""
         self.collector.begin((yield from self.list_offsets(timestamp_ms, tps)))
 
     def list_offsets(
         self, timestamp_ms: int, tps: Sequence[TopicPartition]
     ) -> Task[dict[TopicPartition, int]]:
-        """Return the offset for a timestamp in each partition."""
+        """Return each partition's offset of the first record at or after a timestamp, as
+        ``reset_offsets`` does."""
         operation = reset_offsets(self.cluster, tps, timestamp_ms, self.config, self.deadline_ms())
         offsets: dict[TopicPartition, int] = yield RunOperation(operation)
         return offsets
 
     def _note_outside(self, tp: TopicPartition, error: LogbusError) -> None:
-        """Handle a position that is not in the log. If the log was truncated, resume reading at
-        once. Otherwise queue the position for ``_reset``, which ``fill`` runs."""
+        """Handle a position that is not in the log.
+
+        If the log was truncated, continue where it was cut. Otherwise the new position needs a
+        lookup, so queue the partition for ``_reset``, which ``fill`` runs.
+        """
         position = self.collector.position(tp) or 0
         resume_at = self.discovery.truncated_at(error)
         if resume_at is None:
@@ -324,9 +334,10 @@ class ReaderCore:
         self.discovery.note_truncation(tp, position, resume_at.offset)
 
     def _reset(self) -> Task[None]:
-        """Reset a position outside the log, or raise its error, according to ``start``."""
+        """Move a position that is outside the log to the offset that the option ``start`` selects.
+        Raise the fetch's error if ``start`` is "none"."""
         tp, before, error = self._outside[0]
-        # If the position differs, the caller sought or the group revoked the partition meanwhile.
+        # If the position differs, the user called seek or the group revoked the partition since.
         if self.collector.position(tp) == before:
             timestamp = self.discovery.reset_timestamp(tp, before)
             if timestamp is None:
@@ -354,15 +365,18 @@ class ReaderCore:
     def commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
     ) -> Task[None]:
-        """Commit ``offsets``, or all positions without ``offsets``."""
+        """Commit ``offsets``; if None, commit the position of every partition."""
         self.group_id()
         rows = self.collector.commitable() if offsets is None else self.collector.stamped(offsets)
         yield from self._commit(rows, OPERATION_TIMEOUT_MS)
 
     def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
-        """Commit the offsets in ``rows``. Raise NotOwnerError only if there is no other error. Any
-        other error means that the offset of an owned partition is not committed. After
-        NotOwnerError, the next owner resumes from the committed offset."""
+        """Commit the offsets in ``rows``.
+
+        If partitions fail with different errors, raise NotOwnerError last: any other error means
+        that the offset of a partition that this member owns is not committed. NotOwnerError is
+        harmless, because the new owner resumes from the committed offset.
+        """
         grants = self.assignment.grants(rows)
         if self._is_committing:
             # Wait for the automatic commit in flight, which could otherwise overwrite this commit.
@@ -400,8 +414,9 @@ class ReaderCore:
         return answers[0]
 
     def _try_commit(self, rows: Rows) -> Task[None]:
-        """Commit ``rows`` and wait for the result. Store an error in ``commit_error`` instead of
-        raising it. Ignore NotOwnerError, because the new owners commit their partitions."""
+        """Commit the offsets in ``rows`` and wait for the result. Store an error in
+        ``commit_error`` instead of raising it. Ignore NotOwnerError, because the partition's new
+        owner commits its offset."""
         try:
             with contextlib.suppress(NotOwnerError):
                 yield from self._commit(rows, LAST_COMMIT_TIMEOUT_MS)
@@ -410,14 +425,15 @@ class ReaderCore:
             self.commit_error = error
 
     def _auto_commit(self) -> None:
-        """Send an automatic commit of the processed records, without waiting for the answer."""
+        """Send an automatic commit of the processed records, without waiting for the broker's
+        answer."""
         self.commit_due = False
         rows = self.collector.settled()
         if self._is_committing or not rows:
             return
         self._is_committing = True
-        # A later commit waits at most LAST_COMMIT_TIMEOUT_MS for this automatic commit. After that
-        # time, a retry of the automatic commit would overwrite the later commit.
+        # A later commit waits at most LAST_COMMIT_TIMEOUT_MS for this automatic commit. A retry of
+        # the automatic commit after that time could overwrite the later commit.
         deadline_ms = self.deadline_ms(min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS))
         step = self.membership.commit(rows, self.assignment.grants(rows), deadline_ms)
         step.start(self.shell, self._committed)
@@ -426,7 +442,7 @@ class ReaderCore:
         if isinstance(result, LogbusError):
             self.commit_error = result
         else:
-            # Ignore NotOwnerError. Another member owns the partition now and continues from its
+            # Ignore NotOwnerError. Another member owns the partition now and resumes from its
             # committed offset.
             errors = [e for e in result.values() if e and not isinstance(e, NotOwnerError)]
             self.commit_error = errors[0] if errors else None
@@ -434,7 +450,7 @@ class ReaderCore:
         self.notify()
 
     def _schedule_commit(self) -> None:
-        """Start the timer of the next automatic commit. Runs on the shell's thread."""
+        """Start the timer of the next automatic commit. Call this on the shell's thread."""
         if self.end is None:
             self._commit_timer = self.shell.later(
                 self.config.auto_commit_interval_ms, self._set_due
@@ -450,7 +466,7 @@ class ReaderCore:
     def finish(self, *, is_done: bool) -> Task[None]:
         """Make the last automatic commit, and call ``on_revoke`` with all partitions.
 
-        ``is_done`` says whether the returned records count as processed.
+        ``is_done`` says whether the records that the last call returned count as processed.
         """
         if self.end is not None:
             return
@@ -461,13 +477,14 @@ class ReaderCore:
         yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
 
     def abandon(self) -> Task[None]:
-        """Call ``on_lost`` for all partitions, because another thread is still processing their
-        records."""
+        """Call ``on_lost`` for all partitions without a commit, because another thread is still
+        processing their records."""
         if self.end is None:
             yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 
     def close(self, *, is_done: bool) -> Task[None]:
-        """Run ``finish``, and leave the group. A second call does nothing."""
+        """Make the last automatic commit (``finish``), and leave the group. A second call does
+        nothing."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,4 +1,7 @@
-"""Operations that find a consumer's partitions and starting offsets, for both shells."""
+"""Operations that find a consumer's partitions and the offsets where it begins to read them.
+
+The blocking and the asyncio consumer both run them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ from broker_lite.model import (
 )
 
 LOOKUP_MS = 1000
-"""Milliseconds for which ``find_topics`` retries a missing topic."""
+"""Milliseconds for which ``find_topics`` asks the brokers again for a topic that they do not
+know."""
 
 
 def resolve_partitions(
@@ -34,7 +38,10 @@ def resolve_partitions(
     partitions: Iterable[TopicPartition | int] | None,
     deadline_ms: float,
 ) -> Operation[list[TopicPartition]]:
-    """Return all partitions of the topics, or the chosen ones. Chosen partitions must exist."""
+    """Return all partitions of ``topics``, or only the chosen ``partitions``.
+
+    Raises UnknownTopicOrPartitionError if a topic or a chosen partition does not exist.
+    """
     chosen: list[TopicPartition] | None = None
     if partitions is not None:
         chosen = []
@@ -65,8 +72,9 @@ def resolve_partitions(
 class Starts(NamedTuple):
     """Starting offsets of partitions, with leader epochs.
 
-    ``epochs`` has the leader epoch of each offset whose commit included the epoch. The leader
-    checks the epoch, which reveals records that an unclean election lost.
+    ``epochs`` has an entry for each committed offset that was committed with a leader epoch. The
+    partition's leader compares this epoch with its log, and so finds out whether an unclean
+    election lost records before the offset.
     """
 
     offsets: dict[TopicPartition, int]
@@ -74,10 +82,11 @@ class Starts(NamedTuple):
 
 
 class StartPlan(NamedTuple):
-    """Starting offsets, and the offsets that the group must commit at once.
+    """Starting offsets, and the offsets that the member must commit before it reads.
 
-    ``commits`` has the starting offsets that ``start="latest"`` took from the log's end. Without a
-    commit, the next owner of the partition would find a later end and skip records.
+    ``commits`` has the starting offsets that ``start="latest"`` took from the log's end. Without
+    this commit, the partition's next owner would find no committed offset, start at a later end of
+    the log and skip records.
     """
 
     starts: Starts
@@ -91,10 +100,12 @@ def begin(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[StartPlan]:
-    """Return the committed offset of each partition, else the offset that ``start`` selects.
+    """Return where to begin reading each partition in ``bases``.
 
-    A partition that was added later starts at its earliest record. Raises OffsetOutOfRangeError if
-    a partition has no committed offset and ``start`` is "none".
+    A partition begins at its committed offset. Without a committed offset, a partition that was
+    added after the group began to read the topic begins at its earliest record, and any other
+    partition where the option ``start`` says. Raises OffsetOutOfRangeError if ``start`` is "none"
+    there.
     """
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
@@ -131,11 +142,12 @@ def starting_offsets(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Starts]:
-    """Return the starting offsets of a reader that is not a member of its group.
+    """Return the starting offsets of a consumer that is not a member of a group.
 
-    A recreated topic starts at its earliest record, because all its records are newer than the
-    committed offsets. Raises UnknownTopicIdError if a topic is recreated during the call, because
-    the result would mix offsets of two topics.
+    If ``group`` is given, they are the group's committed offsets. A topic that was recreated since
+    the commit starts at its earliest record, because all its records are newer. Raises
+    UnknownTopicIdError if a topic is recreated during the call, because the result would mix
+    offsets of two topics.
     """
     ids = {tp.topic: cluster.view.topic_id(tp.topic) for tp in tps}
     rows: dict[TopicPartition, CommittedOffset] = {}
@@ -162,10 +174,9 @@ def starting_offsets(
 
 
 def find_topics(cluster: Cluster, missing: Callable[[], set[str]]) -> Operation[None]:
-    """Refresh metadata until ``missing`` returns no topics, for at most one second.
+    """Refresh the metadata until ``missing()`` returns no topics, for at most one second.
 
-    Brokers and group members learn of a new topic at about the same time, so a member may know it
-    first.
+    A group member may learn of a new topic from its group before the brokers know the topic.
     """
     until_ms = cluster.now_ms() + LOOKUP_MS
     attempt = 0
@@ -191,8 +202,9 @@ def _group_offsets(
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
     """Return the group's committed offsets. A partition without a committed offset is absent.
 
-    With ``is_stable``, wait for open transactions that commit offsets, and raise
-    UnstableOffsetCommitError after the deadline. The set ``former`` receives the recreated topics.
+    With ``is_stable``, wait until open transactions that commit offsets of the group have ended.
+    Raises UnstableOffsetCommitError after the deadline. Topics that were recreated since their
+    offsets were committed are added to ``former``.
     """
     if is_stable:
         rows, unstable = yield from group_requests.stable(
@@ -219,8 +231,11 @@ def reset_offsets(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[dict[TopicPartition, int]]:
-    """Return each partition's offset for a timestamp (ms; -2 earliest, -1 latest). Without a record
-    at or after the timestamp, return the end offset."""
+    """Return the offset of each partition's first record at or after a timestamp.
+
+    The timestamp is in ms since 1970; -2 stands for the earliest record and -1 for the end of the
+    log. A partition without such a record has its end offset in the result.
+    """
     isolation_level = requests.isolation_code(config.isolation_level)
     listed = requests.raise_first(
         (

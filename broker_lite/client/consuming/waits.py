@@ -1,8 +1,9 @@
-"""The steps that a reader's task yields when it must wait.
+"""The steps that a task of ``ReaderCore`` yields where it must wait.
 
 A task is a generator, like an operation of ``transport.steps``. A driver runs its steps: the
-blocking consumer on the calling thread, the asyncio consumer on its loop. A ``RunOperation`` step
-returns the operation's result or raises its error. ``Wait`` and ``Await`` steps return None.
+blocking consumer on the calling thread, the asyncio consumer on its loop. For a ``RunOperation``
+step, the driver sends the operation's result into the task, or throws its error. For ``Wait`` and
+``Await`` steps it sends None.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FOREVER_MS = float("inf")
 
 
 class RunOperation(NamedTuple):
-    """A step that runs an operation against the brokers."""
+    """A step that runs an operation, which sends requests to brokers."""
 
     operation: Operation[Any]
 
@@ -30,22 +31,24 @@ class RunOperation(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A step that waits until ``is_over`` returns true or ``deadline_ms`` passes.
-    ``ReaderCore.notify`` makes the driver call ``is_over`` again."""
+    """A step that waits until ``is_over()`` is true or the time ``deadline_ms`` passes. The driver
+    calls ``is_over`` at the beginning and after each ``ReaderCore.notify``."""
 
     is_over: Callable[[], object]
     deadline_ms: float = FOREVER_MS
 
 
 class Await(NamedTuple):
-    """A step that awaits ``value`` if it is awaitable. The blocking consumer ignores this step."""
+    """A step that awaits ``value``, the result of a user's callback, if it is awaitable. The
+    blocking consumer ignores this step."""
 
     value: Any
 
 
 class Request(NamedTuple):
-    """A request that passes its answer to a callback, from any thread. No driver runs it.
-    ``ReaderCore`` waits for the answer with ``Wait``."""
+    """A commit request that the membership sends itself. It passes its result to a callback, on any
+    thread. It is not a step: ``ReaderCore`` calls ``send`` and waits for the result with
+    ``Wait``."""
 
     send: Callable[[OnDone], None]
 

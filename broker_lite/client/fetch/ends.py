@@ -1,11 +1,11 @@
-"""``EndOffsetsWatch``: keeps the end offsets of partitions current in a background thread.
+"""``EndOffsetsWatch``: a background thread that keeps the end offsets of partitions current.
 
-The thread keeps one long poll open to every leader. It fetches from the known end offsets, and the
-leader answers without records as soon as an end moves. New data is known within milliseconds; an
-idle log costs one request per leader every ten seconds.
+The thread keeps one long poll open to every leader: a fetch from the known end offsets. As soon as
+records arrive, the leader answers with the new end offsets, but without the records. A new end is
+known within milliseconds, and idle partitions cost one request to each leader every ten seconds.
 
-Metadata is refreshed every ``refresh_ms`` and after an answer with a stale-metadata error. Readers
-on other threads get immutable snapshots and never block. A watch does not survive a fork.
+Metadata is refreshed every ``refresh_ms``, and after an error which shows that it is out of date.
+Other threads read immutable snapshots and never block. A watch cannot be used after a fork.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from broker_lite.wire.fetch import (
 )
 
 POLL_WAIT_MS = 10_000
-"""Milliseconds that a leader may hold a poll while no log end changes."""
+"""Milliseconds for which a leader may delay the response to a poll while no end offset changes."""
 POLL_PAUSE_MS = 4
-"""Milliseconds between a response with new ends and the next poll. This limits each broker to 250
-polls a second."""
+"""Milliseconds between a response with new end offsets and the next poll. A broker thus receives at
+most 250 polls a second from a watch."""
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes, by default."""
 REQUEST_TIMEOUT_MS = 10_000
-"""Milliseconds that a response may take in addition to the poll's own wait."""
+"""Milliseconds that a response may take in addition to the delay that the poll allows."""
 
 Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 
 
 class LogEnd(NamedTuple):
-    """The end offset (exclusive) of a partition and its leader epoch.
+    """The end offset (exclusive) of a partition, and the partition's leader epoch.
 
-    The log has no transaction below the offset ``transactions_from``. The value -1 means that the
-    log has no transaction at all. The value 0 means that transactions begin at the log's start or
-    that this is unknown.
+    The log has no transactional records below the offset ``transactions_from``. The value -1 means
+    that the log has none at all. The value 0 means that they begin at the log's start, or that this
+    is unknown.
     """
 
     offset: int
@@ -68,7 +68,8 @@ class LogEnd(NamedTuple):
 
 
 class EndsSnapshot(NamedTuple):
-    """Metadata, topic ids and end offsets that belong to the same refresh or poll."""
+    """The metadata, topic ids and end offsets that a watch knew at one moment, consistent with each
+    other."""
 
     view: ClusterView
     topic_ids: Mapping[str, str]
@@ -76,12 +77,12 @@ class EndsSnapshot(NamedTuple):
 
 
 class EndOffsetsWatch:
-    """The end offsets of some topics' partitions, which a background thread keeps current.
+    """The end offsets of all partitions of some topics, kept current by a background thread.
 
-    ``topics`` are names, or a function that selects names from a view of all topics (for a
-    pattern). ``isolation`` selects high watermarks (read_uncommitted) or last stable offsets
-    (read_committed). The watch's thread calls ``on_change`` after each change. ``on_change`` must
-    not block.
+    ``topics`` are names, or a function that selects names from the metadata of all topics (for a
+    pattern). With ``isolation`` "read_committed", end offsets are last stable offsets, with
+    "read_uncommitted" high watermarks. The watch's thread calls ``on_change`` after each change of
+    the snapshot; ``on_change`` must not block.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class EndOffsetsWatch:
         self._on_change = on_change
         self._ends: dict[TopicPartition, LogEnd] = {}
         self.version = 0
-        """The number of changes so far. ``snapshot()`` returns the same object between changes."""
+        """Number of times that the snapshot has changed so far."""
         self._topic_ids: dict[str, str] = {}
         self._snapshot = EndsSnapshot(ClusterView(), {}, {})
         self._plan: dict[TopicPartition, tuple[Endpoint, str, int]] = {}
@@ -114,7 +115,8 @@ class EndOffsetsWatch:
         self._timer: Timer | None = None
         self._ready = threading.Event()
         self.error: LogbusError | None = None
-        """The error of the last refresh or poll. None means that the ends are current."""
+        """The error of the last metadata refresh or poll. None means that the end offsets are
+        current."""
         security = security_for(bootstrap_servers, security)
         self._reactor = Reactor(client_id, "logbus-ends", security)
         endpoints = parse_endpoints(bootstrap_servers)
@@ -125,12 +127,12 @@ class EndOffsetsWatch:
     # Methods that any thread may call.
 
     def ends(self) -> Mapping[TopicPartition, LogEnd]:
-        """Return the last known end of each partition. The result is empty until ``wait_ready``
-        returns True."""
+        """Return the last known end offset of each partition. The result is empty until
+        ``wait_ready`` returns True."""
         return self._ends
 
     def topic_ids(self) -> Mapping[str, str]:
-        """Return the ids of the existing topics. A recreated topic has a new id."""
+        """Return the id of each watched topic that exists. A recreated topic has a new id."""
         return self._topic_ids
 
     def view(self) -> ClusterView:
@@ -138,13 +140,13 @@ class EndOffsetsWatch:
         return self._cluster.view
 
     def snapshot(self) -> EndsSnapshot:
-        """Return metadata, topic ids and ends that belong together. Every call returns the same
-        object until one of them changes."""
+        """Return metadata, topic ids and end offsets that are consistent with each other. Until one
+        of them changes, each call returns the same object."""
         return self._snapshot
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until all ends are known for the first time. Return False after ``timeout_s``
-        seconds."""
+        """Wait until the first metadata refresh has found the end offsets. Return False if this
+        takes longer than ``timeout_s`` seconds."""
         return self._ready.wait(timeout_s)
 
     def update(self, topics: Iterable[str]) -> None:
@@ -167,7 +169,7 @@ class EndOffsetsWatch:
     # Methods that run on the watch's thread.
 
     def _renew(self) -> None:
-        """Refresh the metadata and list the ends of new and recreated partitions."""
+        """Refresh the metadata, and look up the end offsets of new and recreated partitions."""
         if not self._is_renewing:
             self._is_renewing = True
             spawn(self._reactor, self._refresh(), self._refreshed)
@@ -197,8 +199,8 @@ class EndOffsetsWatch:
     def _list(
         self, led: list[TopicPartition], deadline_ms: float
     ) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
-        """List the ends of new partitions. Then fetch once from each end, because only a fetch
-        response has ``transactions_from``."""
+        """Look up the end offsets of partitions with ListOffsets. Then fetch once from each end
+        offset, because only a fetch response contains ``transactions_from``."""
         cluster = self._cluster
         listed = yield from requests.list_offsets(
             cluster,
@@ -286,7 +288,8 @@ class EndOffsetsWatch:
                 self._on_change()
 
     def _poll_all(self) -> None:
-        """Keep one poll open to each leader. Restart all polls if a leader or epoch changed."""
+        """Open one long poll to each leader. If a leader or a leader epoch has changed since the
+        last call, cancel the open polls first; otherwise do nothing."""
         view = self._cluster.view
         plan = {}
         for tp in self._ends:
@@ -326,8 +329,8 @@ class EndOffsetsWatch:
         if problem is None:
             self._reactor.later(POLL_PAUSE_MS, lambda: self._poll(endpoint, lane))
             return
-        # Remove the failed leader from the plan. The next refresh then differs from the plan and
-        # restarts the polls.
+        # Remove the failed leader from the plan. The plan of the next refresh then differs, so
+        # ``_poll_all`` opens all polls again.
         self._plan = {tp: row for tp, row in self._plan.items() if row[0] != endpoint}
         self._later(problem)
 

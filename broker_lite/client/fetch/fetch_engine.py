@@ -1,13 +1,17 @@
-"""The consumer's fetch engine: prefetches every partition's records on one shell's thread.
+"""``FetchEngine``: prefetches the records of all partitions of a consumer.
 
-Each leader has two connections. The ``fetch`` connection serves partitions below the high watermark
-and is answered at once. The ``tail`` connection is a long poll for partitions at the high
-watermark. An idle partition therefore never delays a busy one. A third connection serves partitions
-that need records over the network while others are read from local files.
+The engine runs on one thread, that of a shell (the consumer's background thread, or its event
+loop). It has several connections to each leader, so that an idle partition never delays a busy one:
 
-The engine queues batches as ``FetchedBatches``, and the reader verifies and decodes them. Of each
-partition it queues at most BUFFERED_FETCHES fetches. Every seek starts a new generation, and the
-reader ignores batches of older generations. Other threads only call ``post`` and read ``fetched``.
+- ``fetch`` is for partitions with records before the high watermark. The leader answers at once.
+- ``tail`` is a long poll for partitions that the consumer has read up to the high watermark.
+- A third one serves partitions whose records must come over the network, while other partitions of
+  this leader are read from its files on this machine.
+
+The engine puts batches into the queue ``fetched``. The consumer's reader, on its own thread, takes
+them, checks their CRCs and decodes them. A partition buffers the bytes of at most BUFFERED_FETCHES
+responses. Each seek gives a partition a new generation number, and the reader ignores batches with
+an older number.
 """
 
 from __future__ import annotations
@@ -51,21 +55,22 @@ from broker_lite.wire.fetch import FetchedPartition, FetchPartition, FetchRespon
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes that look for new partitions."""
 BUFFERED_FETCHES = 2
-"""Size of a partition's buffer and of the whole buffer, as a number of fetches of maximum size."""
+"""Size of the buffers: that of a partition is this number times the maximum bytes that a fetch
+requests for a partition, that of the consumer this number times the maximum bytes of a response."""
 LATE_MS = 500
-"""Milliseconds, after a fetch's own wait, at which a missing response counts as overdue. The engine
-then asks other brokers whether the leader was deposed."""
+"""Milliseconds after which a response counts as overdue, in addition to the wait that the fetch
+allows. The engine then asks other brokers whether the partitions have a new leader."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 DELETED_AFTER_REFRESHES = 3
-"""Number of metadata refreshes in a row that lack a topic, after which the topic counts as
-deleted."""
+"""A topic counts as deleted if it is missing from this number of metadata refreshes in a row."""
 
 
 class FetchedBatches(NamedTuple):
-    """Batches of one partition, or an error or a skipped range in their place.
+    """An entry of the queue ``fetched``: batches of one partition, or an error, or a skipped range.
 
-    ``error`` is the error that stopped the partition. ``skipped`` is the range of offsets that
-    ``on_corrupt="skip"`` skipped. The reader ignores batches of an old ``generation``.
+    ``error`` is the error for which the engine stopped fetching the partition. ``skipped`` is the
+    corrupt offset range that ``on_corrupt="skip"`` skipped. The reader ignores the entry if the
+    partition has a newer ``generation`` by now.
     """
 
     tp: TopicPartition
@@ -77,7 +82,7 @@ class FetchedBatches(NamedTuple):
 
 
 class _FetchedSource:
-    """One partition of an engine: its position, its connection and its buffered bytes."""
+    """One partition of an engine: its position, its fetch in flight and its buffered bytes."""
 
     __slots__ = (
         "buffered_bytes",
@@ -97,7 +102,7 @@ class _FetchedSource:
         self.begin(generation)
 
     def begin(self, generation: int) -> None:
-        """Start a new generation of the partition. Discard the state from before a seek."""
+        """Give the partition a new generation number, and reset its state, because of a seek."""
         self.generation = generation
         self.buffered_bytes = 0
         self.is_stopped = False
@@ -106,11 +111,11 @@ class _FetchedSource:
 
 
 class FetchEngine:
-    """The fetch loop of one consumer, for all its partitions.
+    """The fetches of one consumer, for all its partitions.
 
-    The engine calls ``on_fetched`` after each append to ``fetched`` and ``on_view`` after each
-    metadata refresh. ``in_place`` reads segment files of brokers on this machine, which blocks the
-    shell's thread during disk I/O. None disables local reads.
+    The engine calls ``on_fetched`` after each append to ``fetched``, and ``on_view`` after each
+    metadata refresh. ``in_place`` reads the segment files of brokers on this machine. Such a read
+    blocks the engine's thread during disk I/O. None disables local reads.
     """
 
     def __init__(
@@ -132,44 +137,44 @@ class FetchEngine:
         self._on_view = on_view
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)
         self.topic_ids: dict[str, str] = {}
-        """Topic id by topic name. A topic keeps the id of its first read, because offsets in a
-        recreated topic mean other records."""
+        """The id that each topic had when the consumer first read it. If a topic is recreated, its
+        new id differs, and the consumer's offsets are meaningless in it."""
         self._sources: dict[TopicPartition, _FetchedSource] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, int]] = {}
-        """The partitions of each fetch in flight, with their generations. A response belongs to the
-        fetch if the fetch's dict is still the same object."""
+        """The fetch in flight on each connection: its partitions with their generations. If the
+        dict is another object when a response arrives, the response's fetch was cancelled."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
-        """Time (ms on the shell's clock) at which each fetch in flight becomes overdue."""
+        """The time (ms on the shell's clock) at which the fetch of each connection is overdue."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
         self._consumed: deque[tuple[TopicPartition, int, int]] = deque()
-        """The partition, generation and bytes of each ``FetchedBatches`` that the reader has taken.
+        """The partition, generation and bytes of each queue entry that the reader has taken, until
         ``pump`` subtracts the bytes from the buffered bytes."""
         self._is_held = False
-        """Whether a full buffer delays the fetch of at least one partition."""
+        """Whether at least one partition is not fetched because a buffer is full."""
         self._is_renewing = False
         self._missing: dict[str, int] = {}
         self._timer: Timer | None = None
         self._late_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
 
-    # Methods that the reader calls. They run on the shell's thread, unless a docstring says
-    # otherwise.
+    # Methods that the reader uses. They must run on the shell's thread (see ``post``), unless a
+    # docstring says otherwise.
 
     def post(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the shell's thread. Any thread may call this."""
         self._shell.call_soon(callback)
 
     def pin(self, topic: str) -> str:
-        """Return the topic id that the topic had when it was first read. Any thread may call
+        """Return the id that the topic had when the consumer first read it. Any thread may call
         this."""
         topic_id = self.topic_ids.get(topic) or self._cluster.view.topic_id(topic)
         return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
 
     def refetch_corrupt(self, tp: TopicPartition, offset: int, generation: int) -> None:
-        """Fetch a corrupt batch again, so that the leader verifies and repairs it. Retry for
-        REPAIR_MS, also at a new leader."""
+        """Fetch the corrupt batch at ``offset`` again. The leader then verifies the batch, and
+        repairs it with the copy of another replica. Retry for REPAIR_MS, also at a new leader."""
         self._in_place.refuse(tp)
         self.begin({tp: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
 
@@ -179,11 +184,11 @@ class FetchEngine:
         repair_until_ms: float = 0.0,
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Start to read partitions. ``offsets`` has the offset and the generation of each
-        partition.
+        """Start to fetch partitions, or move them to other offsets. ``offsets`` has the offset and
+        the generation number of each partition.
 
         ``epochs`` holds the leader epoch of the record before each offset, if known. The leader
-        checks its log against that epoch.
+        compares it with its log, to detect a truncation (KIP-320).
         """
         for tp, (offset, generation) in offsets.items():
             source, epoch = self._sources.get(tp), epochs.get(tp, NO_EPOCH)
@@ -204,8 +209,8 @@ class FetchEngine:
         source = self._sources.get(tp)
         if source is not None:
             self._total_bytes -= source.buffered_bytes
-            # Set ``is_stopped`` before the call of ``_abandon``, which calls ``pump``. Otherwise
-            # ``pump`` would fetch this partition again.
+            # Set ``is_stopped`` before ``_abandon``, which closes a connection. This makes ``pump``
+            # run, which would otherwise fetch the partition again.
             source.is_stopped = True
             self._abandon(tp, source)
             self._in_place.end(tp)
@@ -213,7 +218,8 @@ class FetchEngine:
             self.pump()
 
     def close(self) -> None:
-        """Close open local files. Call this after the shell's thread has ended."""
+        """Close the brokers' segment files that are open for local reads. Call this after the
+        shell's thread has ended."""
         self._in_place.close_all()
 
     def pause(self, tps: Iterable[TopicPartition], is_paused: bool) -> None:
@@ -222,17 +228,19 @@ class FetchEngine:
             if tp in self._sources:
                 self._sources[tp].is_paused = is_paused
                 if is_paused:
-                    # An open file pins segments that retention or DeleteRecords have removed.
+                    # While the file is open, the disk space of deleted segments is not freed.
                     self._in_place.close(tp)
         self.pump()
 
     def consumed(self, fetched: FetchedBatches) -> None:
-        """Record that the reader has taken batches. Any thread may call this.
+        """Record that the reader has taken batches from the queue, so that the engine may fetch
+        more. Any thread may call this.
 
-        This wakes the shell's thread only if a full buffer holds back a partition, because a
-        wake-up takes the interpreter lock from the reader. No wake-up is lost. This method appends
-        to ``_consumed`` before it reads ``_is_held``, and ``pump`` sets ``_is_held`` before it
-        reads ``_consumed``."""
+        It wakes the shell's thread only if a partition waits because of a full buffer: each wake-up
+        would take the interpreter lock from the reader for a while. No necessary wake-up is lost,
+        because this method appends to ``_consumed`` before it reads ``_is_held``, and ``pump`` sets
+        ``_is_held`` before it reads ``_consumed``.
+        """
         self._consumed.append((fetched.tp, fetched.generation, fetched.size_bytes))
         if self._is_held:
             self.post(self.pump)
@@ -246,12 +254,12 @@ class FetchEngine:
                 self._total_bytes -= size_bytes
 
     def _abandon(self, tp: TopicPartition, source: _FetchedSource) -> None:
-        """Cancel the fetch in flight that requests the partition's old offset."""
+        """Cancel the partition's fetch in flight, which requests an old offset."""
         self._in_place.close(tp)
         for (endpoint, lane), tps in list(self._polls.items()):
             if tp in tps and source.lane == lane:
-                # The response could take half a second. ``pump`` fetches the other partitions of
-                # this request again.
+                # Do not wait for the response, which could take half a second. ``pump`` requests
+                # the other partitions of this fetch again.
                 self._hang_up(endpoint, lane)
 
     def _hang_up(self, endpoint: Endpoint, lane: str) -> None:
@@ -262,7 +270,8 @@ class FetchEngine:
     # Methods that send fetches and handle the responses.
 
     def pump(self) -> None:
-        """Send a fetch to every leader that has partitions to fetch and no fetch in flight."""
+        """Send a fetch on every connection that has no fetch in flight, for the partitions that
+        need records. Read on in local files."""
         self._is_held = False
         self._subtract_consumed()
         now_ms = self._shell.now_ms()
@@ -370,8 +379,7 @@ class FetchEngine:
                 if evaluation.batches:
                     self._add(tp, source, evaluation)
                 else:
-                    # The partition has no more visible records, so move it to the ``tail``
-                    # connection.
+                    # The leader has no records for it at present. Use the ``tail`` connection next.
                     source.high_watermark = min(source.high_watermark, source.position.offset)
             case Stored(stored, walker):
                 if not source.is_paused:  # Resuming the partition fetches it again.
@@ -384,7 +392,8 @@ class FetchEngine:
                 self._retry(source, attempt)
 
     def _read_on(self, tp: TopicPartition, source: _FetchedSource) -> None:
-        """Read batches of the partition's open local range, until AHEAD_BYTES are buffered."""
+        """Read batches of the partition from the leader's file that is open for it, until
+        AHEAD_BYTES are buffered."""
         while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
             read = self._in_place.read(tp)
             if read is not None:
@@ -404,7 +413,7 @@ class FetchEngine:
         self._on_fetched()
 
     def _stop(self, tp: TopicPartition, error: LogbusError) -> None:
-        """Report an error to the reader. Fetch the partition no more until the reader seeks."""
+        """Report an error to the reader, and stop fetching the partition until the reader seeks."""
         source = self._sources[tp]
         source.is_stopped = True
         self._in_place.close(tp)
@@ -419,8 +428,8 @@ class FetchEngine:
         self._renew()
 
     def may_be_intact(self, tp: TopicPartition) -> bool:
-        """Return whether another fetch may return a valid copy of a corrupt batch. It may if the
-        batch came from a local file, or if other replicas exist. Any thread may call this."""
+        """Return whether a second fetch of a corrupt batch may return an intact copy. It may if the
+        batch was read from a local file, or if other replicas exist. Any thread may call this."""
         return self._in_place.was_read(tp) or self._cluster.view.has_copies(tp)
 
     def _damaged(self, tp: TopicPartition, error: CorruptMessageError) -> None:
@@ -465,8 +474,8 @@ class FetchEngine:
         return [poll for poll in self._polls if self._due_ms[poll] <= now_ms]
 
     def _refresh_late_leaders(self) -> None:
-        """Ask other brokers for the leaders of partitions in overdue fetches, because a hung leader
-        does not answer."""
+        """If fetches are overdue, refresh the metadata from another broker: the leader may hang,
+        and another leader may be elected already."""
         self._late_timer = None
         late = self._late()
         for endpoint in dict.fromkeys(endpoint for endpoint, _ in late):
@@ -477,7 +486,8 @@ class FetchEngine:
             self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
 
     def _give_up_deposed(self) -> None:
-        """Cancel overdue fetches whose leader was deposed, and send them to the new leader."""
+        """Cancel overdue fetches if their partitions have another leader by now. ``pump`` then
+        fetches from the new leader."""
         view = self._cluster.view
         for endpoint, lane in self._late():
             tps = self._polls[endpoint, lane]
@@ -513,7 +523,8 @@ class FetchEngine:
         self._shell.later(backoff_ms(failures, self._config.retry_backoff_ms), go_on)
 
     def _check_identity(self, topic: str, view: ClusterView) -> bool:
-        """Return False, and stop the topic's partitions, if the topic was deleted or recreated."""
+        """Return whether the topic is still the one that the consumer began to read. If it was
+        deleted or recreated, report an error for each of its partitions."""
         known = view.topics.get(topic)
         error: LogbusError | None = None
         tps = [tp for tp in self._sources if tp.topic == topic]

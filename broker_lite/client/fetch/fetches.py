@@ -1,7 +1,7 @@
 """Build a fetch request for many partitions of one leader, and split its response by partition.
 
-The fetch engine, ``read_range``, ``EndOffsetsWatch`` and the mirror use these functions, which do
-no I/O.
+``FetchEngine``, ``read_range``, ``EndOffsetsWatch`` and ``logbus mirror`` use these functions. They
+do no I/O.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def fetch_request(
     ends_only: bool = False,
     files: tuple[bytes, int] = (b"", 0),
 ) -> FetchRequest:
-    """Return a fetch request for these partitions. Each row has a topic id and a partition.
+    """Return a fetch request. ``rows`` has a topic id and a partition's part of the request.
 
-    With ``is_repair``, after a corrupt batch, the leader checks CRCs before it answers. With
-    ``ends_only`` it answers without records. ``files`` has this machine's id and a maximum number
-    of bytes. A leader on the same machine may answer with file positions for up to that many bytes
-    of a partition.
+    With ``is_repair``, which a reader uses after a corrupt batch, the leader checks CRCs before it
+    answers. With ``ends_only``, it answers with end offsets and no records. ``files`` has this
+    machine's id and a maximum of bytes: a leader on the same machine may then answer with the
+    position of the records in its segment file, for up to that many bytes of each partition.
     """
     flags = FLAG_REPAIR if is_repair else FLAG_CHECKS_CRC
     if ends_only:
@@ -72,10 +72,11 @@ def _topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
 def answers_of(
     answer: FetchResponse | LogbusError, topic_ids: Mapping[TopicPartition, str], user: str = ""
 ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
-    """Return the records or the error of each partition.
+    """Split a fetch response: return the fetched data or the error of each requested partition.
 
-    ``topic_ids`` has the requested partitions. A partition that the response lacks gets
-    NetworkError. ``user`` is the client's user, for errors.
+    ``topic_ids`` has the requested partitions. If the response lacks a partition, its error is
+    NetworkError. If the whole fetch failed, ``answer`` is the error, and every partition has it.
+    ``user`` is the client's user, whom error messages name.
     """
     if isinstance(answer, LogbusError):
         return dict.fromkeys(topic_ids, answer)

@@ -1,13 +1,14 @@
-"""The leader epochs of the records that a reader has read, which reveal a truncated log.
+"""``Lineage``: the leader epochs of the records that a reader has read, to detect a truncated log.
 
-After an unclean election, a log that lost its end may have grown beyond the reader's offset again.
-So the reader compares leader epochs with the leader, as a follower does (KIP-101, KIP-320). If the
-leader does not know an epoch, the log was truncated at or before the reader's first record of that
-epoch. Each ``FetchPosition`` has a lineage.
+After an unclean election, the new leader's log may lack records that the reader has read, and may
+have grown beyond the reader's offset again. The offset alone does not reveal this. The reader
+therefore compares leader epochs with the leader, as a follower does (KIP-101, KIP-320). If the
+leader does not know an epoch, its log lacks the reader's records from the first one of that epoch
+on. Each ``FetchPosition`` has a lineage.
 
-A batch's leader epoch is outside its CRC. A leader never truncates its log within its own epoch. A
-divergence reported by the leader that served the batch, in the same leader epoch, is therefore a
-flipped bit and not lost data.
+One report of a difference is false. A batch's CRC does not cover its leader epoch, so a flipped bit
+in the epoch goes unnoticed. If the leader that served the batch reports a difference in the same
+leader epoch, the cause is such a bit: a leader never truncates its log within its own epoch.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from broker_lite.record.walker import LogBatch
 
 
 class Lineage:
-    """The leader epochs of one partition's records, since its reader began."""
+    """The leader epochs of the records that a reader has read from one partition."""
 
     __slots__ = ("_epochs", "_read_in")
 
     def __init__(self) -> None:
         self._epochs: list[tuple[int, int]] = []
-        """Each leader epoch with the first offset that was read in that epoch, in ascending
-        order."""
+        """The leader epochs in ascending order, each with the offset of the first record of that
+        epoch that was read."""
         self._read_in = NO_EPOCH
-        """The leader epoch of the leader that served the last batch."""
+        """The leader epoch in which the leader served the last batch."""
 
     @property
     def last_epoch(self) -> int:
@@ -40,20 +41,21 @@ class Lineage:
         ``offset``, or -1 if unknown."""
         epochs = [row for row in self._epochs if row[1] < offset]
         if epoch == NO_EPOCH or not epochs or epochs[-1][0] != epoch:
-            # The record before ``offset`` may have an earlier epoch, because other clients commit
-            # their leader's epoch. So let ``epoch`` begin at ``offset``.
+            # ``epoch`` may come from a committed offset. Other clients commit the leader's epoch,
+            # and the record before ``offset`` may have an earlier one. So let ``epoch`` begin at
+            # ``offset``.
             epochs = [] if epoch == NO_EPOCH else [(epoch, offset)]
             self._read_in = NO_EPOCH
         self._epochs = epochs
 
     def forget(self) -> None:
-        """Clear the epochs, because those of the last batches may be wrong."""
+        """Clear all epochs, because those of the last batches may be wrong (a flipped bit)."""
         self._epochs = []
         self._read_in = NO_EPOCH
 
     def read(self, batches: Sequence[LogBatch], offset: int, leader_epoch: int) -> None:
-        """Record the epochs of ``batches``, which begin at ``offset``. ``leader_epoch`` is the
-        epoch in which the leader served them."""
+        """Record the leader epochs of ``batches`` that were read from ``offset`` on.
+        ``leader_epoch`` is the epoch in which the leader served them."""
         self._read_in = leader_epoch
         rows = self._epochs
         if (
@@ -71,10 +73,12 @@ class Lineage:
     def cut(
         self, diverging: OffsetAndEpoch, offset: int, leader_epoch: int
     ) -> OffsetAndEpoch | None:
-        """Return the offset at which to resume after the leader reported a diverging epoch, with
-        the epoch of the record before it.
+        """Return where to resume reading after the leader reported that its log differs.
 
-        Return None if the leader's log still holds everything before ``offset``.
+        ``diverging`` is the leader's report: the end offset of the last leader epoch that its log
+        shares with the records read here. ``offset`` is the reader's position. The result is the
+        first offset whose record differs, with the leader epoch of the record before it. Return
+        None if the leader's log still has all records before ``offset``.
         """
         if diverging.offset >= offset and leader_epoch == self._read_in:
             return None

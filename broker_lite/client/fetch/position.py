@@ -1,9 +1,9 @@
 """``FetchPosition``: the state of one partition between two fetches, without I/O.
 
-``request`` builds the partition's row of a fetch request, and ``take`` evaluates the leader's
-answer. Consumers (``fetch_engine``), Spark's tasks (``range_reader``) and mirrors have a position
-for each partition. They send the requests, find leaders, wait, and read segment files. A position
-has at most one fetch in flight.
+``request`` builds the partition's part of a fetch request. ``evaluate`` receives the leader's
+answer and says what to do next: decode batches, read a segment file, retry or fail. Consumers
+(``fetch_engine``), Spark's tasks (``range_reader``) and ``logbus mirror`` have a position for each
+partition, and do the I/O. A position has at most one fetch in flight.
 """
 
 from __future__ import annotations
@@ -18,39 +18,42 @@ from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.wire.fetch import FetchedPartition, FetchPartition, StoredRange
 
 REPAIR_MS = 10_000
-"""Milliseconds for which a reader waits for the repair of a corrupt batch from other replicas."""
+"""Milliseconds for which a reader fetches a corrupt batch again, until the leader has repaired it
+with the copy of another replica."""
 LOGBUS_LOG = WalkPolicy()
-"""Walk policy for logbus's own logs: batches are contiguous and leader epochs do not fall."""
+"""What a reader requires of batches from logbus: no gaps between their offsets, and leader epochs
+that never decrease."""
 KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
-"""Walk policy for Kafka's logs: compaction leaves gaps, and old batch formats have no leader
-epoch."""
+"""What a reader requires of batches from Apache Kafka. Compaction leaves gaps there, and old batch
+formats have no leader epoch."""
 
 
 class Stored(NamedTuple):
-    """The leader answered with a range of its segment file. Read the batches from the file with
-    ``walker``."""
+    """The leader on this machine answered with a range of its segment file. Read the batches from
+    the file, with ``walker``."""
 
     stored: StoredRange
     walker: BatchWalker
 
 
 class Retry(NamedTuple):
-    """Fetch the offset again: at once if ``error`` is None, else after a backoff. ``attempt`` is
-    the number of errors in a row before this error."""
+    """The fetch failed for the moment. Fetch again: at once if ``error`` is None, else after a
+    backoff. ``attempt`` is the number of failures in a row before this one."""
 
     error: LogbusError | None
     attempt: int = 0
 
 
 class Corrupt(NamedTuple):
-    """The batch at the offset is corrupt. ``awaits_repair`` says whether to fetch it again, because
-    another replica may repair it."""
+    """The batch at the position's offset is corrupt. ``FetchPosition.awaits_repair`` says whether
+    to fetch it again, because the leader may repair it with the copy of another replica."""
 
     error: CorruptMessageError
 
 
 class Failed(NamedTuple):
-    """No later fetch of the offset succeeds. ``error`` names the partition and the offset."""
+    """The fetch failed, and to retry it is useless. ``error`` names the partition and the
+    offset."""
 
     error: LogbusError
 
@@ -59,11 +62,11 @@ Evaluation = WalkResult | Stored | Retry | Corrupt | Failed
 
 
 class FetchPosition:
-    """The next offset of one partition, with the state that its fetches need.
+    """The next offset to fetch of one partition, with the state that its fetches need.
 
-    ``policy`` has the leader epoch of the last request. ``failures`` counts errors in a row.
-    ``repair_until_ms`` is the deadline for the repair of a corrupt batch, or 0 without a corrupt
-    batch. Until that time, the leader checks CRCs before it answers.
+    ``policy`` contains the leader epoch of the last request. ``failures`` counts failures in a row.
+    ``repair_until_ms`` is 0 unless the batch at ``offset`` is corrupt. It is then the time until
+    which the reader waits for a repair, and its fetches make the leader check CRCs.
     """
 
     __slots__ = (
@@ -93,8 +96,8 @@ class FetchPosition:
         self.seek(offset, last_epoch)
 
     def seek(self, offset: int, last_epoch: int = NO_EPOCH, repair_until_ms: float = 0.0) -> None:
-        """Read from ``offset`` on. ``last_epoch`` is the leader epoch of the record before
-        ``offset``, if known."""
+        """Move to ``offset``. ``last_epoch`` is the leader epoch of the record before ``offset``,
+        if known. ``repair_until_ms`` is set to fetch a corrupt batch again (see the class)."""
         self.offset = offset
         self.at_boundary = False
         self.lineage.begin(offset, last_epoch)
@@ -102,8 +105,8 @@ class FetchPosition:
         self.repair_until_ms = repair_until_ms
 
     def request(self, leader_epoch: int, max_bytes: int) -> tuple[str, FetchPartition]:
-        """Return the topic id, and the partition's row of a fetch request to the leader with
-        ``leader_epoch``."""
+        """Return the topic id, and the partition's part of a fetch request for at most
+        ``max_bytes``. ``leader_epoch`` is the partition's current leader epoch."""
         if leader_epoch != self.policy.leader_epoch:
             self.policy = self.policy._replace(leader_epoch=leader_epoch)
         row = FetchPartition(
@@ -116,10 +119,10 @@ class FetchPosition:
         return self.topic_id, row
 
     def evaluate(self, answer: FetchedPartition | LogbusError) -> Evaluation:
-        """Evaluate the answer to the last request, advance past its batches, and return the
-        caller's next action.
+        """Evaluate the answer to the last request: return the fetched batches and advance past
+        them, or return what the caller must do.
 
-        A ``WalkResult`` without batches means that the leader has no records at the offset yet.
+        A ``WalkResult`` without batches means that the log has no records at the offset yet.
         """
         if isinstance(answer, LogbusError):
             return self._refused(answer)
@@ -138,23 +141,25 @@ class FetchPosition:
         return walked
 
     def advance(self, walked: WalkResult) -> None:
-        """Advance past batches that came from the leader or from a segment file."""
+        """Advance past batches that were fetched, or read from a segment file."""
         self.lineage.read(walked.batches, self.offset, walked.leader_epoch)
         self.offset = walked.next_offset
         self.at_boundary = not self.policy.allows_gaps
         self._succeed()
 
     def skip_to(self, offset: int) -> None:
-        """Skip a corrupt batch. ``offset`` is the first offset of the next batch."""
+        """Skip the corrupt batch at the position. ``offset`` is the base offset of the next
+        batch."""
         self.offset = offset
         self.at_boundary = not self.policy.allows_gaps
         self.lineage.forget()
         self._succeed()
 
     def awaits_repair(self, now_ms: float, has_copies: bool) -> bool:
-        """Return whether to fetch a corrupt batch again, within REPAIR_MS. Other replicas
-        (``has_copies``) may repair it, or another replica may become the leader."""
-        # The recorded leader epoch may be stale. Clear it; the leader verifies the next fetch.
+        """Return whether to fetch the corrupt batch at the position again. It is fetched again for
+        REPAIR_MS if the partition has other replicas (``has_copies``): the leader may repair the
+        batch from one of them, or one of them may become the leader."""
+        # The batch may only seem corrupt because a leader epoch recorded here is wrong. Clear them.
         self.lineage.forget()
         if not has_copies:
             return False
@@ -164,7 +169,7 @@ class FetchPosition:
         return now_ms < self.repair_until_ms
 
     def located(self, error: LogbusError) -> LogbusError:
-        """Return the error with topic, partition and offset in its message."""
+        """Return ``error`` with topic, partition and offset added to its message."""
         if f"topic {self.tp.topic!r}" in error.message:
             return error
         return type(error)(
@@ -176,10 +181,10 @@ class FetchPosition:
         self.failures, self.repair_until_ms = 0, 0.0
 
     def _walker(self, answer: FetchedPartition) -> BatchWalker:
-        """Return a walker over the batches of an answer.
+        """Return a walker, which splits the bytes of an answer into batches and checks their order.
 
-        It rejects a batch of an earlier leader epoch than the last batch that this position read.
-        It does not use the leader epoch of a committed offset, because the leader validates that.
+        It rejects a batch with an earlier leader epoch than the batch before. This check does not
+        apply to the leader epoch of a committed offset, which the leader checks.
         """
         policy, aborted = self.policy, answer.aborted_transactions
         if aborted:
@@ -200,8 +205,8 @@ class FetchPosition:
         return Retry(error, self.failures - 1)
 
     def _diverged(self, diverging: OffsetAndEpoch) -> Evaluation:
-        """Handle an answer that reports a diverging log. ``diverging`` is the end of the last
-        leader epoch that the leader's log shares with the records read here."""
+        """Handle the leader's report that its log differs from the records read here. ``diverging``
+        is the end offset of the last leader epoch that both share."""
         at = self.lineage.cut(diverging, self.offset, self.policy.leader_epoch)
         if at is None:
             self.lineage.forget()

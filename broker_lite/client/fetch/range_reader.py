@@ -1,9 +1,10 @@
-"""Read a fixed offset range of one partition, for Spark's executors.
+"""``read_range``: read a fixed offset range of one partition, for Spark's executors.
 
-The same range always yields the same rows in the same order. The reader follows leader changes,
-rejects a recreated topic, and raises an error for deleted or truncated records. The calling thread
-reads the first answer. A longer range starts a thread that fetches ahead into a bounded queue while
-the caller decodes. Connections come from the process's pool.
+The same range always yields the same rows in the same order. After a leader change, the reader
+fetches from the new leader. It raises an error if records of the range were deleted or truncated,
+or if the topic was recreated. The calling thread makes the first fetch. If the range needs more, a
+thread fetches ahead into a bounded queue while the caller decodes. Connections come from the
+process's pool.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ from broker_lite.wire.fetch import FetchedPartition, FetchRequest
 FETCH_BYTES = 8 << 20
 """Maximum bytes of a fetch response, by default."""
 DEPTH = 2
-"""Maximum number of responses that the reader fetches ahead, by default."""
+"""Maximum number of responses that wait to be decoded, by default."""
 TIMEOUT_MS = 120_000
-"""Milliseconds without progress after which a read fails, by default."""
+"""Milliseconds without any new batch after which a read fails, by default."""
 REQUEST_TIMEOUT_MS = 30_000
 """Milliseconds without a response after which the reader retries a fetch, by default."""
 WAIT_MS = 500
-"""Milliseconds that the leader may wait for records. The leader has all records of the range at
-once, unless it is new and still catches up."""
+"""Milliseconds for which the leader may wait for records before it answers a fetch. It has all
+records of the range already, unless it became leader a moment ago and its high watermark lags."""
 
 FetchedBatch = Slice
 OnSkipped = Callable[[TopicPartition, int, int], None]
@@ -97,16 +98,17 @@ def read_range(
 ) -> Iterator[FetchedBatch]:
     """Yield the rows with ``start <= offset < end`` of one partition, batch by batch.
 
-    With ``leader``, the reader sends no metadata request first. It buffers at most ``depth + 1``
-    responses of ``fetch_bytes`` each. ``on_corrupt="skip"`` skips a corrupt batch and calls
-    ``on_skipped(partition, first offset, next offset)``.
+    ``leader`` is the partition's leader, if the caller knows it; without it, the reader requests
+    metadata first. The reader buffers at most ``depth + 1`` responses of ``fetch_bytes`` each. With
+    ``on_corrupt="skip"``, it skips a corrupt batch and calls ``on_skipped(partition, first offset,
+    next offset)``.
 
-    With ``local_reads``, the calling thread reads the segment files of a leader on this machine,
-    and fetches over the network if that fails. ``reads_once`` keeps these file reads out of the
-    page cache.
+    With ``local_reads``, if the leader is on this machine, the calling thread reads the leader's
+    segment files. It fetches over the network if that fails. ``reads_once`` keeps these file reads
+    out of the page cache.
 
-    ``start_epoch`` is the leader epoch when ``start`` was the log's end, if known. With it, the
-    leader detects that the log was truncated below ``start`` and has grown again.
+    ``start_epoch`` is the leader epoch at the time when ``start`` was the log's end, if known. With
+    it, the leader detects that the log was truncated below ``start`` and has grown again since.
 
     Raises OffsetOutOfRangeError with the log's start and end, its subclass LogTruncatedError (the
     log lost records below the next offset), UnknownTopicIdError (the topic was deleted or
@@ -188,15 +190,16 @@ def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Ite
 
 
 def _below(items: list[Item], end: int) -> list[Item]:
-    """Remove batches at or beyond ``end``, so that their corruption cannot fail this range."""
+    """Return ``items`` without the batches that begin at or after ``end``. If they were corrupt,
+    they would otherwise fail this range."""
     while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
         items.pop()
     return items
 
 
 class _Prefetcher:
-    """A thread that fetches batches while the caller decodes earlier ones. Its queue holds at most
-    ``depth`` responses."""
+    """A thread that fetches the next batches of a range while the caller decodes earlier ones. Its
+    queue holds the batches of at most ``depth`` responses."""
 
     def __init__(self, session: _RangeSession, end: int, depth: int) -> None:
         self._session = session
@@ -237,7 +240,7 @@ class _Prefetcher:
             yield _below(entry, self._end)
 
     def stop(self) -> None:
-        """Stop the thread and release its connection. The range need not be read to its end."""
+        """Stop the thread and release its connection, even before the end of the range."""
         self._stopped.set()
         self._session.interrupt()
         self._thread.join(5.0)
@@ -258,7 +261,7 @@ class _RangeOptions(NamedTuple):
 
 
 class _RangeSession:
-    """The fetches of one range, from the current leader, one request at a time."""
+    """Fetches the batches of one range from the current leader, one request at a time."""
 
     def __init__(
         self,
@@ -271,7 +274,8 @@ class _RangeSession:
         self.tp = position.tp
         self.skips_corrupt = options.skips_corrupt
         self.reads_files = False
-        """Whether the last batches came from local files. Such reads need no prefetch thread."""
+        """Whether the last batches were read from the leader's files on this machine. Such reads
+        are fast and need no prefetch thread."""
         self._options = options
         pool = self._pool = options.pool
         self._cluster = Cluster(
@@ -284,18 +288,19 @@ class _RangeSession:
         if not options.local_reads:
             self._in_place.refuse(self.tp)
         self._retried_at = -1
-        """Offset of the corrupt batch that this session fetches again."""
+        """The offset of the corrupt batch that this session was created to fetch again, else -1."""
         self._interrupted = False
 
     def may_be_intact_elsewhere(self, offset: int) -> bool:
-        """Return whether to fetch the corrupt batch at ``offset`` again. A batch is fetched again
-        once, if it came from a local file or has other replicas."""
+        """Return whether to fetch the corrupt batch at ``offset`` again. It is fetched again once,
+        if it was read from a local file or the partition has other replicas."""
         if self._retried_at == offset:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
 
     def repair(self, offset: int) -> _RangeSession:
-        """Return a new session that makes the leader verify the batch at ``offset``."""
+        """Return a new session that begins at ``offset``, and whose fetches make the leader verify
+        the batch there, and repair it if it is corrupt."""
         position = FetchPosition(self.tp, self.position.topic_id)
         position.seek(offset, repair_until_ms=monotonic_ms() + REPAIR_MS)
         other = _RangeSession(position, self._options, self._leader, self._leader_epoch)
@@ -303,7 +308,7 @@ class _RangeSession:
         return other
 
     def fetch(self) -> list[Item]:
-        """Return at least one batch from the position on, and advance past it."""
+        """Return the next batches, at least one (or a Skipped), and advance past them."""
         position, options = self.position, self._options
         deadline_ms = monotonic_ms() + options.timeout_ms
         while True:
@@ -373,8 +378,8 @@ class _RangeSession:
         return self._cluster.view.has_copies(self.tp)
 
     def _pause(self, error: LogbusError, attempt: int, deadline_ms: float) -> None:
-        """Wait before the next fetch, and refresh the leader. Raise ``error`` after the
-        deadline."""
+        """Wait for the backoff of ``attempt``, and look up the leader again. Raise ``error`` if the
+        deadline passes."""
         if self._interrupted:
             raise error
         pause_ms = backoff_ms(attempt)
@@ -385,8 +390,8 @@ class _RangeSession:
             self._find_leader()
 
     def _skip(self, deadline_ms: float) -> Skipped:
-        """Skip a batch with a corrupt header. The leader's index gives the offset of the next
-        batch."""
+        """Skip the batch at the position, whose header is corrupt. The leader reads the offset of
+        the next batch from its offset index."""
         position, offset = self.position, self.position.offset
         operation = requests.offsets_for_bytes(
             self._cluster,
@@ -402,7 +407,7 @@ class _RangeSession:
 
     def _with_bounds(self, error: LogbusError, deadline_ms: float) -> LogbusError:
         """Return ``error``. If it says that the offset is outside the log, add the log's start and
-        end."""
+        end offsets to its message."""
         if not isinstance(error, OffsetOutOfRangeError) or isinstance(error, LogTruncatedError):
             return error
         ends = []

@@ -1,8 +1,8 @@
-"""Read many small ranges with one fetch from each leader.
+"""Read small offset ranges of many partitions with one fetch from each leader, for Spark's tasks.
 
-With a round trip and a reader for each range, a thousand ranges would take seconds. If the fetch
-does not return a range completely, the caller reads the range with ``read_range``. Any thread may
-call this module.
+A thousand ranges would take seconds with ``read_range``, which makes a round trip for each. If the
+common fetch does not return a range completely, the caller reads this range with ``read_range``.
+Any thread may call this module.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def read_small_ranges(
     isolation: str,
     request_timeout_ms: float,
 ) -> Iterator[list[FetchedBatch] | None]:
-    """Yield the rows of each range in order, decoded on demand. Yield None for a range whose
-    response is missing, corrupt or incomplete.
+    """Yield the rows of each range, in the order of ``ranges``, decoded on demand. Yield None for a
+    range that was not fetched completely, or whose batches are corrupt.
 
-    Fetches at most ``fetch_bytes`` from each leader. Each partition may appear only once.
+    The fetch requests at most ``fetch_bytes`` from each leader. ``ranges`` may contain each
+    partition only once.
     """
     by_leader: dict[Endpoint, list[SmallRange]] = {}
     for item in ranges:

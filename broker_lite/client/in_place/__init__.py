@@ -1,7 +1,8 @@
-"""Local reads: a consumer reads the segment files of a broker on the same machine.
+"""Local reads: a consumer on the same machine as a broker reads records directly from the broker's
+segment files.
 
-``partitions`` tracks which partitions are read locally. ``local_files`` reads a stored range
-through the page cache, or with direct I/O through ``disk_parts`` into the buffers of
-``disk_buffers``. If a file is unreadable or holds other data, the consumer fetches the range from
-the broker.
+The broker answers a fetch with the position of the records in its file. ``partitions`` tracks which
+partitions are read in this way. ``local_files`` reads the file, through the page cache or with
+direct I/O (``disk_parts``, into buffers of ``disk_buffers``). If the file is unreadable or holds
+other data, the consumer fetches the records from the broker.
 """

@@ -1,9 +1,8 @@
-"""A pool of aligned buffers for direct disk reads, on huge pages where available.
+"""A pool of aligned buffers for direct disk reads (O_DIRECT), on huge pages where available.
 
-The kernel maps a direct read page by page: 512 pages of 4 KB for 2 MB, or one huge page. Huge pages
-cut the processor time of such reads to a third, and to half on a virtual machine's disk. Without
-huge pages, the pool uses small pages. A buffer returns to the pool when its last view is released,
-on any thread.
+For a direct read, the kernel handles each page of the buffer: 512 pages of 4 KB for 2 MB, or one
+huge page. With huge pages such a read takes a third of the processor time, or half on the disk of a
+virtual machine. The pool reuses a buffer when the last view of it is released, on any thread.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from typing import NamedTuple
 import numpy as np
 
 HUGE_BYTES = 2 << 20
-"""Bytes of a huge page on most processors. The disk writes to addresses that are multiples of this
-size."""
+"""Bytes of a huge page on most processors. In each buffer, the disk's data begin at an address that
+is a multiple of this size."""
 KEPT_MAX = 8
-"""Maximum number of buffers that the pool keeps: enough for two readers and their decoded
-batches."""
+"""Maximum number of buffers that the pool keeps. Two readers need as many, for the reads in flight
+and the batches that they decode."""
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", -1)
 
 
 class DiskBuffer(NamedTuple):
-    """A buffer of the pool. The disk writes from index ``begin`` on. The reader may use the bytes
-    before ``begin``."""
+    """A buffer of the pool. The disk's data go to index ``begin`` and after it. The reader may put
+    other bytes before ``begin``."""
 
     memory: mmap.mmap
     begin: int
 
     @property
     def is_free(self) -> bool:
-        """Return whether no view of the buffer exists. Python refuses to resize a buffer with
-        views."""
+        """Return whether no view of the buffer exists any more. The check uses that Python refuses
+        to resize a buffer that has views."""
         try:
             self.memory.resize(len(self.memory))
         except BufferError:
@@ -43,8 +42,7 @@ class DiskBuffer(NamedTuple):
 
 
 class DiskBuffers:
-    """A pool of aligned buffers. ``take`` returns a free buffer or a new one. Any thread may call
-    it."""
+    """A pool of aligned buffers. Any thread may use it."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
@@ -53,10 +51,11 @@ class DiskBuffers:
         self._lock = threading.Lock()
 
     def take(self, front: int, size: int) -> tuple[memoryview, int]:
-        """Return a buffer, and the position in it at which the disk may write ``size`` bytes.
+        """Return a free or new buffer, and the aligned index in it from which on ``size`` bytes can
+        be read from the disk.
 
-        At least ``front`` bytes precede that position. The buffer's content is arbitrary. The
-        caller owns the buffer until its last view is released.
+        At least ``front`` bytes precede this index. The buffer's content is arbitrary. The pool
+        reuses the buffer only after the caller has released all views of it.
         """
         with self._lock:
             buffers = self._buffers
@@ -73,8 +72,8 @@ class DiskBuffers:
         return memoryview(buffer.memory), buffer.begin
 
     def _has_space(self) -> bool:
-        """Return whether the pool may keep one more buffer. If the pool is full, evict the least
-        recently used free buffer."""
+        """Return whether the pool may keep one more buffer. If it is full, first drop the free
+        buffer that was used least recently."""
         if len(self._buffers) < self._kept_max:
             return True
         for place, buffer in enumerate(self._buffers):
@@ -96,4 +95,4 @@ def _new(front: int, size: int) -> DiskBuffer:
 
 
 disk_buffers = DiskBuffers()
-"""The pool of all readers of this process."""
+"""The pool that all readers of this process share."""

@@ -1,9 +1,10 @@
-"""Direct reads (O_DIRECT) of a file in parts, with several reads in flight ahead of the reader.
+"""``DiskParts``: reads a range of a file in large parts with direct I/O (O_DIRECT), ahead of the
+reader.
 
-A part goes straight into the buffer from which its batches are decoded, without a copy and without
-use of the page cache. A thread pool of the process waits for the disk. Pages that are already in
-the page cache are not read ahead; the caller reads them. All errors are OSError. One thread uses an
-object.
+The disk writes a part straight into the buffer from which its batches are decoded: without a copy,
+and without using the page cache. Threads that all readers of the process share wait for the disk.
+Parts that are already in the page cache are not read ahead; the caller reads them from the cache.
+All errors are OSError. Only one thread may use an object.
 """
 
 from __future__ import annotations
@@ -18,28 +19,31 @@ from broker_lite.client.in_place.disk_buffers import disk_buffers
 from broker_lite.client.transport.received_buffers import received_buffers
 
 FIRST_BYTES = 2 << 20
-"""Bytes of the first part. It is small, because the reader waits for it."""
+"""Size of the first part. It is small, because the reader waits for it."""
 PART_BYTES = 8 << 20
-"""Bytes of each later part. A batch that continues in the next part is copied once."""
+"""Size of each later part. It is large, because a batch that crosses the end of a part must be
+copied."""
 PARTS_AHEAD = 2
-"""Number of reads in flight, so that the disk stays busy while batches are decoded."""
+"""Number of parts that are read ahead, so that the disk stays busy while batches are decoded."""
 THREADS = 8
-"""Number of threads that wait for the disk, for all readers of a process."""
+"""Number of threads that wait for the disk, for all readers of a process together."""
 FRONT_BYTES = 4 << 20
-"""Bytes in front of each part, for the begin of a batch that the previous part cut off. Unused
-pages take no memory."""
+"""Free space in a buffer before a part. If the previous part ended within a batch, the beginning of
+the batch is copied there. Unused pages take no memory."""
 ALIGNED_BYTES = max(4096, os.sysconf("SC_PAGE_SIZE"))
-"""Alignment of positions, sizes and buffers, sufficient for any disk."""
+"""Alignment of file positions, sizes and buffers that direct I/O on any disk accepts."""
 DIRECT = getattr(os, "O_DIRECT", 0)
-"""The open flag for direct I/O; 0 if the system does not support it."""
+"""The flag with which a file is opened for direct I/O; 0 if the system does not support it."""
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-"""The flag of a read that returns only cached bytes; 0 if the system does not support the flag."""
+"""The flag for a read that returns only bytes in the page cache; 0 if the system has no such
+flag."""
 
 
 def is_in_memory(fd: int, position: int) -> bool:
-    """Return whether a byte of a file is in the page cache, or True if the system cannot tell.
+    """Return whether the byte at ``position`` of a file is in the page cache. Return True if the
+    system cannot tell.
 
-    If the byte is not cached, the system starts to read its page.
+    As a side effect, the system may start to read the byte's page into the cache.
     """
     try:
         return not NOWAIT or os.preadv(fd, [bytearray(1)], position, NOWAIT) != 0
@@ -50,9 +54,11 @@ def is_in_memory(fd: int, position: int) -> bool:
 
 
 class _Part(NamedTuple):
-    """A read of ``size`` bytes from file position ``at`` into ``buffer[begin:]``.
+    """A direct read of ``size`` bytes from file position ``at`` into ``buffer[begin:]``, in flight
+    or done.
 
-    ``probed`` says that ``is_in_memory`` may have brought the part's first page into the cache.
+    ``probed`` says that ``is_in_memory`` was called for ``at``, and may have brought the first page
+    into the page cache.
     """
 
     at: int
@@ -64,12 +70,12 @@ class _Part(NamedTuple):
 
 
 class DiskParts:
-    """Direct reads of a file from ``position`` to ``end``.
+    """Reads a file from ``position`` to ``end`` in parts, with direct I/O.
 
-    The object reads the first part even if it is cached. It reads no further part ahead whose first
-    page is cached. ``cached_fd``, which the caller closes, and ``direct_fd``, which this object
-    closes, are the same file, opened without and with ``DIRECT``. ``probed`` says that
-    ``is_in_memory`` was called for ``position``.
+    The first part is read even if it is in the page cache. A later part is read ahead only if its
+    first page is not cached. ``cached_fd`` and ``direct_fd`` are descriptors of the file, opened
+    without and with ``DIRECT``. The caller closes the first, this object the second. ``probed``
+    says that ``is_in_memory`` was called for ``position``.
     """
 
     def __init__(
@@ -79,26 +85,27 @@ class DiskParts:
         self._fd = direct_fd
         self._end = end
         self._before = position % ALIGNED_BYTES
-        """Number of bytes between the aligned start of the first part and ``position``."""
+        """Number of bytes before ``position`` in the first part, whose start must be aligned."""
         self._next = position - self._before
         self._parts: deque[_Part] = deque()
         self._probed: list[int] = []
-        """File positions of pages that ``is_in_memory`` may have brought into the cache. ``close``
-        drops them."""
+        """File positions of pages that ``is_in_memory`` may have brought into the page cache.
+        ``close`` removes them from it."""
         self._begin(FIRST_BYTES, probed=probed)
         self._read_ahead()
 
     @property
     def is_under_way(self) -> bool:
-        """Return whether the read of a part is in flight. If not, the range ends or the next page
-        is cached."""
+        """Return whether a part is read ahead. If not, the range has ended, or the next page is in
+        the page cache."""
         return bool(self._parts)
 
     def take(self, rest: memoryview) -> memoryview:
-        """Return the next part in one buffer with ``rest``, the caller's undecoded bytes before it.
+        """Return the next part, preceded by ``rest`` in the same buffer. ``rest`` has the bytes at
+        the end of the previous part that the caller has not decoded.
 
-        The part is read even if it is cached. At the end of the file or range, return only
-        ``rest``.
+        The part is read even if it is in the page cache. At the end of the file or range, return
+        only ``rest``.
         """
         if not self._parts and self._next < self._end:
             self._begin(PART_BYTES, probed=False)
@@ -141,14 +148,15 @@ class DiskParts:
         self._next += size
 
     def _drop(self) -> None:
-        """Cancel queued reads, and wait for the reads that write into buffers."""
+        """Cancel the reads that have not started, and wait for the others, which are writing into
+        their buffers."""
         begun = [part.done for part in self._parts if not part.done.cancel()]
         self._parts.clear()
         concurrent.futures.wait(begun)
 
     def close(self) -> None:
-        """End the reads and close the direct descriptor. Call this before ``cached_fd`` is closed.
-        A second call does nothing."""
+        """End all reads and close ``direct_fd``. Call this before ``cached_fd`` is closed. A second
+        call does nothing."""
         self._drop()
         for at in self._probed:
             os.posix_fadvise(self._cached_fd, at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)
@@ -162,8 +170,8 @@ _pool: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Return this process's thread pool. A forked child makes a pool of its own, because threads do
-    not survive a fork."""
+    """Return the threads of this process that wait for the disk. A forked child process creates its
+    own, because threads do not survive a fork."""
     global _pool
     if _pool is None or _pool[0] != os.getpid():
         _pool = os.getpid(), ThreadPoolExecutor(THREADS, "logbus-disk")

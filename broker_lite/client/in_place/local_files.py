@@ -1,10 +1,10 @@
-"""Read a range of a segment file of a broker on the same machine.
+"""``LocalRange``: reads records from a segment file of a broker on the same machine.
 
-A broker may answer a fetch from its own machine (``machine_id``) with file positions instead of
-records. A reader with permission to open the file reads it directly. The file is not memory-mapped.
-Its bytes are copied once, then walked and checked like received bytes. So a truncated or rewritten
-file looks corrupt, and the caller fetches the range from the broker. All errors are OSError. One
-thread uses an object.
+A broker may answer a fetch from its own machine (``machine_id``) with a position in its segment
+file instead of records. A reader with permission to open the file reads it directly. The bytes are
+copied once (the file is not memory-mapped), and then split into batches and checked like bytes from
+the network. If the broker truncated or rewrote the file meanwhile, it looks corrupt, and the caller
+fetches from the broker. All errors are OSError. Only one thread may use an object.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 FILE_BYTES = 64 << 20
-"""Maximum bytes of one range. A range takes no memory. After a range, the reader asks the broker
-again, which knows the log's new end."""
+"""Maximum bytes of the file range that a reader requests with one fetch. After the range, the
+reader fetches again, and the broker answers with records that have arrived since."""
 READ_BYTES = 1 << 20
 """Approximate bytes of one read, small enough for the processor's cache."""
 AHEAD_BYTES = 8 << 20
-"""Bytes that the reader lets the kernel read ahead in a file that is not cached."""
+"""Bytes that the kernel reads ahead for the reader if the file is not in the page cache."""
 _AHEAD_STEP = 128 << 10
-"""Bytes of one read-ahead call to the kernel, whose default limit is 128 KiB."""
+"""Bytes of one call that asks the kernel to read ahead. By default it ignores larger requests."""
 PASSING_BYTES_MAX = 4 << 20
-"""Maximum bytes of a batch that direct I/O reads. A larger batch is read through the page cache."""
+"""Batches larger than this (bytes) are not read with direct I/O, but through the page cache."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NOTHING = memoryview(b"")
 
 
 class LocalRange:
-    """A file range of a broker's segment file, which one thread reads sequentially. Raises OSError
-    if the file cannot be opened.
+    """Reads a range of a broker's segment file, batch by batch. Raises OSError if the file cannot
+    be opened.
 
-    With ``reads_once``, bytes read from the disk do not stay in the page cache. A backlog then
-    reuses a few MB of memory and evicts no pages of other readers. Pages that were cached before
-    stay cached. Readers of the same cold backlog each read the disk.
+    With ``reads_once``, bytes that are read from the disk do not stay in the page cache. A reader
+    of a long backlog then needs a few MB of memory and evicts no pages of other readers. Pages that
+    were cached before stay cached. The disadvantage: if several readers read the same backlog, each
+    reads it from the disk.
 
-    ``reads_once`` uses direct I/O (``DiskParts``). Without O_DIRECT, pages are dropped after the
-    read, in stretches of ``AHEAD_BYTES``; a partly cached stretch is dropped as a whole.
+    ``reads_once`` uses direct I/O (``DiskParts``). On systems without O_DIRECT, the pages are
+    removed from the page cache after the read, in stretches of ``AHEAD_BYTES``. Pages of such a
+    stretch that were cached before are then removed too.
     """
 
     def __init__(
@@ -64,15 +66,17 @@ class LocalRange:
         self._batch_bytes = 0
         self._reads_once = reads_once
         self._brought: list[tuple[int, int]] = []
-        """Stretches of the file that were read from the disk and are still in the page cache."""
+        """Ranges of the file that this reader has brought into the page cache, and must remove from
+        it after it has read them."""
         self._stored = stored
         self._may_pass_cache = reads_once and DIRECT != 0
         self._parts: DiskParts | None = None
         self._rest = _NOTHING
-        """Undecoded bytes at the end of the last part: the begin of a batch."""
+        """The bytes at the end of the last part that are not decoded yet: the beginning of a
+        batch."""
         self._fd = _open(stored)
         if self._may_pass_cache:
-            # A probe of the page cache must not load more pages than the one that it tests.
+            # ``is_in_memory`` should bring no more pages into the page cache than the one it tests.
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     @property
@@ -81,9 +85,10 @@ class LocalRange:
         return self._position >= self._end
 
     def read(self) -> WalkResult:
-        """Return the next whole batches.
+        """Return the next whole batches of the range.
 
-        The result has no batch if ``damage`` is set or the file ends before the range does.
+        The result has no batch if the bytes are corrupt (``damage``), or if the file ends before
+        the range.
         """
         if self._passes_cache():
             walked = self._read_parts()
@@ -96,7 +101,7 @@ class LocalRange:
         if not walked.batches and len(data) < needed <= self._end - self._position:
             walked = self._walk(self._pread(needed + HEADER_BYTES))
         self._advance(walked)
-        # The buffer also holds the next batch's header: its size sets the next read.
+        # The buffer also has the header of the next batch. Its size determines the next read.
         self._batch_bytes = self._walker.needed_bytes
         return walked
 
@@ -111,9 +116,11 @@ class LocalRange:
         return size
 
     def _passes_cache(self) -> bool:
-        """Return whether to use direct I/O, because some of the next bytes are not cached.
+        """Return whether to read the next batches with direct I/O, because some of their bytes are
+        not in the page cache.
 
-        The first bytes of a range are often cached, because the broker has looked up its start.
+        Test also the last byte to read. The first bytes of a range are often cached, because the
+        broker has read them to find the start of the range.
         """
         if self._parts is None and self._may_pass_cache:
             last = min(self._position + READ_BYTES, self._end) - 1
@@ -128,7 +135,7 @@ class LocalRange:
         except OSError:  # The file system does not support direct I/O, or the file was removed.
             self._may_pass_cache = False
             return
-        if begins_in_memory:  # The probe at ``looked_at`` has started to read its page.
+        if begins_in_memory:  # The test of ``looked_at`` may have brought its page into the cache.
             page = looked_at - looked_at % _PAGE_BYTES
             self._brought.append((page, min(page + _PAGE_BYTES, self._end)))
         self._parts = DiskParts(
@@ -136,9 +143,10 @@ class LocalRange:
         )
 
     def _read_parts(self) -> WalkResult | None:
-        """Return the next batches by direct I/O.
+        """Return the next batches, read with direct I/O.
 
-        On a read error or an oversized batch, return None and use the page cache from then on.
+        After a read error, or if the next batch is too large, return None, and read through the
+        page cache from then on.
         """
         assert self._parts is not None
         data = self._rest
@@ -180,8 +188,8 @@ class LocalRange:
         return buffer[:done]
 
     def _read_into(self, buffer: memoryview, position: int) -> int:
-        """Read bytes into ``buffer``, and return their number. Cached bytes are read at once. For
-        other bytes, start a read-ahead and read from the disk."""
+        """Read bytes at ``position`` into ``buffer``, and return their number. If not all are in
+        the page cache, make the kernel read ahead, and wait for the disk."""
         try:
             count = os.preadv(self._fd, [buffer], position, NOWAIT)
         except OSError as error:
@@ -203,8 +211,8 @@ class LocalRange:
         self._ahead_until = max(start, stop)
 
     def _drop_cached(self, until: int) -> None:
-        """Drop pages of whole stretches before ``until`` from the page cache, beginning where the
-        previous call ended."""
+        """Remove from the page cache the ranges that this reader brought into it and that end
+        before ``until``."""
         while self._brought and self._brought[0][1] <= until:
             start, stop = self._brought.pop(0)
             start -= start % _PAGE_BYTES
@@ -221,8 +229,8 @@ class LocalRange:
 
 
 def _open(stored: StoredRange, how: int = 0) -> int:
-    """Open the broker's file. Raises OSError if the path names a file with another device or
-    inode."""
+    """Open the broker's segment file, and return the descriptor. Raises OSError if the path names
+    another file by now: its device or inode differs from the broker's answer."""
     flags = how | os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(stored.path, flags)
     status = os.fstat(fd)

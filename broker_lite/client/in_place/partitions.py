@@ -1,8 +1,8 @@
-"""The partitions that a reader reads from the files of a broker on this machine.
+"""``InPlace``: the partitions that a reader reads from the files of a broker on this machine.
 
-``FetchEngine`` and ``read_range`` ask this module whether a fetch may be answered with file
-positions. They then read the named ranges batch by batch on their own thread. If a file is
-unreadable or corrupt, they fetch from the broker and read no more files of that partition.
+``FetchEngine`` and ``read_range`` ask it whether a fetch may allow the broker to answer with a
+range of its segment file instead of records. They then read the range batch by batch, on their own
+thread. If a file is unreadable or corrupt, the partition is fetched from the broker from then on.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 AHEAD_BYTES = 4 << 20
-"""Bytes of a partition that are read ahead of the reader: about two batches, so that neither thread
-waits for the other. So few bytes are still in the processor's cache when the reader verifies them.
-"""
+"""Bytes of a partition that the engine's thread reads from a file ahead of the reader's thread.
+These are about two batches, so that neither thread waits for the other, and few enough to be still
+in the processor's cache when the reader verifies them."""
 OPEN_MAX = 64
-"""Maximum number of open files of a consumer. It fetches further partitions over the network."""
+"""Maximum number of files that a consumer has open. It fetches other partitions over the network.
+"""
 LOCAL_BYTES_MIN = 256 << 10
-"""Minimum bytes that a fetch allows for a partition. With a smaller limit, local reads are off."""
+"""Local reads are off if a fetch may return fewer bytes of a partition than this."""
 RANGE_BYTES_MIN = 4 << 20
-"""Minimum bytes of the file range that a fetch requests for each of its partitions."""
+"""A fetch requests a file range of at least this many bytes for each of its partitions."""
 
 
 class InPlace:
-    """The open file ranges of one reader, by partition.
+    """The file ranges that one reader has open, by partition.
 
-    ``is_here(endpoint, lane)`` returns whether the connection leads to a broker on this machine.
-    ``reads_once`` keeps the reads out of the page cache.
+    ``is_here(endpoint, lane)`` returns whether this connection leads to a broker on this machine.
+    With ``reads_once``, the bytes read do not stay in the page cache.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class InPlace:
     def range_request(
         self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]
     ) -> tuple[bytes, int]:
-        """Return this machine's id, and the bytes of a file range for each partition of a fetch.
-        Return (b"", 0) if local reads are not possible."""
+        """Return what to put into a fetch of these partitions so that the broker may answer with
+        file ranges: this machine's id, and the maximum bytes of each range. Return (b"", 0) if
+        local reads are not possible."""
         count = len(tps)
         if (
             not self._refused.isdisjoint(tps)
@@ -64,8 +66,8 @@ class InPlace:
     def lanes(
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
-        """Split the partitions of a fetch by connection (lane). Partitions that need records over
-        the network get a fetch of their own, so that the other partitions can be read locally."""
+        """Split the partitions of a fetch by connection (lane). If some cannot be read locally,
+        fetch them on a connection of their own, so that the others can."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):
@@ -73,7 +75,8 @@ class InPlace:
         return [(lane, [tp for tp in tps if tp not in sent]), ("sent", sent)]
 
     def open(self, tp: TopicPartition, stored: StoredRange, walker: BatchWalker) -> None:
-        """Open the file range in a leader's answer. ``walker`` starts at the reader's offset."""
+        """Open the file range ``stored`` with which the leader answered. ``walker`` splits its
+        bytes into batches; it starts at the reader's offset."""
         self.close(tp)
         try:
             self._open[tp] = LocalRange(stored, walker, tp, reads_once=self._reads_once)
@@ -81,7 +84,8 @@ class InPlace:
             self._refused.add(tp)
 
     def read(self, tp: TopicPartition) -> WalkResult | None:
-        """Return the next batches, or None if the range is exhausted or unreadable."""
+        """Return the next batches of a partition's open range. Return None if the range has no more
+        batches or is unreadable."""
         file = self._open[tp]
         try:
             walked = file.read()
@@ -97,8 +101,9 @@ class InPlace:
         return walked
 
     def was_read(self, tp: TopicPartition) -> bool:
-        """Return whether the partition was read locally. Its file may have changed during the read,
-        so a corrupt batch may be valid in a fetch. Any thread may call this."""
+        """Return whether batches of the partition were read from a file. The broker may have
+        changed the file during the read, so a batch that looks corrupt may be intact when it is
+        fetched. Any thread may call this."""
         return tp in self._was_read
 
     def refuse(self, tp: TopicPartition) -> None:
@@ -107,18 +112,18 @@ class InPlace:
         self._refused.add(tp)
 
     def close(self, tp: TopicPartition) -> None:
-        """Close the partition's open range, if any."""
+        """Close the partition's file range, if one is open."""
         file = self._open.pop(tp, None)
         if file is not None:
             file.close()
 
     def end(self, tp: TopicPartition) -> None:
-        """Drop the state of a partition that the reader no longer reads."""
+        """Forget a partition that the reader no longer reads."""
         self.close(tp)
         self._refused.discard(tp)
         self._was_read.discard(tp)
 
     def close_all(self) -> None:
-        """Close all ranges."""
+        """Close all open file ranges."""
         for tp in list(self._open):
             self.close(tp)

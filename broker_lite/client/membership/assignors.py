@@ -1,9 +1,9 @@
 """The assignment algorithms of a group leader: ``range``, ``sticky``, ``cooperative-sticky``.
 
-Names and metadata are Kafka's, so the group may have members of any client. Both sticky assignors
-keep a partition with its owner unless balance needs a move (KIP-54). The cooperative one assigns a
-moving partition to no member until its owner has released it, which takes a second rebalance
-(KIP-429).
+Names and subscription metadata are Kafka's, so the members of a group may use any Kafka client.
+Both sticky assignors leave a partition with its present owner, unless it must move to balance the
+members' shares (KIP-54). With ``cooperative-sticky``, a partition that moves is first assigned to
+no member. Its owner releases it, and a second rebalance assigns it to the new owner (KIP-429).
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ ASSIGNORS = (RANGE, STICKY, COOPERATIVE_STICKY)
 COOPERATIVE = (COOPERATIVE_STICKY,)
 
 EAGER_VERSION = 1
-"""The version of subscription metadata without owned partitions, which every client can read."""
+"""The version of the subscription metadata that members send with range and sticky. It has no field
+for owned partitions, and every client can read it."""
 
 Shares = dict[str, list[TopicPartition]]
 
 
 class Candidate(NamedTuple):
-    """A group member in the input of an assignor. ``owned`` has the partitions that the member
-    owned in ``generation``, by its own report."""
+    """A group member as an assignor sees it. ``topics`` are its subscription. ``owned`` has the
+    partitions that it reports to have owned in ``generation``."""
 
     member_id: str
     instance_id: str | None
@@ -48,15 +49,16 @@ class Candidate(NamedTuple):
 
     @property
     def place(self) -> tuple[bool, str]:
-        """Return the sort key. Static members come first. Their order is that of the instance ids,
-        which a restart does not change."""
+        """Return the key by which members are sorted before the assignment. Static members come
+        first, sorted by instance id, which stays the same after a restart."""
         return self.instance_id is None, self.instance_id or self.member_id
 
 
 def metadata(
     name: str, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int
 ) -> bytes:
-    """Return the subscription metadata that a member sends for this assignor."""
+    """Return the subscription metadata that a member sends in JoinGroup for the assignor
+    ``name``."""
     rows, names = tuple(sorted(owned)), tuple(topics)
     if name == COOPERATIVE_STICKY:
         data = I32.pack(generation)
@@ -66,7 +68,8 @@ def metadata(
 
 
 def candidate(name: str, row: JoinedMember) -> Candidate:
-    """Decode a member's subscription metadata. Raises ProtocolError."""
+    """Decode the subscription metadata that a member sent for the assignor ``name``. Raises
+    ProtocolError."""
     said = decode_member(row.metadata)
     owned, generation = said.owned, said.generation
     if name == STICKY:
@@ -79,10 +82,11 @@ def candidate(name: str, row: JoinedMember) -> Candidate:
 def candidates(
     name: str, rows: Iterable[JoinedMember]
 ) -> tuple[list[Candidate], dict[str, ProtocolError]]:
-    """Decode the metadata of all members. Return the candidates, and the errors by member id.
+    """Decode the subscription metadata of all members. Return the candidates, and the errors by
+    member id.
 
-    A member whose metadata is unreadable counts as a member without topics. If the leader failed
-    instead, the next leader would fail too, until the group had no members.
+    A member whose metadata is unreadable counts as a member without topics. If the group leader
+    failed instead, the next leader would fail too, until the group had no members.
     """
     decoded, unread = [], {}
     for row in rows:
@@ -95,8 +99,8 @@ def candidates(
 
 
 def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]) -> Shares:
-    """Return the partitions of each member, by member id. ``counts`` has the partition count of
-    each existing topic."""
+    """Run the assignor ``name``. Return the partitions to assign to each member, by member id.
+    ``counts`` has the number of partitions of each existing topic."""
     ordered = sorted(candidates, key=lambda each: each.place)
     if name == RANGE:
         return by_range(ordered, counts)
@@ -107,8 +111,8 @@ def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]
 
 
 def by_range(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
-    """Give each subscriber a range of every topic's partitions. If the partitions do not divide
-    evenly, the first ranges have one more."""
+    """Assign each topic's partitions to its subscribers in consecutive ranges of equal size. If
+    they do not divide evenly, the first subscribers get one more."""
     shares: Shares = {each.member_id: [] for each in ordered}
     for topic in sorted(counts):
         subscribers = [each.member_id for each in ordered if topic in each.topics]
@@ -124,7 +128,8 @@ def by_range(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
 
 
 def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
-    """Assign as evenly as subscriptions allow, and move as few partitions as possible."""
+    """Assign all partitions as evenly as the members' subscriptions allow, and move as few as
+    possible away from their present owners."""
     eligible = {
         topic: tuple(each.member_id for each in ordered if topic in each.topics)
         for topic in sorted(counts)
@@ -139,7 +144,7 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
         for partition in range(counts[topic])
         if members and TopicPartition(topic, partition) not in owner
     ]
-    # Assign partitions with few eligible members first, while these members have few partitions.
+    # Begin with the partitions that few members may have, while these members have few partitions.
     for tp in sorted(free, key=lambda each: (len(eligible[each.topic]), each)):
         owner[tp] = loads.least(eligible[tp.topic])
         loads.add(owner[tp], 1)
@@ -153,10 +158,11 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
 def _retained_owners(
     ordered: Sequence[Candidate], counts: Mapping[str, int]
 ) -> dict[TopicPartition, str]:
-    """Return the present owners of partitions that exist and whose topic the owner subscribes to.
+    """Return the member that owns each partition now. Leave out partitions that do not exist any
+    more, and those whose owner no longer subscribes to their topic.
 
-    If two members report the same partition, the member with the later generation owns it. With
-    equal generations, neither does.
+    If two members report the same partition, the one with the later generation owns it. With equal
+    generations, neither does.
     """
     owner: dict[TopicPartition, tuple[int, str]] = {}
     for each in ordered:
@@ -174,7 +180,8 @@ def _retained_owners(
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move partitions, one at a time, to members that have at least two partitions fewer."""
+    """Move partitions, one at a time, from a member to one that has at least two fewer, until there
+    are no such members."""
     moved = True
     while moved:
         moved = False
@@ -188,7 +195,8 @@ def _balance(
 
 
 class _Loads:
-    """Counts the partitions of each member, and finds the member with the fewest in a set."""
+    """Counts the partitions of each member, and finds the member with the fewest partitions among
+    those that may have a topic."""
 
     def __init__(self, members: Sequence[str], sets: Iterable[tuple[str, ...]]) -> None:
         self.of = dict.fromkeys(members, 0)
@@ -213,10 +221,10 @@ class _Loads:
 
 
 def hold_back(ordered: Sequence[Candidate], shares: Shares) -> None:
-    """Remove from ``shares`` the partitions that another member still owns.
+    """Remove from each member's share the partitions that another member still owns.
 
-    That owner sees that its own share lacks them, releases them and joins again. The next rebalance
-    assigns them.
+    The owner's share lacks these partitions too, so the owner releases them and joins again. The
+    rebalance that follows assigns them.
     """
     owners: dict[TopicPartition, set[str]] = {}
     for each in ordered:

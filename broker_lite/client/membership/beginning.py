@@ -1,10 +1,12 @@
-"""The operations with which a group member looks up starting offsets and commits.
+"""The operations with which a group member looks up starting offsets and commits offsets.
 
-A partition without a committed offset starts at the offset that ``start`` selects. A partition that
-was added after the group began to read starts at its earliest record instead. A partition counts as
-added if it appeared while the member was present, or if its number is above the last committed one
-when the member joined. The second rule holds only for automatic commits, which cover all
-partitions.
+A partition without a committed offset starts where the option ``start`` says. The exception is a
+partition that was added to its topic after the group began to read it: it starts at its earliest
+record, because all its records are new. There are two signs that a partition was added:
+
+- It did not exist when this member joined the group.
+- When this member joined, the group had committed offsets for partitions of the topic, but only
+  with lower numbers. This sign is used only with automatic commits, which commit every partition.
 """
 
 from __future__ import annotations
@@ -37,22 +39,23 @@ from broker_lite.model import (
 )
 
 STABLE_WAIT_MS = 1000
-"""Milliseconds for which a start waits for open transactions that commit offsets of the group. Then
-the partitions without such offsets start."""
+"""Milliseconds for which a member waits for open transactions that contain offsets of the group.
+Afterwards it starts to read the partitions for which no transaction is open."""
 
 
 @dataclass(slots=True)
 class JoinSnapshot:
-    """The partition counts of the topics, and the group's committed offsets, at the time when the
-    member joined."""
+    """What a member knew about topics and committed offsets when it joined its group, to recognise
+    partitions that are added later. ``counts`` has each topic's number of partitions, ``ids`` its
+    id."""
 
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
-    """By topic, the highest partition number with a committed offset. Only topics whose partitions
-    all had a committed offset are included."""
+    """For each topic, the highest number of a partition with a committed offset. It is empty
+    without automatic commits."""
     ids: dict[str, str] = field(default_factory=dict)
     former: set[str] = field(default_factory=set)
-    """Topics whose committed offsets belong to a deleted topic of the same name."""
+    """Topics that were recreated after the group committed offsets for them."""
 
     def is_added(self, tp: TopicPartition, topic_id: str) -> bool:
         """Return whether the partition was created after the group began to read the topic."""
@@ -72,8 +75,9 @@ def join_snapshot(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[JoinSnapshot]:
-    """Return the ``JoinSnapshot`` of a member that joins now. ``topics`` is empty for a pattern.
-    Raises UnknownTopicOrPartitionError."""
+    """Request metadata and committed offsets, and return the ``JoinSnapshot`` of a member that
+    joins now. ``topics`` is empty if it subscribes to a pattern. Raises
+    UnknownTopicOrPartitionError."""
     if topics:
         view = yield from requests.known_topics(cluster, topics, deadline_ms)
     else:
@@ -95,8 +99,8 @@ def join_snapshot(
 
 
 def _is_same(cluster: Cluster, tp: TopicPartition, row: CommittedOffset) -> bool:
-    """Return whether a committed offset belongs to the topic that has the name now, and not to a
-    deleted topic."""
+    """Return whether a committed offset belongs to the present topic, and not to a deleted one of
+    the same name."""
     return row.topic_id in (NULL_TOPIC_ID, cluster.view.topic_id(tp.topic))
 
 
@@ -109,15 +113,15 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[StartPlan]:
-    """Return starting offsets, as ``starting.begin`` does, without partitions that no broker lists
-    yet.
+    """Return the offsets at which a group member starts to read the partitions ``tps``, as
+    ``starting.begin`` does.
 
-    With ``read_committed``, also leave out partitions for which an open transaction has another
-    offset (KIP-447).
+    The result leaves out partitions that no broker knows yet. With ``read_committed``, it also
+    leaves out partitions whose committed offset an open transaction may still change (KIP-447).
     """
     partitions = sorted(tps)
     if config.start != "earliest":
-        # The cached metadata may describe a deleted topic of the same name.
+        # The metadata known here may be that of a deleted topic of the same name.
         topics = {tp.topic for tp in partitions}
         yield from requests.refresh(cluster, sorted(topics), deadline_ms)
     yield from find_topics(
@@ -144,15 +148,17 @@ def beginnings(
 
 
 class CommittingMember(Protocol):
-    """The interface to the member that commits. Its identity may change while a commit runs."""
+    """The group member on whose behalf ``commit`` commits. A rebalance may change its identity
+    during a commit."""
 
     @property
     def identity(self) -> MemberIdentity | None:
-        """Return the identity under which to commit; None while the consumer is not a member."""
+        """Return the identity (member id, generation, instance id) with which to commit; None while
+        the consumer is not a member."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns a partition that the reader received with the number
-        ``grant``."""
+        """Return whether the member still owns the partition under the grant number with which the
+        reader received it (``Assign``)."""
 
 
 def commit(
@@ -164,19 +170,19 @@ def commit(
     member: CommittingMember,
     deadline_ms: float,
 ) -> Operation[PerPartition[None]]:
-    """Commit as a member of the present generation. Return None or an error for each partition.
+    """Commit offsets as a group member. Return None or an error for each partition.
 
-    ``grants`` has the number that the reader received with each partition (``Assign``). A partition
-    that the member has lost gets NotOwnerError, and its committed offset stays. During a rebalance
-    the commit waits. If the rebalance outlasts the deadline, the partitions get
-    RebalanceInProgressError. The caller may then commit again.
+    ``grants`` has the grant number with which the reader received each partition (``Assign``). If
+    the member has lost a partition, its error is NotOwnerError, and the committed offset does not
+    change. During a rebalance the commit is retried. If the rebalance outlasts the deadline, the
+    error is RebalanceInProgressError, and the caller may commit again.
     """
     done: PerPartition[None] = {}
     pending = dict(rows)
     attempt = 0
     while pending:
-        # Read the identity before the check of the grants. If a new generation begins in between,
-        # the coordinator then refuses the commit.
+        # Read the identity before the check of the grants. If a rebalance happens in between, the
+        # coordinator refuses the commit because of the old generation.
         identity = member.identity
         for tp in list(pending):
             if identity is None or not member.holds(tp, grants.get(tp)):

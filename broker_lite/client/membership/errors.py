@@ -1,4 +1,6 @@
-"""Explain errors of the coordinator with the member's settings and the remedy."""
+"""Explain the coordinator's errors to the user of a consumer: name the group, the setting and the
+remedy.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ from broker_lite.security.denials import named
 
 
 def denied_member(error: LogbusError, user: str, group: str) -> LogbusError:
-    """Return a denial with the group and the permission that a member needs; another error as it
-    is."""
+    """Return an authorization error with the group and the permission that a member needs in its
+    message. Return any other error unchanged."""
     if not isinstance(error, GroupAuthorizationError):
         return error
     return named(error, user, Operation.READ, ResourceKind.GROUP, group)
 
 
 def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:
-    """Return the error with an explanation for the user. Return the error itself if logbus has no
-    explanation."""
+    """Return the coordinator's error with an explanation as its message. Return it unchanged if
+    there is no explanation for it."""
     why = {
         InconsistentGroupProtocolError: (
             f"group {group!r} has members that support none of partition.assignment.strategy="

@@ -1,7 +1,8 @@
-"""Events and effects of the state machine of a Kafka group's member.
+"""Events that the state machine of a Kafka group's member (``machine``) receives, and effects that
+it returns.
 
-Each request has a ``tag``, and the event with its answer has the same tag. The machine ignores the
-answer to a request that it no longer waits for.
+A request effect has a ``tag``, and the event with its answer has the same tag. The machine ignores
+answers to requests for which it no longer waits.
 """
 
 from __future__ import annotations
@@ -12,63 +13,67 @@ from broker_lite.client.consuming.changes import Assign, Lose, Revoke
 from broker_lite.errors import LogbusError
 
 LANE_JOIN, LANE_BEAT = "group", "group-beat"
-"""The lanes of joins and of heartbeats. Each lane is a connection of its own, because a join may
-take minutes and must not delay heartbeats."""
+"""The lanes (separate connections) for join requests and for heartbeats. The coordinator may answer
+a join only after minutes, which must not delay heartbeats."""
 
 
 class TopicFacts(NamedTuple):
-    """The id and the number of partitions of a topic that exists."""
+    """What the machine needs to know about an existing topic: its id and its number of
+    partitions."""
 
     topic_id: str
     partition_count: int
 
 
-# The events that ``MemberMachine.step`` takes.
+# The events that ``MemberMachine.step`` receives.
 
 
 class Start(NamedTuple):
-    """The consumer starts, and the member must join the group."""
+    """The consumer was created, and must join the group."""
 
 
 class Answered(NamedTuple):
-    """The result of a request: None for ``FindCoordinator``, the topics for ``Describe``, or the
-    coordinator's response for ``CallCoordinator``."""
+    """A request succeeded. ``value`` is None for ``FindCoordinator``, the topics for ``Describe``,
+    and the coordinator's response for ``CallCoordinator``."""
 
     tag: int
     value: Any
 
 
 class CallFailed(NamedTuple):
-    """A request failed because the connection ended or no broker was reachable."""
+    """A request got no response, for example because the connection ended or no broker was
+    reachable."""
 
     tag: int
     error: LogbusError
 
 
 class Stopped(NamedTuple):
-    """The reader committed and released the partitions of a ``Revoke``."""
+    """The consumer committed and stopped reading the partitions of the ``Revoke`` with this
+    number."""
 
     number: int
 
 
 class Polled(NamedTuple):
-    """The reader polls again. The member had left the group because its reader did not poll."""
+    """The user asks for records again, after the member left the group because it was not polled
+    (``Idle``)."""
 
 
 class RefreshTopics(NamedTuple):
-    """The topic metadata may be stale and must be refreshed."""
+    """The topic metadata may be outdated and must be refreshed."""
 
 
 class MemberTick(NamedTuple):
-    """The machine's time ``wake_ms`` has come. ``is_alive`` says whether the reader waits for
-    records, or asked for records since the last tick."""
+    """The time for which the machine asked (``wake_ms``) has come. ``is_alive`` says whether the
+    consumer waits for records, or was polled since the last tick (max.poll.interval.ms)."""
 
     is_alive: bool
 
 
 class Close(NamedTuple):
-    """The member must leave the group for good. A static member sends no LeaveGroup, so it keeps
-    its partitions until its session ends."""
+    """The consumer is closed, and must leave the group. A static member sends no LeaveGroup, so it
+    keeps its partitions until its session expires."""
 
 
 Event = Start | Answered | CallFailed | Stopped | Polled | RefreshTopics | MemberTick | Close
@@ -78,13 +83,13 @@ Event = Start | Answered | CallFailed | Stopped | Polled | RefreshTopics | Membe
 
 
 class FindCoordinator(NamedTuple):
-    """Find the coordinator, the receiver of later ``CallCoordinator`` effects."""
+    """Look up the group's coordinator, to which later ``CallCoordinator`` requests are sent."""
 
     tag: int
 
 
 class CallCoordinator(NamedTuple):
-    """Send a request to the coordinator."""
+    """Send a request to the group's coordinator."""
 
     tag: int
     call: Any
@@ -93,33 +98,34 @@ class CallCoordinator(NamedTuple):
 
 
 class Describe(NamedTuple):
-    """Request the metadata of these topics. None means all topics."""
+    """Request the metadata of these topics, or of all topics if ``topics`` is None."""
 
     tag: int
     topics: tuple[str, ...] | None
 
 
 class Idle(NamedTuple):
-    """The member left the group because its reader did not poll. After ``Polled`` it joins
-    again."""
+    """Report that the member left the group because the consumer was not polled for
+    max.poll.interval.ms. It joins again at the event ``Polled``."""
 
 
 class UnreadableMember(NamedTuple):
-    """The member leads the group and could not decode another member's subscription. That member
-    gets no partitions."""
+    """Report that this member, as group leader, could not decode the subscription of the member
+    ``member_id``, which therefore receives no partitions."""
 
     member_id: str
     error: LogbusError
 
 
 class Refuse(NamedTuple):
-    """The member has ended with an error that is not retriable."""
+    """Report that the membership has ended with an error that is not retriable. The consumer's
+    calls then raise it."""
 
     error: LogbusError
 
 
 class LeftGroup(NamedTuple):
-    """The member has left the group, or was not in it."""
+    """Report that the member has left the group, or was not a member."""
 
 
 Effect = (

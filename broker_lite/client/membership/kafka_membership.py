@@ -1,7 +1,7 @@
-"""``KafkaMembership``: a consumer that shares its topics with the members of a Kafka group.
+"""``KafkaMembership``: the membership of a consumer in a Kafka group, as its reader uses it.
 
-The member (``member.MemberShell``) runs on the consumer's shell and sends heartbeats while the
-reader works.
+The reader runs on the thread that calls the consumer. The member (``member.MemberShell``) runs on
+the thread that does the network I/O, and sends heartbeats while the user processes records.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ from broker_lite.client.transport.steps import Operation
 from broker_lite.model import CommittedOffset, TopicPartition
 
 JOIN_WAIT_MS = 3000.0
-"""Milliseconds for which a start waits for the first assignment. The assignment takes longer only
-while other members still process records."""
+"""Milliseconds for which a new consumer waits for its first assignment. The assignment takes longer
+only if other members must first finish the records that they are processing."""
 LEAVE_WAIT_MS = 5000.0
-"""Milliseconds for which a close waits for the coordinator's response."""
+"""Milliseconds for which ``close`` waits for the coordinator's response to LeaveGroup."""
 DELETED_TOPIC_SLACK_MS = 5000
 
 
 class KafkaMembership:
-    """A member of a group that a broker coordinates.
+    """A consumer's membership in a group that a broker coordinates.
 
-    If its reader does not ask for records for ``max_poll_interval_ms``, the member leaves the
-    group, and joins again at the reader's next call. The member's lease ends nine tenths of
-    ``session_timeout_ms`` after the last heartbeat that the coordinator confirmed.
+    If the user does not ask for records for ``max_poll_interval_ms``, the member leaves the group.
+    It joins again when the user asks next. The member's lease is the time in which the consumer may
+    return records. It ends nine tenths of ``session_timeout_ms`` after the last heartbeat that the
+    coordinator confirmed.
 
-    Calls raise FencedInstanceIdError after another consumer has joined with the same
-    ``group_instance_id``.
+    If another consumer joins with the same ``group_instance_id``, all later calls raise
+    FencedInstanceIdError.
     """
 
     followed_topics = ()
@@ -95,8 +96,8 @@ class KafkaMembership:
         return "" if identity is None else identity.member_id
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
-        # Read the identity before the check of the grants. If a new generation begins in between,
-        # the coordinator then refuses the commit.
+        # Read the identity before the check of the grants. If a rebalance happens in between, the
+        # coordinator refuses the commit because of the old generation.
         identity = self.member.identity
         for tp, grant in grants.items():
             if identity is None or not self.member.holds(tp, grant):
@@ -127,8 +128,8 @@ class KafkaMembership:
         return self._lease_clock() >= self.member.lease_until_ms
 
     def _is_alive(self) -> bool:
-        """Return whether the reader waits for records, or asked since the last check. Runs on the
-        shell's thread."""
+        """Return whether the user is waiting for records, or has asked for some since the last call
+        of this method. Runs on the shell's thread."""
         before, self._last_seen = self._last_seen, (self._polls, self._reader.collector.at)
         return self._reader.is_waiting or self._last_seen != before
 
@@ -180,14 +181,14 @@ class KafkaMembership:
             self.member.stopped(number)
 
     def leave(self) -> Task[None]:
-        """Leave the group, so that other members get the partitions at once. A static member keeps
-        its partitions until its session ends."""
+        """Leave the group, so that other members receive the partitions at once. A static member
+        does not leave: it keeps its partitions until its session expires."""
         reader, member = self._reader, self.member
         member.close()
         yield Wait(lambda: member.is_closed or reader.end, reader.deadline_ms(LEAVE_WAIT_MS))
 
 
 def in_group(topics: Iterable[str], pattern: str | None = None) -> Joining:
-    """Return a function that makes the membership of a group's consumer. It shares ``topics``, or
-    all topics whose name matches ``pattern``."""
+    """Return a function that makes the membership of a consumer in a Kafka group. The consumer
+    subscribes to ``topics``, or to all topics whose name matches ``pattern``."""
     return partial(KafkaMembership, topics=topics, pattern=pattern)

@@ -1,12 +1,14 @@
-"""The state machine of a member in a Kafka group: ``step(now_ms, event) -> effects``.
+"""``MemberMachine``: a member of a Kafka group as a state machine without I/O.
 
-The member finds the coordinator, joins, assigns partitions if it leads, syncs, and sends heartbeats
-until the next rebalance. It follows KIP-62 (heartbeats beside the reader), KIP-345 (static
-members), KIP-394 (a member id before the join) and KIP-429 (cooperative members keep partitions
-during a join).
+``step(now_ms, event)`` receives an event and returns effects (``events`` defines both). The member
+finds the coordinator, joins, assigns the partitions if it is the group leader, syncs, and sends
+heartbeats until the next rebalance. It follows KIP-62 (heartbeats while the user processes
+records), KIP-345 (static members), KIP-394 (a member id before the join) and KIP-429 (cooperative
+members keep partitions during a join).
 
-``lease_until_ms`` is the end of the lease: the send time of the last confirmed heartbeat plus the
-session timeout less a margin. ``wake_ms`` is the time of the next MemberTick.
+The lease is the time in which the consumer may return records. It ends at ``lease_until_ms``: the
+time at which the last confirmed heartbeat was sent, plus the session timeout, less a margin.
+``wake_ms`` is the time at which the machine wants the next MemberTick.
 """
 
 from __future__ import annotations
@@ -58,14 +60,13 @@ from broker_lite.wire.calls import members
 from broker_lite.wire.consumer_protocol import decode_assignment, encode_assignment
 
 MARGIN_PART = 10
-"""Part of the session timeout, one tenth, by which the lease ends before the session. This small
-margin suffices, because nothing blocks between the check of the lease and the return of a record.
-"""
+"""The lease ends one tenth of the session timeout before the session does. This margin suffices,
+because nothing blocks between the check of the lease and the return of a record."""
 BACKOFF_MAX_MS = 1000
 """Longest pause (ms) before a failed request is retried."""
 JOIN_SLACK_MS = 5000
-"""Milliseconds beyond the rebalance timeout for which the member waits for the response to
-a join."""
+"""Milliseconds for which the member waits for the response to a join, in addition to the rebalance
+timeout."""
 NO_GENERATION = members.NO_GENERATION
 
 NEW, ACTIVE, IDLE, CLOSING, ENDED = "new", "active", "idle", "closing", "ended"
@@ -79,8 +80,8 @@ RESTING, FINDING, JOINING, DESCRIBING, SYNCING = (
 
 
 class MemberMachine:
-    """The state machine of one consumer's membership. The consumer subscribes to ``topics`` or to a
-    ``pattern``."""
+    """The state of one consumer's membership. The consumer subscribes to ``topics``, or to the
+    topics whose name matches ``pattern``."""
 
     def __init__(
         self, group: str, topics: Sequence[str], pattern: str | None, config: MemberConfig
@@ -90,10 +91,11 @@ class MemberMachine:
         self.member_id = ""
         self.generation = NO_GENERATION
         self.owned: dict[TopicPartition, int] = {}
-        """The assigned partitions. Each assignment of a partition has a new grant number."""
+        """The assigned partitions, each with its grant number, which identifies this assignment of
+        the partition: if it is revoked and assigned again, it has a new number."""
         self.lease_until_ms = 0
         self.has_joined = False
-        """Whether the member has ever had an assignment, possibly an empty assignment."""
+        """Whether the member has ever received an assignment, possibly an empty one."""
         self._group = group
         self._topics = SubscribedTopics(topics, pattern)
         self._config = config
@@ -102,7 +104,7 @@ class MemberMachine:
         self._tag = 0
         self._pending: dict[int, tuple[int, Callable[[Any], None]]] = {}
         self._sent_ms = 0
-        """The time (ms) at which the member sent the request whose answer it handles now."""
+        """The time (ms) at which the request was sent whose answer the machine handles now."""
         self._calm_ms = 0
         self._is_found = False
         self._must_join = False
@@ -114,30 +116,31 @@ class MemberMachine:
         self._refresh_ms = 0
         self._refreshing: int | None = None
         self._unread: frozenset[str] = frozenset()
-        """Ids of members whose subscriptions this member, as group leader, could not decode."""
+        """The ids of members whose subscription this member, as group leader, could not decode."""
         self._protocol: str | None = None
         self._grants = 0
         self._topic_ids: dict[TopicPartition, str] = {}
-        """The topic id of each assigned partition at the time of its assignment, if it was
-        known."""
+        """The id that the topic of each owned partition had when the partition was assigned, if it
+        was known then."""
         self._reported: frozenset[TopicPartition] = frozenset()
-        """The owned partitions that the last join reported."""
+        """The partitions that the last JoinGroup reported as owned."""
         self._revocations: dict[int, set[TopicPartition]] = {}
-        """The revoked partitions that the reader has not released yet, by ``Revoke.number``."""
+        """By ``Revoke.number``, the revoked partitions that the reader has not released yet."""
         self._numbers = 0
 
     # Methods and properties for the caller of this machine.
 
     @property
     def identity(self) -> MemberIdentity | None:
-        """Return the identity under which to commit; None while the consumer is not a member."""
+        """Return the identity with which the consumer commits; None while it is not a member."""
         if self.generation == NO_GENERATION:
             return None
         return MemberIdentity(self.member_id, self.generation, self._config.instance_id)
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the member has its assignment and knows of no pending change."""
+        """Return whether the member has its assignment, and no rebalance is going on that it knows
+        of."""
         return self.phase == ACTIVE and not self._must_join and self.doing == RESTING
 
     @property
@@ -155,7 +158,7 @@ class MemberMachine:
         return min(times)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Handle one event. Return the effects, in the order in which to carry them out."""
+        """Handle one event at the time ``now_ms``. Return the effects to carry out, in order."""
         self._now_ms, self._out = now_ms, []
         match event:
             case Start() if self.phase == NEW:
@@ -240,17 +243,17 @@ class MemberMachine:
         self._is_found = True
 
     def _waits_to_join(self) -> bool:
-        """Return whether the member sends no join now.
+        """Return whether the member should not send a join now.
 
-        It sends none if no join is needed, while the reader releases partitions, or while it knows
-        no topic that matches the pattern.
+        It does not join if no join is necessary, while the reader still releases revoked
+        partitions, and before it knows which topics match its pattern.
         """
         is_blind = self._topics.are_unknown and self._refreshing is not None
         return not self._must_join or bool(self._revocations) or is_blind
 
     def _release_then_join(self) -> None:
-        """Release partitions before a join. An eager member releases all partitions. A cooperative
-        member has already released the revoked ones."""
+        """Join the group, but let an eager member (``range``, ``sticky``) first release all its
+        partitions. A cooperative member keeps its partitions during the join."""
         if self._config.is_cooperative or not self.owned:
             self._join()
         else:
@@ -294,9 +297,9 @@ class MemberMachine:
             return
         has_missed_one = NO_GENERATION < self.generation < answer.generation_id - 1
         if has_missed_one and self.owned:
-            # A static member that missed a generation keeps its member id. Drop its partitions,
-            # because the leader may have assigned them to other members: the leader knew only the
-            # partitions that the member's last join reported.
+            # This static member keeps its member id, but has missed a generation. In that
+            # generation the leader may have assigned its partitions to other members, so drop them.
+            # The leader only knew what the member's last join had reported.
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name
@@ -356,8 +359,8 @@ class MemberMachine:
         if revoked:
             self._revoke(revoked)
         if revoked or self._reported - share:
-            # Join again and report neither the revoked partitions nor those lost since the last
-            # join, so that other members get them.
+            # Join again, without the revoked partitions and those lost since the last join among
+            # the owned ones. The leader can then assign them to other members.
             self._must_join = True
         if new:
             grants = {tp: self._grants + n for n, tp in enumerate(new, 1)}
@@ -367,7 +370,8 @@ class MemberMachine:
             self._out.append(Assign(grants))
 
     def _join_failed(self, error: LogbusError) -> None:
-        """Handle a failed join or sync: return to the step that the error requires, and retry."""
+        """Handle a failed JoinGroup or SyncGroup: drop what the error makes invalid (member id,
+        partitions, coordinator), and join again after a backoff."""
         self._must_join = True
         self._retry_later()
         match error:
@@ -407,8 +411,8 @@ class MemberMachine:
         self._beating = None
         error = _error_of(answer)
         if error is None or isinstance(error, RebalanceInProgressError):
-            # The time limit for the sync must keep running, because the coordinator evicts a member
-            # that has joined and does not sync in time.
+            # Between join and sync, a confirmed heartbeat must not extend the time limit for the
+            # sync: the coordinator evicts a member that has joined and does not sync in time.
             self._confirm(is_calm=error is None and self.doing not in (DESCRIBING, SYNCING))
         if error is None or generation != self.generation:
             return
@@ -420,9 +424,9 @@ class MemberMachine:
             case CoordinatorLoadInProgressError():
                 self._beat_ms = self._now_ms + self._config.retry_backoff_ms
             case IllegalGenerationError() | UnknownMemberIdError():
-                # Keep the partitions if only the generation is old and a join or sync is in flight,
-                # because its answer reports the outcome. Otherwise drop the partitions, because
-                # other members may own them by now.
+                # If only the generation is old and a join or sync is in flight, keep the
+                # partitions, because its answer will report the new assignment. Otherwise drop
+                # them, because other members may own them by now.
                 if is_joining:
                     if isinstance(error, UnknownMemberIdError) and self.owned:
                         self._lose(frozenset(self.owned))
@@ -439,11 +443,12 @@ class MemberMachine:
                 self._end(error)
 
     def _confirm(self, *, is_calm: bool = True) -> None:
-        """Extend the lease. The lease begins when the request was sent that the coordinator has now
-        answered.
+        """Extend the lease, because the coordinator has answered a request. The new lease counts
+        from the time at which the request was sent.
 
-        During a rebalance the coordinator waits at most the rebalance timeout for the member's
-        join, and then for its SyncGroup, even if heartbeats arrive.
+        ``is_calm`` is False during a rebalance. The coordinator then waits only for the rebalance
+        timeout for the member's join, and again for its sync, even if heartbeats arrive. The lease
+        must not exceed this limit.
         """
         self._tries = 0
         self._calm_ms = self._sent_ms if is_calm else self._calm_ms
@@ -472,8 +477,8 @@ class MemberMachine:
             self._must_join = True
 
     def _lose_recreated(self, topics: Mapping[str, TopicFacts]) -> None:
-        """Drop the partitions of a recreated topic. A refresh may not have happened between its
-        deletion and its recreation."""
+        """Drop the owned partitions whose topic has another id than before: it was deleted and
+        recreated between two metadata refreshes."""
         lost = set()
         for tp in self.owned:
             row = topics.get(tp.topic)
@@ -498,7 +503,8 @@ class MemberMachine:
             self._topic_ids.pop(tp, None)
 
     def _lose_all(self) -> None:
-        """Drop all partitions, because the member's generation has ended."""
+        """Drop all partitions, because the group does not count this member as a member of its
+        present generation any more."""
         self.generation = NO_GENERATION
         self.lease_until_ms = 0
         self._topics.stop_leading()
@@ -512,7 +518,8 @@ class MemberMachine:
         self.doing = RESTING
 
     def _leave(self, reason: str, then: Callable[[Any], None]) -> bool:
-        """Send LeaveGroup if the coordinator needs it. Return whether a response will follow."""
+        """Send LeaveGroup, unless the coordinator does not know this member or the member is
+        static. Return whether it was sent, so that a response will follow."""
         if not self.member_id or self._config.instance_id is not None or not self._is_found:
             return False
         call = members.LeaveGroupRequest(self._group, self.member_id, None, reason)
@@ -520,8 +527,8 @@ class MemberMachine:
         return True
 
     def _leave_idle(self) -> None:
-        """Leave the group, because the reader hangs or has ended, so that other members get the
-        partitions (KIP-62)."""
+        """Leave the group, because the user has not asked for records for max.poll.interval.ms.
+        Other members then receive the partitions (KIP-62)."""
         self._forget()
         self._leave("the consumer does not poll", lambda _: None)
         self._lose_all()
@@ -548,8 +555,8 @@ class MemberMachine:
 
     def _end(self, error: LogbusError) -> None:
         self._forget()
-        # Leave now, so that others need not wait for the session timeout. Without a member id there
-        # is no membership to leave.
+        # Leave now. Otherwise other members would receive the partitions only after the session
+        # timeout.
         self._leave("the consumer ended", lambda _: None)
         self._lose_all()
         self.phase = ENDED

@@ -1,7 +1,10 @@
-"""``MemberShell`` carries out the effects of a member machine on the shell of its consumer.
+"""``MemberShell``: runs the state machine of a Kafka group's member (``machine``), and carries out
+its effects.
 
-Any thread may call its methods and read its public attributes. All other code runs on the shell's
-thread. There it calls ``on_change`` and ``on_update``, which must not block.
+It sends the machine's requests over the consumer's shell, and passes assignment changes to the
+consumer's reader. Any thread may call its methods and read its public attributes. Everything else
+runs on the shell's thread, including the callbacks ``on_change`` and ``on_update``, which must not
+block.
 """
 
 from __future__ import annotations
@@ -46,17 +49,17 @@ logger = logging.getLogger("logbus.groups")
 NATIVE = "Native"
 """The type of a native group in a ListGroups response."""
 WHY_MS = 1500.0
-"""Milliseconds that the search for an error's explanation may take. It must end within the 3 s for
-which a constructor waits for the first assignment."""
+"""Time limit (ms) of the request that finds out why the coordinator refused the member. It must end
+within the 3 s for which a new consumer waits for its first assignment."""
 UPDATES = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
 
 
 class MemberShell:
-    """The driver of one member machine on a shell.
+    """Runs one member's state machine on a shell.
 
-    ``is_alive`` returns whether the reader waits for records, or asked for records since the last
-    call. The shell calls ``on_change`` with each change for the reader, and ``on_update`` when the
-    reader must look at the member again.
+    ``is_alive()`` returns whether the user waits for records, or has asked for some since the last
+    call. ``on_change`` receives each assignment change. ``on_update`` is called after any event
+    that may let a waiting reader continue.
     """
 
     def __init__(
@@ -75,17 +78,17 @@ class MemberShell:
     ) -> None:
         self.machine = MemberMachine(group, topics, pattern, config)
         self.identity: MemberIdentity | None = None
-        """The identity under which to commit; None while the consumer is not a member."""
+        """The identity with which the consumer commits; None while it is not a member."""
         self.lease_until_ms: float = 0
-        """The end of the lease, on the clock of ``now_ms``."""
+        """The time, on the clock ``now_ms``, until which the consumer may return records."""
         self.refused: LogbusError | None = None
-        """The error that ended the membership for good, or None."""
+        """The error with which the membership ended for good, or None."""
         self.is_idle = False
-        """Whether the member has left the group because its reader did not ask for records."""
+        """Whether the member has left the group because the user did not ask for records."""
         self.is_closed = False
         self.is_settled = False
-        """Whether the member has its assignment, no change is pending, and the reader has received
-        all changes."""
+        """Whether the member has its assignment, the reader has received all changes of it, and no
+        rebalance is going on that the member knows of."""
         self._shell = shell
         self._cluster = cluster
         self._group = group
@@ -101,12 +104,12 @@ class MemberShell:
 
     @property
     def has_joined(self) -> bool:
-        """Return whether the member has ever had an assignment."""
+        """Return whether the member has ever received an assignment, possibly an empty one."""
         return self.machine.has_joined
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns a partition that the reader received with the number
-        ``grant``."""
+        """Return whether the member still owns a partition under the grant number with which the
+        reader received it (``Assign``)."""
         return grant is not None and self.machine.owned.get(tp) == grant
 
     def start(self) -> None:
@@ -114,11 +117,12 @@ class MemberShell:
         self._post(Start())
 
     def stopped(self, number: int) -> None:
-        """Report that the reader released the partitions of the revocation ``number``."""
+        """Tell the machine that the reader has released the partitions of the revocation
+        ``number``."""
         self._post(Stopped(number))
 
     def polled(self) -> None:
-        """Report that the reader asks for records again."""
+        """Tell the machine that the user asks for records again, so that it joins again."""
         self.is_idle = False
         self._post(Polled())
 
@@ -127,8 +131,8 @@ class MemberShell:
         self._post(RefreshTopics())
 
     def close(self) -> None:
-        """Leave the group. Once it has left, ``is_closed`` is true, and the shell calls
-        ``on_update``."""
+        """Begin to leave the group. When the member has left, ``is_closed`` is true, and
+        ``on_update`` is called."""
         self._post(Close())
 
     def _post(self, event: Event) -> None:
@@ -141,8 +145,8 @@ class MemberShell:
         was_held_back, had_joined = self.lease_until_ms <= now_ms, machine.has_joined
         self.is_settled = False
         effects = machine.step(int(now_ms), event)
-        # Set the identity before the reader receives the change, so that the reader commits under
-        # the new identity.
+        # Set the identity before the reader receives an assignment change, so that the reader then
+        # commits with the new identity.
         self.identity = machine.identity
         self.lease_until_ms = machine.lease_until_ms
         for effect in effects:
@@ -160,7 +164,8 @@ class MemberShell:
             self._timer = None
         wake_ms = self.machine.wake_ms
         if wake_ms is not None:
-            # Round up to a whole millisecond; an earlier wake-up would find nothing to do.
+            # Add a little, because the machine counts whole milliseconds: if the timer expired too
+            # early, the machine would find nothing to do.
             delay_ms = max(0.0, wake_ms - self._now_ms()) + 0.01
             self._timer = self._shell.later(delay_ms, self._tick)
 
@@ -195,8 +200,8 @@ class MemberShell:
                     error,
                 )
             case Refuse(InconsistentGroupProtocolError() as error):
-                # Either the group is native, or its members support other strategies. Look up the
-                # type of the group to report the right cause.
+                # Either the group is native, or its members support other assignors. Look up the
+                # group's type to report the right cause.
                 until_ms = self._shell.now_ms() + min(WHY_MS, self._config.request_timeout_ms)
                 kind = group_requests.group_kind(self._cluster, self._group, until_ms)
                 spawn(self._shell, kind, partial(self._mixed, error))
@@ -251,8 +256,8 @@ class MemberShell:
 
 
 def facts_of(view: ClusterView, topics: Sequence[str] | None) -> dict[str, TopicFacts]:
-    """Return the id and partition count of topics in a metadata view, by name. Leave out topics
-    that do not exist. None means all topics."""
+    """Return the id and the number of partitions of each of these topics, by name, from the
+    metadata ``view``. ``topics`` None means all. Topics that do not exist are left out."""
     names = view.topics if topics is None else topics
     return {
         name: TopicFacts(row.topic_id, len(row.partitions))

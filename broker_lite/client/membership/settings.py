@@ -16,7 +16,7 @@ def _setting(key: str, default: Any, doc: str, unit: str = "", at_least: int | N
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig(ConsumerConfig):
-    """The settings of a group member: those of every consumer, and the settings of its
+    """The settings of a consumer in a Kafka group: those of every consumer, and those of its
     membership."""
 
     session_timeout_ms: int = _setting(
@@ -87,7 +87,7 @@ class MemberConfig(ConsumerConfig):
     @property
     def is_cooperative(self) -> bool:
         """Return whether the member keeps its partitions during a rebalance. It does if all its
-        assignors allow it, because the group may choose any of them (KIP-429)."""
+        assignors are cooperative, because the group may choose any of them (KIP-429)."""
         return all(name in COOPERATIVE for name in self.assignor_names)
 
     @property
@@ -96,5 +96,6 @@ class MemberConfig(ConsumerConfig):
 
     @property
     def gathering_ms(self) -> int:
-        """Return the time in milliseconds that a rebalance waits for this member."""
+        """Return the rebalance timeout: the milliseconds for which a rebalance waits for this
+        member to join."""
         return self.rebalance_timeout_ms or self.max_poll_interval_ms

@@ -1,8 +1,8 @@
-"""The topics of a group member: its subscription, the topics that it knows, and those of its last
-assignment as group leader.
+"""``SubscribedTopics``: the topics of a Kafka group's member, without I/O.
 
-``MemberMachine`` has one instance. It refreshes the ``watched`` topics, and joins again when a
-refresh changes the assignment. The module does no I/O.
+It has the member's subscription and the metadata of its topics. If the member leads the group, it
+also has the metadata from which the member made the last assignment. ``MemberMachine`` refreshes
+the metadata regularly, and joins again if the new metadata would lead to another assignment.
 """
 
 from __future__ import annotations
@@ -17,32 +17,35 @@ Found = Mapping[str, TopicFacts]
 
 
 class SubscribedTopics:
-    """The topics of a member. ``names`` has the subscribed topic names, or the names of known
-    topics that match the ``pattern``."""
+    """The topics of a member. ``names`` has the topics to which it subscribes. With a ``pattern``,
+    these are the existing topics whose name matches."""
 
     def __init__(self, names: Sequence[str], pattern: str | None) -> None:
         self.names = tuple(sorted(set(names)))
         self._pattern = None if pattern is None else re.compile(pattern)
         self._facts: dict[str, TopicFacts] = {}
         self._led: dict[str, TopicFacts] | None = None
-        """The metadata from which this member made the last assignment, or None if it does not lead
-        the group."""
+        """The topics' metadata from which this member made the group's last assignment; None if it
+        does not lead the group."""
         self._others: frozenset[str] = frozenset()
-        """The topics of all members when this member last led the group, including topics that do
+        """The topics to which any member subscribed when this member last led the group. Some may
         not exist."""
 
     @property
     def are_unknown(self) -> bool:
-        """Return whether the member has a pattern that no known topic matches."""
+        """Return whether the member subscribes to a pattern, and no existing topic is known that
+        matches."""
         return self._pattern is not None and not self.names
 
     @property
     def watched(self) -> tuple[str, ...] | None:
-        """Return the topics whose metadata the member must refresh. None means all topics."""
+        """Return the topics whose metadata the member must refresh regularly; None for all topics,
+        if it subscribes to a pattern."""
         return None if self._pattern is not None else tuple(sorted({*self.names, *self._others}))
 
     def learn(self, topics: Found) -> bool:
-        """Update the known topics. Return whether the matches of the pattern changed."""
+        """Store new metadata of the topics. Return whether other topics than before match the
+        pattern."""
         self._facts = dict(topics)
         before = self.names
         if self._pattern is not None:
@@ -50,16 +53,17 @@ class SubscribedTopics:
         return self.names != before
 
     def ids(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """Return the known topic ids of these partitions."""
+        """Return the topic id of each of these partitions, where it is known."""
         known = ((tp, self._facts.get(tp.topic)) for tp in tps)
         return {tp: row.topic_id for tp, row in known if row is not None}
 
     def lead(self, subscribed: Sequence[str], topics: Found, *, assigns: bool) -> None:
-        """Start to lead a group whose members subscribe to the topics ``subscribed``. ``topics``
-        has their metadata.
+        """Begin to lead the group. Its members subscribe to the topics ``subscribed``, and
+        ``topics`` has the topics' present metadata.
 
-        If this member does not make the assignment, it assumes that the previous leader's metadata
-        was no newer than its own last refresh.
+        ``assigns`` says whether this member makes the assignment now. Otherwise the assignment of
+        the previous leader stays, whose metadata is unknown. The member then assumes that it was no
+        newer than that of its own last refresh.
         """
         led = topics if assigns else {**topics, **self._facts}
         self._led = {topic: led[topic] for topic in subscribed if topic in topics}
@@ -67,18 +71,18 @@ class SubscribedTopics:
         self._others = frozenset(subscribed)
 
     def stop_leading(self) -> None:
-        """Drop the metadata of the last assignment, because this member does not lead the group
-        now."""
+        """Record that this member does not lead the group any more."""
         self._led = None
 
     @property
     def partition_counts(self) -> dict[str, int]:
-        """Return the partition counts from which the leader made its assignment."""
+        """Return the number of partitions of each topic, by the metadata from which this member, as
+        group leader, makes the assignment."""
         return {topic: row.partition_count for topic, row in (self._led or {}).items()}
 
     def would_assign_otherwise(self, topics: Found) -> bool:
-        """Return whether this member leads the group and would assign otherwise with the metadata
-        ``topics``."""
+        """Return whether this member leads the group, and the metadata ``topics`` differs from that
+        of the last assignment, so that a new assignment is necessary."""
         if self._led is None:
             return False
         now = {t: row for t, row in topics.items() if t in self.names or t in self._others}

@@ -1,9 +1,11 @@
-"""Operations that all clients share, as generators over ``transport.steps``.
+"""Operations that all clients share. An operation is a generator that yields the requests to send
+(``transport.steps``).
 
-- ``cluster``: partition leaders and the retry policy
-- ``requests``: metadata, log offsets, producer ids
+- ``cluster``: the client's metadata of the cluster, with the partitions' leaders
+- ``requests``: metadata, log offsets and producer ids, with the retry policy
 - ``group_requests``, ``transaction_requests``, ``sink_requests``: requests to coordinators
 - ``bounds``: checks of arguments
 
-An operation does no I/O and reads no clock. A shell, or the simulator, runs its steps.
+An operation does no I/O and reads no clock. A shell of ``transport``, or a simulator in tests,
+sends its requests.
 """

@@ -1,4 +1,6 @@
-"""Check the numbers that callers give, before a request is sent."""
+"""Check that offsets, timestamps and partition numbers fit into the protocol's fields, before a
+request is sent.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ INT32_MAX = (1 << 31) - 1
 
 
 def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -> None:
-    """Raise InvalidRequestError for an offset below ``at_least`` or above Kafka's maximum. The
-    message names the partition."""
+    """Raise InvalidRequestError for an offset below ``at_least`` or above 2^63-1. The message names
+    the partition."""
     for tp, offset in offsets.items():
         if not isinstance(offset, int) or not at_least <= offset <= INT64_MAX:
             raise InvalidRequestError(
@@ -23,8 +25,8 @@ def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -
 
 
 def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """Raise InvalidRequestError for an offset or leader epoch out of bounds. The message names the
-    partition."""
+    """Raise InvalidRequestError for offsets to commit that are out of bounds, or whose leader epoch
+    is. The message names the partition."""
     check_offsets({tp: row.offset for tp, row in commits.items()})
     for tp, row in commits.items():
         if not isinstance(row.leader_epoch, int) or not -1 <= row.leader_epoch <= INT32_MAX:

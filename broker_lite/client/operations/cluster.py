@@ -1,9 +1,9 @@
-"""The client's view of the cluster: brokers, partition leaders and the retry policy. No I/O.
+"""The client's metadata of a cluster: brokers, topics and partition leaders. No I/O.
 
-``ClusterView`` is an immutable snapshot, which users see. ``Cluster`` has the newest view, the
-addresses of brokers and the retry policy. Operations (``requests``) read and refresh it. A refresh
-replaces the whole view, so readers on other threads need no lock. If two threads refresh at once,
-the later view stays.
+``ClusterView`` is an immutable snapshot of the metadata, which users see. ``Cluster`` is the object
+that a client's operations share (``requests``): it has the newest view, the brokers' addresses and
+the clock. A refresh replaces the whole view, so readers on other threads need no lock. If two
+threads refresh at once, the view that arrives last stays.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from broker_lite.model import NO_BROKER, NO_EPOCH, NULL_TOPIC_ID, Endpoint, Topi
 
 BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 1000
-"""First and longest pause (ms) before a retry."""
+"""``BACKOFF_FIRST_MS`` is the pause (ms) before the first retry, ``BACKOFF_MAX_MS`` the longest
+pause before a later one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """The metadata of one partition. ``leader`` is -1 while no in-sync replica is alive."""
+    """The metadata of one partition. ``leader`` is -1 while the partition has no leader."""
 
     partition: int
     leader: int
@@ -39,7 +40,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """The metadata of one topic. For a missing topic, ``error`` is set and ``partitions``
+    """The metadata of one topic. If the topic does not exist, ``error`` is set and ``partitions``
     is empty."""
 
     name: str
@@ -50,8 +51,8 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The cluster as a broker described it: live brokers and the requested topics. ``racks`` has
-    the brokers with ``broker.rack``."""
+    """The metadata that a broker returned: the live brokers and the requested topics. ``racks`` has
+    the rack of each broker with the setting ``broker.rack``."""
 
     cluster_id: str = ""
     controller_id: int = NO_BROKER
@@ -60,25 +61,25 @@ class ClusterView:
     racks: Mapping[int, str] = field(default_factory=dict)
 
     def partition(self, tp: TopicPartition) -> PartitionMetadata | None:
-        """Return the metadata of a partition, or None."""
+        """Return the metadata of a partition, or None if the partition is unknown."""
         topic = self.topics.get(tp.topic)
         if topic is None or not 0 <= tp.partition < len(topic.partitions):
             return None
         return topic.partitions[tp.partition]
 
     def leader(self, tp: TopicPartition) -> Endpoint | None:
-        """Return the address of a partition's leader, or None."""
+        """Return the address of a partition's leader, or None without a live leader."""
         known = self.partition(tp)
         return None if known is None else self.brokers.get(known.leader)
 
     def leader_epoch(self, tp: TopicPartition) -> int:
-        """Return the leader epoch of a partition, -1 if unknown."""
+        """Return the leader epoch of a partition, or -1 if the partition is unknown."""
         known = self.partition(tp)
         return NO_EPOCH if known is None else known.leader_epoch
 
     def has_copies(self, tp: TopicPartition) -> bool:
-        """Return whether more than one replica is in sync. Then another replica may have a valid
-        copy of a corrupt batch."""
+        """Return whether more than one replica is in sync. If so, another replica may have an
+        intact copy of a corrupt batch."""
         known = self.partition(tp)
         return known is not None and len(known.isr) > 1
 
@@ -94,19 +95,21 @@ class ClusterView:
         return tuple(TopicPartition(topic, row.partition) for row in rows)
 
     def merged(self, newer: ClusterView) -> ClusterView:
-        """Return this view with the topics of ``newer``, which may be a view of only some
-        topics."""
+        """Return ``newer``, plus the topics that only this view has: ``newer`` may be the answer to
+        a request for a few topics."""
         return replace(newer, topics={**self.topics, **newer.topics})
 
 
 @dataclass(slots=True)
 class Cluster:
-    """The newest view of the cluster, the bootstrap addresses and the clock.
+    """The newest metadata of a cluster, the bootstrap addresses and the clock, which all operations
+    of a client share.
 
-    ``now_ms`` returns monotonic milliseconds. ``whole_ms`` is the time of the newest metadata of
-    all topics. ``user`` is the name with which the client logs in; empty if a certificate or a
-    token names the client. ``has_answered`` says whether a broker has ever answered this client or
-    the part of the program that made it. Operations then retry for longer: the address is right.
+    ``now_ms`` returns the time of a monotonic clock in ms. ``view_ms`` is the time of the newest
+    metadata, ``whole_ms`` that of the newest metadata of all topics. ``user`` is the user name with
+    which the client logs in; "" if a certificate or a token names the user. ``has_answered`` says
+    whether a broker has ever answered this client, or the bus that created it. The addresses are
+    then known to be right, and operations retry for longer.
     """
 
     bootstrap: tuple[Endpoint, ...]
@@ -120,9 +123,10 @@ class Cluster:
     _first: int = 0
 
     def candidates(self) -> list[Endpoint]:
-        """Return the brokers to try, in order: live brokers, then bootstrap addresses.
+        """Return the addresses to which a request for any broker may go, in the order to try them.
 
-        The list starts after the address that failed last.
+        They are the live brokers and the bootstrap addresses. An address that has failed moves to
+        the end.
         """
         known = [*self.view.brokers.values(), *self.bootstrap]
         unique = list(dict.fromkeys(known))
@@ -130,19 +134,19 @@ class Cluster:
         return unique[turn:] + unique[:turn]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """Record that an address did not answer, so that the next request goes to another
-        address."""
+        """Record that a broker did not answer, so that the next request for any broker goes to
+        another one."""
         if self.candidates()[0] == endpoint:
             self._first += 1
 
     def ask_another(self) -> None:
-        """Record that a broker's answer did not help, so that the next request goes to another
-        broker."""
+        """Make the next request for any broker go to another one, for example because the last one
+        answered with outdated metadata."""
         self._first += 1
 
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:
-        """Store a new view, and return the view that results. ``everything`` says that ``view`` has
-        all topics. Otherwise only the topics in ``view`` are replaced."""
+        """Store new metadata, and return the resulting view. If ``everything``, ``view`` has all
+        topics and replaces the old view; otherwise only the topics in ``view`` are replaced."""
         view = _without_older_leaders(view, self.view)
         self.view = view if everything else self.view.merged(view)
         self.view_ms = self.now_ms()
@@ -152,8 +156,8 @@ class Cluster:
         return self.view
 
     def leader(self, tp: TopicPartition) -> Endpoint:
-        """Return the address of the partition's leader. If it has no leader, raise an error with
-        the reason."""
+        """Return the address of the partition's leader. If the partition has no leader or does not
+        exist, raise an error that says why and what to do."""
         endpoint = self.view.leader(tp)
         if endpoint is not None:
             return endpoint
@@ -171,7 +175,8 @@ class Cluster:
     def by_leader(
         self, tps: Iterable[TopicPartition]
     ) -> tuple[dict[Endpoint, list[TopicPartition]], dict[TopicPartition, LogbusError]]:
-        """Group partitions by leader. Also return the error of each partition without a leader."""
+        """Group partitions by their leader's address. Also return an error for each partition that
+        has no leader."""
         groups: dict[Endpoint, list[TopicPartition]] = {}
         errors: dict[TopicPartition, LogbusError] = {}
         for tp in tps:
@@ -183,8 +188,9 @@ class Cluster:
 
 
 def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView:
-    """Return ``view``, but keep the leader in ``known`` if its leader epoch is later. A broker that
-    is cut off from the controller still reports deposed leaders."""
+    """Return ``view``, except for partitions that have a later leader epoch in ``known``: keep
+    these as they are in ``known``. A broker that is cut off from the controller still reports
+    deposed leaders."""
     topics = dict(view.topics)
     for name, topic in view.topics.items():
         before = known.topics.get(name)
@@ -203,8 +209,11 @@ def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView
 
 
 def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartitionError:
-    """Return the error for a topic that does not exist. Its message suggests similar names among
-    ``known`` topics. Without a similar name, it gives the command that creates the topic."""
+    """Return the error for a topic that does not exist.
+
+    Its message suggests similar names among the topics ``known``, or else the command that creates
+    the topic.
+    """
     near = difflib.get_close_matches(name, list(known), n=3)
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
@@ -214,7 +223,7 @@ def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartiti
 
 
 def made_again(name: str) -> UnknownTopicIdError:
-    """Return the error for a topic that was deleted and created again under the same name."""
+    """Return the error for a topic that was deleted and recreated with the same name."""
     return UnknownTopicIdError(
         f"topic {name!r} was deleted and recreated; create a new consumer to read the new topic"
     )
@@ -223,8 +232,8 @@ def made_again(name: str) -> UnknownTopicIdError:
 def no_leader(
     view: ClusterView, tp: TopicPartition, known: PartitionMetadata
 ) -> LeaderNotAvailableError:
-    """Return the error for a partition without a leader. It names the brokers that are down, and
-    the remedy."""
+    """Return the error for a partition without a leader. Its message names the brokers that are
+    down, and says what to do."""
     candidates = (known.leader,) if known.leader >= 0 else known.isr or known.replicas
     down = [broker for broker in candidates if broker not in view.brokers]
     alive = f"alive: {_listed(sorted(view.brokers))}"
@@ -254,8 +263,8 @@ def _listed(brokers: Iterable[int]) -> str:
 
 
 def backoff_ms(attempt: int, first_ms: float = BACKOFF_FIRST_MS) -> float:
-    """Return the pause (ms) before a retry. ``attempt`` is the number of failures before the last
-    failure. The pause doubles with each failure, up to a second."""
+    """Return the pause (ms) before a retry: ``first_ms`` for ``attempt`` 0 (after the first
+    failure), twice as long for each further failure, at most a second."""
     return min(float(BACKOFF_MAX_MS), first_ms * (1 << min(attempt, 16)))
 
 

@@ -1,7 +1,9 @@
-"""Operations at a group's coordinator: find it, fetch offsets, commit offsets.
+"""Operations (generators that yield requests) for a group's coordinator: find it, fetch committed
+offsets, commit offsets.
 
-If the group moves to another coordinator, an operation retries there, until ``deadline_ms`` on the
-cluster's clock. The package ``membership`` has the join protocol.
+If another broker becomes the coordinator, an operation retries there, until ``deadline_ms`` on the
+cluster's clock. The requests of group members (join, sync, heartbeat) are in the package
+``membership``.
 """
 
 from __future__ import annotations
@@ -26,21 +28,21 @@ from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, Endpoint, TopicPar
 from broker_lite.wire.calls import groups
 
 COMMIT_ATTEMPTS = 4
-"""Maximum number of attempts to commit for a topic that the coordinator does not know yet."""
+"""Maximum number of attempts to commit an offset if the coordinator does not know the topic."""
 
 MARKERS_MS = 20
-"""First pause (ms) before a retry, while the coordinator writes the markers of the previous
-transaction."""
+"""First pause (ms) before a retry of a request that the coordinator refuses, because it still
+writes the end markers of the previous transaction. They take only a moment."""
 
 NO_MEMBER = ("", -1, None)
-"""The member id, generation and instance id of a commit by a client outside the group."""
+"""The member id, generation and instance id with which a client commits that is not a member."""
 
 T = TypeVar("T")
 
 
 def group_kind(cluster: Cluster, group: str, deadline_ms: float) -> Operation[str]:
-    """Return a group's type as ListGroups reports it: "Classic" or "Native". Return "" if no broker
-    lists the group."""
+    """Return a group's type as its coordinator reports it in ListGroups: "Classic" or "Native".
+    Return "" for an unknown group."""
     request = CallExchange(groups.ListGroupsRequest())
     answer = yield from on_coordinator(cluster, group, request, answer_error, deadline_ms)
     return next((row.group_type for row in answer.groups if row.group_id == group), "")
@@ -55,12 +57,12 @@ def on_coordinator(
     *,
     unanswered: list[LogbusError] | None = None,
 ) -> Operation[T]:
-    """Send a request to a coordinator and return the response. If the coordinator moves to another
-    broker, retry there.
+    """Send a request to a coordinator and return the response. If another broker becomes the
+    coordinator, retry there.
 
-    ``key`` is a group, or the cached coordinator of a transactional id. ``check`` returns the error
-    in a response, or None. ``unanswered`` receives the errors of attempts that the coordinator may
-    have executed.
+    ``key`` is the name of a group, or the ``CachedCoordinator`` of a transactional id. ``check``
+    returns the error in a response, or None. Errors of failed attempts that the coordinator may
+    nevertheless have executed are added to ``unanswered``.
     """
     attempt = 0
     while True:
@@ -91,13 +93,13 @@ def on_coordinator(
 
 
 def answer_error(answer: Any) -> LogbusError | None:
-    """Return the error of an answer that has one error code, or None."""
+    """Return the error of a response with a single ``error_code``, or None for success."""
     return error_for(answer.error_code) if answer.error_code else None
 
 
 class CachedCoordinator:
-    """The cached coordinator of a transactional id (``key``). ``endpoint`` is None while the
-    coordinator is unknown."""
+    """The address of a transactional id's coordinator, which requests share. ``key`` is the
+    transactional id. ``endpoint`` is None until the coordinator is looked up."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -115,7 +117,8 @@ class CachedCoordinator:
 def find_coordinator(
     cluster: Cluster, key: str, deadline_ms: float, key_type: int = groups.KEY_TYPE_GROUP
 ) -> Operation[Endpoint]:
-    """Return the address of the broker that coordinates the group or transactional id ``key``."""
+    """Return the address of the broker that coordinates ``key``: a group, or a transactional id
+    with KEY_TYPE_TRANSACTION."""
 
     def check(answer: groups.FindCoordinatorResponse) -> LogbusError | None:
         if not answer.coordinators:
@@ -139,11 +142,12 @@ def committed(
     *,
     unstable: set[TopicPartition] | None = None,
 ) -> Operation[PerPartition[CommittedOffset]]:
-    """Return a group's committed offsets. A partition without a committed offset is absent.
+    """Return a group's committed offsets of the partitions ``tps`` (None: all), or errors. A
+    partition without a committed offset is missing from the result.
 
-    ``former`` receives the recreated topics for which the group has an offset of the deleted topic.
-    ``unstable`` receives the partitions for which an open transaction has another offset (KIP-447).
-    The result leaves out these partitions.
+    Topics that were recreated since their offsets were committed are added to ``former``. If
+    ``unstable`` is given, partitions for which an open transaction contains a newer offset are
+    added to it (KIP-447), and are missing from the result.
     """
     topics = None
     if tps is not None:
@@ -203,10 +207,11 @@ def stable(
     deadline_ms: float,
     former: set[str] | None = None,
 ) -> Operation[tuple[PerPartition[CommittedOffset], set[TopicPartition]]]:
-    """Return committed offsets as ``committed`` does, with the set of unstable partitions.
+    """Return committed offsets as ``committed`` does, and the partitions whose offset an open
+    transaction may still change (unstable).
 
-    Waits until ``until_ms`` for the end of open transactions. A reader that started at an older
-    offset would read records again that these transactions have processed.
+    Wait until ``until_ms`` for these transactions to end. If a reader started at the present
+    offset instead, it would process records again that such a transaction has processed.
     """
     unstable: set[TopicPartition] = set()
     partitions, attempt = list(tps), 0
@@ -228,11 +233,11 @@ def commit_offsets(
     deadline_ms: float,
     member: tuple[str, int, str | None] = NO_MEMBER,
 ) -> Operation[PerPartition[None]]:
-    """Commit a group's offsets. Return None or an error for each partition.
+    """Commit offsets of a group. Return None or an error for each partition.
 
-    ``member`` is the member id, the generation and the instance id. Without it, the coordinator
-    accepts the commit only while the group has no members. An offset with a topic id fails with
-    UnknownTopicIdError if the topic was recreated.
+    ``member`` is the member id, generation and instance id of the member that commits. Without it,
+    the coordinator accepts the commit only while the group has no members. If an offset has a topic
+    id and the topic was recreated since, its error is UnknownTopicIdError.
     """
     done: PerPartition[None] = {}
 
@@ -257,8 +262,8 @@ def commit_offsets(
             )
         )
         yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
-        # Retry unknown topics, because the coordinator may receive a new topic's metadata later
-        # than the partition's leader.
+        # Retry unknown topics: the coordinator may learn of a new topic later than the leader of
+        # its partition.
         pending = {
             tp: row
             for tp, row in pending.items()
@@ -275,7 +280,8 @@ def commit_offsets(
 def topics_to_commit(
     commits: Mapping[TopicPartition, CommittedOffset],
 ) -> tuple[groups.OffsetCommitTopic, ...]:
-    """Return offsets as the topic rows of an OffsetCommit or TxnOffsetCommit request."""
+    """Return offsets in the form that an OffsetCommit or TxnOffsetCommit request needs: grouped by
+    topic."""
     topics: dict[tuple[str, str], list[groups.OffsetToCommit]] = {}
     for tp, row in commits.items():
         topics.setdefault((tp.topic, row.topic_id), []).append(
@@ -288,7 +294,7 @@ def topics_to_commit(
 
 
 def other_topic(tp: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
-    """Return the error for a commit to a topic that was deleted and recreated."""
+    """Return the error for an offset whose topic was deleted and recreated before the commit."""
     return UnknownTopicIdError(
         f"topic {tp.topic!r} was deleted and recreated: offset {commit.offset} of {tp} belongs to "
         f"the deleted topic (id {commit.topic_id}) and was not committed"

@@ -1,8 +1,8 @@
-"""Operations for metadata, log offsets and producer ids, as generators of steps.
+"""Operations (generators that yield requests) for metadata, log offsets and producer ids.
 
-This module has the retry policy. After an error of stale metadata, an operation refreshes the
-cluster's view. It retries retriable errors until ``deadline_ms`` on the cluster's clock, and then
-returns or raises them. See also ``group_requests`` and ``admin_requests``.
+They share one retry policy. An operation retries retriable errors until ``deadline_ms`` on the
+cluster's clock, and then returns or raises the error. Before a retry it refreshes the metadata, if
+the error may come from outdated metadata. See also ``group_requests`` and ``admin_requests``.
 """
 
 from __future__ import annotations
@@ -62,14 +62,16 @@ from broker_lite.wire.calls import offsets, producers
 METADATA_TIMEOUT_MS = 5_000
 """Time limit (ms) of a metadata request to one broker."""
 FIRST_CONTACT_MS = 5_000
-"""Milliseconds after which an operation fails if no broker has ever answered."""
+"""Milliseconds after which an operation fails if no broker has ever answered this client: the
+addresses are probably wrong."""
 NOT_ADMITTED = (SaslAuthenticationError, UnsupportedSaslMechanismError, IllegalSaslStateError)
-"""Login errors. Operations do not retry them: a retry would fail too, and brokers delay repeated
-wrong passwords."""
+"""Login errors. Operations do not retry them, because a retry would fail too, and brokers answer
+repeated wrong passwords more and more slowly."""
 UNUSABLE_TLS = (TlsError, InvalidConfigError)
-"""Errors of TLS files at the client or the broker."""
+"""Errors in the TLS files (certificates, keys) of the client or the broker."""
 UNKNOWN_TOPIC_GRACE_MS = 700
-"""Milliseconds for which some brokers may not know a new topic."""
+"""Milliseconds for which an unknown topic is looked up again, because it may be new and some
+brokers may not know it yet."""
 
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 ANY_TOPIC: Mapping[str, str] = MappingProxyType({})
@@ -79,7 +81,8 @@ PerPartition = dict[TopicPartition, T | LogbusError]
 
 
 def view_of(answer: cluster_calls.MetadataResponse, user: str = "") -> ClusterView:
-    """Return a broker's metadata response as a view. ``user`` is the client's user, for errors."""
+    """Convert a broker's metadata response to a ``ClusterView``. ``user`` is the client's user,
+    whom error messages name."""
     topics = {}
     for topic in answer.topics:
         error: LogbusError | None = None
@@ -111,10 +114,10 @@ def view_of(answer: cluster_calls.MetadataResponse, user: str = "") -> ClusterVi
 
 
 def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[ClusterView]:
-    """Send a metadata request to brokers in turn, until one answers. Store and return the new view.
+    """Request the metadata of ``topics`` (None: all topics). Ask one broker after another until one
+    answers. Store the metadata in ``cluster``, and return the new view.
 
-    With ``topics`` None it requests all topics. If no broker answers, it raises the login or TLS
-    error of an attempt, else NoBrokersError.
+    If no broker answers, raises the login or TLS error of one of them, else NoBrokersError.
     """
     names = None if topics is None else tuple(dict.fromkeys(topics))
     call = cluster_calls.MetadataRequest(names)
@@ -137,10 +140,10 @@ def refresh(
     cluster: Cluster, topics: Iterable[str] | None, deadline_ms: float
 ) -> Operation[ClusterView]:
     """Repeat ``refresh_once`` until a broker answers, or until the deadline. If no broker has ever
-    answered, stop after five seconds.
+    answered this client, stop after five seconds.
 
-    A refused login is not retried. A TLS error is not retried at the first contact with the
-    cluster. Later it is retried, because a certificate may be under renewal.
+    A refused login is not retried. A TLS error is retried only if a broker has answered before: the
+    settings are then right, and a certificate may be about to be replaced.
     """
     names = None if topics is None else list(topics)
     is_first = not cluster.has_answered
@@ -163,9 +166,10 @@ def refresh(
 def known_topics(
     cluster: Cluster, names: Sequence[str], deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Return a view in which all these topics exist.
+    """Return metadata in which all topics ``names`` exist. Refresh it if necessary.
 
-    Raises UnknownTopicOrPartitionError, which names similar topics.
+    Raises UnknownTopicOrPartitionError if a topic does not exist; the message suggests topics with
+    similar names.
     """
     grace_ms = min(deadline_ms, cluster.now_ms() + UNKNOWN_TOPIC_GRACE_MS)
     missing: list[str] = []
@@ -186,8 +190,8 @@ def known_topics(
 
 
 def missing_topic(cluster: Cluster, name: str) -> Operation[LogbusError]:
-    """Return the error for a topic that the view does not have. If the topic does not exist,
-    request all topics, so that the error can name similar topics."""
+    """Return the error that says why a topic is missing from the metadata. If it does not exist,
+    request the names of all topics, so that the error can suggest similar ones."""
     topic = cluster.view.topics.get(name)
     error = topic.error if topic is not None else None
     if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
@@ -211,11 +215,12 @@ def per_partition(
     read: Callable[[Any, list[TopicPartition]], Mapping[TopicPartition, T | LogbusError]],
     deadline_ms: float,
 ) -> Operation[PerPartition[T]]:
-    """Send requests to the leaders of partitions, until each has a result or a final error.
+    """Send requests to the leaders of partitions, with retries. Return a result or an error for
+    each partition.
 
-    ``make`` builds a request for partitions of one leader, and ``read`` splits its response.
-    UnknownTopicIdError is final, unless the request used a view that is older than the recreated
-    topic.
+    ``make`` builds the request for the partitions of one leader, and ``read`` splits the response
+    by partition. UnknownTopicIdError is not retried, unless the metadata refresh after it returns
+    another id of the topic: the request then had an outdated id.
     """
     results: PerPartition[T] = {}
     pending = list(dict.fromkeys(tps))
@@ -258,7 +263,8 @@ def per_partition(
 
 
 def may_retry(result: Any) -> bool:
-    """Return whether an error is retriable. UnknownTopicIdError is not."""
+    """Return whether ``result`` is an error after which to send the same request again.
+    UnknownTopicIdError is not, although it is retriable in Kafka: the id stays unknown."""
     return (
         isinstance(result, LogbusError)
         and result.retriable
@@ -267,17 +273,19 @@ def may_retry(result: Any) -> bool:
 
 
 def _may_refresh_resolve(result: Any) -> bool:
-    """Return whether a metadata refresh may resolve an error."""
+    """Return whether ``result`` is an error that a metadata refresh may resolve."""
     return isinstance(result, LogbusError) and result.retriable
 
 
 def _is_another(before: ClusterView, now: ClusterView, topic: str) -> bool:
-    """Return whether a topic was recreated between two views."""
+    """Return whether the topic has another id in the metadata ``now`` than in ``before``, because
+    it was recreated."""
     return now.topic_id(topic) not in (before.topic_id(topic), NULL_TOPIC_ID)
 
 
 def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[TopicPartition, T]:
-    """Return the results. If there is an error, raise the first one, with its partition's name."""
+    """Return the results of all partitions. If a partition has an error, raise the first one, with
+    the partition's name in its message."""
     good: dict[TopicPartition, T] = {}
     for tp, result in results.items():
         if isinstance(result, LogbusError):
@@ -289,7 +297,8 @@ def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[Topic
 
 
 def isolation_code(level: str) -> int:
-    """Return the number of an isolation level in the protocol. Raises InvalidConfigError."""
+    """Return the protocol's number for an isolation level. Raises InvalidConfigError for an unknown
+    one."""
     if level not in ISOLATION_LEVELS:
         raise InvalidConfigError(
             f"isolation.level={level!r}: give one of {', '.join(ISOLATION_LEVELS)}"
@@ -304,8 +313,12 @@ def list_offsets(
     isolation_level: int,
     deadline_ms: float,
 ) -> Operation[PerPartition[ListedOffset]]:
-    """Return each partition's offset at a timestamp (ms since 1970), as ``Admin.list_offsets``
-    does. -1 stands for the end, -2 for the start, -3 for the newest record."""
+    """Return the offset of each partition's first record at or after a timestamp (ms since 1970),
+    as ``Admin.list_offsets`` does.
+
+    Three timestamps are special: -1 stands for the log's end, -2 for its start, -3 for the record
+    with the newest timestamp.
+    """
     check_times(timestamps)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
@@ -346,11 +359,11 @@ def offsets_for_bytes(
     deadline_ms: float,
     topic_ids: Mapping[str, str] = ANY_TOPIC,
 ) -> Operation[PerPartition[tuple[int, int]]]:
-    """Return how far a reader of each partition gets with a number of stored bytes.
+    """Return the offset ranges that hold about the given number of stored bytes.
 
-    ``ranges`` has (start offset, maximum bytes), and the result (end offset, bytes up to it). The
-    end is a batch boundary. ``topic_ids`` has the ids that topics must have; a topic that it lacks
-    may have any id.
+    ``ranges`` has (start offset, maximum bytes) for each partition, the result (end offset, bytes
+    of the range). The end is a batch boundary. ``topic_ids`` has the ids that the topics must have.
+    A topic without an entry may have any id.
     """
     check_offsets({tp: start for tp, (start, _) in ranges.items()})
     answers = yield from _offsets_for_bytes(cluster, ranges, deadline_ms, topic_ids)
@@ -368,10 +381,11 @@ def log_bounds(
     isolation_level: int,
     deadline_ms: float,
 ) -> Operation[PerPartition[LogBounds]]:
-    """Return the start and end of logs, and how far ``max_bytes`` reach from the start. Send one
-    request to each leader.
+    """Return the start and end offset of each log, and the offset up to which its first
+    ``max_bytes`` bytes reach. Each leader receives one request.
 
-    A partition gets UnsupportedVersionError if its leader's version of the request has no bounds.
+    A partition's error is UnsupportedVersionError if its leader runs an older logbus, which cannot
+    return these bounds.
     """
     answers = yield from _offsets_for_bytes(
         cluster,
@@ -385,8 +399,8 @@ def log_bounds(
 
 def _bounds(tp: TopicPartition, row: offsets.BytesAnswer | LogbusError) -> LogBounds | LogbusError:
     if isinstance(row, OffsetOutOfRangeError):
-        # A broker of this version takes -2 (EARLIEST_TIMESTAMP) as the start of the log. A broker
-        # of an earlier version takes -2 as an offset, which is out of range.
+        # A broker that knows this request takes -2 (EARLIEST_TIMESTAMP) for the start of the log.
+        # An older broker takes it for an offset, which is out of range.
         return UnsupportedVersionError(
             f"the leader of {tp} cannot return the bounds of a log in one request; "
             "upgrade the brokers"
@@ -431,8 +445,8 @@ def _offsets_for_bytes(
 def record_times(
     cluster: Cluster, after: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[ListedOffset]]:
-    """Return offset and timestamp of the first record at or after each offset. The offset is -1 if
-    there is no record."""
+    """Return the offset and timestamp (ms since 1970) of each partition's first record at or after
+    the given offset. The offset is -1 if there is no such record yet."""
     times = yield from record_times_of_many(
         cluster, {tp: (offset,) for tp, offset in after.items()}, deadline_ms
     )
@@ -442,10 +456,10 @@ def record_times(
 def record_times_of_many(
     cluster: Cluster, after: Mapping[TopicPartition, Sequence[int]], deadline_ms: float
 ) -> Operation[PerPartition[tuple[ListedOffset, ...]]]:
-    """Return what ``record_times`` returns, for several offsets of each partition, in the order of
-    these offsets.
+    """Do what ``record_times`` does for several offsets of each partition. A partition's result is
+    in the order of its offsets.
 
-    If the lookup of one offset fails, its whole partition has the error.
+    If the lookup of one offset fails, the result of the whole partition is the error.
     """
     for tp, offsets_asked in after.items():
         for offset in offsets_asked:
@@ -496,11 +510,11 @@ def on_any_broker(
     check: Callable[[T], LogbusError | None],
     deadline_ms: float,
 ) -> Operation[T]:
-    """Send a request to brokers in turn, until one answers without a retriable error. Return the
-    response.
+    """Send a request that any broker can answer, and return the response. After a retriable error,
+    try the next broker.
 
-    ``check`` returns the error in a response, or None. If no broker has ever answered, the
-    operation fails after five seconds.
+    ``check`` returns the error in a response, or None. If no broker has ever answered this client,
+    the operation fails after five seconds.
     """
     attempt = 0
     answers_by_ms = cluster.now_ms() + FIRST_CONTACT_MS
@@ -526,7 +540,7 @@ def on_any_broker(
 
 
 def init_producer_id(cluster: Cluster, deadline_ms: float) -> Operation[tuple[int, int]]:
-    """Return a new producer id and epoch."""
+    """Return a new producer id and its epoch, for an idempotent producer without transactions."""
     answer = yield from on_any_broker(
         cluster,
         CallExchange(producers.InitProducerIdRequest()),
@@ -538,7 +552,8 @@ def init_producer_id(cluster: Cluster, deadline_ms: float) -> Operation[tuple[in
 
 def _identity_error(code: int) -> LogbusError:
     if code == ClusterAuthorizationError.code:
-        # The answer has no text, and the permission that a producer lacks is on a topic.
+        # The response has no message. Its error code names the cluster, but the user lacks the
+        # permission to write to a topic.
         return ClusterAuthorizationError(
             "the user may write to no topic; a user with ALTER on the cluster can allow it with: "
             "logbus acl add USER write --topic NAME"

@@ -1,7 +1,8 @@
-"""Requests of Spark's exactly-once sink to its coordinator: join a batch, keep it alive, end it.
+"""Send the requests of Spark's exactly-once sink to its coordinator, a broker: join a micro-batch,
+report that a task still runs, end the micro-batch.
 
-If the coordinator moves to another broker, a request is retried there, until ``deadline_ms`` on the
-cluster's clock. The coordinator answers a repeated request like the first.
+If another broker becomes the coordinator, a request is retried there, until ``deadline_ms`` on the
+cluster's clock. A repeated request has no further effect, and receives the same answer.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from broker_lite.wire.calls.sinks import (
 )
 
 ATTEMPT_MS = 5_000
-"""Milliseconds without a response after which a request is sent again. Another broker replaces a
-hanging coordinator long before a batch times out."""
+"""Milliseconds without a response after which a request is sent again. The coordinator may hang; if
+so, another broker replaces it long before the micro-batch times out."""
 
 SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 
@@ -27,8 +28,8 @@ SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 def ask_sink(
     cluster: Cluster, known: CachedCoordinator, request: SinkCall, deadline_ms: float
 ) -> Operation[SinkResponse]:
-    """Send a request of a sink to its coordinator. Raises the coordinator's error with the
-    coordinator's message."""
+    """Send a request of a sink to its coordinator, and return the response. Raises the error in the
+    response, with the coordinator's message."""
     exchange = CallExchange[SinkResponse](request)
     while True:
         attempt_ms = min(deadline_ms, cluster.now_ms() + ATTEMPT_MS)

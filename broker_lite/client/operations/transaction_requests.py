@@ -1,8 +1,10 @@
-"""Operations of a transaction. They go to the coordinator of its transactional id or to the
-coordinator of a group.
+"""Operations (generators that yield requests) of a transactional producer: begin, add partitions
+and offsets, commit or abort.
 
-If a coordinator moves to another broker, an operation retries there, until ``deadline_ms`` on the
-cluster's clock. ``version`` is the cluster's transaction version (1 or 2).
+The requests go to the coordinator of the transactional id, or of the group whose offsets are
+committed. If another broker becomes the coordinator, an operation retries there, until
+``deadline_ms`` on the cluster's clock. ``version`` is the cluster's transaction version, 1 or 2
+(KIP-890).
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups, producers, transactions
 
 FEATURE = "transaction.version"
-"""Name of the cluster feature whose level is the transaction version."""
+"""Name of the cluster feature, in ApiVersions, whose level is the transaction version."""
 NO_IDENTITY = (NO_PRODUCER, NO_EPOCH)
 
 
 class OffsetsToCommit(NamedTuple):
-    """Offsets that a transaction commits for a group. ``member`` is the member id, the generation
-    and the instance id of the consumer that read the records (KIP-447)."""
+    """Offsets that a transaction commits for a group. ``member`` is the member id, generation and
+    instance id of the consumer that has read the records (KIP-447)."""
 
     group: str
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -55,11 +57,13 @@ def initialize(
     expected: tuple[int, int] | None,
     deadline_ms: float,
 ) -> Operation[tuple[int, int, int]]:
-    """Return the producer id, its epoch, and the cluster's transaction version.
+    """Send InitProducerId for a transactional id. Return the producer id, its epoch, and the
+    cluster's transaction version.
 
-    The coordinator aborts the open transaction of the transactional id. ``expected`` is the
-    producer id and epoch that the caller has now. If it is None, the coordinator fences all earlier
-    producers of the transactional id. Otherwise it refuses a caller that is fenced itself.
+    The coordinator aborts a transaction of the transactional id that is still open. If ``expected``
+    is None, it fences all earlier producers with this id. Otherwise ``expected`` is the producer id
+    and epoch that the caller has, and the coordinator refuses a caller that has been fenced itself
+    (KIP-360).
     """
     versions = CallExchange(cluster_calls.ApiVersionsRequest("logbus", "1"))
     features = yield from on_coordinator(cluster, known, versions, answer_error, deadline_ms)
@@ -78,7 +82,8 @@ def add_partitions(
     tps: Iterable[TopicPartition],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Add partitions to the open transaction (transaction version 1)."""
+    """Add partitions to the open transaction. Transaction version 1 requires this before a
+    partition's first batch."""
     topics = tuple(
         transactions.TxnTopic(name, tuple(tp.partition for tp in rows))
         for name, rows in group_by_topic(sorted(tps)).items()
@@ -91,8 +96,8 @@ def add_partitions(
             for row in topic.results_by_partition
             if row.partition_error_code
         ]
-        # One refused partition fails the whole request, but only that partition's error states the
-        # reason.
+        # If one partition is refused, the coordinator adds none of the request. Return an error
+        # that is not retriable if there is one, because a retry would fail too.
         final = [error for error in errors if not error.retriable]
         return next(iter(final or errors), None)
 
@@ -109,7 +114,8 @@ def commit_offsets(
     *,
     version: int,
 ) -> Operation[None]:
-    """Add a group's offsets to the open transaction. They are visible once it commits."""
+    """Add offsets of a group to the open transaction. They become the group's committed offsets
+    when the transaction commits."""
     check_commits(offsets.rows)
     kind = transactions.TxnOffsetCommitRequest
     if version == 1:
@@ -170,10 +176,11 @@ def end(
     version: int,
     committed: bool,
 ) -> Operation[tuple[int, int] | None]:
-    """Commit or abort the transaction. Return the producer id and epoch for the next transaction,
-    or None in version 1.
+    """Commit or abort the transaction. Return the producer id and epoch of the next transaction,
+    or None in transaction version 1.
 
-    A repeated request with the same identity returns the outcome of the first request.
+    ``identity`` is the transaction's producer id and epoch. A request may be repeated: the
+    coordinator answers as it did to the first.
     """
     kind = transactions.EndOldTxnRequest if version == 1 else transactions.EndTxnRequest
     request = CallExchange(kind(known.key, *identity, committed))

@@ -1,9 +1,12 @@
 """The producer. A record passes through these modules in this order:
 
-- ``producer`` (``send``) appends the record to open rows of the ``accumulator``.
-- ``sender``, the engine, splits the rows by key (``partitioner``) into ``batches``.
+- ``producer`` (``send``) appends the record to its topic's open rows (``accumulator``): rows that
+  are not in batches yet.
+- ``sender``, the producer's engine, splits open rows by partition (``partitioner``) into
+  ``batches``.
 - ``delivery`` orders, numbers and retries batches, with a ``partition_queue`` for each partition.
 - ``futures`` report the acknowledgement to the caller.
 
-The engine has no thread and no socket of its own, so ``aio_producer`` runs it on an event loop.
+The engine has no thread and no socket of its own. ``producer`` runs it on a background thread, and
+``aio_producer`` on an event loop.
 """

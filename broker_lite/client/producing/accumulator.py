@@ -1,10 +1,13 @@
-"""Collect records that are not in batches yet: open rows of each topic, and Arrow chunks.
+"""Collect the records of a producer until they are split into batches.
 
-``OpenRows`` are Python lists that ``Producer.send`` appends to under the producer's lock, without
-hashing or encoding. ``split`` turns rows that are full or have lingered into columns and assigns
-them to partitions, vectorised. Keyed rows use murmur2; other rows go to the sticky partition. Rows
-of a partition keep the order of sends. ``Chunk`` is the same for rows received as Arrow. ``split``
-runs on the sender's thread.
+``OpenRows`` collects the records that ``Producer.send`` receives for one topic, in Python lists. To
+append is cheap: no hash, no encoding. Once the rows fill a batch or have waited for ``linger_ms``,
+``split`` turns them into columns, assigns all of them to partitions in a few vectorised operations,
+and makes a batch for each partition. A key's murmur2 hash selects the partition; rows without a key
+go to the sticky partition. Rows of a partition keep the order in which they were sent.
+
+``Chunk`` takes the place of ``OpenRows`` for rows that the caller sent as Arrow data. ``send`` runs
+on the caller's thread under the producer's lock, ``split`` on the sender's thread.
 """
 
 from __future__ import annotations
@@ -34,19 +37,20 @@ from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 ROW_OVERHEAD_BYTES = 20
 """Approximate bytes of a row in memory, apart from key, value and headers."""
 RECORD_OVERHEAD_BYTES = 1024
-"""Maximum bytes that a batch of one record has in addition to the record's key, value and
-headers."""
+"""An upper bound of the bytes that a batch of one record has in addition to the record's key, value
+and headers."""
 PARTITIONS_FILLED_MAX = 8
-"""Maximum size of a topic's open rows with keys, as a number of batches. Such rows go to several
-partitions, so they fill several batches."""
+"""Maximum size of a topic's open rows if they have keys, in batches. Keys spread the rows over
+several partitions, so they fill several batches at once."""
 
 PartitionIndex = npt.NDArray[np.int32]
 
 
 class OpenRows(Outcome):
-    """Records of one topic that are not in batches yet, and the outcome that their futures report.
+    """Records of one topic that ``send`` received and that are not in batches yet.
 
-    ``send`` appends to the rows while they are open.
+    ``send`` appends records while ``is_open``. The object is also the ``Outcome`` that the records'
+    futures report.
     """
 
     __slots__ = (
@@ -82,7 +86,7 @@ class OpenRows(Outcome):
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
-        """Set the rarely used fields of a row: headers, partition or timestamp."""
+        """Set fields of row ``index`` that few records have: headers, partition or timestamp."""
         if headers:
             if self.headers is None:
                 self.headers = {}
@@ -97,8 +101,8 @@ class OpenRows(Outcome):
             self.times[index] = timestamp_ms
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
-        """Return the rows as columns, with the partition that each row requests (-1: no request).
-        Afterwards this object holds no rows."""
+        """Return the rows as columns, and the partition that the caller chose for each row (-1: the
+        producer chooses), or None if it chose none. Afterwards this object holds no rows."""
         count = len(self.values)
         value = binary_of(self.values)
         key = binary_of(self.keys) if self.has_keys else None
@@ -117,8 +121,11 @@ class OpenRows(Outcome):
 
 
 class Chunk(Outcome):
-    """Rows that a caller sent as Arrow. ``requested`` is the requested partition of all rows, or of
-    each row (-1: the producer chooses). With None, the producer chooses all partitions."""
+    """Rows that a caller sent as Arrow data.
+
+    ``requested`` is the partition that the caller chose for all rows, or an array with the chosen
+    partition of each row (-1: the producer chooses). If it is None, the producer chooses for all.
+    """
 
     __slots__ = ("columns", "requested", "size_bytes", "timestamp_ms")
 
@@ -149,8 +156,8 @@ Waiting = OpenRows | Chunk
 
 
 class RowPiece(NamedTuple):
-    """A part of the rows of one ``send_arrow``: about one batch for each partition that the part
-    fills."""
+    """A part of the rows of one ``send_arrow`` call, small enough to become one batch for each
+    partition. Fields are those of ``Chunk``."""
 
     columns: Columns
     requested: PartitionIndex | int | None
@@ -158,8 +165,8 @@ class RowPiece(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """The facts about a topic that ``split`` needs: the partition count, the partitions with a
-    leader, and the sticky partition."""
+    """The facts about a topic that ``split`` needs: the number of its partitions, the partitions
+    that have a leader (``available``), and the chooser of the sticky partition."""
 
     partition_count: int
     available: Sequence[int]
@@ -169,9 +176,10 @@ class TopicShape(NamedTuple):
 def split(
     rows: Waiting, shape: TopicShape, batch_bytes: int, deadline_ms: float
 ) -> list[ProducerBatch]:
-    """Split rows into batches of about ``batch_bytes`` at most. Only a single row may be larger.
+    """Split rows by partition into batches of about ``batch_bytes`` at most. A larger row becomes a
+    batch of its own.
 
-    Raises InvalidPartitionsError if a row requests a partition that the topic does not have.
+    Raises InvalidPartitionsError if the caller chose a partition that the topic does not have.
     """
     columns, requested = rows.take_columns()
     placed = _place(columns, requested, shape, rows.topic)
@@ -264,8 +272,8 @@ def _groups(columns: Columns, placed: PartitionIndex) -> Iterator[tuple[int, Col
 
 
 def as_bytes(value: Any, what: str) -> bytes:
-    """Return text or a bytes-like object as bytes. Raises InvalidRecordError for other types. The
-    error names the field ``what``."""
+    """Return text (as UTF-8) or a bytes-like object as bytes. Raises InvalidRecordError, which
+    names the record's field ``what``, for other types."""
     if isinstance(value, str):
         return value.encode("utf-8")
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -274,8 +282,8 @@ def as_bytes(value: Any, what: str) -> bytes:
 
 
 def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Return headers as a list of (name, bytes or None), and their size in bytes. Raises
-    InvalidRecordError."""
+    """Return a record's headers as a list of (name, bytes or None), and their size in bytes.
+    ``headers`` is a dict or pairs. Raises InvalidRecordError for anything else."""
     items = headers.items() if hasattr(headers, "items") else headers
     checked, size = [], 0
     for item in items:
@@ -294,7 +302,8 @@ def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
 
 
 def tables_of(data: Any) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a Table, RecordBatch, reader, DataFrame or Arrow stream."""
+    """Yield the record batches of a pyarrow Table, RecordBatch or RecordBatchReader, or of another
+    library's DataFrame or Arrow stream. Raises InvalidSchemaError for other data."""
     if isinstance(data, pa.RecordBatch):
         yield data
         return
@@ -319,11 +328,12 @@ def tables_of(data: Any) -> Iterator[pa.RecordBatch]:
 def columns_of(
     batch: pa.RecordBatch, key: str | None, value: str | None
 ) -> tuple[Columns, PartitionIndex | None]:
-    """Return the rows of a record batch as the producer's columns, with the partition of each row
-    or None.
+    """Return the rows of an Arrow record batch as ``Columns``, and the partition of each row from
+    its column ``partition`` (None without such a column).
 
-    ``key`` and ``value`` name the columns with the keys and values. Other columns have fixed names.
-    Raises InvalidSchemaError.
+    ``key`` and ``value`` name the columns that hold the keys and values (None: "key" and "value").
+    The other columns are ``headers``, ``timestamp`` and ``partition``. Raises InvalidSchemaError
+    for unknown or missing columns and wrong types.
     """
     names = batch.schema.names
     known = {"key", "value", "headers", "timestamp", "partition"}

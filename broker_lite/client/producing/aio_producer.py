@@ -1,7 +1,7 @@
 """``AsyncProducer``: a ``Producer`` on an event loop.
 
-It uses the engine of ``Producer``, but sends and receives on the loop instead of a thread. A
-producer belongs to the loop that created it.
+It wraps a ``Producer`` that sends and receives on the loop instead of a background thread. Use it
+only on the loop that created it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from broker_lite.errors import BufferFullError, LogbusError, RequestTimedOutErro
 
 
 class Sent(asyncio.Future[RecordMetadata]):
-    """The future of a sent record. ``await sent`` ends the linger of the record's batch, but
-    ``asyncio.gather`` of several futures does not."""
+    """The future that ``AsyncProducer.send`` returns for a record.
+
+    ``await sent`` also sends the record's batch at once, without waiting for ``linger_ms``.
+    ``asyncio.gather`` of several futures does not, so the records can fill a batch.
+    """
 
     outcome: Outcome | None = None
 
@@ -35,7 +38,7 @@ class Sent(asyncio.Future[RecordMetadata]):
 
 
 def _nothing() -> None:
-    """Return None. A future that only signals completion has this result."""
+    """Return None, the result of a future that only signals completion."""
 
 
 class AsyncProducer:
@@ -60,11 +63,11 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Sent:
-        """Send a record, in the order of calls. ``await`` of the result returns its metadata.
+        """Send a record. ``await`` of the result returns the record's metadata.
 
-        While the producer's buffer is full, the record waits for at most ``max_block_ms``, and then
-        fails with BufferFullError. The ``await`` raises all errors, also those of
-        ``Producer.send``.
+        Records are sent in the order of the calls. While the producer's buffer is full, a record
+        waits for at most ``max_block_ms``, and then fails with BufferFullError. ``send`` itself
+        raises no LogbusError: the ``await`` raises all errors, also those of ``Producer.send``.
         """
         sent = Sent(loop=self._shell.loop)
         arguments = (topic, value, key, headers, partition, timestamp_ms)
@@ -111,7 +114,7 @@ class AsyncProducer:
                 self._start(sent, arguments)
 
     def _refuse(self, sent: Sent, error: LogbusError) -> None:
-        """Fail the future of a record that the engine did not accept."""
+        """Fail the future of a record that the producer did not accept."""
         sent.set_exception(error)
 
     async def send_arrow(
@@ -143,12 +146,13 @@ class AsyncProducer:
             await done
 
     async def _queued(self) -> None:
-        """Wait until all records of ``send`` have found space in the buffer."""
+        """Wait until all records that ``send`` received have found space in the producer's
+        buffer."""
         while self._waiting:
             await asyncio.sleep(0.001)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all earlier sends are acknowledged. Raises the errors of
+        """Wait until all records sent before are acknowledged. Raises the errors of
         ``Producer.flush``."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -162,7 +166,8 @@ class AsyncProducer:
         self._core.end_flush(waiting)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then close. Records that are not acknowledged after ``timeout_s`` fail."""
+        """Flush, then close the connections. Records that are not acknowledged after ``timeout_s``
+        seconds fail."""
         try:
             await self.flush(timeout_s)
         finally:

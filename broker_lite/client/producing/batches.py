@@ -1,7 +1,8 @@
-"""The batches of a producer, from the accumulator to the acknowledgement, and produce requests.
+"""``ProducerBatch``: a producer's batch from its creation to its acknowledgement; and ``Outgoing``,
+a produce request.
 
-``delivery`` owns a batch until its result is known, and ``futures`` report the result to callers.
-The module does no I/O and reads no clock. Only the sender's thread uses it.
+``delivery`` sends and retries a batch until its result is known, and ``futures`` report the result
+to callers. The module does no I/O and reads no clock. Only the sender's thread uses it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class ProducerIdentity(NamedTuple):
 
 
 class ProducerBatch:
-    """Rows for one partition, from the accumulator to the acknowledgement."""
+    """A batch of rows for one partition, with its state: sequence, attempts, and finally its offset
+    or error."""
 
     __slots__ = (
         "attempts",
@@ -71,8 +73,8 @@ class ProducerBatch:
         self.identity: ProducerIdentity | None = None
         self.sequence = -1
         self.number = -1
-        """How many batches of this partition were sent before this batch; -1 until this batch is
-        sent."""
+        """Number of batches that the producer had sent to this partition when it first sent this
+        batch; -1 before."""
         self.order = (0, 0)
         self.attempts = 0
         self.maybe_appended = False
@@ -87,14 +89,17 @@ class ProducerBatch:
         return TopicPartition(self.topic, self.partition)
 
     def renumber(self) -> None:
-        """Clear the sequence, so that the batch gets a new sequence. Call it only for a batch that
-        is certainly not in the log."""
+        """Clear the batch's producer id and sequence, so that it receives new ones when it is sent
+        next. Call this only for a batch that is certainly not in the log."""
         assert not self.maybe_appended
         self.identity, self.sequence, self.encoded = None, -1, None
 
     def halve(self) -> None:
-        """Split a batch of at least two rows into two ``halves``. The halves keep its producer id,
-        its sequences and its place in the order."""
+        """Split a batch of at least two rows into two ``halves``, which are sent in its place.
+
+        The rows keep their sequences under the batch's producer id, and the halves its place among
+        the partition's batches.
+        """
         assert self.columns is not None
         middle = self.row_count // 2
         size = self.size_bytes // 2
@@ -120,7 +125,7 @@ class ProducerBatch:
 
 
 class Outgoing(NamedTuple):
-    """One produce request to one leader, with at most one batch for each partition."""
+    """A produce request to one leader, with at most one batch for each partition."""
 
     endpoint: Endpoint
     batches: tuple[ProducerBatch, ...]

@@ -1,15 +1,16 @@
-"""Decide which batches to send to which leader: order, sequences, retries and deadlines.
+"""Decide which batches a producer sends to which leader: order, sequences, retries and deadlines.
 
 Each partition has a queue and at most ``max_in_flight`` batches in flight. After a retriable
-failure, the partition sends nothing until all its batches in flight have returned. It then resumes
-with the oldest, which preserves the order.
+failure, nothing more is sent to the partition until the results of all its batches in flight are
+known. Then sending resumes with the oldest batch that is not acknowledged, which preserves the
+order.
 
-An idempotent batch keeps its producer id and sequence as long as it may be in the log. Retries send
-it unchanged, so the log never holds it twice. Only batches that are certainly not in the log are
-renumbered. ``sender`` calls this module on its thread.
+A batch of an idempotent producer keeps its producer id and sequence as long as it may be in the
+log. A retry sends the same bytes, so the broker recognises a duplicate and the log never holds the
+batch twice. Only batches that are certainly not in the log receive new sequences.
 
-In a transaction no batch is ever renumbered. The first batch that fails sets ``failure``: the
-transaction must abort.
+In a transaction no batch ever receives a new sequence. The first batch that fails sets ``failure``,
+and the transaction must abort. ``sender`` calls this module on its thread.
 """
 
 from __future__ import annotations
@@ -53,20 +54,21 @@ from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 
 REQUEST_BYTES_MAX = 16 << 20
-"""Maximum bytes of a produce request with several batches, well below a broker's frame limit
-(64 MiB)."""
+"""Maximum bytes of a produce request with several batches, well below the largest request that a
+broker accepts (64 MiB)."""
 INVALID_MAGIC = "Invalid magic found in record"
-"""The error text of Apache Kafka for a batch in logbus's column format, which Kafka cannot read."""
+"""The error text with which Apache Kafka refuses a batch in logbus's column format."""
 REPORTED_FAILURE = 6
 """Number of failures in a row after which the producer logs a partition's error. With the default
-backoff this takes 3 s."""
+backoff, that is 3 s after the first failure."""
 
 
 class Delivery:
     """The queues of all partitions of a producer, and the decisions about their batches.
 
-    After each call, the caller handles ``done`` (completed batches), ``stale`` (topics that need
-    new metadata) and ``wants_identity``. ``user`` is the client's user, for errors.
+    After each call, the caller completes the batches in ``done``, refreshes the metadata of the
+    topics in ``stale``, and requests a producer id if ``wants_identity``. ``user`` is the name of
+    the client's user, for error messages.
     """
 
     def __init__(
@@ -89,13 +91,14 @@ class Delivery:
         self.has_sent = False
         """Whether a batch was sent under the present producer id and epoch."""
         self.added: set[TopicPartition] | None = None
-        """The partitions that the client has added to the transaction. None means that brokers add
-        each partition at its first batch."""
+        """The partitions that this client has added to the open transaction (AddPartitionsToTxn).
+        None means that the brokers themselves add a partition at its first batch (KIP-890)."""
         self.unadded: set[TopicPartition] = set()
-        """Partitions that the client must add to the transaction before it sends their first
-        batch."""
+        """Partitions that the client must add to the transaction before it can send their queued
+        batches."""
         self.memory = BufferPool(memory_bytes)
-        """The buffers of encoded batches. The pool keeps at most ``memory_bytes`` for reuse."""
+        """The pool of buffers that hold encoded batches. It keeps at most ``memory_bytes`` for
+        reuse."""
         self.identity: ProducerIdentity | None = None
         self.problem: LogbusError | None = None
         """The error of the last metadata or InitProducerId request, or None after a success."""
@@ -109,8 +112,8 @@ class Delivery:
         """Whether batches are encoded in Kafka's row format, because a broker has refused logbus's
         column format."""
         self.limits_bytes: dict[str, int] = {}
-        """By topic, the maximum bytes of a batch after the broker refused a batch as too large:
-        half the size of that batch."""
+        """For topics where a broker refused a batch as too large: half the size of that batch, the
+        new maximum bytes of the topic's batches."""
         self._max_in_flight = max_in_flight
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
@@ -123,7 +126,7 @@ class Delivery:
 
     @property
     def wants_identity(self) -> bool:
-        """Return whether InitProducerId must be sent before any batch."""
+        """Return whether batches wait for a producer id, so that InitProducerId must be sent."""
         return (
             self.idempotent
             and not self.transactional
@@ -137,7 +140,8 @@ class Delivery:
         return not self._busy
 
     def is_backlogged(self, topic: str) -> bool:
-        """Return whether batches of the topic are queued. A new batch can then linger longer."""
+        """Return whether batches of the topic wait to be sent. New records may then linger longer,
+        because a new batch would only wait behind the others."""
         return any(tp.topic == topic and self._partitions[tp].queue for tp in self._busy)
 
     def topics(self) -> set[str]:
@@ -147,7 +151,7 @@ class Delivery:
     # Methods that add batches, set the producer id, and fail batches.
 
     def add(self, batches: Iterable[ProducerBatch]) -> None:
-        """Queue new batches, in order."""
+        """Queue new batches, in the order of the iterable."""
         for batch in batches:
             self._count += 1
             batch.order = (self._count, 0)
@@ -159,15 +163,15 @@ class Delivery:
             self._busy[tp] = None
 
     def set_identity(self, identity: ProducerIdentity) -> None:
-        """Store the identity for new batches: the answer to InitProducerId, or the identity of a
-        transaction."""
+        """Set the producer id and epoch of new batches: those that InitProducerId returned, or
+        those of a new transaction."""
         self.identity = identity
         self.failure = None
         self.has_sent = False
 
     def note_failure(self, error: LogbusError) -> None:
-        """Record an error by which rows of a transaction failed. The transaction must then
-        abort."""
+        """Record that records of the open transaction failed with ``error``: the transaction must
+        abort. Does nothing outside a transaction."""
         if self.transactional and self.failure is None:
             self.failure = error
 
@@ -194,7 +198,8 @@ class Delivery:
     # Methods that build produce requests.
 
     def requests(self, now_ms: float, view: ClusterView) -> list[Outgoing]:
-        """Return the produce requests to send now. Call again until the list is empty."""
+        """Return the produce requests to send now, at most one batch of each partition. Call this
+        again until the list is empty."""
         if self.failure is not None or (self.idempotent and self.identity is None):
             return []
         chosen: dict[Endpoint, list[ProducerBatch]] = {}
@@ -250,7 +255,8 @@ class Delivery:
         )
 
     def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
-        """Return the topics with a failed partition whose new leader is not in ``view`` yet."""
+        """Return the topics with a partition that waits for a retry because ``view`` does not show
+        a newer leader than the one that failed."""
         return {
             tp.topic
             for tp in self._busy
@@ -259,8 +265,8 @@ class Delivery:
         }
 
     def unreported(self) -> dict[TopicPartition, LogbusError]:
-        """Return the last error of each failing partition with fewer than ``REPORTED_FAILURE``
-        failures."""
+        """Return the last error of each failing partition that is not logged yet, because it has
+        fewer than ``REPORTED_FAILURE`` failures."""
         parts = [(tp, self._partitions[tp]) for tp in self._busy]
         return {
             tp: part.error
@@ -269,8 +275,8 @@ class Delivery:
         }
 
     def _number(self, part: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Encode the batch, and assign a sequence to a new batch. Return False if the batch must
-        wait for batches in flight under an older producer id."""
+        """Assign a sequence to the batch and encode it, unless an earlier attempt did. Return False
+        if the batch must wait, because batches under an older producer id are in flight."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
         if is_new:
@@ -303,7 +309,7 @@ class Delivery:
     # Methods that handle responses and failed requests.
 
     def answered(self, sent: Outgoing, response: ProduceResponse | None, now_ms: float) -> None:
-        """Handle the response to a request. ``response`` is None for acks=0."""
+        """Handle the response to the produce request ``sent``. ``response`` is None with acks=0."""
         rows: dict[tuple[str, int], ProducedPartition] = {}
         if response is not None:
             names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
@@ -332,7 +338,7 @@ class Delivery:
             self._settle(batch.tp, part)
 
     def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
-        """Handle a request that got no response, because the connection ended or the request timed
+        """Handle a produce request without a response: the connection ended, or the request timed
         out. Its batches may be in the log."""
         for batch in sent.batches:
             part = self._partitions[batch.tp]
@@ -358,7 +364,8 @@ class Delivery:
         ):
             self._out_of_order(part, batch, error, now_ms)
         elif isinstance(error, CorruptMessageError) and INVALID_MAGIC in error.message:
-            # The batch is not in the log, so it keeps its sequence.
+            # The broker cannot read logbus's column format. The batch is not in the log, so send it
+            # in Kafka's row format with the same sequence.
             self.writes_rows, batch.encoded = True, None
             part.requeue(batch)
         else:
@@ -371,7 +378,7 @@ class Delivery:
     def _later(
         self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
     ) -> None:
-        """Queue the batch for a retry: after the backoff, or at once if a newer leader is known."""
+        """Queue the batch for a retry, after the backoff or as soon as a newer leader is known."""
         self.stale.add(batch.topic)
         if not part.held:
             # Batches that were in flight together share one backoff.
@@ -387,15 +394,16 @@ class Delivery:
         self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
     ) -> None:
         if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
-            # The batch overtook a failed batch, or follows a batch that will never be in the log.
+            # The batch overtook a failed batch, or it follows a batch that will never be in the
+            # log. It is sent again, with a new sequence in the second case.
             part.requeue(batch)
         elif isinstance(error, InvalidProducerEpochError) and (
             batch.maybe_appended or self.transactional
         ):
             self._fail(part, batch, error)
         elif batch.maybe_appended:
-            # A new sequence could duplicate the batch: the refusing broker may be a deposed leader
-            # with a shorter log, while the current leader has the batch.
+            # Keep the sequence. The broker that refused it may be a deposed leader with a shorter
+            # log, while the current leader has the batch: a new sequence would duplicate it.
             self._later(part, batch, error, now_ms)
         elif self.transactional:
             self._fail(part, batch, error)
@@ -411,8 +419,8 @@ class Delivery:
             self._fail(part, batch, MessageTooLargeError(f"{batch.tp}: {error.message}"))
             return
         if batch.maybe_appended and batch.sequence >= 0:
-            # The limit was lowered after an attempt. If that attempt was appended, the broker would
-            # not recognise the halves as duplicates.
+            # The broker's limit was lowered after an attempt without a response. If that attempt
+            # was appended, the broker would not recognise the halves as duplicates.
             message = f"{batch.tp}: {error.message}; sent before, it may be in the log"
             self._fail(part, batch, MessageTooLargeError(message))
             return
@@ -426,8 +434,9 @@ class Delivery:
     # Methods that complete, fail and expire batches.
 
     def _fail(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
-        """Complete a batch with an error. Later batches of the partition then need new sequences.
-        In a transaction they stay queued until the abort."""
+        """Complete a batch with an error. Later batches of the partition then need new sequences,
+        because the broker expects this batch's. In a transaction they stay queued until the
+        abort."""
         self.note_failure(error)
         if self.transactional:
             part.held = True
@@ -435,7 +444,7 @@ class Delivery:
             part.spoiled = True
             part.held = True
             if batch.maybe_appended:
-                # The log may hold these sequences. A new producer id avoids their reuse.
+                # The log may hold the batch's sequences. Take a new producer id to not reuse them.
                 self.identity = None if self.identity == part.identity else self.identity
                 part.identity = None
         self._finish(batch, error)
@@ -482,8 +491,8 @@ class Delivery:
         )
 
     def next_due_ms(self, now_ms: float) -> float:
-        """Return the time (ms) at which to call ``requests`` or ``expire`` if nothing happens
-        before."""
+        """Return the time (ms) of the next retry or delivery deadline. The caller then calls
+        ``requests`` and ``expire``, unless a response makes it do so earlier."""
         due = float("inf")
         for tp in self._busy:
             part = self._partitions[tp]

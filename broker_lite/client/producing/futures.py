@@ -1,8 +1,10 @@
-"""The futures that ``send`` returns: record metadata, or the error of the delivery.
+"""The futures that ``send`` returns. A future's result is the record's metadata, or the delivery
+error.
 
-A record's future refers to the ``Outcome`` of the rows sent together, and has its index in them.
-The sender's thread completes all rows of a batch at once, and wakes waiting threads through one
-condition. A future computes its record's offset on demand. Any thread may use a future.
+The rows that were collected and sent together share one ``Outcome``. A record's future consists of
+this outcome and the record's index in it, and computes the record's offset on demand. The sender's
+thread completes an outcome and wakes waiting threads through one condition. Any thread may use a
+future.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ logger = logging.getLogger("logbus.producer")
 
 
 class RecordMetadata(NamedTuple):
-    """The partition, offset and timestamp of a record. ``offset`` is -1 with acks=0."""
+    """The partition, offset and timestamp of an acknowledged record. ``offset`` is -1 with acks=0,
+    because the broker does not report it."""
 
     topic: str
     partition: int
@@ -31,7 +34,8 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """The offsets of one batch of ``send_arrow``: ``row_count`` offsets from ``base_offset`` on."""
+    """The offsets of one acknowledged batch of a ``send_arrow``: ``row_count`` offsets from
+    ``base_offset`` on."""
 
     topic: str
     partition: int
@@ -41,8 +45,8 @@ class BatchMetadata(NamedTuple):
 
 
 class SentBatch(Protocol):
-    """The fields of a completed batch that futures read. If a batch was split, its ``halves`` hold
-    the results."""
+    """The fields of a completed ``ProducerBatch`` that futures read. If the batch was split because
+    it was too large, its ``halves`` hold the results."""
 
     partition: int
     row_count: int
@@ -56,8 +60,8 @@ class SentBatch(Protocol):
 
 
 class Outcome:
-    """The outcome of rows that were sent together. Each of their batches is acknowledged, or fails,
-    separately."""
+    """The outcome of rows that were collected and sent together, as one or several batches. Each
+    batch is acknowledged, or fails, separately."""
 
     __slots__ = (
         "_left",
@@ -90,18 +94,19 @@ class Outcome:
         self.seen = False
         self._left = 0
         self.callback: Callable[[Any], None] | None = None
-        """The first callback that was added to a record. Most records share this callback."""
+        """The callback that was added first to one of the records. Usually all records share it."""
         self.callbacks: deque[int | tuple[Callable[[Any], None], Any]] | None = None
-        """Pending callbacks: a record's index if it uses ``callback``, else (callback,
-        argument). Integers keep the garbage collector from tracking a hundred thousand entries."""
+        """Pending callbacks: the record's index if its callback is ``callback``, else the pair
+        (callback, argument). The garbage collector does not track integers, of which there may be a
+        hundred thousand."""
 
     # Methods that the sender's thread calls.
 
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
-        """Set the batches that hold the rows.
+        """Set the batches into which the rows were split.
 
-        Row i has index ``inverse[i]`` in the concatenation of all batches. If ``inverse`` is None,
-        row i has index i.
+        Row i (in the order of sends) has index ``inverse[i]`` in the concatenation of all batches.
+        If ``inverse`` is None, row i has index i.
         """
         self.batches = list(batches)
         self.inverse = inverse
@@ -112,11 +117,12 @@ class Outcome:
             self.starts.append(at)
 
     def split_again(self) -> None:
-        """Expect one more batch, because a batch that was too large became two."""
+        """Expect one more batch, because a batch that was too large was split in two."""
         self._left += 1
 
     def batch_done(self, error: LogbusError | None) -> bool:
-        """Count a completed batch. Return True if it was the last batch of these rows."""
+        """Record that a batch was acknowledged or failed. Return True if it was the last batch of
+        these rows, which completes them."""
         self._left -= 1
         if error is not None and self.error is None:
             self.error = error
@@ -126,7 +132,7 @@ class Outcome:
         return True
 
     def finish(self, error: LogbusError | None) -> None:
-        """Mark all rows as completed, and wake the waiting threads."""
+        """Mark all rows as completed, and run their callbacks."""
         with self.waking:
             self.error = error
             self.done = True
@@ -135,7 +141,8 @@ class Outcome:
     # Methods that any thread may call.
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until all rows have completed. Raises RequestTimedOutError after ``timeout_s``."""
+        """Wait until all rows are acknowledged or have failed. Raises RequestTimedOutError after
+        ``timeout_s`` seconds (None: no limit)."""
         if self.done:
             return
         self.wake(self)
@@ -151,12 +158,12 @@ class Outcome:
                 self.waking.wait(left)
 
     def add_done_callback(self, callback: Callable[[Any], None], future: Any) -> None:
-        """Call ``callback(future)`` when the rows have completed: at once if they have, otherwise
-        later on the sender's thread.
+        """Call ``callback(future)`` when the rows are acknowledged or have failed: at once if they
+        have, otherwise later on the sender's thread.
 
         Each record may have a callback, so this method takes no lock. It stores the callback before
-        it reads ``done``, and ``finish`` sets ``done`` before it reads the callbacks. At least one
-        of them sees the callback, and ``popleft`` returns it only once.
+        it reads ``done``, and ``finish`` sets ``done`` before it reads the callbacks. Therefore at
+        least one of the two threads sees the callback, and ``popleft`` gives it to only one.
         """
         callbacks = self.callbacks
         if callbacks is None:
@@ -171,7 +178,7 @@ class Outcome:
             self.call_back()
 
     def call_back(self) -> None:
-        """Run each pending callback once. Any thread may call this after ``done``."""
+        """Run each pending callback once. Call this only when ``done`` is true, on any thread."""
         callbacks = self.callbacks
         while callbacks:
             try:
@@ -189,7 +196,7 @@ class Outcome:
 
     def find(self, index: int) -> tuple[SentBatch | None, int]:
         """Return the batch that holds row ``index``, and the row's index in that batch. The batch
-        is None if the rows failed before they were in batches."""
+        is None if the rows failed before they were split into batches."""
         at = index if self.inverse is None else int(self.inverse[index])
         which = bisect_right(self.starts, at) - 1
         if which >= len(self.batches):
@@ -202,8 +209,8 @@ class Outcome:
 
 
 class RecordFuture:
-    """The future of a sent record. Several future objects may belong to one record. They are equal
-    and share a hash."""
+    """The future of a sent record. Several future objects of one record may exist; they compare
+    equal and have the same hash."""
 
     __slots__ = ("_index", "outcome")
 
@@ -226,10 +233,12 @@ class RecordFuture:
         return self.outcome.done
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Wait for the acknowledgement, and return it. The call ends the batch's linger.
+        """Wait for the acknowledgement, and return the record's metadata. A batch that still
+        lingers is sent at once.
 
         Raises the delivery error, e.g. DeliveryTimedOutError or MessageTooLargeError. Raises
-        RequestTimedOutError after ``timeout_s`` (None: no limit), with the record still in flight.
+        RequestTimedOutError after ``timeout_s`` seconds (None: no limit); the producer still tries
+        to deliver the record.
         """
         outcome, index = self.outcome, self._index
         outcome.wait(timeout_s)
@@ -248,7 +257,8 @@ class RecordFuture:
         return RecordMetadata(outcome.topic, batch.partition, offset, timestamp_ms)
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
-        """Wait for the outcome. Return the error, or None if the record is in the log."""
+        """Wait until the record is acknowledged or has failed. Return the delivery error, or None
+        if it is acknowledged."""
         outcome = self.outcome
         if not outcome.done:
             outcome.wait(timeout_s)
@@ -261,10 +271,11 @@ class RecordFuture:
         return None
 
     def add_done_callback(self, callback: Callable[[RecordFuture], None]) -> None:
-        """Call ``callback`` with this record's future when it is done, on the sender's thread.
+        """Call ``callback(future)`` when the record is acknowledged or has failed, usually on the
+        sender's thread.
 
-        The callback must not block. Its argument equals this future but may be another object. The
-        producer logs an exception of a callback; other records are not affected.
+        The callback must not block. ``future`` equals this future but may be another object. If the
+        callback raises an exception, the producer logs it and continues.
         """
         outcome = self.outcome
         callbacks, common = outcome.callbacks, outcome.callback
@@ -292,7 +303,8 @@ class BatchFuture:
         return all(outcome.done for outcome in self.outcomes)
 
     def result(self, timeout_s: float | None = None) -> list[BatchMetadata]:
-        """Wait for all acknowledgements and return the offset ranges. Raises the first error."""
+        """Wait until all rows are acknowledged or have failed. Return the offsets of each batch, or
+        raise the first error. Raises RequestTimedOutError after ``timeout_s`` seconds."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         metadata: list[BatchMetadata] = []
         failure: LogbusError | None = None
@@ -308,7 +320,8 @@ class BatchFuture:
         return metadata
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
-        """Wait for the outcome. Return the first error, or None if all rows are in the log."""
+        """Wait until all rows are acknowledged or have failed. Return the first delivery error, or
+        None if all are acknowledged."""
         try:
             self.result(timeout_s)
         except LogbusError as error:

@@ -1,9 +1,10 @@
-"""The batches of one partition of a producer, queued or in flight, and the next sequence.
+"""A producer's batches for one partition, queued or in flight, and the partition's next sequence.
 
-After a failure the partition is ``held``: it sends nothing until all batches in flight have
-returned, and then resumes with the oldest batch. A partition is ``spoiled`` if it gave a sequence
-to a batch that will not be in the log. ``settle`` then renumbers the following batches. Only the
-sender's thread uses this module, which does no I/O and reads no clock.
+After a batch fails, the partition is ``held``: nothing is sent until the results of all batches in
+flight are known. Then sending resumes with the oldest batch. The partition is ``spoiled`` if a
+sequence was given to a batch that will not be in the log with it. The broker would refuse the later
+sequences, so ``settle`` gives the following batches new ones. Only the sender's thread uses this
+module, which does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from broker_lite.model import NO_EPOCH
 
 
 class PartitionQueue:
-    """Batches of one partition in the order of ``Batch.order``; ``delivery`` creates it."""
+    """A producer's batches for one partition, in the order in which they must be in the log
+    (``ProducerBatch.order``)."""
 
     __slots__ = (
         "acked_sequence",
@@ -45,25 +47,27 @@ class PartitionQueue:
         self.sent_count = 0
         self.failures = 0
         self.refusals = 0
-        """Number of failures in a row in this leader epoch. The backoff grows with this number. A
-        new leader resets it, so an outage does not delay retries at the new leader."""
+        """Number of failures in a row under one leader. The backoff grows with this number. A new
+        leader resets it to 0, so failures at the old leader do not delay retries at the new."""
         self.error: LogbusError | None = None
         self.retry_at_ms = 0.0
         self.leader_epoch = NO_EPOCH
 
     def is_remembered(self, max_in_flight: int, *, idempotent: bool) -> bool:
-        """Return whether the broker can still recognise the oldest batch in flight as a duplicate
-        after it appends the next batch.
+        """Return whether the next batch may be sent: after the broker appends it, the broker must
+        still be able to recognise the oldest batch in flight as a duplicate.
 
-        A broker remembers the last five batches of a producer. So the difference of batch numbers
-        is limited, and not only the count in flight. A batch may hang at a deposed leader while the
-        new leader appends later batches.
+        A broker remembers only the last five batches of a producer. It is not enough to limit the
+        number of batches in flight: a batch may hang at a deposed leader while the new leader
+        appends many later batches. Therefore the method limits the difference between the batches'
+        numbers.
         """
         if not self.in_flight:
             return True
         if idempotent and self.acked_sequence < 0:
-            # A broker that does not know the producer accepts any sequence if the log's start was
-            # deleted. It could refuse the first batch and append the second.
+            # Send the first batch alone. If retention has deleted the log's start, a broker that
+            # does not know the producer accepts any sequence. It could then refuse the first batch
+            # and append the second.
             return False
         following = self.queue[0].number
         if following < 0:
@@ -71,8 +75,8 @@ class PartitionQueue:
         return following - min(batch.number for batch in self.in_flight) < max_in_flight
 
     def sent(self, batch: ProducerBatch, leader_epoch: int) -> None:
-        """Move the first queued batch to the batches in flight. ``leader_epoch`` is the epoch of
-        the leader that receives it."""
+        """Move the first batch of the queue to the batches in flight. ``leader_epoch`` is the epoch
+        of the leader to which the batch is sent."""
         self.queue.popleft()
         if batch.number < 0:
             batch.number, self.sent_count = self.sent_count, self.sent_count + 1
@@ -82,7 +86,8 @@ class PartitionQueue:
         self.leader_epoch = leader_epoch
 
     def returned(self, batch: ProducerBatch) -> bool:
-        """Remove the batch from the batches in flight. Return False if it was not in flight."""
+        """Remove a batch whose result is known from the batches in flight. Return False if it was
+        not in flight."""
         if batch not in self.in_flight:
             return False
         self.in_flight.remove(batch)
@@ -94,7 +99,7 @@ class PartitionQueue:
         self.error = None
         if batch.sequence >= 0 and batch.identity == self.identity:
             last = (batch.sequence + batch.row_count - 1) & SEQUENCE_MASK
-            # The answer of a hung request may arrive after those of later batches.
+            # The response to a hung request may arrive after those to later requests.
             if (last - self.acked_sequence) & SEQUENCE_MASK <= SEQUENCE_MASK // 2:
                 self.acked_sequence = last
 
@@ -104,15 +109,15 @@ class PartitionQueue:
         self.queue.insert(sum(other.order < batch.order for other in self.queue), batch)
 
     def has_earlier(self, batch: ProducerBatch) -> bool:
-        """Return whether an earlier batch of the same producer id is not yet in the log."""
+        """Return whether an earlier batch under the same producer id is not acknowledged yet."""
         return any(
             other.identity == batch.identity and other.order < batch.order
             for other in (*self.queue, *self.in_flight)
         )
 
     def settle(self) -> bool:
-        """Once no batch is in flight, allow sending again, and return True if the queue is empty.
-        Return False while batches are in flight."""
+        """If no batch is in flight, end the hold (see the module), and give the batches of a
+        spoiled partition new sequences. Return whether no batch is queued or in flight."""
         if self.in_flight:
             return False
         self.held = False

@@ -1,7 +1,7 @@
 """Choose the partition of a record: by Kafka's murmur2 hash of the key, or the sticky partition.
 
-The hash equals that of Kafka's Java client, so both clients send a key to the same partition. The
-functions hash whole columns, never key by key.
+The hash equals that of Kafka's Java client, so both clients send a key to the same partition. Each
+call hashes a whole column with numpy, not key by key.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _M = 0x5BD1E995
 
 
 def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """Return Kafka's 32-bit hash of every key of a binary column, unsigned. Ignore the values at
-    null positions."""
+    """Return Kafka's 32-bit hash (unsigned) of every key of a binary column. The hash of a null key
+    is meaningless."""
     count = len(keys)
     if count == 0:
         return np.zeros(0, np.uint32)
@@ -29,7 +29,7 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
     starts = offsets[:-1].astype(np.int64)
     sizes = np.diff(offsets).astype(np.int64)
-    # Sort rows by length, the longest first, so that the rows with a word left are always a prefix.
+    # Sort keys by length, the longest first. Those with a further four-byte word are then a prefix.
     order = np.argsort(-sizes, kind="stable")
     starts, sizes = starts[order], sizes[order]
     h = np.uint32(_SEED) ^ sizes.astype(np.uint32)
@@ -70,10 +70,11 @@ def partitions_for(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int32
 
 
 class Sticky:
-    """A chooser of the partition for records without a key. It changes the partition with every
-    batch.
+    """A chooser of the sticky partition: the partition of all records without a key, until the next
+    batch begins.
 
-    It skips partitions without a leader while other partitions have one.
+    Each batch goes to the next partition that has a leader. If no partition has a leader, the
+    chooser takes all partitions in turn.
     """
 
     __slots__ = ("_turn",)

@@ -1,9 +1,9 @@
 """``Producer``: sends records and Arrow rows, and blocks only while its buffer is full.
 
-``send`` appends a record to the open rows of its topic under one lock and returns a future. Any
-thread may call it. One thread per producer (a reactor) builds batches, sends them and completes
-their futures (``sender``). ``send`` is a hot path, which may take at most 0.7 µs a record. A
-producer is unusable in a forked child process.
+``send`` appends a record to its topic's open rows (records that are not in batches yet) under one
+lock, and returns a future. Any thread may call it. The producer's background thread builds batches,
+sends them and completes the futures (``sender``). ``send`` must stay fast: it may take at most
+0.7 µs for each record. A producer cannot be used in a forked child process.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ T = TypeVar("T")
 
 _EXPIRY_CHECK_MS = 1.0
 WAIT_SLICE_S = 1.0
-"""Seconds after which a waiting caller checks again that the producer has not ended."""
+"""Seconds after which a caller that waits for an answer checks again that the producer is still
+open."""
 FAILURES_KEPT = 100
-"""Maximum number of failures that the producer keeps for the next ``flush`` to raise."""
+"""Maximum number of failed sends that the producer remembers until the next ``flush`` raises an
+error."""
 EXIT_TIMEOUT_S = 10.0
-"""Seconds for which the interpreter's exit waits for the records of a producer that was not
-closed."""
+"""Seconds for which the exit of the interpreter waits for unacknowledged records of a producer that
+was not closed."""
 
 
 def wall_ms() -> int:
@@ -71,12 +73,12 @@ def wall_ms() -> int:
 
 
 class Producer:
-    """A producer that blocks: it sends records to any topic of one cluster.
+    """The blocking producer. It sends records to any topic of one cluster.
 
     Create it with ``Bus.producer``, and use it in a ``with`` block. By default it is idempotent
-    with acks=all. An acknowledged record is then on disk on every in-sync replica, exactly once, in
-    the order of sends to its partition. Without ``timestamp_ms``, a record's timestamp is the time
-    of the first record of its batch.
+    with acks=all. An acknowledged record is then on the disk of every in-sync replica exactly once,
+    and the records of a partition are in the order of the sends. A record that was sent without
+    ``timestamp_ms`` has the time at which the first record of its batch was sent.
     """
 
     def __init__(
@@ -98,8 +100,8 @@ class Producer:
         self._waiters = 0
         self._end: LogbusError | None = None
         self._shut: LogbusError | None = None
-        """The error that ``send`` raises while a transactional producer has no open transaction.
-        None allows ``send``."""
+        """The error that ``send`` raises while a transactional producer has no open transaction;
+        None while ``send`` is allowed."""
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         security = security_for(bootstrap_servers, config.security)
         self._cluster = Cluster(
@@ -109,7 +111,7 @@ class Producer:
             security.user,
             config.has_answered,
         )
-        # ``AsyncProducer`` passes an event loop's shell and never lets a call here block.
+        # ``AsyncProducer`` passes an event loop's shell. It makes no call that could block.
         self._reactor: Reactor | None = None
         if shell is None:
             shell = self._reactor = Reactor(config.client_id, "logbus-producer", security)
@@ -141,16 +143,16 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
-        """Send a record and return a future of its metadata.
+        """Send a record, and return a future whose result is the record's metadata.
 
         Without ``partition``, the murmur2 hash of the key selects the partition; a record without a
         key goes to the sticky partition. Text is encoded as UTF-8. A ``value`` of None is a
-        tombstone. ``headers`` is a dict or pairs of name and bytes. ``timestamp_ms`` is in ms since
-        1970.
+        tombstone. ``headers`` is a dict, or a list of pairs of name and bytes. ``timestamp_ms`` is
+        in ms since 1970.
 
-        Blocks for at most ``max_block_ms`` while ``buffer_bytes`` are queued or in flight. Raises
-        MessageTooLargeError, BufferFullError, InvalidRecordError and ClosedError. The future raises
-        all later errors.
+        While ``buffer_bytes`` of records are queued or in flight, the call blocks for at most
+        ``max_block_ms``. Raises MessageTooLargeError, BufferFullError, InvalidRecordError and
+        ClosedError. The future raises the errors that occur later.
         """
         if value.__class__ is bytes:
             size = len(value) + ROW_OVERHEAD_BYTES
@@ -199,14 +201,15 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BatchFuture:
-        """Send the rows of a Table, RecordBatch, reader, polars or pandas frame (any Arrow stream).
+        """Send the rows of a pyarrow Table, RecordBatch or reader, or of a polars or pandas frame
+        (anything with an Arrow stream).
 
-        The data has a column ``value`` (binary or string), and may have ``key``, ``headers``,
-        ``timestamp`` and ``partition``. ``key=`` and ``value=`` name other columns for these two
-        fields. Rows are not copied, so do not change their memory until the future is done.
-        ``partition`` applies to all rows, and ``timestamp_ms`` to rows without a timestamp. Blocks
-        as ``send`` does. Raises InvalidSchemaError, MessageTooLargeError, BufferFullError and
-        ClosedError.
+        The data must have a column ``value`` (binary or string), and may have the columns ``key``,
+        ``headers``, ``timestamp`` and ``partition``. The arguments ``key`` and ``value`` name other
+        columns for these two fields. The argument ``partition`` applies to all rows, and
+        ``timestamp_ms`` to rows without a timestamp. Rows are not copied, so do not change their
+        memory until the future is done. Blocks as ``send`` does. Raises InvalidSchemaError,
+        MessageTooLargeError, BufferFullError and ClosedError.
         """
         outcomes = [
             self._send_piece(topic, piece, timestamp_ms)
@@ -217,8 +220,8 @@ class Producer:
     def arrow_pieces(
         self, topic: str, data: Any, key: str | None, value: str | None, partition: int | None
     ) -> Iterator[RowPiece]:
-        """Yield the rows of ``send_arrow`` in pieces, each of about one batch for each partition
-        that it fills."""
+        """Yield the rows of a ``send_arrow`` in pieces, each small enough to become one batch for
+        each partition."""
         for batch in tables_of(data):
             columns, requested = columns_of(batch, key, value)
             if batch.num_rows:
@@ -232,10 +235,10 @@ class Producer:
         columns: Columns,
         partitions: npt.NDArray[np.int32] | int | None = None,
     ) -> BatchFuture:
-        """Send rows as columns.
+        """Send rows that are already ``Columns``.
 
         ``partitions`` is one partition for all rows, or an array with the partition of each row
-        (-1: the producer chooses). With None, the producer chooses all partitions.
+        (-1: the producer chooses). If it is None, the producer chooses for all rows.
         """
         if not columns.row_count:
             return BatchFuture(())
@@ -375,8 +378,8 @@ class Producer:
         self._sender.wake()
 
     def _limit_bytes(self, topic: str, spreads: bool) -> int:
-        """Return the size in bytes at which a topic's open rows are full. Rows that spread over
-        partitions may fill a batch for each partition."""
+        """Return the size in bytes at which a topic's open rows are split into batches. Rows that
+        spread over several partitions may fill several batches."""
         batch_bytes = self._sender.batch_bytes(topic)
         if not spreads:
             return batch_bytes
@@ -393,8 +396,8 @@ class Producer:
             self._due(rows)
 
     def _due(self, rows: OpenRows) -> None:
-        """End the linger of a topic's open rows. While other batches of the topic are queued, let
-        the rows fill further."""
+        """Pass a topic's open rows to the sender, because they have lingered. While other batches
+        of the topic wait to be sent, collect more rows instead."""
         if not rows.is_open:
             return
         if self._sender.delivery.is_backlogged(rows.topic):
@@ -430,7 +433,7 @@ class Producer:
         for outcome in left:
             outcome.finish(problem)
         with self._lock:
-            # A later flush or close must not report success.
+            # A later flush or close must raise the error of these records.
             self._failures += left[:FAILURES_KEPT]
         with self._waking:
             self._waking.notify_all()
@@ -439,16 +442,17 @@ class Producer:
     # Methods that flush, close and end the producer.
 
     def _end_linger(self, rows: Outcome) -> None:
-        """End the linger of rows, because a caller waits for their acknowledgement."""
+        """Send rows before ``linger_ms`` has passed, because a caller waits for their
+        acknowledgement."""
         if isinstance(rows, OpenRows) and rows.is_open:
             with self._lock:
                 self._seal(rows)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all earlier sends are acknowledged.
+        """Wait until all records sent before are acknowledged.
 
-        Raises the first failure since the last flush that no future has raised, or
-        RequestTimedOutError after ``timeout_s``.
+        Raises the first delivery error since the last flush, except errors that a future has
+        already raised. Raises RequestTimedOutError after ``timeout_s`` seconds (None: no limit).
         """
         waiting = self.start_flush()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -457,15 +461,15 @@ class Producer:
         self.end_flush(waiting)
 
     def start_flush(self) -> list[Outcome]:
-        """End the linger of all records. Return the outcomes for which ``flush`` waits."""
+        """Send all lingering records now. Return the outcomes for which ``flush`` waits."""
         with self._lock:
             for rows in list(self._open.values()):
                 self._seal(rows)
             return list(self._unfinished)
 
     def end_flush(self, waited: list[Outcome]) -> None:
-        """Raise the first error, of the outcomes ``waited`` or since the last flush, that no future
-        has raised."""
+        """Raise the first delivery error among the outcomes ``waited`` and the failures since the
+        last flush, except errors that a future has already raised."""
         with self._lock:
             failures, self._failures = self._failures, []
         for outcome in (*waited, *failures):
@@ -474,9 +478,11 @@ class Producer:
                 raise outcome.error
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then stop the thread. Records that are not acknowledged after ``timeout_s`` fail.
+        """Flush, then stop the background thread. Records that are not acknowledged after
+        ``timeout_s`` seconds fail.
 
-        Raises the errors of ``flush``, or the error with which the producer's thread ended before.
+        Raises the errors of ``flush``. If the producer's thread crashed before, it raises the error
+        of the lost records.
         """
         if self._end is not None:
             self.end_flush([])
@@ -487,8 +493,8 @@ class Producer:
             self.end()
 
     def wait_answer(self, answers: queue.SimpleQueue[T]) -> T:
-        """Return the next item that the shell's thread puts into ``answers``. Raises the error with
-        which the producer ended."""
+        """Wait until the background thread puts an item into ``answers``, and return the item. If
+        the producer ends meanwhile, raise the error with which it ended."""
         while True:
             try:
                 return answers.get(timeout=WAIT_SLICE_S)
@@ -497,7 +503,7 @@ class Producer:
                     raise self._end from None
 
     def end(self) -> None:
-        """Stop without a flush. Records that are not acknowledged fail."""
+        """Stop the producer without a flush. Records that are not acknowledged fail."""
         with self._lock:
             self._end = ClosedError("the producer was closed")
             for rows in list(self._open.values()):
@@ -536,8 +542,8 @@ class Producer:
 
 
 def _already_sent(_: Outcome) -> None:
-    """Do nothing. A caller who waits for an Arrow chunk needs no end of its linger, because chunks
-    do not linger."""
+    """Do nothing when a caller waits for an Arrow chunk: the chunk went to the sender at once,
+    without a linger."""
 
 
 def _size_bytes(columns: Columns) -> int:

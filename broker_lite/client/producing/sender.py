@@ -1,9 +1,9 @@
-"""The producer's engine: from accumulated rows to acknowledged batches, on a shell's thread.
+"""``Sender``: the engine of a producer, which turns collected rows into acknowledged batches.
 
-It has no thread and no socket of its own: ``Producer`` provides a reactor's thread,
-``AsyncProducer`` an event loop. Other threads only append to ``inbox`` and wake the shell.
-``delivery`` and ``accumulator`` hold the decisions; this module handles metadata, producer ids,
-timers and requests.
+It has no thread and no socket of its own. It runs on a shell: ``Producer`` provides one with a
+background thread, ``AsyncProducer`` one on its event loop. Other threads only append rows to
+``inbox`` and wake the shell's thread. ``accumulator`` splits rows into batches, and ``delivery``
+decides which batch to send. This module does the rest: metadata, producer ids, timers and requests.
 """
 
 from __future__ import annotations
@@ -42,33 +42,34 @@ from broker_lite.wire.produce import (
 logger = logging.getLogger("logbus.producer")
 
 LANE = "produce"
-"""The name of the connections that carry produce requests."""
+"""The lane, a name for connections, that carries produce requests."""
 REFRESH_MS = 25
-"""Milliseconds between the first metadata requests for a partition without a leader."""
+"""Pause (ms) between the first metadata requests while a partition has no leader."""
 STEADY_REFRESHES = 8
-"""Number of metadata requests in a row after which the pause between them grows."""
+"""Number of metadata requests in a row after which the pause between them begins to grow."""
 REFRESH_GROWTH = 1.125
-"""Factor by which each pause grows, up to a second. The pause is an eighth of the time since the
-failure, so the producer lengthens an outage by at most an eighth."""
+"""Factor by which the pause grows each time, up to about a second. A pause is then an eighth of the
+time since the leader failed, so the producer lengthens an outage by at most an eighth."""
 GROWING_REFRESHES = 32
-"""Number of pauses that grow. The pause after them is about a second, the longest."""
+"""Number of times that the pause grows. Afterwards it stays at its maximum, about a second."""
 UNREPORTED_REFRESHES = 28
-"""Number of metadata requests after which the producer logs a warning, about 2 s after the
-failure."""
+"""Number of metadata requests in a row after which the producer logs a warning that a leader is
+missing, about 2 s after the failure."""
 SWEEP_MS = 5_000
 """Milliseconds between two sweeps of the buffer pool. A sweep frees the buffers that no batch has
 used since the previous sweep."""
 LATE_MS = 500
-"""Milliseconds without a response after which the producer asks other brokers for the partition's
-leader."""
+"""Milliseconds without a response to a produce request after which the producer asks other brokers
+who leads its partitions."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 class Sender:
-    """Sends the rows that its owner appends to ``inbox``.
+    """Sends the rows that the producer appends to ``inbox``.
 
-    Call all methods except ``wake`` on the shell's thread. The sender calls ``on_released(bytes)``
-    when it frees buffer space, and ``on_finished(outcome)`` when rows have completed.
+    Call all methods except ``wake`` and ``batch_bytes`` on the shell's thread. The sender calls
+    ``on_released(bytes)`` when it frees buffer space, and ``on_finished(outcome)`` when rows are
+    acknowledged or have failed.
     """
 
     def __init__(
@@ -93,8 +94,8 @@ class Sender:
         )
         self.produce_version = CLIENT_VERSION
         self.on_pumped: Callable[[], None] = _nothing
-        """A function that ``pump`` calls at the end of each run. In a transaction, it checks for a
-        failure and whether all records are delivered."""
+        """A function that ``pump`` calls at the end of each run. A transactional producer uses it
+        to check whether a batch has failed, and whether all records are delivered."""
         self._shell = shell
         self._cluster = cluster
         self._config = config
@@ -120,14 +121,14 @@ class Sender:
     # Methods that any thread may call.
 
     def wake(self) -> None:
-        """Wake the shell's thread, because ``inbox`` has rows. Any thread may call this."""
+        """Make the shell's thread take the rows in ``inbox``. Any thread may call this."""
         if not self._kicked:
             self._kicked = True
             self._shell.call_soon(self._take)
 
     def batch_bytes(self, topic: str) -> int:
-        """Return the maximum bytes of a batch of the topic. The maximum falls when a broker refuses
-        a batch as too large."""
+        """Return the maximum bytes of the topic's batches. It decreases when a broker refuses a
+        batch as too large."""
         limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
         return min(limit_bytes, self._config.batch_bytes)
 
@@ -206,7 +207,8 @@ class Sender:
         self._on_finished(rows)
 
     def pump(self) -> None:
-        """Send all requests that are due. Refresh missing metadata and producer ids."""
+        """Send all batches that may be sent now, complete finished batches, and request the
+        metadata and the producer id that other batches need."""
         delivery, shell = self.delivery, self._shell
         now_ms = shell.now_ms()
         delivery.expire(now_ms)
@@ -297,8 +299,8 @@ class Sender:
             )
 
     def _refresh_late_leaders(self) -> None:
-        """Ask other brokers for the leaders of partitions in overdue requests, because a hung
-        leader does not answer."""
+        """Refresh the metadata of partitions whose produce request is overdue, from another broker:
+        the leader may hang, and another leader may be elected already."""
         self._late_timer = None
         if not self._under_way:
             return
@@ -315,7 +317,8 @@ class Sender:
         return [row for row in self._under_way.values() if row[1] <= now_ms - LATE_MS]
 
     def _give_up_deposed(self) -> None:
-        """Fail overdue requests to deposed leaders, so that their batches go to the new leaders."""
+        """Close the connections to deposed leaders that have not answered for ``LATE_MS``. Their
+        requests fail, and the batches are sent to the new leaders."""
         view = self._cluster.view
         deposed = {
             sent.endpoint
@@ -342,12 +345,12 @@ class Sender:
     def _renewed(
         self, names: tuple[str, ...], began_ms: float, result: ClusterView | LogbusError
     ) -> None:
-        """Handle the metadata of a refresh: wait, then send again. A topic that the metadata lacks
-        is looked up once more before its batches fail."""
+        """Handle the result of a metadata refresh: pause, then send again. If a topic is missing
+        from the metadata, look it up again before its batches fail."""
         grown = min(max(0, self._renewals - STEADY_REFRESHES), GROWING_REFRESHES)
         pause_ms = REFRESH_MS * REFRESH_GROWTH**grown
-        # Pause three times as long as the refresh took. The metadata of thousands of partitions is
-        # then requested less often, which limits the brokers' load.
+        # Pause at least three times as long as the refresh took. The metadata of thousands of
+        # partitions is then requested less often, which limits the brokers' load.
         pause_ms = max(pause_ms, 3 * (self._shell.now_ms() - began_ms))
         self._renewals += 1
         if self._renewals == UNREPORTED_REFRESHES:
@@ -382,8 +385,8 @@ class Sender:
         return known is None or isinstance(known.error, UnknownTopicOrPartitionError)
 
     def _confirm_gone(self, topic: str) -> None:
-        """Look up a missing topic for the time that a new topic may take to appear. If it stays
-        missing, fail its batches."""
+        """Look up a missing topic for as long as a new topic may be unknown to some brokers. If it
+        stays missing, fail its batches."""
 
         def confirmed(result: ClusterView | LogbusError) -> None:
             if isinstance(result, UnknownTopicOrPartitionError):
@@ -412,7 +415,7 @@ class Sender:
             self._identity_failures += 1
             self.delivery.problem = result
             if not result.retriable:
-                # The broker refuses a producer id to a user who may write to no topic.
+                # For example, the user may write to no topic. Such a user receives no producer id.
                 write, kind, user = Operation.WRITE, ResourceKind.TOPIC, self._cluster.user
                 for topic in self.delivery.topics():
                     self.delivery.fail_topic(topic, named(result, user, write, kind, topic))
@@ -448,7 +451,7 @@ class Sender:
         self.pump()
 
     def _sweep(self) -> None:
-        """Free buffers that no batch has used since the last sweep."""
+        """Free the pool's buffers that no batch has used since the last sweep."""
         memory = self.delivery.memory
         memory.sweep()
         self._sweep_timer = None
@@ -459,7 +462,7 @@ class Sender:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether all rows in ``inbox`` and all batches are acknowledged or have failed."""
+        """Return whether all rows received so far are acknowledged or have failed."""
         return not self.inbox and not self._unplaced and self.delivery.is_idle
 
     def close(self, error: LogbusError) -> None:
@@ -482,4 +485,4 @@ class Sender:
 
 
 def _nothing() -> None:
-    """Do nothing. This is the ``on_pumped`` of a producer without transactions."""
+    """Do nothing: the ``on_pumped`` of a producer without transactions."""

@@ -1,5 +1,7 @@
 """Transactions of a producer: records and group offsets that become visible together, or never.
 
-``machine`` decides, without I/O. ``runner`` runs its effects on the shell of a producer, so that
-the blocking and the asyncio producer share one protocol.
+``machine`` is a state machine without I/O: it receives events, such as a call of ``commit``, and
+returns effects, such as the request to send. ``runner`` carries out the effects. The blocking
+(``producer``) and the asyncio producer (``aio_producer``) share both. ``attempt`` and ``batch_end``
+serve Spark's exactly-once sink.
 """

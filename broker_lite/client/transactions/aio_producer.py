@@ -40,15 +40,16 @@ class AsyncTransactionalProducer(AsyncProducer):
         self._core.on_shut = self._refuse_waiting
 
     def _refuse(self, sent: Sent, error: LogbusError) -> None:
-        """Fail the future of a refused record, and the open transaction. The transaction must fail
-        even if the caller does not await the future."""
+        """Fail the future of a record that the producer did not accept, and the open transaction,
+        because the caller may not await the future."""
         super()._refuse(sent, error)
-        sent.exception()  # The commit raises it; asyncio need not log it as never retrieved.
+        # The commit raises the error. Retrieve it here, or asyncio would log it as unretrieved.
+        sent.exception()
         self._core.runner.lose(error)
 
     def _refuse_waiting(self, error: LogbusError) -> None:
-        """Fail the records that wait for buffer space, so that they cannot enter the next
-        transaction."""
+        """Fail the records that still wait for space in the buffer. Otherwise they would be sent in
+        the next transaction."""
         waiting, self._waiting = self._waiting, deque()
         for sent, _, _ in waiting:
             if not sent.done():
@@ -66,7 +67,7 @@ class AsyncTransactionalProducer(AsyncProducer):
         await self._call(BeginCall())
 
     async def commit(self) -> None:
-        """Wait for the acknowledgements of all records, and commit. See
+        """Wait until all records are acknowledged, and commit. See
         ``TransactionalProducer.commit``."""
         await self._queued()
         self._core.start_flush()
@@ -77,7 +78,8 @@ class AsyncTransactionalProducer(AsyncProducer):
         await self._call(AbortCall())
 
     async def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Add offsets to the transaction; see ``TransactionalProducer.send_offsets``."""
+        """Commit a group's offsets with the transaction; see
+        ``TransactionalProducer.send_offsets``."""
         offsets = checked_offsets(source, group)
         if offsets.rows:
             await self._call(OffsetsCall(offsets.group), offsets)
@@ -95,14 +97,14 @@ class AsyncTransactionalProducer(AsyncProducer):
             raise error
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Abort an open transaction, then close."""
+        """Abort an open transaction, then close the producer."""
         if self._core.is_closed:
             return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._call(AbortCall())
         except (FencedError, TimeoutError):
-            pass  # The coordinator aborts an open transaction.
+            pass  # The coordinator aborts the transaction after its timeout, if not before.
         finally:
             self._core.end()
             self._shell.close()
@@ -129,8 +131,8 @@ class AsyncBusTransaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Sent:
-        """Send a record. See ``AsyncProducer.send``. A refused record aborts the transaction, even
-        if the caller does not await its future."""
+        """Send a record; see ``AsyncProducer.send``. If the record is not accepted, the transaction
+        cannot commit, even if the caller does not await the future."""
         return self._live().send(topic, value, key, headers, partition, timestamp_ms)
 
     async def send_arrow(
@@ -149,15 +151,16 @@ class AsyncBusTransaction:
         )
 
     async def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Commit a consumer's positions with this transaction."""
+        """Commit a consumer's positions with this transaction; see
+        ``TransactionalProducer.send_offsets``."""
         await self._live().send_offsets(source, group)
 
     async def commit(self) -> None:
-        """Commit now. The end of the block then does nothing."""
+        """Commit now. The end of the ``async with`` block then does nothing."""
         await self._end(self._live().commit())
 
     async def abort(self) -> None:
-        """Abort now. The end of the block then does nothing."""
+        """Abort now. The end of the ``async with`` block then does nothing."""
         await self._end(self._live().abort())
 
     def _live(self) -> AsyncTransactionalProducer:

@@ -1,8 +1,12 @@
-"""``AttemptProducer``: the producer of one task attempt of Spark's exactly-once sink.
+"""``AttemptProducer``: writes the records of Spark task attempts to an exactly-once sink.
 
-The sink's coordinator gives each attempt a producer id and epoch. The attempt's records become
-visible when the driver commits the batch with this attempt among its winners. The next attempt in
-the same process reuses the producer. The worker's main thread calls the methods.
+A sink is a Spark query's output; a broker, the sink's coordinator, coordinates it. Spark may run a
+task several times, and each attempt writes in a transaction of its own, under a producer id and
+epoch from the coordinator. At the end of the micro-batch the driver names one successful attempt of
+each task, the winners. The coordinator commits their transactions and aborts the others.
+
+One producer serves all attempts that run one after another in a worker process. The worker's main
+thread calls the methods.
 """
 
 from __future__ import annotations
@@ -25,8 +29,8 @@ KEEPS_PER_TIMEOUT = 3
 
 
 class AttemptProducer(Producer):
-    """A producer that sends records of one attempt at a time, under the attempt's producer id.
-    ``config.transactional_id`` is the sink."""
+    """A producer that sends the records of one task attempt at a time, under the attempt's producer
+    id and epoch. ``config.transactional_id`` is the sink's name."""
 
     def __init__(self, bootstrap_servers: str, config: ProducerConfig) -> None:
         super().__init__(bootstrap_servers, config)
@@ -36,21 +40,22 @@ class AttemptProducer(Producer):
         self._known = CachedCoordinator(config.transactional_id)
         self._timer: Timer | None = None
         self._keep_alive: KeepBatchRequest | None = None
-        """The keep-alive request of the task that runs now."""
+        """The request that tells the coordinator that the present task is still running."""
         self._sender.on_pumped = self._check_delivery
 
     def keep(self, run: str, batch: int, timeout_ms: int) -> None:
-        """Send keep-alives of the task to the coordinator until ``finish`` or ``leave``, also
-        before the task's first row."""
+        """Tell the coordinator regularly that the task is still running, until ``finish`` or
+        ``leave``. A task may run for long before it writes its first row."""
         request = KeepBatchRequest(self.config.transactional_id, run, batch)
         interval_ms = timeout_ms / KEEPS_PER_TIMEOUT
         self._shell.call_soon(partial(self._keep_later, request, interval_ms))
 
     def join(self, request: JoinBatchRequest) -> ProducerIdentity | None:
-        """Begin an attempt. Return its identity, or None if the batch was committed before.
+        """Begin an attempt. Return its producer id and epoch, or None if the micro-batch is already
+        committed.
 
         Raises ProducerFencedError if another run of the query took the sink over. Raises
-        SinkAheadOfCheckpointError if the sink has committed a later batch.
+        SinkAheadOfCheckpointError if the sink has committed a later micro-batch.
         """
         answer = self._run_request(request, request.timeout_ms)
         if answer.producer_id == NO_PRODUCER:
@@ -72,8 +77,8 @@ class AttemptProducer(Producer):
         return identity
 
     def finish(self) -> None:
-        """Wait until every record is acknowledged. Raises the first failure. After a failure the
-        attempt is void, and Spark repeats the task."""
+        """Wait until every record of the attempt is acknowledged. If a record failed, raises the
+        first error: the attempt cannot win, and Spark repeats the task."""
         self.flush()
         failure = self._sender.delivery.failure
         if failure is not None:
@@ -81,7 +86,8 @@ class AttemptProducer(Producer):
         self.leave()
 
     def leave(self) -> None:
-        """Stop the keep-alives, and refuse sends until the next ``join``."""
+        """End the attempt: stop its keep-alive requests, and make ``send`` raise an error until the
+        next ``join``."""
         with self._lock:
             self._shut = InvalidTxnStateError("the attempt has ended; call join() before send()")
         self._shell.call_soon(self._stop_keeping)
@@ -103,7 +109,7 @@ class AttemptProducer(Producer):
     # Methods that the shell's thread calls.
 
     def _check_delivery(self) -> None:
-        """Fail all waiting batches after the first failure of a batch."""
+        """After the first failed batch, fail all records that are not acknowledged yet."""
         failure = self._sender.delivery.failure
         if failure is not None and not self._sender.is_idle:
             self._sender.discard(failure)
@@ -120,9 +126,11 @@ class AttemptProducer(Producer):
         spawn(self._shell, operation, partial(self._answered, request))
 
     def _answered(self, request: KeepBatchRequest, answer: SinkResponse | LogbusError) -> None:
-        """Handle the coordinator's answer to a keep-alive: fail a fenced attempt at once.
+        """Handle the coordinator's answer to a keep-alive request. If the attempt is fenced, fail
+        it at once.
 
-        Ignore other errors, a refusal before the join, and a late answer to a former task.
+        Ignore all other errors, errors before ``join``, and answers that arrive after the task has
+        ended.
         """
         is_present = request is self._keep_alive and self._shut is None
         if isinstance(answer, ProducerFencedError) and is_present:

@@ -1,6 +1,8 @@
-"""End a micro-batch of Spark's exactly-once sink: commit it, or abort it or a failed attempt.
+"""End a micro-batch of Spark's exactly-once sink: commit it, abort it, or abort single task
+attempts.
 
-Spark commits in a process of its own, so this module imports neither pyarrow nor the producer.
+Spark starts a separate process for this. To start fast, the module imports neither pyarrow nor the
+producer.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ def end_batch(
     timeout_ms: int,
     security: ClientSecurity | None = None,
 ) -> None:
-    """Send ``request`` to the sink's coordinator until its outcome is known, for at most
-    ``timeout_ms``.
+    """Send ``request`` to the sink's coordinator, and repeat it until its outcome is known, for at
+    most ``timeout_ms``.
 
-    Raises ProducerFencedError if an attempt was aborted or another run took the sink over. Raises
-    SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after the timeout.
-    After a timeout the batch may be committed, which Spark's replay of the batch detects.
+    Raises ProducerFencedError if one of the task attempts was aborted, or if another run of the
+    query took the sink over. Raises SinkAheadOfCheckpointError, SinkRowsDifferError, or the last
+    retriable error after the timeout. The batch may be committed despite a timeout. When Spark then
+    repeats the batch, the coordinator reports that it is committed.
     """
     cluster = Cluster(
         parse_endpoints(bootstrap_servers), monotonic_ms, client_id, has_answered=True

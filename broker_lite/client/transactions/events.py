@@ -1,5 +1,9 @@
-"""Events and effects of the transaction machine. The machine answers each call of a user, which is
-an event, with one ``AnswerCall``."""
+"""Events that the state machine of a transactional producer (``machine``) receives, and effects
+that it returns.
+
+A call of the user, such as ``commit``, is an event. The machine answers each call with one
+``AnswerCall``, possibly after other events.
+"""
 
 from __future__ import annotations
 
@@ -45,32 +49,33 @@ class InitFailed(NamedTuple):
 
 
 class SendFailed(NamedTuple):
-    """The transaction has lost records, because a batch failed or a partition could not be
-    added."""
+    """Records of the transaction could not be written: a batch failed, or the coordinator did not
+    add a partition to the transaction."""
 
     error: LogbusError
 
 
 class Delivered(NamedTuple):
-    """Every record that was sent is acknowledged."""
+    """Every record that was sent in the transaction is acknowledged."""
 
 
 class OffsetsSent(NamedTuple):
-    """The coordinator answered TxnOffsetCommit. With ``error`` None, it has stored the offsets."""
+    """TxnOffsetCommit was answered. If ``error`` is None, the group's coordinator has stored the
+    offsets for the transaction."""
 
     error: LogbusError | None = None
 
 
 class Ended(NamedTuple):
-    """EndTxn succeeded. ``identity`` is the producer id and epoch for the next transaction; None in
-    transaction version 1."""
+    """EndTxn succeeded. ``identity`` is the producer id and epoch of the next transaction, which
+    the coordinator returns since transaction version 2; else None."""
 
     identity: ProducerIdentity | None = None
 
 
 class EndFailed(NamedTuple):
-    """EndTxn failed. With a final error, the coordinator refused it. With a retriable error, it
-    timed out, and its outcome is unknown."""
+    """EndTxn failed. If ``error`` is retriable, EndTxn timed out and its outcome is unknown.
+    Otherwise the coordinator refused it."""
 
     error: LogbusError
 
@@ -79,44 +84,46 @@ Event = Call | Initialized | InitFailed | SendFailed | Delivered | OffsetsSent |
 
 
 class Initialize(NamedTuple):
-    """Send InitProducerId. ``expected`` is this producer's present identity (KIP-360)."""
+    """Send InitProducerId. ``expected`` is the producer's present producer id and epoch, or None
+    (KIP-360)."""
 
     expected: ProducerIdentity | None
 
 
 class OpenSends(NamedTuple):
-    """Number batches under this identity, and accept calls of ``send``."""
+    """Let ``send`` accept records, and send them under this producer id and epoch."""
 
     identity: ProducerIdentity
     version: int
 
 
 class ShutSends(NamedTuple):
-    """Make ``send`` raise ``error``. Pass all records that are not in a batch yet to the sender."""
+    """Make ``send`` raise ``error``. Pass the records accepted so far to the sender, because they
+    belong to the transaction that ends."""
 
     error: LogbusError
 
 
 class AwaitDelivery(NamedTuple):
-    """Report ``Delivered`` once every record is acknowledged."""
+    """Wait until every record is acknowledged, and then pass ``Delivered`` to the machine."""
 
 
 class DiscardSends(NamedTuple):
-    """Fail all records that brokers have not acknowledged."""
+    """Fail all records that are not acknowledged yet, with ``error``."""
 
     error: LogbusError
 
 
 class CommitOffsets(NamedTuple):
-    """Send the offsets of the present ``OffsetsCall`` with TxnOffsetCommit. With transaction
-    version 1, send AddOffsetsToTxn first."""
+    """Send the offsets that the user passed to ``send_offsets``, with TxnOffsetCommit. In
+    transaction version 1, send AddOffsetsToTxn first."""
 
     identity: ProducerIdentity
     version: int
 
 
 class SendEnd(NamedTuple):
-    """Send EndTxn, which commits or aborts the transaction."""
+    """Send EndTxn to commit (``committed``) or abort the transaction."""
 
     identity: ProducerIdentity
     version: int
@@ -124,7 +131,7 @@ class SendEnd(NamedTuple):
 
 
 class AnswerCall(NamedTuple):
-    """Answer the user's present call. With ``error`` None, the call succeeded."""
+    """End the user's call. It raises ``error``, or returns if ``error`` is None."""
 
     error: LogbusError | None = None
 

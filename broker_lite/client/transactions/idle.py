@@ -1,7 +1,8 @@
-"""Idle producers of ended transactions, which later transactions with the same configuration reuse.
+"""``IdleProducers``: a bus's producers whose transaction has ended. A later transaction with the
+same configuration reuses them.
 
-A new producer would cost a thread, connections and an InitProducerId. Any thread may use this
-module.
+A new producer would need a thread, connections and an InitProducerId request. Any thread may use
+this module.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ IDLE_MAX = 8
 
 
 class Reusable(Protocol):
-    """A transactional producer that another transaction can reuse."""
+    """The part of a transactional producer that ``IdleProducers`` uses."""
 
     config: ProducerConfig
 
@@ -28,22 +29,21 @@ P = TypeVar("P", bound=Reusable)
 
 
 class IdleProducers(Generic[P]):
-    """Idle producers by configuration, the producer with the longest idle time first."""
+    """The idle producers of a bus, by configuration. The one that is idle longest comes first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[ProducerConfig, P] = {}
 
     def acquire(self, config: ProducerConfig) -> P | None:
-        """Remove and return an idle producer with this configuration; None if no producer
-        matches."""
+        """Remove and return an idle producer with this configuration, or None if there is none."""
         with self._lock:
             producer = self._idle.pop(config, None)
         return producer if producer is not None and producer.is_usable else None
 
     def release(self, producer: P) -> list[P]:
-        """Keep a producer as idle, if it is usable. Return the producers that the caller must
-        close."""
+        """Keep ``producer`` for later transactions, if it is still usable. Return the producers
+        that the caller must close: it, or another one if there are too many."""
         if not producer.is_usable:
             return [producer]
         with self._lock:
@@ -55,7 +55,7 @@ class IdleProducers(Generic[P]):
             return [self._idle.pop(next(iter(self._idle)))]
 
     def drain(self) -> list[P]:
-        """Return all idle producers, which the caller must close."""
+        """Remove and return all idle producers. The caller must close them."""
         with self._lock:
             idle, self._idle = self._idle, {}
         return list(idle.values())

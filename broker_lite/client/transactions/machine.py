@@ -1,16 +1,21 @@
-"""The transactions of one producer as a state machine, which turns events into effects.
+"""``TransactionMachine``: the transactions of one producer as a state machine without I/O.
+
+It receives events (calls of the user, results of requests) and returns effects (requests to send,
+answers to the user); ``events`` defines both.
 
 Each transaction has an identity of its own (producer id and epoch), so sequences begin at 0 in each
-partition. In transaction version 2 the answer to EndTxn names the next identity. In version 1
-InitProducerId with the present identity raises the epoch before the next transaction.
+partition. In transaction version 2 (KIP-890), the response to EndTxn contains the next identity. In
+version 1, InitProducerId with the present identity raises the epoch before the next transaction.
 
-A transaction that loses a record can only abort. When the coordinator refuses a commit, the machine
-sends an abort with the same identity. The coordinator accepts it if it has aborted the transaction
-itself (time-out). A refusal means that another producer has the transactional id. The machine does
-not verify a refusal with InitProducerId, because Kafka's coordinator would then abort the other
-producer's transaction.
+A transaction in which a record failed can only abort. If the coordinator refuses a commit, there
+are two possible reasons. To distinguish them, the machine sends an abort with the same identity:
 
-The caller passes one call at a time, and the next call only after ``AnswerCall``.
+- The coordinator accepts it if it had aborted the transaction itself, after its timeout.
+- The coordinator refuses it if another producer has taken the transactional id.
+
+The machine does not use InitProducerId for this, because Kafka's coordinator would then abort the
+other producer's transaction. The caller passes one call of the user at a time: the next call must
+wait for ``AnswerCall``.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ from broker_lite.errors import (
 )
 
 TRANSACTIONS_BY_EPOCH = 2
-"""The transaction version in which every EndTxn raises the producer's epoch (KIP-890)."""
+"""The lowest transaction version in which every EndTxn raises the producer's epoch (KIP-890)."""
 
 _FENCED = (InvalidProducerEpochError, ProducerFencedError)
 _ENDED_ALREADY = (*_FENCED, InvalidTxnStateError)
@@ -46,12 +51,12 @@ _ENDED_WITHOUT_COMMIT = (
     InvalidProducerIdMappingError,
     TransactionAbortableError,
 )
-"""Errors of an offset commit after which the transaction has ended, or can only abort."""
+"""Errors of TxnOffsetCommit which show that the transaction has ended, or can only abort."""
 _GROUP_MOVED_ON = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberIdError)
 
 
 class Phase(Enum):
-    """The phase of a transactional producer, which decides the calls that it accepts."""
+    """The phase of a transactional producer, which determines the calls that it accepts."""
 
     IDLE = "no transaction is open"
     INITIALIZING = "InitProducerId is under way"
@@ -64,7 +69,8 @@ class Phase(Enum):
 
 
 class TransactionMachine:
-    """The state of a producer with ``transactional_id``. Pass events to ``step``."""
+    """The state of the producer with ``transactional_id``. Pass events to ``step``, and carry out
+    the effects that it returns."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         self.phase = Phase.IDLE
@@ -73,20 +79,20 @@ class TransactionMachine:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self._is_fresh = False
-        """Whether no transaction has used the current identity yet."""
+        """Whether no transaction has used the producer's current id and epoch yet."""
         self._call: ev.Call | None = None
         self._cause: LogbusError | None = None
-        """The error that made the transaction fail, so that it can only abort."""
+        """The error because of which the transaction can only abort."""
         self._is_commit = False
-        """Whether the EndTxn in flight commits."""
+        """Whether the EndTxn in flight commits, and does not abort."""
         self._has_begun = False
-        """Whether the transaction may exist at the coordinator."""
+        """Whether the coordinator may know the open transaction. If not, EndTxn is unnecessary."""
 
     def step(self, event: ev.Event, *, has_sent: bool = False) -> list[ev.Effect]:
         """Handle one event, and return its effects in order.
 
-        ``has_sent`` says whether a batch of the transaction was sent or a partition was added to
-        it.
+        ``has_sent`` says whether the producer has sent a batch, or added a partition, in this
+        transaction.
         """
         self._has_begun = self._has_begun or has_sent
         return list(self._decide(event))
@@ -113,7 +119,7 @@ class TransactionMachine:
             case _:
                 return
 
-    # Methods that handle the application's calls.
+    # Methods that handle the user's calls.
 
     def _called(self, call: ev.Call) -> Iterator[ev.Effect]:
         match self.phase, call:
@@ -173,7 +179,7 @@ class TransactionMachine:
     def _init_failed(self, error: LogbusError) -> Iterator[ev.Effect]:
         is_check = self.phase is Phase.CHECKING
         if isinstance(error, InvalidProducerIdMappingError):
-            # The transactional id has expired, so its former identity is not valid either.
+            # The transactional id has expired. The producer's id and epoch are not valid any more.
             self.identity = None
             yield from self._rolled_back() if is_check else self._begin()
         elif isinstance(error, _FENCED):
@@ -260,7 +266,7 @@ class TransactionMachine:
         elif isinstance(error, (*_FENCED, InvalidProducerIdMappingError)):
             yield from self._fenced()
         elif isinstance(error, InvalidTxnStateError):
-            # The coordinator accepts the identity but has no transaction to abort.
+            # The coordinator accepts the producer id and epoch, but has no transaction to abort.
             self.phase = Phase.CHECKING
             yield ev.Initialize(self.identity)
         elif error.retriable or not error.definite:
@@ -285,8 +291,8 @@ class TransactionMachine:
         )
 
     def _rolled_back(self) -> Iterator[ev.Effect]:
-        """Finish the user's call as after an abort, because the coordinator has no open transaction
-        of this producer."""
+        """End the user's call as after an abort: the coordinator has no open transaction of this
+        producer, so the transaction is not committed."""
         self.phase = Phase.IDLE
         yield from self._finish(is_commit=False)
 

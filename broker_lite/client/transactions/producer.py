@@ -1,5 +1,6 @@
-"""``TransactionalProducer``: a producer whose records ``read_committed`` consumers see after
-``commit``, or never."""
+"""``TransactionalProducer``: a producer whose records become visible together when it commits.
+``BusTransaction``: one transaction of such a producer, as a ``with`` block.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ Rows = Mapping[TopicPartition, CommittedOffset | int]
 
 
 class OffsetsOwner(Protocol):
-    """The methods of a group's consumer that ``send_offsets`` uses."""
+    """The part of a consumer that ``send_offsets`` uses."""
 
     @property
     def config(self) -> ConsumerConfig: ...
@@ -42,12 +43,14 @@ class OffsetsOwner(Protocol):
     def group_offsets(
         self,
     ) -> tuple[str, tuple[str, int, str | None], Mapping[TopicPartition, CommittedOffset]]:
-        """Return the consumer's group, its identity in the group, and its positions."""
+        """Return the consumer's group, its identity in the group (member id, generation, instance
+        id) and its positions."""
 
 
 def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsToCommit:
-    """Return the offsets to commit: the positions of a consumer, or rows for ``group``. Raises
-    InvalidConfigError."""
+    """Return the offsets that ``send_offsets`` must commit: the positions of a consumer, or given
+    offsets for ``group``. Raises InvalidConfigError if the group is missing or given twice, or if
+    the consumer commits automatically."""
     if isinstance(source, Mapping):
         if not group:
             raise InvalidConfigError("send_offsets of rows needs their group: give group='…'")
@@ -83,10 +86,10 @@ class TransactionalProducer(Producer):
     Call ``begin``, then ``send``, ``send_arrow`` and ``send_offsets``, then ``commit`` or
     ``abort``. Consumers with ``isolation_level="read_committed"`` (the default) read all records of
     a committed transaction and none of an aborted one. Each running producer needs a transactional
-    id of its own, because its first ``begin`` fences older producers with the same id.
+    id of its own, because the first ``begin`` fences older producers with the same id.
 
-    After FencedError, close the producer. After TransactionAbortedError, call ``begin`` again.
-    After UnknownOutcomeError, call the same method again.
+    If a method raises FencedError, close the producer. After TransactionAbortedError, call
+    ``begin`` again. After UnknownOutcomeError, call the same method again.
     """
 
     def __init__(
@@ -96,8 +99,8 @@ class TransactionalProducer(Producer):
             raise InvalidConfigError("a producer of transactions needs transactional_id='…'")
         super().__init__(bootstrap_servers, config, shell=shell)
         self.on_shut: Callable[[LogbusError], None] | None = None
-        """A function that the shell's thread calls with an error when ``send`` begins to refuse
-        records."""
+        """A function that is called when the transaction ends, with the error that ``send`` raises
+        from then on. It runs on the thread that sends requests."""
         self._shut = InvalidTxnStateError(
             f"no transaction of id {config.transactional_id!r} is open; call begin() before send()"
         )
@@ -117,18 +120,18 @@ class TransactionalProducer(Producer):
         return not self.is_closed and self.runner.is_resting
 
     def begin(self) -> None:
-        """Begin a transaction.
+        """Begin a transaction. If the last transaction has failed, abort it first.
 
-        This first aborts a transaction that has failed. Raises InvalidTxnStateError while a
-        transaction is open, FencedError, InvalidTransactionTimeoutError, and the error of an
-        unreachable cluster after ``max_block_ms``.
+        Raises InvalidTxnStateError while a transaction is open, FencedError,
+        InvalidTransactionTimeoutError, and the last error after ``max_block_ms`` if the cluster
+        cannot be reached.
         """
         self._call(BeginCall())
 
     def commit(self) -> None:
-        """Wait for the acknowledgements of all records, and commit.
+        """Wait until all records are acknowledged, and commit the transaction.
 
-        Raises TransactionAbortedError if a record failed and the transaction was aborted: begin
+        Raises TransactionAbortedError if a record failed: the transaction is aborted, so begin
         again. Raises UnknownOutcomeError if the coordinator did not answer: call ``commit`` again.
         """
         self.start_flush()
@@ -160,10 +163,10 @@ class TransactionalProducer(Producer):
             raise error
 
     def _set_shut(self, error: LogbusError | None) -> None:
-        """Set the error that ``send`` raises. None allows ``send``.
+        """Set the error that ``send`` raises from now on. None allows ``send``.
 
-        An error ends the transaction, so all records that are not in a batch yet are sealed into
-        batches.
+        An error means that the transaction ends. The records accepted so far belong to it, so pass
+        them to the sender.
         """
         with self._lock:
             self._shut = error
@@ -176,14 +179,14 @@ class TransactionalProducer(Producer):
             self.on_shut(error)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Abort an open transaction, then stop the thread."""
+        """Abort an open transaction, then stop the background thread."""
         if self._end is not None:
             return
         options = {} if timeout_s is None else {"timeout_ms": timeout_s * 1000.0}
         try:
             self._call(AbortCall(), **options)
         except FencedError:
-            pass  # Another producer has already aborted a fenced producer's transaction.
+            pass  # The producer that fenced this one has already aborted the transaction.
         finally:
             self.end()
 
@@ -194,11 +197,10 @@ class TransactionalProducer(Producer):
 
 
 class BusTransaction:
-    """One transaction. Example: ``with bus.transaction("id") as txn``. Create it with
-    ``Bus.transaction``.
+    """One transaction, as ``Bus.transaction`` returns it: ``with bus.transaction("id") as txn``.
 
     The end of the block commits the transaction, and an exception aborts it. After
-    UnknownOutcomeError, call ``commit`` again, also outside of the block.
+    UnknownOutcomeError, call ``commit`` again, even after the block.
     """
 
     def __init__(
@@ -243,11 +245,11 @@ class BusTransaction:
         self._live().send_offsets(source, group)
 
     def commit(self) -> None:
-        """Commit now. The end of the block then does nothing."""
+        """Commit now. The end of the ``with`` block then does nothing."""
         self._end(self._live().commit)
 
     def abort(self) -> None:
-        """Abort now. The end of the block then does nothing."""
+        """Abort now. The end of the ``with`` block then does nothing."""
         self._end(self._live().abort)
 
     def _live(self) -> TransactionalProducer:

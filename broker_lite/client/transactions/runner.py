@@ -1,7 +1,9 @@
-"""``TransactionRunner`` carries out the effects of a transaction machine on a producer's shell.
+"""``TransactionRunner``: runs the state machine of a transactional producer, and carries out its
+effects.
 
-Any thread may use ``call``. All other methods run on the shell's thread. The runner executes one
-call after another.
+It sends the machine's requests, and passes the results back to it as events. It executes the user's
+calls (begin, commit, …) one after another. Any thread may use ``call``. All other methods run on
+the shell's thread, which sends the producer's requests.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from broker_lite.wire.produce import ADDS_NO_PARTITIONS, CLIENT_VERSION
 
 
 class PendingCall(NamedTuple):
-    """A user's call that waits for its turn or for its outcome."""
+    """A user's call, such as ``commit``, that is queued or running. ``on_answer`` receives None
+    after a success, else the error."""
 
     event: ev.Call
     on_answer: Callable[[LogbusError | None], None]
@@ -40,11 +43,11 @@ class PendingCall(NamedTuple):
 
 
 class TransactionRunner:
-    """Runs the transactions of one producer: executes its calls, and the effects of the machine.
+    """Runs the transactions of one producer.
 
     The runner calls ``on_shut`` with the error that ``send`` must raise from now on, or with None
-    to allow ``send``. Given an error, ``on_shut`` must also pass the records that are not in a
-    batch yet to the sender, because they belong to the transaction that ends.
+    to allow ``send``. Given an error, ``on_shut`` must also pass the records accepted so far to the
+    sender, because they belong to the transaction that ends.
     """
 
     def __init__(
@@ -78,8 +81,9 @@ class TransactionRunner:
         timeout_ms: float | None = None,
         offsets: OffsetsToCommit | None = None,
     ) -> None:
-        """Execute a user's call after the earlier calls. ``on_answer`` receives None after a
-        success, else the error."""
+        """Execute a user's call after the calls that are queued. ``on_answer`` receives None after
+        a success, else the error. ``timeout_ms`` limits each of the call's requests, by default
+        ``max_block_ms``."""
         if timeout_ms is None:
             timeout_ms = self._config.max_block_ms
         pending = PendingCall(event, on_answer, timeout_ms, offsets)
@@ -87,20 +91,20 @@ class TransactionRunner:
 
     @property
     def is_resting(self) -> bool:
-        """Return whether no call is running and a transaction can begin. Any thread may
-        call this."""
+        """Return whether a transaction can begin: none is open, and no call is running or queued.
+        Any thread may call this."""
         is_called = self._present is not None or bool(self._calls)
         return not is_called and self.machine.phase is Phase.IDLE
 
     def lose(self, error: LogbusError) -> None:
-        """Fail the open transaction, if one is open, because one of its records was refused. Runs
-        on the shell's thread."""
+        """Fail the transaction, if one is open, because the producer did not accept one of its
+        records. Call this on the shell's thread."""
         if self.machine.phase is Phase.OPEN:
             self._sender.delivery.note_failure(error)
             self._check_delivery()
 
     def close(self, error: LogbusError) -> None:
-        """End all waiting calls and all later calls with ``error``."""
+        """Answer the running call, all queued calls and all later calls with ``error``."""
         self._closed = error
         calls = [self._present, *self._calls]
         self._present = None
@@ -124,8 +128,8 @@ class TransactionRunner:
             self._step(self._present.event)
 
     def _check_delivery(self) -> None:
-        """After a run of the sender, report a failure (``SendFailed``) or the end of delivery
-        (``Delivered``) to the machine."""
+        """Tell the machine if a batch has failed (``SendFailed``), or if a commit waited for
+        acknowledgements and has them all (``Delivered``). The sender calls this after each run."""
         delivery = self._sender.delivery
         if delivery.failure is not None:
             self._step(ev.SendFailed(delivery.failure))
@@ -213,8 +217,8 @@ class TransactionRunner:
             self._step(ev.Ended(None if result is None else ProducerIdentity(*result)))
 
     def _add(self, tps: set[TopicPartition]) -> None:
-        """Add partitions to a transaction of version 1. Their batches wait until the coordinator
-        has added them."""
+        """Send AddPartitionsToTxn, which transaction version 1 requires before a partition's first
+        batch. The partitions' batches wait until it succeeds."""
         delivery = self._sender.delivery
         identity, delivery.unadded = delivery.identity, set()
         assert identity is not None

@@ -1,12 +1,14 @@
-"""The transport of requests to brokers: the steps of operations, and the shells that run them.
+"""The client's network I/O: connections to brokers, and the shells that send requests over them.
 
-In reading order:
+An operation is a generator that yields steps, such as a request to send. A shell carries out the
+steps. In reading order:
 
 - ``steps``: the steps of an operation, and the encoding of requests
 - ``connection``: one non-blocking connection
-- ``connections``: the connections of a shell, by broker and lane
-- ``blocking``: the shells ``Reactor``, with a thread, and ``Pool``, for calling threads
-- ``loop``: the shell on an event loop, the only module that imports asyncio
-- ``login``, ``access_tokens``: the login on a connection
-- ``received_buffers``: the buffer pool of received bytes
+- ``connections``: the connections of a shell, by broker and lane (a name for each purpose)
+- ``blocking``: two shells without asyncio. ``Reactor`` has a background thread; ``Pool`` lends
+  connections to the threads that call it.
+- ``loop``: the shell on an asyncio event loop, the only module here that imports asyncio
+- ``login``, ``access_tokens``: the SASL login on a connection
+- ``received_buffers``: a pool of buffers for received bytes
 """

@@ -1,8 +1,8 @@
-"""Fetch a client's access tokens with the client credentials grant (RFC 6749, 4.4), cache them, and
-renew them before they expire.
+"""Fetch a client's OAuth access tokens with the client credentials grant (RFC 6749, 4.4), cache
+them, and renew them before they expire.
 
-All connections of a process share the token of one ``ClientSecurity``. ``token_of`` blocks only
-while there is no valid token. After four fifths of a token's lifetime, a separate thread fetches
+Connections of a process with equal ``ClientSecurity`` share one token. ``token_of`` blocks only
+while there is no valid token. After four fifths of a token's lifetime, a background thread fetches
 the next token. Any thread may call these functions.
 """
 
@@ -22,20 +22,21 @@ from broker_lite.errors import LogbusError, NetworkError, SaslAuthenticationErro
 from broker_lite.security.bearer import AccessToken, end_of_token
 
 ANSWER_BYTES_MAX = 64 << 10
-"""Maximum bytes of a response of the token issuer."""
+"""Maximum bytes of a response from the token issuer."""
 RENEWED_AFTER = 0.8
-"""Part of the lifetime of a token, or of a login session, after which the client renews it."""
+"""The client renews a token, or the login session of a connection, after this fraction of its
+lifetime."""
 RETRY_S = 10.0
-"""Seconds until a failed renewal is retried."""
+"""Seconds after which a failed renewal is retried."""
 LIFETIME_S = 300.0
-"""Assumed lifetime, in seconds, of a token without an expiry time."""
+"""Assumed lifetime, in seconds, of a token that does not state when it expires."""
 
 logger = logging.getLogger("logbus.client")
 
 
 class _CachedToken:
-    """The present token of one client. At the time ``renewed_ms`` (ms since 1970), the client
-    renews it."""
+    """The present token for one ``ClientSecurity``. Its renewal is due at the time ``renewed_ms``
+    (ms since 1970)."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -48,10 +49,11 @@ _cached: dict[ClientSecurity, _CachedToken] = {}
 
 
 def with_token(security: ClientSecurity) -> ClientSecurity:
-    """Return settings with a valid token in place of a client secret. Return settings without a
-    client secret unchanged.
+    """Return ``security`` with a valid access token in place of the OAuth client secret. Settings
+    without such a secret are returned unchanged.
 
-    Blocks while the first token is fetched. Raises NetworkError and SaslAuthenticationError.
+    Blocks while the first token is fetched. Raises NetworkError if the issuer cannot be reached,
+    and SaslAuthenticationError if its response contains no token.
     """
     if not security.token_url or not isinstance(security.secret, Secret):
         return security
@@ -59,8 +61,8 @@ def with_token(security: ClientSecurity) -> ClientSecurity:
 
 
 def token_of(security: ClientSecurity) -> AccessToken:
-    """Return a token for the client credentials of ``security``. Blocks like ``with_token``, and
-    raises its errors."""
+    """Return an access token for the client id and secret in ``security``. Blocks, and raises
+    errors, as ``with_token`` does."""
     token = fresh_token(security)
     if token is not None:
         return token
@@ -73,10 +75,8 @@ def token_of(security: ClientSecurity) -> AccessToken:
 
 
 def fresh_token(security: ClientSecurity) -> AccessToken | None:
-    """Return the cached token for ``security``; None if there is none or it has expired.
-
-    If the renewal of the token is due, start it in a thread.
-    """
+    """Return the cached token for ``security`` without blocking; None if there is none or it has
+    expired. If the token's renewal is due, start it in a thread."""
     cached = _cached.setdefault(security, _CachedToken())
     token, now_ms = cached.token, time.time() * 1000
     if token is None:

@@ -1,11 +1,12 @@
-"""The shells that use sockets directly: ``Reactor`` and ``Pool``.
+"""``Reactor`` and ``Pool``: the shells, which send requests to brokers, for clients without
+asyncio.
 
-A ``Reactor`` is a thread with a selector, which runs a producer's or consumer's engine. Other
-threads may only call ``call_soon``, ``wake`` and ``stop``. A ``Pool`` lends connections to calling
-threads. Threads may share a pool; each connection has one borrower at a time.
+A ``Reactor`` is a background thread with a selector. It runs the engine of a producer or consumer.
+Other threads may only call ``call_soon``, ``wake`` and ``stop``. A ``Pool`` lends connections to
+the threads that call it. Threads may share a pool; only one at a time has a connection.
 
-A forked child closes the descriptors that it inherits. It can use a pool, which is empty then, but
-not a reactor.
+A forked child process closes the sockets that it inherits. It can use a pool, which is then empty,
+but not a reactor.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ IDLE_PER_BROKER = 4
 CONNECT_TIMEOUT_S = 10.0
 """Seconds after which an attempt to connect to one address of a broker fails."""
 CALLBACKS_PER_TURN = 1000
-"""Maximum number of callbacks that run before the reactor looks at its sockets again."""
+"""Maximum number of callbacks that run before the reactor handles its sockets again."""
 
 
 def monotonic_ms() -> float:
-    """Return monotonic milliseconds. All client objects use this clock."""
+    """Return the time of the monotonic clock in milliseconds. All client objects use this clock."""
     return time.monotonic() * 1000.0
 
 
@@ -75,7 +76,8 @@ class _Timer:
 
 
 class Reactor:
-    """A thread that watches connections and timers and runs callbacks."""
+    """A shell with a background thread, which does the I/O of connections and runs timers and
+    callbacks."""
 
     def __init__(self, client_id: str, name: str, security: ClientSecurity | None = None) -> None:
         self._connections = Connections(client_id, security or security_of_environment())
@@ -99,7 +101,8 @@ class Reactor:
         _reactors.add(self)
 
     def start(self, on_crash: Callable[[BaseException], None] | None = None) -> None:
-        """Start the thread. ``on_crash`` receives an unexpected error that ends the thread."""
+        """Start the thread. If an unexpected error ends the thread, it calls ``on_crash`` with the
+        error."""
         self._on_crash = on_crash
         self._thread.start()
 
@@ -118,7 +121,7 @@ class Reactor:
             self.wake()
 
     def wake(self) -> None:
-        """Wake the thread's selector at once."""
+        """Interrupt the wait of the reactor's thread for its sockets."""
         with (
             self._wake_lock,
             contextlib.suppress(BlockingIOError),
@@ -151,13 +154,15 @@ class Reactor:
         self._touched.add(connection)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close a connection. Its requests in flight fail with ClosedError."""
+        """Close the connection to ``endpoint`` in a lane. Its requests in flight fail with
+        ClosedError."""
         connection = self._connections.disconnect(endpoint, lane)
         if connection is not None:
             self._touched.add(connection)
 
     def is_to_this_machine(self, endpoint: Endpoint, lane: str) -> bool:
-        """Return whether a connection is open and its peer is on this machine."""
+        """Return whether the connection to ``endpoint`` in a lane is open, and the broker runs on
+        this machine."""
         connection = self._connections.get(endpoint, lane)
         return connection is not None and connection.is_to_this_machine
 
@@ -240,8 +245,8 @@ class Reactor:
         self._touched.update(self._connections.expire(self.now_ms()))
 
     def _watch(self, connection: BrokerConnection) -> None:
-        """Register the connection's descriptor and events at the selector. The descriptor changes
-        when the connection tries another address."""
+        """Register the connection's socket with the selector, for the events that it waits for. The
+        socket changes when the connection tries another address."""
         if connection.fileno() < 0 and not connection.closed:
             return  # The attempt to connect has not started yet.
         if connection.closed:
@@ -268,14 +273,14 @@ class Reactor:
             self._connections.forget(connection)
 
     def _register(self, descriptor: int, events: int, connection: BrokerConnection) -> None:
-        """Register a descriptor. A connection that was just closed may have had the same number, so
-        remove its registration."""
+        """Register a socket's descriptor. If a connection that was just closed had the same
+        descriptor number and is still registered, remove it first."""
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, events, connection)
 
     def _unregister(self, descriptor: int, connection: BrokerConnection) -> None:
-        """Unregister a descriptor, unless its number now belongs to another connection."""
+        """Unregister a descriptor, unless another connection has the same number by now."""
         try:
             if self._selector.get_key(descriptor).data is connection:
                 self._selector.unregister(descriptor)
@@ -283,8 +288,8 @@ class Reactor:
             pass
 
     def forget(self) -> None:
-        """In a forked child, close the descriptors without touching state that the child shares
-        with the parent."""
+        """In a forked child process, close the inherited descriptors. Do not touch the sockets'
+        state, which the child shares with its parent."""
         self._connections.drop()
         self._selector.close()
         self._wake_lock = threading.RLock()
@@ -299,8 +304,8 @@ def _addresses(endpoint: Endpoint) -> list[tuple[Any, ...]]:
 
 
 class PooledConnection:
-    """A blocking connection that one borrower uses. Send any number of requests, and receive their
-    responses in the same order."""
+    """A blocking connection, which one borrower at a time uses. The borrower may send several
+    requests, and then receives the responses in the same order."""
 
     def __init__(
         self,
@@ -318,10 +323,10 @@ class PooledConnection:
         self._next_id = 0
         self._is_answered = False
         self.task_secret: TaskSecret | None = None
-        """A secret with which another process can log in without the password."""
+        """A secret from the login with which another process can log in without the password."""
         self._renewed_ms = float("inf")
-        """Monotonic time (ms) after which the pool does not lend this connection, because its login
-        session ends soon (KIP-368)."""
+        """Monotonic time (ms) from which on the pool does not lend this connection any more,
+        because its login session ends soon (KIP-368)."""
         reason: OSError | None = None
         for family, kind, protocol, _, address in _addresses(endpoint):
             sock = open_socket(family, kind, protocol)
@@ -372,8 +377,8 @@ class PooledConnection:
     def is_reusable(self) -> bool:
         """Return whether the pool may lend the connection again.
 
-        It may if no response is due, the broker has neither closed the connection nor sent other
-        bytes, and the login session does not end soon.
+        It may not if a response is outstanding, if the broker has closed the connection or sent
+        unexpected bytes, or if the login session ends soon.
         """
         if self._sent or self._frames or monotonic_ms() >= self._renewed_ms:
             return False
@@ -381,7 +386,8 @@ class PooledConnection:
 
     @property
     def is_to_this_machine(self) -> bool:
-        """Return whether both ends of the connection have the same address."""
+        """Return whether the broker runs on this machine: both ends of the connection have the same
+        address."""
         return self._transport.is_to_this_machine
 
     def send(self, exchange: Exchange[Any], deadline_ms: float) -> None:
@@ -441,7 +447,7 @@ class PooledConnection:
         return RequestTimedOutError(f"{self.endpoint} did not answer in time")
 
     def interrupt(self) -> None:
-        """Abort a blocked ``receive`` from another thread, with NetworkError."""
+        """Make a ``receive`` that blocks in another thread raise NetworkError."""
         if self._sent:
             with contextlib.suppress(OSError):
                 self._transport.interrupt()
@@ -463,7 +469,8 @@ class Pool:
         _pools.add(self)
 
     def borrow(self, endpoint: Endpoint, timeout_ms: float) -> PooledConnection:
-        """Return a connection for the caller alone. End its use with ``release`` or ``close``."""
+        """Return a connection that only the caller may use, until it calls ``release`` with it or
+        closes it. Raises NetworkError or a login error."""
         while True:
             with self._lock:
                 idle = self._idle.get(endpoint)
@@ -479,7 +486,8 @@ class Pool:
             connection.close()
 
     def release(self, connection: PooledConnection) -> None:
-        """Return a connection to the pool. Close the connection if responses are due."""
+        """Give a borrowed connection back to the pool. Close it if it is not reusable, or if the
+        pool has enough idle connections to this broker."""
         if connection.is_reusable:
             with self._lock:
                 idle = self._idle.setdefault(connection.endpoint, [])
@@ -496,7 +504,8 @@ class Pool:
         return answer
 
     def ask_all(self, sends: Sequence[Send]) -> list[Any]:
-        """Send requests to several brokers at once. Return a response or an error for each."""
+        """Send requests to several brokers at once. Return a response or an error for each request,
+        in order."""
         answers: list[Any] = [None] * len(sends)
         waiting: list[tuple[int, PooledConnection, float]] = []
         for index, send in enumerate(sends):
@@ -529,8 +538,8 @@ class Pool:
         return answers
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation on the calling thread, and return its result. Raises the error that
-        ended it."""
+        """Run an operation on the calling thread, and return its result. Raises the error with
+        which the operation ends."""
         result: Any = None
         try:
             while True:
@@ -553,11 +562,11 @@ class Pool:
             operation.close()
 
     def security_without_password(self) -> ClientSecurity:
-        """Return security settings that may be pickled. In place of the password they have the
-        SCRAM keys of the last login, the token of OAUTHBEARER, or PLAIN's ``PlainPassword``.
+        """Return security settings that may be pickled for other processes.
 
-        SCRAM keys log in to this cluster only, until the password changes. Call this after a
-        request has succeeded.
+        In place of the password, they have the keys of the last SCRAM login, the token of
+        OAUTHBEARER, or the ``PlainPassword`` of PLAIN. SCRAM keys are valid for this cluster only,
+        until the password changes. Call this after a request has succeeded.
         """
         if self._task_secret is None:
             return self.security
@@ -572,7 +581,7 @@ class Pool:
                 connection.close()
 
     def forget(self) -> None:
-        """In a forked child, drop the connections, because the parent still uses them."""
+        """In a forked child process, drop the connections, which the parent still uses."""
         self._lock = threading.Lock()
         idle, self._idle = self._idle, {}
         for connections in idle.values():
@@ -586,7 +595,8 @@ _shared: dict[tuple[str, ClientSecurity], Pool] = {}
 
 
 def shared_pool(client_id: str = "logbus", security: ClientSecurity | None = None) -> Pool:
-    """Return the pool of one client id and security. All readers of this process share it."""
+    """Return the pool that all callers in this process share for this client id and these security
+    settings."""
     chosen = security or security_of_environment()
     return _shared.setdefault((client_id, chosen), Pool(client_id, chosen))
 

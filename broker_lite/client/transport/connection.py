@@ -1,9 +1,9 @@
-"""A non-blocking connection to a broker. Its responses come in the order of the requests.
+"""``BrokerConnection``: a non-blocking connection to a broker.
 
 The owner (``blocking.Reactor`` or ``loop.LoopShell``) watches the socket and calls ``on_readable``
 and ``on_writable``. Only ``prepare`` blocks. The connection calls each request's callback exactly
-once, with the response or an error. An error of the stream closes the connection and fails all
-requests in flight.
+once, with the response or an error. Responses arrive in the order of the requests. A network or
+protocol error closes the connection and fails all requests in flight.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from broker_lite.wire.api import correlation_id_of
 from broker_lite.wire.frame import FrameReceiver
 
 FRAME_BYTES_MAX = 256 << 20
-"""Maximum bytes of a response. A fetch response may exceed its requested size by one batch (64 MiB)
-of each partition. A larger length means that the stream is corrupt."""
+"""Maximum bytes of a response. A fetch response may be larger than requested, because a broker
+returns at least one whole batch, of at most 64 MiB. If a response announces more than this maximum,
+the received bytes are taken as corrupt."""
 BUFFERS_PER_SEND = 512
 """Maximum number of buffers in one ``sendmsg``, below IOV_MAX (1024 on Linux and macOS)."""
 READS_PER_TURN = 16
-"""Maximum number of reads for one event, so that a busy connection does not starve the others."""
+"""Maximum number of reads from a readable socket before other connections have their turn."""
 
 
 class _Pending(NamedTuple):
@@ -51,15 +52,15 @@ class _Pending(NamedTuple):
 
 
 def open_socket(family: int, kind: int, protocol: int) -> socket.socket:
-    """Return a non-blocking TCP socket with the options of all client connections."""
+    """Return a new TCP socket with the options that all client connections have."""
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 class BrokerConnection:
-    """A connection to one broker. Its states are: connecting (with the TLS handshake), open,
-    closed. A closed connection never opens again."""
+    """A connection to one broker. It is first connecting (this includes the TLS handshake), then
+    open, then closed. A closed connection never opens again."""
 
     def __init__(
         self, endpoint: Endpoint, client_id: str, security: ClientSecurity = NO_SECURITY
@@ -70,31 +71,31 @@ class BrokerConnection:
         self.closed = False
         self.connecting = True
         self.was_refused = False
-        """Whether the last address of the broker refused the connection."""
+        """Whether the connection failed because the broker's last address refused it."""
         self._addresses: deque[tuple[Any, ...]] = deque()
         self._sock: socket.socket | None = None
-        """The socket, while the connection is being opened."""
+        """The socket while it connects. Afterwards, ``_transport`` has it."""
         self._transport: Transport | None = None
-        """The transport over the connected socket."""
+        """The connected socket, plain or with TLS."""
         self._receiver = FrameReceiver(FRAME_BYTES_MAX)
         self._out: deque[memoryview] = deque()
         self._sent: deque[tuple[int, Callable[[Any], None]]] = deque()
         self._pending: deque[_Pending] = deque()
         self._is_answered = False
-        """Whether the broker has sent any frame on this connection."""
+        """Whether the broker has sent any response on this connection."""
         self._token: object = None
         """The access token of the last login."""
         self._login: Login | None = None
-        """The first login of the connection, while it runs. Requests wait in ``_out`` until its
-        end."""
+        """The first login of the connection while it runs, else None. Until it ends, requests wait
+        in ``_out``."""
         self._login_exchange: Exchange[Any] | None = None
         self._login_out: deque[memoryview] = deque()
         self._renewal: Login | None = None
-        """A repeated login, while it runs. Requests made meanwhile wait in ``_waiting`` until its
-        end."""
+        """A repeated login while it runs, else None. Until it ends, new requests wait in
+        ``_waiting``."""
         self._waiting: deque[tuple[Exchange[Any], float, Callable[[Any], None]]] = deque()
         self._renewed_s = float("inf")
-        """Monotonic time in seconds after which the client logs in again before its next request
+        """Monotonic time (s). The first request after this time makes the client log in again
         (KIP-368)."""
         self._next_id = 0
         self._bytes_queued = 0
@@ -104,16 +105,17 @@ class BrokerConnection:
 
     @property
     def fetches_token(self) -> bool:
-        """Return whether ``prepare`` may block, because the login needs an access token."""
+        """Return whether ``prepare`` may block to fetch an OAuth access token."""
         return bool(self._security.token_url)
 
     def prepare(self) -> None:
-        """Fetch a first access token before ``connect``, if the login needs a token. Blocks. Raises
-        NetworkError and SaslAuthenticationError."""
+        """Fetch and cache the OAuth access token that the login needs, if it uses OAuth. Call this
+        before ``connect``. It blocks. Raises NetworkError and SaslAuthenticationError."""
         with_token(self._security)
 
     def connect(self, addresses: list[tuple[Any, ...]]) -> None:
-        """Start connecting to ``getaddrinfo``'s addresses in turn, until one accepts."""
+        """Start to connect: try the addresses, as ``getaddrinfo`` returns them, in turn until one
+        accepts."""
         self._addresses.extend(addresses)
         self._try_next(None)
 
@@ -135,8 +137,8 @@ class BrokerConnection:
 
     @property
     def is_to_this_machine(self) -> bool:
-        """Return whether both ends of the connection have the same address. Return False until the
-        connection is open."""
+        """Return whether the broker runs on this machine: both ends of the connection have the same
+        address. Return False until the connection is open."""
         return self._transport is not None and self._transport.is_to_this_machine
 
     def fileno(self) -> int:
@@ -147,7 +149,7 @@ class BrokerConnection:
 
     @property
     def wants_write(self) -> bool:
-        """Return whether the owner must call ``on_writable`` once the socket accepts bytes."""
+        """Return whether the owner must call ``on_writable`` as soon as the socket is writable."""
         if self._transport is None:
             return True
         if self._transport.is_handshaking:
@@ -155,13 +157,15 @@ class BrokerConnection:
         return bool(self._queue()) or self._transport.wants_write
 
     def _queue(self) -> deque[memoryview]:
-        """Return the queue of bytes to send next."""
+        """Return the queue whose bytes to send next: that of the first login while it runs, then
+        that of the requests."""
         return self._out if self._login is None else self._login_out
 
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, on_answer: Callable[[Any], None]
     ) -> None:
-        """Queue a request. Call ``flush`` after the last request of a turn."""
+        """Queue a request. ``on_answer`` receives its response or an error. Call ``flush`` after
+        the last request, to send all queued ones together."""
         if time.monotonic() >= self._renewed_s:
             self._begin_renewal(deadline_ms)
         if self._renewal is not None:
@@ -284,10 +288,10 @@ class BrokerConnection:
         self._renewed_s = time.monotonic() + seconds if seconds else float("inf")
 
     def _begin_renewal(self, deadline_ms: float) -> None:
-        """Log in again, after the requests sent so far and before later requests.
+        """Log in again, before the login session ends. Later requests wait until the login ends.
 
-        If the login needs a newer token that is not cached yet, the next request begins the login
-        instead.
+        A login with OAuth needs a newer token. If it is not cached yet, do nothing; the next
+        request calls this method again.
         """
         security = self._security
         if security.token_url:
@@ -335,7 +339,7 @@ class BrokerConnection:
         if self.connecting:
             self._handshake()
             self.flush()
-            return  # The selector reports the socket again if it has more bytes.
+            return  # If the socket has more bytes, the selector reports it again.
         transport = self._transport
         try:
             reads = 0
@@ -343,7 +347,8 @@ class BrokerConnection:
                 reads += 1
                 target = self._receiver.buffer()
                 if reads > READS_PER_TURN:
-                    # No selector reports bytes that TLS has already read, so read exactly these.
+                    # Read only the bytes that TLS has taken from the socket already: a selector
+                    # does not report them.
                     target = target[: transport.pending]
                 count = transport.read_into(target)
                 if count == 0:
@@ -381,8 +386,8 @@ class BrokerConnection:
         return min((row.deadline_ms for row in self._pending), default=float("inf"))
 
     def expire(self, now_ms: float) -> None:
-        """Close the connection if a response is overdue. Later responses could only come after the
-        overdue one."""
+        """Close the connection if a response is overdue. Since responses arrive in order, no later
+        request can be answered before the overdue one."""
         if not self.closed and self.next_deadline_ms() <= now_ms:
             self.close(RequestTimedOutError(f"{self.endpoint} did not answer in time"))
 
@@ -406,7 +411,7 @@ class BrokerConnection:
             callback(error)
 
     def drop(self) -> None:
-        """In a forked child, close the descriptor and drop all callbacks."""
+        """In a forked child process, close the descriptor and drop all callbacks."""
         self.closed = True
         self._pending.clear()
         self._waiting.clear()
@@ -417,10 +422,11 @@ class BrokerConnection:
 
 
 def _is_own_end(sock: socket.socket) -> bool:
-    """Return whether the socket is connected to itself.
+    """Return whether the socket is connected to itself instead of a broker.
 
-    The kernel may choose the destination port as the local port if no process listens on it. This
-    occurs after many attempts to reach a stopped process on the same machine.
+    If no process listens on the broker's port on this machine, the kernel may choose this very port
+    as the socket's local port. TCP then connects the socket to itself. This happens after many
+    attempts to reach a stopped broker.
     """
     try:
         return bool(sock.getsockname() == sock.getpeername())

@@ -1,8 +1,9 @@
 """``Connections``: the connections of one shell, one for each broker address and lane.
 
-Requests in different lanes do not wait for each other. The shell opens the connections and watches
-their sockets. The first request in a lane whose connection was closed makes a new connection. Only
-the shell's thread uses this module.
+A lane is the name of a purpose, such as "produce". Each lane has its own connection to a broker, so
+that requests in different lanes do not wait for each other. The shell opens the connections and
+watches their sockets. After a connection was closed, the next request makes a new one. Only the
+shell's thread uses this module.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from broker_lite.model import Endpoint
 
 
 class Connections:
-    """A shell's connections by address and lane. Their requests have the client id
-    ``client_id``."""
+    """The connections of one shell, by address and lane. All of them use the same client id and
+    security settings."""
 
     def __init__(self, client_id: str, security: ClientSecurity = NO_SECURITY) -> None:
         self._client_id = client_id
@@ -49,12 +50,13 @@ class Connections:
         return connection, is_new
 
     def get(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Return the connection to ``endpoint`` in a lane, in any state; None without a
-        connection."""
+        """Return the connection to ``endpoint`` in a lane, which may be closed, or None if there is
+        none."""
         return self._by_place.get((endpoint, lane))
 
     def disconnect(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Close a connection. Its requests in flight fail with ClosedError."""
+        """Close the connection to ``endpoint`` in a lane, and return it; None if there is none. Its
+        requests in flight fail with ClosedError."""
         connection = self._by_place.get((endpoint, lane))
         if connection is not None:
             connection.close(ClosedError(f"the client closed its connection to {endpoint}"))
@@ -68,7 +70,7 @@ class Connections:
         )
 
     def expire(self, now_ms: float) -> list[BrokerConnection]:
-        """Close the connections whose oldest response is overdue, and return them."""
+        """Close the connections on which a response is overdue, and return them."""
         late = [each for each in self if each.next_deadline_ms() <= now_ms]
         for connection in late:
             connection.expire(now_ms)
@@ -86,7 +88,7 @@ class Connections:
             connection.close(ClosedError("the client was closed"))
 
     def drop(self) -> None:
-        """In a forked child, close the descriptors and drop all callbacks."""
+        """In a forked child process, close the descriptors and drop all callbacks."""
         for connection in self:
             connection.drop()
         self._by_place.clear()

@@ -1,4 +1,6 @@
-"""The client's login on a connection, as a generator of exchanges. It does no I/O."""
+"""The client's SASL login on a connection, as a generator that yields the requests to send. It does
+no I/O.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,18 @@ from broker_lite.wire.calls.sasl import (
 )
 
 NONCE_BYTES = 24
-"""Random bytes of a SCRAM nonce."""
+"""Number of random bytes in a SCRAM nonce."""
 
 TaskSecret = ScramKeys | PlainPassword | AccessToken
-"""The secret that replaces a password in settings that may be pickled."""
+"""What replaces the password in security settings that are pickled for other processes."""
 
 
 class LoggedIn(NamedTuple):
-    """The outcome of a login: the secret with which another process may log in, and the
-    milliseconds after which the connection must log in again (0: never)."""
+    """The outcome of a login.
+
+    ``secret`` allows another process to log in without the password. ``lifetime_ms`` is the time
+    after which the connection must log in again (0: never).
+    """
 
     secret: TaskSecret
     lifetime_ms: int
@@ -39,9 +44,11 @@ Login = Generator[Exchange[Any], Any, LoggedIn]
 
 
 def login(endpoint: Endpoint, security: ClientSecurity) -> Login:
-    """Yield the exchanges of a login and receive their answers.
+    """Log in with the mechanism and secret in ``security``: yield each request, and receive the
+    broker's response.
 
-    Raises SaslAuthenticationError or UnsupportedSaslMechanismError, which name user and broker.
+    Raises SaslAuthenticationError or UnsupportedSaslMechanismError, which name the user or the
+    mechanism, and the broker.
     """
     mechanism = security.mechanism
     offered = yield CallExchange(SaslHandshakeRequest(mechanism))
@@ -83,7 +90,8 @@ def _keys_or_password(security: ClientSecurity) -> str | ScramKeys:
 
 
 def _only_message(security: ClientSecurity) -> tuple[TaskSecret, bytes]:
-    """Return the secret of PLAIN or OAUTHBEARER, and the only message that the client sends."""
+    """Return the secret of a PLAIN or OAUTHBEARER login, and the message that the client sends.
+    These logins consist of one message."""
     given = security.secret
     if security.mechanism == PLAIN:
         text = given.reveal() if isinstance(given, Secret) else PlainPassword(*given).text

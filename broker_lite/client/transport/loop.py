@@ -1,8 +1,8 @@
-"""The asyncio shell: connections, timers and operations on an asyncio or uvloop event loop.
+"""``LoopShell``: sends requests and runs operations on an asyncio or uvloop event loop.
 
-It uses the same ``BrokerConnection`` as ``blocking.Reactor``, and the loop watches the sockets.
-Call all methods on the loop's thread. The loop needs ``add_reader``, which only Windows' Proactor
-lacks.
+It uses the same ``BrokerConnection`` as ``blocking.Reactor``, but the event loop watches the
+sockets. Call all methods on the loop's thread. The loop must support ``add_reader``, which only the
+Proactor loop of Windows does not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class LoopShell:
-    """A shell that runs the requests of engines and operations on the running event loop."""
+    """A shell, which sends the requests of engines and operations, on the running event loop."""
 
     def __init__(self, client_id: str, security: ClientSecurity | None = None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -41,7 +41,7 @@ class LoopShell:
         return monotonic_ms()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation, and return its result. Raises the error that ended it."""
+        """Run an operation, and return its result. Raises the error with which it ends."""
         future: asyncio.Future[T] = self.loop.create_future()
 
         def done(result: T | LogbusError) -> None:
@@ -92,7 +92,8 @@ class LoopShell:
             self._touch(connection)
 
     def _touch(self, connection: BrokerConnection) -> None:
-        """Schedule one write for all requests that this turn of the loop queues."""
+        """Schedule a write at the end of this turn of the loop, for all requests that are queued by
+        then."""
         self._touched.add(connection)
         if self._flush_handle is None:
             self._flush_handle = self.loop.call_soon(self._flush)
@@ -108,11 +109,11 @@ class LoopShell:
         descriptor = -1 if connection.closed else connection.fileno()
         known, writes = self._watched.get(connection, (-1, False))
         if known >= 0 and known != descriptor:
-            # The descriptor's number may already belong to another connection.
+            # Unregister the old descriptor, unless another connection has its number by now.
             if not any(
                 row[0] == known for other, row in self._watched.items() if other is not connection
             ):
-                # A closed socket has already left epoll and cannot be modified in it.
+                # Closing a socket removes it from epoll, so its removal may raise an error here.
                 for remove in (self.loop.remove_reader, self.loop.remove_writer):
                     with contextlib.suppress(OSError):
                         remove(known)
@@ -169,7 +170,8 @@ class LoopShell:
 
 
 def resolve_with(future: asyncio.Future[Any], callback: Callable[[], Any]) -> None:
-    """Resolve a future with the result or error of ``callback``, unless it was cancelled."""
+    """Complete ``future`` with the result or error of ``callback()``, unless it is done or
+    cancelled already."""
     if future.done():
         return
     try:

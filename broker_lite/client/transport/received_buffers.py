@@ -1,8 +1,8 @@
-"""A pool of buffers for bytes from sockets and files. It reuses a buffer after its last view is
-released.
+"""A pool of buffers for the bytes that are read from sockets and files.
 
-The first write to new memory costs more than the copy itself, and a recently used buffer is still
-in the processor's cache. Arrow columns over a buffer are views of it. Any thread may use the pool.
+It saves time to reuse buffers: the first write to new memory costs more than the copy itself, and a
+recently used buffer is still in the processor's cache. The pool reuses a buffer when no memoryview
+or Arrow column refers to it any more. Any thread may use the pool.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import threading
 from broker_lite.wire.buffer_pool import BufferPool
 
 BUFFER_BYTES_MAX = 16 << 20
-"""Maximum bytes of a buffer that the pool keeps. Larger buffers are rare."""
+"""The pool does not keep buffers larger than this (bytes), because they are rare."""
 KEPT_BYTES_MAX = 64 << 20
-"""Maximum bytes of all buffers that the pool keeps. A reader, its decoder and each queued response
-need one buffer."""
+"""Maximum bytes of all buffers that the pool keeps. A reader uses one buffer for the response that
+it receives, one for the batches being decoded, and one for each response in between."""
 
 
 class SharedBufferPool:
@@ -26,8 +26,8 @@ class SharedBufferPool:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> memoryview:
-        """Return a buffer of ``size`` bytes with arbitrary content. The caller owns it until its
-        last view is released."""
+        """Return a buffer of ``size`` bytes with arbitrary content. The pool reuses it only after
+        the caller has released all views of it."""
         if size > BUFFER_BYTES_MAX:
             return memoryview(bytearray(size))
         with self._lock:
@@ -35,4 +35,4 @@ class SharedBufferPool:
 
 
 received_buffers = SharedBufferPool(KEPT_BYTES_MAX)
-"""The process's pool for responses and for bytes read from files."""
+"""The pool of this process, for responses and for bytes read from brokers' files."""

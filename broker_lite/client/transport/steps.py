@@ -1,8 +1,9 @@
-"""The steps that an operation yields, and the encoding of requests.
+"""The steps that an operation yields, and the interface ``Shell`` to what carries them out.
 
-An operation is a generator that yields steps and receives their results. ``Send`` returns the
-decoded answer or raises; ``SendAll`` returns an answer or error for each request; ``Pause`` returns
-None. A shell (``blocking`` or ``loop``) runs the steps. Operations do no I/O and hold no lock.
+An operation is a generator: client logic that needs answers from brokers, written without I/O. It
+yields a step, and receives the step's result: for ``Send`` the decoded answer (or the error is
+raised in the generator), for ``SendAll`` an answer or error for each request, for ``Pause`` None. A
+shell carries out the steps: ``blocking`` on threads, ``loop`` with asyncio.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ REQUEST_TIMEOUT_MS = 30_000
 
 
 class Exchange(Protocol[T_co]):
-    """A request that encodes itself and decodes its answer."""
+    """A request together with the decoding of its response."""
 
     @property
     def has_answer(self) -> bool:
-        """Return whether the broker sends a response, which is False for acks=0."""
+        """Return whether the broker sends a response. It sends none to a produce request with
+        acks=0."""
 
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
-        """Return the whole frame with its length, as buffers in order.
+        """Return the encoded request, including its length prefix, as buffers to send in order.
 
         Raises InvalidRequestError for values that the protocol cannot encode.
         """
 
     def answer(self, frame: memoryview) -> T_co:
-        """Return the decoded response. Raises ProtocolError."""
+        """Decode a received response. Raises ProtocolError if it is malformed."""
 
 
 class CallExchange(Generic[T]):
-    """An exchange for a request class of ``wire.calls``."""
+    """An ``Exchange`` for any request class in ``wire.calls``, which covers most APIs."""
 
     __slots__ = ("call",)
     has_answer = True
@@ -102,7 +104,8 @@ class ProduceExchange:
 
 
 class FetchExchange:
-    """A fetch from one broker. The records of its response are slices of the received frame."""
+    """A fetch request to one broker. The records in its response refer to the received bytes
+    without a copy."""
 
     __slots__ = ("request", "version")
     has_answer = True
@@ -126,11 +129,12 @@ class FetchExchange:
 
 
 class Send(NamedTuple):
-    """A step that sends one request. The result of the step is the response.
+    """A step that sends one request. Its result is the decoded response.
 
-    A connection returns responses in the order of its requests. So long polls and urgent requests
-    use connections of their own, which ``lane`` names. In a pool each borrower has a connection
-    anyway, so ``lane`` has no effect.
+    A connection delivers responses in the order of its requests, so a long poll would delay an
+    urgent request behind it. ``lane`` names the connection to use: a shell has one connection to a
+    broker for each lane. In a ``Pool``, each request borrows a connection, and ``lane`` has no
+    effect.
     """
 
     endpoint: Endpoint
@@ -157,10 +161,11 @@ Operation = Generator[Step, Any, T]
 
 
 class Shell(Protocol):
-    """The interface through which engines send requests and set timers, all on one thread."""
+    """The interface through which engines (of producers and consumers) send requests and set
+    timers. All methods except ``call_soon`` belong to one thread, the shell's."""
 
     def now_ms(self) -> float:
-        """Return monotonic milliseconds."""
+        """Return the time of a monotonic clock, in milliseconds."""
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         """Send a request. Later, call ``on_answer`` exactly once with the response or an error.
@@ -169,10 +174,11 @@ class Shell(Protocol):
         """
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close a connection. Its requests in flight fail with ClosedError."""
+        """Close the connection to ``endpoint`` in a lane. Its requests in flight fail with
+        ClosedError."""
 
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        """Run ``callback`` once after ``delay_ms``."""
+        """Run ``callback`` once after ``delay_ms`` milliseconds, unless the timer is cancelled."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the shell's thread. Any thread may call this."""
@@ -188,7 +194,8 @@ class Timer(Protocol):
 def spawn(
     shell: Shell, operation: Operation[T], on_done: Callable[[T | LogbusError], None]
 ) -> None:
-    """Run an operation on a shell. ``on_done`` receives its result or the error that ended it."""
+    """Start an operation on a shell. ``on_done`` receives its result, or the error with which it
+    ends."""
     _StepTask(shell, operation, on_done).advance(None)
 
 
@@ -225,8 +232,8 @@ class _StepTask:
                 self.shell.later(delay_ms, lambda: self.advance(None))
 
     def _request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """Send a request. For a request that cannot be encoded, pass the error to the operation
-        instead of raising it on the shell's thread."""
+        """Send a request. If it cannot be encoded, pass the error to the operation, as if it were
+        the response."""
         try:
             self.shell.request(send, on_answer)
         except LogbusError as error:
