@@ -1,8 +1,9 @@
 """The range assignment of native groups: which stream of which consumer reads a partition.
 
-Every consumer computes the assignment from the same registrations, and gets the same result. The
-assignment divides the ordered partitions of each topic into one range for each ordered stream. If
-the division has a remainder, the first ranges have one partition more. The module does no I/O.
+Every consumer of the group computes the assignment from the same registrations in ZooKeeper, and
+gets the same result. The streams of all consumers are sorted. Each topic's partitions are divided
+among the streams in consecutive ranges of equal size. If they do not divide evenly, the first
+streams get one more. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from broker_lite.model import INTERNAL_PREFIX, TopicPartition
 def assign(
     subscriptions: Mapping[str, NativeSubscription], partition_counts: Mapping[str, int]
 ) -> dict[TopicPartition, OwnerZnode]:
-    """Return the owner of every partition of the subscribed topics."""
+    """Return the stream that must own each partition of the subscribed topics.
+
+    ``subscriptions`` has the subscription of each consumer of the group, by its name, and
+    ``partition_counts`` the number of partitions of each topic.
+    """
     owners = {}
     for topic in sorted(partition_counts):
         streams = [
@@ -38,7 +43,8 @@ def assign(
 
 
 def covers(subscription: NativeSubscription, topic: str) -> bool:
-    """Return whether a subscription includes a topic."""
+    """Return whether a subscription includes a topic, by name or by pattern. No topic matches an
+    invalid pattern."""
     if topic in subscription.topics:
         return True
     if subscription.pattern is None or topic.startswith(INTERNAL_PREFIX):

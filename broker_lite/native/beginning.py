@@ -1,4 +1,6 @@
-"""The operation that looks up the starting offsets of claimed partitions."""
+"""The operation that looks up the offsets at which a consumer of a native group starts to read its
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,11 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[StartPlan]:
-    """Return the starting offsets, as ``starting.begin`` does. Leave out partitions whose topic has
-    another id in ZooKeeper than at the brokers."""
+    """Return the starting offsets of the partitions in ``bases``, as ``starting.begin`` does.
+
+    Leave out partitions whose topic has another id at the brokers than in ZooKeeper: one of them
+    does not know yet that the topic was recreated.
+    """
 
     def is_known(tp: TopicPartition) -> bool:
         view = cluster.view

@@ -1,7 +1,9 @@
-"""Events and effects of the state machine of a native group's member.
+"""Events that the state machine of a native group's consumer (``machine``) receives, and effects
+that it returns.
 
-Each request has a ``tag``, and the event with its answer has the same tag. Once a connection is
-lost, its requests get no answer.
+A request effect has a ``tag``, and the event with ZooKeeper's answer has the same tag. If the
+connection to ZooKeeper is lost, the requests in flight get no answer. A grant number identifies one
+assignment of a partition to a stream's reader.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from broker_lite.metadata.store import (
 )
 from broker_lite.model import CommittedOffset, TopicPartition
 
-# The events that ``NativeMachine.step`` takes.
+# The events that ``NativeMachine.step`` receives.
 
 
 class SessionConnected(NamedTuple):
-    """A connection to ZooKeeper is established. With ``new_session``, the ephemeral znodes of the
-    earlier session no longer exist."""
+    """The consumer is connected to ZooKeeper. If ``new_session``, the session is new, and the
+    ephemeral znodes of the consumer's earlier session no longer exist."""
 
     session_id: int
     new_session: bool
@@ -34,44 +36,50 @@ class SessionConnected(NamedTuple):
 
 
 class Got(NamedTuple):
+    """The answer to a ``Get``: the znode, or None if it does not exist."""
+
     tag: int
     znode: Znode | None
 
 
 class Listed(NamedTuple):
+    """The answer to a ``List``: the names of the children, or None if the znode does not exist."""
+
     tag: int
     names: list[str] | None
 
 
 class WriteDone(NamedTuple):
-    """The result of a write: None, or the reason why nothing was written."""
+    """The answer to a ``Write``. ``refused`` is None if ZooKeeper carried out all operations, else
+    the reason why it carried out none."""
 
     tag: int
     refused: Refused | None
 
 
 class Beaten(NamedTuple):
-    """ZooKeeper's leader answered a heartbeat, so the session was alive when the heartbeat was
-    sent."""
+    """The answer to a ``Beat``. It comes from ZooKeeper's leader, so the session was alive when the
+    heartbeat was sent."""
 
     tag: int
 
 
 class RequestFailed(NamedTuple):
-    """A request failed while the connection stayed open. A write may have taken effect."""
+    """A request to ZooKeeper failed while the connection stayed open. If it was a write, it may
+    have taken effect."""
 
     tag: int
 
 
 class NativeTick(NamedTuple):
-    """The time ``NativeMachine.wake_ms`` has come."""
+    """The time for which the machine asked (``NativeMachine.wake_ms``) has come."""
 
 
 class StreamCommit(NamedTuple):
-    """A reader commits offsets. The ``CommitAnswer`` has the same ``number``.
+    """The reader of a stream commits offsets. The ``CommitAnswer`` has the same ``number``.
 
-    ``grants`` has the number that the reader received with each partition. If a reader has received
-    the partition again since then, the machine refuses its rows.
+    ``grants`` has the grant number under which the reader read each partition. If the partition was
+    taken away and assigned again since, its number has changed, and the machine refuses the offset.
     """
 
     number: int
@@ -80,9 +88,9 @@ class StreamCommit(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The reader stopped reading a revoked partition, which it received with the number ``grant``.
-    The reader has processed all records below ``offset``; None means that its position is unknown.
-    """
+    """The reader of a stream stopped reading a revoked partition, which it had received with the
+    grant number ``grant``. All records before ``offset`` are processed; None if the position is
+    unknown."""
 
     tp: TopicPartition
     offset: CommittedOffset | None
@@ -110,18 +118,25 @@ Event = (
 
 
 class Get(NamedTuple):
+    """Read a znode. With ``watch``, ZooKeeper reports its next change (``DataChanged``)."""
+
     tag: int
     path: str
     watch: bool
 
 
 class List(NamedTuple):
+    """Read the names of a znode's children. With ``watch``, ZooKeeper reports the next change of
+    the children (``ChildrenChanged``)."""
+
     tag: int
     path: str
     watch: bool
 
 
 class Write(NamedTuple):
+    """Carry out several operations on znodes as one transaction: all of them or none."""
+
     tag: int
     operations: tuple[Operation, ...]
 
@@ -133,11 +148,11 @@ class Beat(NamedTuple):
 
 
 class PartitionStart(NamedTuple):
-    """The starting point of a claimed partition.
+    """What a stream's reader needs to know when it receives a partition.
 
-    ``committed`` is the committed offset, or None. ``is_added`` says whether the partition was
-    created after the group began. ``grant`` is a number that is new each time a reader of this
-    consumer receives a partition.
+    ``committed`` is the group's committed offset, or None. ``is_added`` says whether the partition
+    was created after the group began to read its topic. ``grant`` is the number that identifies
+    this assignment: it is new each time a reader of this consumer receives a partition.
     """
 
     committed: CommittedOffset | None
@@ -147,7 +162,7 @@ class PartitionStart(NamedTuple):
 
 
 class StreamAssign(NamedTuple):
-    """A stream owns a partition from now on."""
+    """Tell a stream that it owns a partition from now on, and must begin to read it."""
 
     stream: int
     tp: TopicPartition
@@ -155,34 +170,37 @@ class StreamAssign(NamedTuple):
 
 
 class StreamRevoke(NamedTuple):
-    """Ask a stream to stop reading a partition. The machine waits a short time for ``Settled``."""
+    """Ask a stream to stop reading a partition. The machine waits for ``Settled``, but only for
+    ``ownership.GRACE_MS``."""
 
     stream: int
     tp: TopicPartition
 
 
 class StreamLose(NamedTuple):
-    """A stream no longer owns a partition."""
+    """Tell a stream that it no longer owns a partition, and must drop it without a commit."""
 
     stream: int
     tp: TopicPartition
 
 
 class CommitAnswer(NamedTuple):
-    """The result of a commit: the error of each partition whose offset was not committed."""
+    """Report the result of the ``StreamCommit`` with this number: the error of each partition whose
+    offset was not committed."""
 
     number: int
     errors: Mapping[TopicPartition, LogbusError]
 
 
 class RefuseJoin(NamedTuple):
-    """The consumer cannot join the group, and a retry would fail too. The member has ended."""
+    """Report that the consumer cannot be a member of the group, and that a retry would fail too.
+    The machine has ended."""
 
     error: LogbusError
 
 
 class Restart(NamedTuple):
-    """End the ZooKeeper session and begin another one."""
+    """Close the ZooKeeper session, and begin a new one to join again."""
 
 
 Effect = (
@@ -199,4 +217,5 @@ Effect = (
 )
 
 ALL = TopicPartition("", -1)
-"""The key, in a ``CommitAnswer``, of the error of all partitions that are not keys themselves."""
+"""A key in the errors of a ``CommitAnswer``. Its error applies to all partitions of the commit that
+have no entry of their own."""

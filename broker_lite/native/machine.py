@@ -1,13 +1,15 @@
-"""The state machine of one consumer in a native group: ``step(now_ms, event) -> effects``.
+"""``NativeMachine``: one consumer of a native group as a state machine without I/O.
 
-The machine joins the group: it fixes the group's kind, then registers the consumer. After each
-change it reads members and partitions (``view``) and claims or releases partitions to match the
-assignment (``ownership``). Reads are delayed to coalesce changes: the first change is read after 20
-ms, each further change within a second after twice the previous delay.
+``step(now_ms, event)`` receives an event and returns effects (``events`` defines both). To join,
+the machine records in ZooKeeper that the group is native, and registers the consumer. After each
+change of the group's znodes, it reads the consumers and partitions (``view``), computes the
+assignment, and claims or releases partitions accordingly (``ownership``). It reads a change after
+20 ms. For each further change within a second the delay doubles, so that one read covers several
+changes.
 
-The consumer returns records only before the end of its lease, ``lease_until_ms``. The lease ends
-one session timeout, less a margin, after the last confirmed heartbeat was sent. ``wake_ms`` is the
-time of the next NativeTick.
+The lease is the time in which the consumer may return records. It ends at ``lease_until_ms``: the
+time at which the last confirmed heartbeat was sent, plus the session timeout, less a margin.
+``wake_ms`` is the time at which the machine wants the next NativeTick.
 """
 
 from __future__ import annotations
@@ -60,26 +62,28 @@ from broker_lite.native.view import View
 
 MEMBERS_MAX = 1000
 """Maximum number of consumers of a group. Each consumer reads the registrations of all others, so
-the cost grows with the square of this number."""
+the load on ZooKeeper grows with the square of their number."""
 BEATS_PER_TIMEOUT = 6
 """Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""Part of a session timeout, a quarter, by which the lease ends before the session. This margin
-covers clock drift and the lag of a ZooKeeper follower behind its leader."""
+"""The lease ends a quarter of the session timeout before the session does. This margin covers clock
+drift, and the time by which a ZooKeeper follower lags behind its leader."""
 READ_DELAY_MS = 20
 READ_DELAY_MAX_MS = 640
-"""First and longest delay (ms) between a change in ZooKeeper and the read of the change."""
+"""``READ_DELAY_MS`` is the delay (ms) between a change in ZooKeeper and the consumer's read of it.
+It grows to ``READ_DELAY_MAX_MS`` if changes follow each other."""
 CALM_MS = 1000
-"""Milliseconds without a change after which the delay is ``READ_DELAY_MS`` again."""
+"""Milliseconds without a change after which the delay of the next read is ``READ_DELAY_MS`` again.
+"""
 REFRESH_MS = 30_000
-"""Milliseconds between two reads of all znodes, even if no watch fired."""
+"""Milliseconds between two reads of all znodes of the group, even if no watch fired."""
 
 DOWN, JOINING, MEMBER, ENDED = "down", "joining", "member", "ended"
 
 
 class NativeMachine:
-    """The state machine of one consumer. No earlier consumer of the group had its name,
-    ``consumer``."""
+    """The state of one consumer in a native group. ``consumer`` is its name, which no earlier
+    consumer of the group has used."""
 
     def __init__(self, group: str, consumer: str, subscription: NativeSubscription) -> None:
         self.phase = DOWN
@@ -91,7 +95,7 @@ class NativeMachine:
         self.view = View(self._requests, group, subscription, self._view_read)
         self.ownership = Ownership(self._requests, group, consumer)
         self._owners: dict[TopicPartition, OwnerZnode] | None = None
-        """The assignment computed from the previous view; None before the first view."""
+        """The owner of each partition by the previous assignment; None before the first one."""
         self._timeout_ms = 0
         self._is_registered = False
         self._join_ms: int | None = None
@@ -115,7 +119,8 @@ class NativeMachine:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the consumer owns exactly the partitions that its last view assigns."""
+        """Return whether the consumer owns exactly the partitions of its last assignment, and knows
+        of no change since."""
         return (
             self.phase == MEMBER
             and self._read_ms is None
@@ -124,7 +129,7 @@ class NativeMachine:
         )
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Handle one event. Return the effects, in the order in which to carry them out."""
+        """Handle one event at the time ``now_ms``. Return the effects to carry out, in order."""
         self._requests.now_ms = now_ms
         if self.phase == ENDED:
             return self._after_the_end(event)
@@ -132,7 +137,7 @@ class NativeMachine:
             self._handle(event)
             self._pass_time()
         except LogbusError as error:
-            # A znode has an unreadable value, which a later version or another application wrote.
+            # A znode's value is unreadable: a later logbus or another application wrote it.
             self._end(error)
         out, self._requests.out = self._requests.out, []
         return out
@@ -192,7 +197,8 @@ class NativeMachine:
             self._join()
 
     def _start_over(self) -> None:
-        """Handle a failed request on a live connection like a short loss of the connection."""
+        """Handle a request that failed while the connection stayed open: act as if the connection
+        had been lost and is open again, and join again after a backoff."""
         self._suspend()
         self.phase = JOINING
         self._join_ms = self._requests.now_ms + backoff_ms(self._join_tries)
@@ -205,8 +211,9 @@ class NativeMachine:
         self.ownership.lose_all()
 
     def _restart(self) -> None:
-        """Begin a new session, because another client deleted this consumer's registration. The
-        consumer's owner znodes would name no member."""
+        """Begin a new ZooKeeper session, because another client deleted this consumer's
+        registration. With the old session, the owner znodes of the consumer's partitions would
+        remain, and name a consumer that is not registered."""
         self._suspend()
         self._lose_all()
         self._requests.out.append(Restart())
@@ -257,7 +264,8 @@ class NativeMachine:
         self._requests.list(paths[0], partial(self._counted, znode.version))
 
     def _take_over(self, kind: str, znode: Znode, coordinator: Znode | None) -> None:
-        """Make a group native, unless it has had Kafka members."""
+        """Begin to make an existing group native. Raises InconsistentGroupProtocolError if the
+        group is or was used by Kafka members."""
         if not is_open(self._group, kind, coordinator):
             raise InconsistentGroupProtocolError(
                 f"group {self._group!r} is a Kafka group, which is coordinated by brokers; give "
@@ -268,8 +276,8 @@ class NativeMachine:
         self._requests.list(pending, partial(self._convert, znode, coordinator))
 
     def _convert(self, znode: Znode, coordinator: Znode | None, pending: list[str] | None) -> None:
-        """Make a group native, unless an open transaction has pending offsets of the group. Such a
-        transaction must end first."""
+        """Make a group native. If an open transaction contains offsets of the group, try again
+        later, because the transaction must end first."""
         if pending:
             self._join_later()
             return
@@ -278,8 +286,8 @@ class NativeMachine:
         self._requests.write(operations, lambda _: self._join_again())
 
     def _join_again(self) -> None:
-        """Read the group again after a write, which may have lost a race with another client. Each
-        such read counts as a try."""
+        """Read the group's znode again after a write to it, because another client may have written
+        first. Do so at once the first time, and after a backoff later."""
         if self._join_tries == 0:
             self._join_tries = 1
             self._join()
@@ -295,8 +303,8 @@ class NativeMachine:
             [
                 Check(znodes.group_path(self._group), version),
                 Create(path, data, ephemeral=True),
-                # The modification time of this znode tells brokers when the group last had a
-                # member, even one that left soon.
+                # Write this znode to update its modification time, from which brokers see when the
+                # group last had a member.
                 Set(znodes.consumers_path(self._group), b""),
             ],
             self._registered,
@@ -304,8 +312,8 @@ class NativeMachine:
 
     def _registered(self, refused: Refused | None) -> None:
         if refused is not None and refused.reason == "exists":
-            # This session created the znode, and the answer was lost. Or the znode belongs to an
-            # earlier session, which expires soon.
+            # Either this session created the registration, and ZooKeeper's answer was lost. Or it
+            # belongs to an earlier session of this consumer, which expires soon.
             path = znodes.consumer_path(self._group, self._consumer)
             self._requests.get(path, self._check_registration)
         elif refused is not None:
@@ -315,11 +323,11 @@ class NativeMachine:
             self._check_kind(self._enter)
 
     def _check_kind(self, then: Callable[[], None]) -> None:
-        """Read the group's kind again after the registration.
+        """Check, after the registration, that the group is still native, and then call ``then``.
 
-        The group may have been deleted and recreated before the registration. Znode versions do not
-        show this, because a new group has version 0. A registered group has a member, so no broker
-        deletes it now.
+        Just before the registration, the group may have been deleted and recreated as a Kafka
+        group. The check of the znode's version does not notice this, because the version of a new
+        group is 0 again. From now on the group has a member, so no broker deletes it.
         """
         path = znodes.group_path(self._group)
         self._requests.get(path, partial(self._kind_read, path, then))
@@ -337,14 +345,15 @@ class NativeMachine:
         if is_native:
             then()
         else:
-            # Remove the registration, then check the recreated group's kind like a new consumer.
+            # The group was recreated as a Kafka group. Remove the registration, and join again like
+            # a new consumer, which then reports the error.
             self._requests.write([me], lambda _: None)
             self._join_later()
 
     def _check_registration(self, znode: Znode | None) -> None:
         if znode is not None and znode.session_id == self._requests.session_id:
-            # A ZooKeeper server that lags behind its leader may answer a read. So a read does not
-            # prove that the session is alive.
+            # Do not extend the lease: a ZooKeeper server that lags behind its leader may have
+            # answered this read, so the read does not prove that the session is alive.
             if self._is_registered:
                 self._enter_again()
             else:
@@ -369,7 +378,8 @@ class NativeMachine:
     # Methods that extend the lease.
 
     def _confirm(self) -> None:
-        """Extend the lease, because the session was alive when the answered request was sent."""
+        """Extend the lease: ZooKeeper's answer proves that the session was alive when the request
+        was sent."""
         margin_ms = self._timeout_ms // MARGIN_PART
         until_ms = self._requests.sent_ms + self._timeout_ms - margin_ms
         self.lease_until_ms = max(self.lease_until_ms, until_ms)
@@ -410,8 +420,8 @@ class NativeMachine:
         self.ownership.set_target(mine, owned_by_others)
 
     def _check_rank(self) -> None:
-        """Leave a group that has too many consumers. If several consumers registered at once, the
-        first in ZooKeeper's order stay."""
+        """Leave the group and raise GroupMaxSizeReachedError if it has too many consumers. If
+        several registered at once, those that ZooKeeper registered first stay."""
         rank = self.view.rank_of(self._consumer)
         if rank >= MEMBERS_MAX:
             me = znodes.consumer_path(self._group, self._consumer)
@@ -455,8 +465,8 @@ class NativeMachine:
         self._join_tries = tries
 
     def _damping_ms(self) -> int:
-        """Return the delay (ms) of the next read. The delay doubles with each change that follows
-        another change within ``CALM_MS``."""
+        """Return the delay (ms) before the group's changed znodes are read. It doubles with each
+        change that follows the last read within ``CALM_MS``."""
         is_calm = self._requests.now_ms - self._last_read_ms >= CALM_MS
         self._recent_changes = 0 if is_calm else self._recent_changes + 1
         return min(READ_DELAY_MS << min(self._recent_changes, 10), READ_DELAY_MAX_MS)

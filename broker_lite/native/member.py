@@ -1,7 +1,10 @@
-"""``NativeShell`` carries out a machine's effects on the metadata store, on one event loop.
+"""``NativeShell``: runs the state machine of a native group's consumer (``machine``) on an event
+loop, and carries out its effects.
 
-All methods run on the loop's thread. Other threads may only read ``lease_until_ms`` and
-``machine``. Callbacks run on the loop's thread and must not block.
+It sends the machine's requests to ZooKeeper (through a ``MetadataStore``), and passes assignment
+changes to the readers of the consumer's streams. All methods and callbacks run on the loop's
+thread, and callbacks must not block. Other threads may only read ``lease_until_ms`` and
+``machine``.
 """
 
 from __future__ import annotations
@@ -48,34 +51,35 @@ from broker_lite.native.machine import ENDED, MEMBER, NativeMachine
 logger = logging.getLogger("logbus.groups")
 
 RECONNECT_S = 0.5
-"""Seconds before a failed connect to ZooKeeper is retried, for a new session."""
+"""Seconds after which a failed attempt to open a new ZooKeeper session is retried."""
 
 
 class Readers(Protocol):
-    """The streams that read the member's partitions."""
+    """The readers of the consumer's streams, as ``NativeShell`` uses them. ``stream`` is the number
+    of a stream."""
 
     def assign(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
-        """Start reading a partition at ``start``."""
+        """Begin to read a partition. ``start`` determines the starting offset."""
 
     def revoke(self, stream: int, tp: TopicPartition) -> None:
         """Stop reading a partition, then call ``NativeShell.settled``."""
 
     def lose(self, stream: int, tp: TopicPartition) -> None:
-        """Drop a partition that the member no longer owns: return no record of it, and do not
-        commit it."""
+        """Drop a partition that the consumer no longer owns: return no more records of it, and do
+        not commit its position."""
 
     def renewed(self) -> None:
-        """Return records again, because the expired lease was renewed."""
+        """Continue to return records, because the lease is valid again after it had expired."""
 
     def refuse(self, error: LogbusError) -> None:
-        """Stop, because the member has ended with this error."""
+        """Stop all streams. Their calls raise ``error``, with which the membership has ended."""
 
 
 class NativeShell:
-    """The driver of one machine on an event loop.
+    """Runs one consumer's state machine on an event loop.
 
-    ``make_store`` returns a metadata store that is not started. ``now_ms`` is a monotonic clock.
-    The shell calls ``on_joined`` once, when the member has joined the group or was refused.
+    ``make_store`` returns a new, unconnected client of ZooKeeper. ``now_ms`` is a monotonic clock.
+    ``on_joined`` is called once, when the consumer has joined the group or cannot join it.
     """
 
     def __init__(
@@ -101,23 +105,24 @@ class NativeShell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._connection = 0
-        """The number of connection events of the store so far."""
+        """Number of times that ZooKeeper was connected, suspended or lost so far. It identifies a
+        connection."""
         self._is_closed = False
 
     @property
     def lease_until_ms(self) -> float:
-        """Return the end of the lease, on the clock of ``now_ms``."""
+        """Return the time, on the clock ``now_ms``, until which the consumer may return records."""
         return self.machine.lease_until_ms
 
     async def start(self) -> None:
-        """Connect to ZooKeeper and return. The member then joins the group. Raises
+        """Connect to ZooKeeper. The consumer joins the group in the background. Raises
         CoordinationUnavailableError."""
         store = self._store = self._make_store()
         await store.start(lambda event: self._handle_store_event(store, event))
 
     async def close(self) -> None:
-        """Leave the group. The end of the ZooKeeper session removes the registration and all
-        ownership."""
+        """Leave the group. This ends the ZooKeeper session, which removes the consumer's
+        registration and its owner znodes."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -134,9 +139,9 @@ class NativeShell:
     async def commit(
         self, rows: Mapping[TopicPartition, CommittedOffset], grants: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, LogbusError]:
-        """Commit rows and return the partitions that failed, each with its error.
+        """Commit the offsets in ``rows``. Return the error of each partition that failed.
 
-        ``grants`` has the number that the reader received with each partition.
+        ``grants`` has the grant number with which the reader received each partition.
         """
         if self._is_closed:
             raise ClosedError("the consumer was closed")
@@ -153,8 +158,8 @@ class NativeShell:
         return errors
 
     def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
-        """Report that the reader stopped reading a revoked partition, which it received with the
-        number ``grant``."""
+        """Tell the machine that the reader stopped reading a revoked partition, which it had
+        received with the grant number ``grant``. ``offset`` is its last position, if known."""
         self._step(Settled(tp, offset, grant))
 
     # Methods that pass events to the machine.
@@ -190,7 +195,8 @@ class NativeShell:
             self._timer = None
         wake_ms = self.machine.wake_ms
         if wake_ms is not None and not self._is_closed:
-            # An earlier wake-up would find nothing due, so round up to a whole millisecond.
+            # Add a little, because the machine counts whole milliseconds: if the timer expired too
+            # early, the machine would find nothing to do.
             delay_ms = max(0.0, wake_ms - self._now_ms()) + 0.01
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
 
@@ -229,7 +235,7 @@ class NativeShell:
     async def _send_request(self, effect: Get | List | Write | Beat, connection: int) -> None:
         store = self._store
         if store is None or connection != self._connection:
-            return  # An effect of an earlier session must not run in this one.
+            return  # The request belongs to an earlier connection and must not be sent on this one.
         event: Event
         try:
             match effect:
@@ -248,7 +254,7 @@ class NativeShell:
             self._step(event)
 
     async def _restart(self) -> None:
-        """Close the ZooKeeper session and open a new session. Retry until ZooKeeper answers."""
+        """Close the ZooKeeper session, and open a new one. Retry until ZooKeeper answers."""
         store, self._store = self._store, None
         if store is not None:
             await store.close()

@@ -1,7 +1,7 @@
-"""``NativeMembership``: one stream of a consumer in a native group.
+"""``NativeMembership``: the membership in a native group, as the reader of one stream uses it.
 
-The member (``session.GroupSession``) claims partitions in ZooKeeper, and commits by compare-and-set
-as their owner.
+All streams of a consumer share one ``session.GroupSession``, which owns partitions in ZooKeeper and
+commits their offsets.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from broker_lite.native.beginning import beginnings
 from broker_lite.native.session import GroupSession
 
 DELETED_TOPIC_DELAY_MS = 5000
-"""Milliseconds by which a deleted-topic error is delayed, because the group may still assign the
-topic."""
+"""Milliseconds by which the error of a deleted topic is delayed. Within this time the group usually
+learns of the deletion too, and takes the partition away."""
 THREAD_CHECK_S = 0.05
-"""Seconds between two checks whether a reader's thread has ended."""
+"""Seconds between two checks whether the thread that reads a stream has ended."""
 
 
 class NativeMembership:
-    """The membership of one reader: one stream of a native group's member.
+    """The membership of one stream's reader in a native group.
 
-    The member waits at most 300 ms until a reader stops a revoked partition. After that, the next
-    owner receives the records again that the reader has not finished.
+    The consumer waits at most 300 ms for a reader to stop reading a revoked partition. If the
+    reader takes longer, the partition's next owner receives the records again that were not yet
+    processed.
     """
 
     followed_topics = ()
@@ -47,7 +48,7 @@ class NativeMembership:
         self._session = session
         self._topics = topics
         self._thread: threading.Thread | None = None
-        """The thread that last asked for records."""
+        """The thread that last asked this stream for records."""
         self._is_halting = False
         self._halted = threading.Event()
         reader.assignment.deleted_topics = DeletedTopics(
@@ -57,7 +58,7 @@ class NativeMembership:
 
     @property
     def member_id(self) -> str:
-        """Return the consumer's name in the group's registrations."""
+        """Return the name under which the consumer is registered in the group."""
         return self._session.name
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
@@ -78,7 +79,8 @@ class NativeMembership:
         self._thread = threading.current_thread()
 
     def is_held_back(self) -> bool:
-        """Return whether the lease has expired, or the stream is closing."""
+        """Return whether the reader must return no records: the consumer's lease has expired, or
+        the stream is closing."""
         return self._is_halting or self._session.is_held_back
 
     def is_due(self) -> bool:
@@ -86,8 +88,8 @@ class NativeMembership:
 
     def check(self) -> None:
         if self._is_halting:
-            # A reader that asks for more records has processed all earlier ones. A halted reader
-            # gets no more records.
+            # The user asks for more records, so all earlier ones are processed. The stream is
+            # closing and returns no more.
             self._halted.set()
             raise ClosedError("the consumer was closed")
 
@@ -120,17 +122,17 @@ class NativeMembership:
     # Methods with which all streams of one consumer are closed together.
 
     def halt(self) -> None:
-        """Stop returning records. The reader's next call raises ClosedError. Any thread may call
-        this."""
+        """Make the stream return no more records: the next call raises ClosedError. Any thread may
+        call this."""
         self._is_halting = True
         self._reader.notify()
 
     def await_reader(self, deadline: float) -> bool:
-        """Wait after ``halt`` until the reader has stopped or ``deadline`` (``time.monotonic``)
-        passes.
+        """Wait after ``halt`` until the thread that reads the stream has stopped, at most until
+        ``deadline`` (on ``time.monotonic``).
 
-        Return whether the calling thread may read the positions. It may if the reader stopped, if
-        its thread ended, or if the caller is the reader.
+        Return whether the calling thread may use the stream's positions now. It may if the reading
+        thread asked for records again or has ended, or if the caller is that thread.
         """
         thread = self._thread
         if thread is None or self.is_read_here:
@@ -145,5 +147,5 @@ class NativeMembership:
 
     @property
     def is_read_here(self) -> bool:
-        """Return whether the calling thread was the last thread that asked for records."""
+        """Return whether the calling thread is the one that last asked this stream for records."""
         return self._thread is threading.current_thread()

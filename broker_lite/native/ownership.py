@@ -1,9 +1,12 @@
-"""The partitions that one consumer claims, owns and releases, and its commits.
+"""``Ownership``: the partitions that one consumer of a native group claims, owns and releases, and
+its offset commits. No I/O.
 
-A claim is one write with two operations: it creates the ephemeral owner znode, and rewrites the
-offset znode unchanged. The rewrite gives the offset znode a new version, so an earlier owner can no
-longer commit. A commit is a compare-and-set on that version, and also checks the registration. Only
-the owner's session deletes an owner znode, after the reader has stopped. The module does no I/O.
+In ZooKeeper, each partition of the group has an ephemeral owner znode, which names the owner, and
+an offset znode, which has the committed offset. To claim a partition, the consumer creates the
+owner znode, and in the same transaction rewrites the offset znode unchanged. This gives the offset
+znode a new version. A commit is a compare-and-set on this version, so an earlier owner can no
+longer commit. Each write also checks that the consumer is registered. Only the owner deletes its
+owner znode, after its reader has stopped.
 """
 
 from __future__ import annotations
@@ -38,16 +41,16 @@ from broker_lite.native.pending_requests import BACKOFF_MAX_MS, PendingRequests,
 from broker_lite.native.view import WatchedTopic
 
 GRACE_MS = 300
-"""Milliseconds for which a member keeps a revoked partition until its reader has stopped.
-After that time the member releases the partition without committing a position."""
+"""Milliseconds for which a consumer waits for the reader of a revoked partition to stop. Afterwards
+it releases the partition without a commit of the reader's position."""
 COMMIT_ROWS_MAX = 500
-"""Number of offsets at which waiting commits are no longer joined into one write."""
+"""Commits that wait are written together, until they have at least this number of offsets."""
 WRITE_BYTES_MAX = 512 << 10
-"""Maximum bytes of one write. ZooKeeper accepts 1 MB with paths (jute.maxbuffer)."""
+"""Maximum bytes of one write. ZooKeeper accepts 1 MB, including the paths (jute.maxbuffer)."""
 METADATA_BYTES_MAX = 4096
 """Maximum bytes of the metadata of a committed offset."""
 NO_OFFSET = -1
-"""The offset in the offset znode of a claimed partition without a commit."""
+"""The offset in the offset znode of a partition that was claimed and has no committed offset."""
 
 OWNED, REVOKED, RELEASED = "owned", "revoked", "released"
 READING, WRITING, READING_OWNER, WAITING = "reading", "writing", "reading owner", "waiting"
@@ -55,42 +58,47 @@ READING, WRITING, READING_OWNER, WAITING = "reading", "writing", "reading owner"
 
 @dataclass(slots=True)
 class OwnedPartition:
-    """A partition that this consumer owns. ``version`` and ``data`` are the version and the value
-    of its offset znode."""
+    """A partition that this consumer owns. ``stream`` is the stream that reads it. ``version`` and
+    ``data`` are the version and the value of its offset znode."""
 
     stream: int
     topic_id: str
     version: int
     data: bytes
     grant: int = 0
-    """A number that is new each time a reader receives the partition; 0 if no reader has it."""
+    """The grant number, which identifies this assignment of the partition to a reader; 0 if no
+    reader has received the partition."""
     state: str = OWNED
     due_ms: int = 0
-    """The time (ms) at which a revoked partition is released without the reader's position."""
+    """The time (ms) at which a revoked partition is released even if the reader has not stopped."""
     final: CommittedOffset | None = None
+    """The reader's last position in a released partition, to commit with the release."""
     writing: bytes | None = None
-    """The value with which a commit in flight replaces ``data``."""
+    """The new value of the offset znode that a commit in flight writes, or None."""
     is_sure: bool = True
-    """Whether the consumer surely owns the partition. After a lost connection the consumer must
-    first read the owner znode again."""
+    """Whether the consumer certainly owns the partition. After it lost its connection to ZooKeeper,
+    it is only sure again when it has read the owner znode."""
 
 
 @dataclass(slots=True)
 class PartitionClaim:
-    """A partition that is assigned to this consumer and that another consumer may still own."""
+    """An attempt to become the owner of a partition that is assigned to this consumer. Another
+    consumer may still own it. ``stage`` says what the attempt waits for."""
 
     stream: int
     stage: str = READING
     tries: int = 0
     tried_ms: int = 0
     retry_ms: int = 0
-    """The time (ms) at which a waiting claim is tried again."""
+    """The time (ms) at which the attempt is repeated, if ``stage`` is "waiting"."""
     is_over: bool = False
-    """Whether the watch on the owner znode fired before the answer to the request that set it."""
+    """Whether the other consumer's owner znode has changed since this consumer began to read it:
+    its ownership is probably over."""
 
 
 class Queued(NamedTuple):
-    """A commit that waits for its write, with the owned partitions at the time of the commit."""
+    """A commit that waits to be written. ``claims`` has its partitions as this consumer owned them
+    when the reader committed."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -98,16 +106,17 @@ class Queued(NamedTuple):
 
 
 class Ownership:
-    """The owned and claimed partitions of a consumer. ``target`` maps each assigned partition to
-    its stream and topic."""
+    """The partitions that one consumer owns or claims. It follows the assignment that
+    ``set_target`` sets, and writes commits."""
 
     def __init__(self, requests: PendingRequests, group: str, consumer: str) -> None:
         self.owned: dict[TopicPartition, OwnedPartition] = {}
         self.claims: dict[TopicPartition, PartitionClaim] = {}
         self.is_unregistered = False
-        """Whether the registration was missing, so that the consumer must join again."""
+        """Whether a write found the consumer's registration missing. It must then join again."""
         self.unready: set[str] = set()
-        """Topics whose znodes in the group were found missing."""
+        """Topics for which the group's znodes (the parents of owner and offset znodes) were found
+        missing."""
         self._requests = requests
         self._group = group
         self._consumer = consumer
@@ -115,8 +124,8 @@ class Ownership:
         self._owned_by_others: Container[TopicPartition] = ()
         self._owner_paths: dict[str, TopicPartition] = {}
         self._uncertain: set[TopicPartition] = set()
-        """Partitions whose claim may have succeeded, because the connection was lost before its
-        answer."""
+        """Partitions whose claim may have succeeded: the connection to ZooKeeper was lost before
+        the answer."""
         self._commits: deque[Queued] = deque()
         self._writing: list[tuple[Queued, list[TopicPartition]]] = []
         self._unanswered: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
@@ -136,15 +145,16 @@ class Ownership:
         target: Mapping[TopicPartition, tuple[int, WatchedTopic]],
         owned_by_others: Container[TopicPartition] = (),
     ) -> None:
-        """Set the partitions to own. ``owned_by_others`` has the partitions that other consumers
-        probably still own."""
+        """Set the partitions that this consumer must own, each with its stream and topic, and begin
+        to claim and release. ``owned_by_others`` has those that other consumers probably still own.
+        """
         self._target = dict(target)
         self._owned_by_others = owned_by_others
         for tp in [*self.owned, *self.claims, *self._target]:
             self._advance(tp)
 
     def _advance(self, tp: TopicPartition) -> None:
-        """Take the next step that brings one partition closer to the assignment."""
+        """Begin to claim or to revoke a partition if the assignment requires it."""
         assigned = self._target.get(tp)
         owned = self.owned.get(tp)
         claim = self.claims.get(tp)
@@ -170,10 +180,11 @@ class Ownership:
     def _write(
         self, operations: Sequence[Operation], then: Callable[[Refused | None], None]
     ) -> None:
-        """Write owners and offsets together with a check of the registration.
+        """Write owner and offset znodes, provided that this consumer is registered.
 
-        The check keeps a late write of an old session from taking effect in the next session.
-        Without a registration, ``then`` is not called.
+        The check of the registration is part of the transaction. It prevents a delayed write of an
+        old session from taking effect after the session has ended. If the consumer is not
+        registered, ``then`` is not called.
         """
         me = znodes.consumer_path(self._group, self._consumer)
         self._requests.write([Check(me, 0), *operations], partial(self._wrote, then))
@@ -203,7 +214,7 @@ class Ownership:
         topic_id = assigned[1].topic_id
         committed = None if znode is None else znodes.decode_offset(path, znode.data)
         if committed is None or committed.topic_id != topic_id:
-            # There is no offset, or it belongs to a deleted topic of the same name.
+            # No offset is committed, or only one of a deleted topic with the same name.
             committed = CommittedOffset(NO_OFFSET, topic_id=topic_id)
         data = znodes.encode_offset(committed)
         claim.stage = WRITING
@@ -276,14 +287,13 @@ class Ownership:
         elif znode is None:
             self._wait(claim)
         elif znode.session_id == self._requests.session_id:
-            # The answer to this consumer's own claim was lost. Delete the znode and claim again, to
-            # learn the version of the offset znode.
+            # An earlier claim of this consumer succeeded, but ZooKeeper's answer was lost, so the
+            # version of the offset znode is unknown. Delete the owner znode and claim again.
             path = znodes.owner_path(self._group, *tp)
             self._write([Delete(path)], lambda _: self._wait(claim))
         else:
-            # Another member still owns the partition. Claim it again when the watch on the owner
-            # znode fires. If the watch has fired already or never fires, the retry timer ends the
-            # wait.
+            # Another consumer still owns the partition. Claim it again when the watch on the owner
+            # znode fires. A timer covers the case that the watch has fired already or never fires.
             self._wait(claim, None if claim.is_over else BACKOFF_MAX_MS)
 
     def _wait(self, claim: PartitionClaim, pause_ms: int | None = None) -> None:
@@ -293,8 +303,8 @@ class Ownership:
         claim.tries = max(1, claim.tries)
 
     def owner_changed(self, path: str) -> None:
-        """Handle the fired watch of an owner znode: retry the claim of its partition as soon as the
-        backoff allows."""
+        """Handle a change of an owner znode that another consumer had: if this consumer waits to
+        claim the partition, try again as soon as the backoff allows."""
         tp = self._owner_paths.pop(path, None)
         claim = None if tp is None else self.claims.get(tp)
         if claim is not None:
@@ -314,8 +324,8 @@ class Ownership:
         """Release a revoked partition, because its reader has stopped. Commit ``final``, the
         reader's last position, unless it is None.
 
-        ``grant`` is the number that the reader received with the partition. If the partition has
-        been granted to a reader again since then, the call has no effect.
+        ``grant`` is the grant number with which the reader received the partition. If the partition
+        was assigned to a reader again since, its number has changed, and the call has no effect.
         """
         owned = self.owned.get(tp)
         if owned is not None and owned.state == REVOKED and owned.grant == grant:
@@ -325,7 +335,7 @@ class Ownership:
     def _release(self, tp: TopicPartition, owned: OwnedPartition) -> None:
         owned.state = RELEASED
         if owned.writing is not None or not owned.is_sure:
-            return  # The answer to the request in flight continues the release.
+            return  # A request is in flight. When its answer arrives, the release continues.
         operations: list[Operation] = []
         if owned.final is not None and _check(owned, owned.final) is None:
             data = _encoded(owned, owned.final)
@@ -339,7 +349,8 @@ class Ownership:
         self, tp: TopicPartition, owned: OwnedPartition, count: int, refused: Refused | None
     ) -> None:
         if refused is not None and refused.position < count - 1:
-            # Another client set the offset; keep it.
+            # Another client has changed the committed offset. Keep that offset, and only delete the
+            # owner znode.
             owned.final = None
             self._release(tp, owned)
             return
@@ -351,7 +362,8 @@ class Ownership:
             self._advance(tp)
 
     def _lose(self, tp: TopicPartition, owned: OwnedPartition) -> None:
-        """Release a partition whose offset another client changed, and claim it again with the new
+        """Take a partition away from its reader, because another client changed its committed
+        offset. Release it; if it is still assigned, it is then claimed again, and read from the new
         offset."""
         self._requests.out.append(StreamLose(owned.stream, tp))
         owned.final = owned.writing = None
@@ -359,7 +371,7 @@ class Ownership:
         self._release(tp, owned)
 
     def lose_all(self) -> None:
-        """Drop all partitions, because the session has ended."""
+        """Drop all partitions, because the consumer's ZooKeeper session has ended."""
         for tp, owned in self.owned.items():
             self._requests.out.append(StreamLose(owned.stream, tp))
         self.owned.clear()
@@ -372,7 +384,8 @@ class Ownership:
     # Methods that handle a lost connection and a reconnect.
 
     def suspend(self) -> None:
-        """Handle a lost connection. The outcome of the writes in flight is unknown."""
+        """Handle the loss of the connection to ZooKeeper. The writes in flight may have taken
+        effect or not."""
         for owned in self.owned.values():
             owned.is_sure = False
         self._uncertain.update(tp for tp, claim in self.claims.items() if claim.stage != READING)
@@ -381,10 +394,11 @@ class Ownership:
         self._fail_commits()
 
     def resume(self) -> None:
-        """Read which writes in flight succeeded, after a reconnect in the same session."""
+        """After a reconnect in the same session, find out which of the writes succeeded that were
+        in flight when the connection was lost."""
         for tp in sorted(self._uncertain):
-            # Undo claims with an unknown outcome before any new claim, so that a new claim finds
-            # only its own znode.
+            # First undo the claims that may have succeeded. Otherwise a new claim of the partition
+            # would meet the old owner znode.
             path = znodes.owner_path(self._group, *tp)
             self._requests.get(path, partial(self._undo, tp, path))
         for tp, owned in self.owned.items():
@@ -392,8 +406,8 @@ class Ownership:
             self._requests.get(path, partial(self._check_owner, tp, owned))
 
     def _undo(self, tp: TopicPartition, path: str, znode: Znode | None) -> None:
-        """Delete the owner znode of a claim whose answer was lost, because the version of its
-        offset znode is unknown."""
+        """Delete the owner znode of a claim that succeeded without an answer. The consumer cannot
+        use it, because it does not know the version of the offset znode."""
         if znode is not None and znode.session_id == self._requests.session_id:
             self._write([Delete(path)], lambda _: self._uncertain.discard(tp))
         else:
@@ -429,14 +443,14 @@ class Ownership:
     # Methods that write commits.
 
     def commit(self, commit: StreamCommit) -> None:
-        """Queue a commit. A ``CommitAnswer`` follows when ZooKeeper has answered."""
+        """Queue a commit of a reader. When ZooKeeper has answered, a ``CommitAnswer`` follows."""
         errors: dict[TopicPartition, LogbusError] = {}
         for tp, row in commit.rows.items():
             owned = self.owned.get(tp)
             problem: LogbusError | None = _not_owner(tp)
             if owned is not None and owned.state != RELEASED:
-                # Rows read under an earlier claim may be older than offsets that other owners have
-                # committed since.
+                # If the partition was released and claimed again since the reader read these
+                # records, another owner may have committed a later offset. Refuse this one.
                 is_same = owned.grant == commit.grants.get(tp)
                 problem = _check(owned, row) if is_same else problem
             if problem is not None:
@@ -451,7 +465,7 @@ class Ownership:
     def _answer(
         self, number: int, count: int, errors: Mapping[TopicPartition, LogbusError]
     ) -> None:
-        """Record the results of ``count`` rows of a commit."""
+        """Record the results of ``count`` offsets of a commit. When all are known, answer it."""
         left, known = self._unanswered[number]
         known.update(errors)
         left -= count
@@ -461,7 +475,8 @@ class Ownership:
             self._requests.out.append(CommitAnswer(number, known))
 
     def _write_commits(self) -> None:
-        """Write all waiting commits together. Of each partition, write only the last offset."""
+        """Write the waiting commits together. If several contain the same partition, write only the
+        last offset."""
         if self._writing or any(not owned.is_sure for owned in self.owned.values()):
             return
         rows: dict[TopicPartition, CommittedOffset] = {}
@@ -483,7 +498,7 @@ class Ownership:
             self._write_rows(rows)
 
     def _write_rows(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Write the rows, split into writes of at most WRITE_BYTES_MAX."""
+        """Write these offsets, in writes of at most WRITE_BYTES_MAX one after another."""
         operations: list[Operation] = []
         part: dict[TopicPartition, CommittedOffset] = {}
         rest: dict[TopicPartition, CommittedOffset] = {}
@@ -552,13 +567,14 @@ class Ownership:
     # Methods that handle the passing of time.
 
     def next_ms(self) -> int | None:
-        """Return the time in ms at which ``pass_time`` has work to do, or None."""
+        """Return the time (ms) at which to call ``pass_time`` next, or None."""
         times = [owned.due_ms for owned in self.owned.values() if owned.state == REVOKED]
         times += [claim.retry_ms for claim in self.claims.values() if claim.stage == WAITING]
         return min(times, default=None)
 
     def pass_time(self) -> None:
-        """Revoke partitions whose readers did not stop in time, and retry due claims."""
+        """Release revoked partitions whose readers did not stop within GRACE_MS, and repeat claims
+        whose backoff has passed."""
         now_ms = self._requests.now_ms
         for tp, owned in list(self.owned.items()):
             if owned.state == REVOKED and owned.due_ms <= now_ms:

@@ -1,8 +1,10 @@
-"""The ZooKeeper requests in flight of one machine, and the effects of its current step.
+"""``PendingRequests``: the ZooKeeper requests of one ``NativeMachine`` that are in flight, and the
+effects of its current step.
 
-The parts of a machine share one ``PendingRequests``. A callback handles each answer. After a lost
-connection no callback runs, and the parts repeat their requests on the next connection. The module
-does no I/O."""
+The machine, its ``View`` and its ``Ownership`` share one object. A callback handles the answer to
+each request. If the connection to ZooKeeper is lost, the callbacks are dropped, and the requests
+are made again on the next connection. The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ from broker_lite.native.events import Beat, Effect, Get, List, Write
 
 BACKOFF_MS = 50
 BACKOFF_MAX_MS = 2000
-"""First and longest pause (ms) before a failed try is repeated."""
+"""``BACKOFF_MS`` is the pause (ms) before a failed attempt is first repeated, ``BACKOFF_MAX_MS``
+the longest pause."""
 
 
 def backoff_ms(tries: int) -> int:
-    """Return the backoff in milliseconds after failed try number ``tries``, counted from 0."""
+    """Return the pause (ms) before a retry: BACKOFF_MS for ``tries`` 0 (after the first failure),
+    twice as long for each further failure, at most BACKOFF_MAX_MS."""
     return min(BACKOFF_MS << min(tries, 10), BACKOFF_MAX_MS)
 
 
@@ -28,10 +32,10 @@ class _PendingRequest(NamedTuple):
 
 
 class PendingRequests:
-    """The requests in flight of one machine.
+    """The requests of one machine that are in flight.
 
-    ``now_ms`` is the time of the current step, and ``out`` has the effects of the step.
-    ``session_id`` is the ZooKeeper session of the connection.
+    ``now_ms`` is the time of the machine's current step, and ``out`` collects the step's effects.
+    ``session_id`` is the id of the present ZooKeeper session.
     """
 
     def __init__(self) -> None:
@@ -39,7 +43,7 @@ class PendingRequests:
         self.out: list[Effect] = []
         self.session_id = 0
         self.sent_ms = 0
-        """The time (ms) at which the machine sent the request whose answer it handles now."""
+        """The time (ms) at which the request was sent whose answer the machine handles now."""
         self._tag = 0
         self._pending: dict[int, _PendingRequest] = {}
 
@@ -65,7 +69,8 @@ class PendingRequests:
         return self._tag
 
     def answered(self, tag: int, value: Any) -> None:
-        """Call the callback of the request ``tag``, unless ``forget`` has dropped the callback."""
+        """Call the callback of the request ``tag`` with its answer, unless ``forget`` has dropped
+        the callback."""
         request = self._pending.pop(tag, None)
         if request is not None:
             self.sent_ms = request.sent_ms
@@ -75,5 +80,5 @@ class PendingRequests:
         return tag in self._pending
 
     def forget(self) -> None:
-        """Drop all callbacks, because the connection is lost."""
+        """Drop all callbacks, because the connection to ZooKeeper is lost."""
         self._pending.clear()

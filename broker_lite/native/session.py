@@ -1,7 +1,8 @@
-"""The session of one consumer in a native group: its member (``NativeShell``) on an event loop.
+"""``GroupSession``: the membership of one consumer in a native group, which all its streams share.
 
-The asyncio consumer runs the session on its own loop. The streams of a blocking consumer share a
-session that has a thread of its own.
+It runs a ``NativeShell`` on an event loop, and passes assignment changes to the streams' readers.
+An asyncio consumer has it on its own loop. For a blocking consumer, ``ThreadSession`` has a
+background thread with a loop.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from broker_lite.native.events import PartitionStart
 from broker_lite.native.member import NativeShell
 
 JOIN_TIMEOUT_S = 30.0
-"""Seconds after which a join fails."""
+"""Seconds after which an attempt to join the group fails."""
 CLOSE_TIMEOUT_S = 10.0
-"""Seconds for which ``leave`` waits for the session's thread."""
+"""Seconds for which ``leave`` waits for the end of the background thread."""
 NAME_LENGTH_MAX = 200
-"""Maximum length of a consumer's name without its random end."""
+"""Maximum length of a consumer's name, without the random characters at its end."""
 
 Errors = dict[TopicPartition, LogbusError]
 
 
 def consumer_name(client_id: str, host: str) -> str:
-    """Return a unique name for a consumer in the group's registrations.
+    """Return a new, unique name for a consumer, under which it is registered in its group.
 
-    Leave out characters that a znode path cannot contain. These include characters beyond U+FFFF,
-    which Java encodes as surrogate pairs.
+    Characters that a znode's path cannot contain are replaced by "-". These include characters
+    beyond U+FFFF, which Java encodes as surrogate pairs.
     """
     words = "-".join(word for word in (client_id, host) if word)
     safe = "".join(c if c in "-._" or (c.isalnum() and c <= "\uffff") else "-" for c in words)
@@ -49,7 +50,7 @@ def consumer_name(client_id: str, host: str) -> str:
 def stamped(
     rows: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return the rows with a commit time. A row without a commit time gets the current time."""
+    """Return the offsets to commit. Offsets without a commit time get the current time."""
     now_ms = int(time.time() * 1000)
     return {
         tp: row._replace(commit_ms=now_ms) if row.commit_ms == NO_TIMESTAMP else row
@@ -58,7 +59,8 @@ def stamped(
 
 
 class SessionDispatcher:
-    """Passes the member's changes to the queues of its readers. Runs on the member's loop."""
+    """Passes each assignment change to the reader of the stream that it concerns. It implements
+    ``member.Readers``, and runs on the session's event loop."""
 
     def __init__(self, readers: Sequence[ReaderCore]) -> None:
         self._readers = readers
@@ -89,10 +91,10 @@ class SessionDispatcher:
 
 
 class GroupSession:
-    """The membership that the readers of one consumer share, on the running event loop.
+    """The membership that all streams of one consumer share, on an event loop.
 
-    ``find_address`` returns the address of ZooKeeper, and may block. Any thread may call methods
-    that are not coroutines.
+    ``find_address`` returns ZooKeeper's address, and may block. ``name`` is the consumer's name in
+    the group. Any thread may call methods that are not coroutines.
     """
 
     def __init__(
@@ -116,12 +118,13 @@ class GroupSession:
         self._is_closed = False
 
     def add(self, reader: ReaderCore) -> None:
-        """Add a reader. Call this before the session joins, in the order of stream numbers."""
+        """Add the reader of the next stream. Call this before the session joins the group."""
         self._readers.append(reader)
 
     def enter(self) -> Awaitable[None] | None:
-        """Join the group. Assignments arrive later. Raises CoordinationUnavailableError,
-        InconsistentGroupProtocolError, or another error of the group."""
+        """Return an awaitable that joins the group. Assignments arrive after it has ended. Raises
+        CoordinationUnavailableError, InconsistentGroupProtocolError, or another error for which the
+        consumer cannot join."""
         return self._enter()
 
     async def _enter(self) -> None:
@@ -157,12 +160,13 @@ class GroupSession:
 
     @property
     def is_held_back(self) -> bool:
-        """Return whether the lease has expired. The consumer then returns no records."""
+        """Return whether the consumer must return no records, because its lease has expired."""
         member = self._member
         return member is None or lease_ms() >= member.lease_until_ms
 
     def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
-        """Report that a reader stopped a revoked partition, and commit its position."""
+        """Receive a reader's report that it stopped reading a revoked partition. Release the
+        partition, and commit ``offset``, the reader's position, unless it is None."""
         rows = {} if offset is None else stamped({tp: offset})
         if self._member is not None and not self._is_closed:
             settled = partial(self._member.settled, tp, rows.get(tp), grant)
@@ -174,8 +178,9 @@ class GroupSession:
         grants: Mapping[TopicPartition, int],
         on_done: Callable[[Errors | LogbusError], None],
     ) -> None:
-        """Commit rows in the background. ``grants`` has the number that the reader received with
-        each partition. The session's loop calls ``on_done`` with the errors."""
+        """Begin to commit the offsets in ``rows``. ``grants`` has the grant number with which the
+        reader received each partition. ``on_done`` is called on the session's event loop, with the
+        error of each partition that failed."""
         member = self._member
         if self._is_closed or member is None:
             on_done(ClosedError("the consumer was closed"))
@@ -190,7 +195,8 @@ class GroupSession:
         asyncio.run_coroutine_threadsafe(run(), self._loop)
 
     def leave(self) -> Awaitable[None] | None:
-        """Leave the group, so that other members may claim the partitions at once."""
+        """Return an awaitable that leaves the group, so that other consumers may claim the
+        partitions at once."""
         return self._leave()
 
     async def _leave(self) -> None:
@@ -200,7 +206,7 @@ class GroupSession:
 
 
 class ThreadSession(GroupSession):
-    """A session on a thread of its own, for the streams of a blocking consumer."""
+    """A ``GroupSession`` on a background thread, for the streams of a blocking consumer."""
 
     def __init__(
         self,
@@ -216,11 +222,11 @@ class ThreadSession(GroupSession):
         self._thread = threading.Thread(target=self._run, name=f"logbus-group-{group}", daemon=True)
 
     def enter(self) -> None:
-        """Do nothing, because ``start`` joins for all streams."""
+        """Do nothing, because ``start`` joins the group for all streams."""
 
     def start(self) -> None:
-        """Join the group. Call this after all streams were added. Raises the errors of
-        ``GroupSession.enter``."""
+        """Start the thread and join the group. Call this after all readers were added. Raises the
+        errors of ``GroupSession.enter``."""
         address = self._find_address()
         self._thread.start()
         try:
@@ -230,8 +236,8 @@ class ThreadSession(GroupSession):
             raise
 
     def leave(self) -> None:
-        """Leave the group and end all streams. Do nothing in a forked child, because the parent
-        stays the member."""
+        """Leave the group and stop all streams. Do nothing in a forked child process, because its
+        parent remains the member."""
         if self._is_closed or os.getpid() != self._process_id:
             return
         self._is_closed = True

@@ -1,6 +1,7 @@
-"""Entry points of native groups: addresses, options and the streams of one consumer.
+"""The entry points of native groups: ``open_streams`` joins a group as a blocking consumer with
+several streams, ``joining_on_loop`` as an asyncio consumer.
 
-``Bus`` loads this module only for native groups, since it imports asyncio and kazoo.
+``Bus`` loads this module only for native groups, because it imports asyncio and kazoo.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ SESSION_TIMEOUT_MIN_MS = 1000
 STREAMS_MAX = 256
 """Maximum number of streams of a consumer."""
 REGISTRATION_BYTES_MAX = 512 << 10
-"""Maximum bytes of a consumer's registration. ZooKeeper closes the connection above 1 MB
-(jute.maxbuffer)."""
+"""Maximum bytes of a consumer's registration in ZooKeeper, which closes the connection if a write
+exceeds 1 MB (jute.maxbuffer)."""
 READERS_TIMEOUT_S = 1.0
-"""Seconds for which ``close`` waits for readers that are still processing a record."""
+"""Seconds for which ``close`` waits for threads that are still processing records of a stream."""
 
 
 class MessageStreams:
-    """The streams of one consumer, each read by a thread of its own.
+    """The streams of one consumer in a native group. Each is a ``Consumer`` that one thread reads.
 
-    Every partition that the consumer owns belongs to one stream. ``close``, or the end of ``with``,
-    leaves the group. A thread that then asks for records gets ClosedError.
+    Every partition that the consumer owns belongs to one stream. ``close``, or the end of a
+    ``with`` block, leaves the group. A thread that asks a stream for records afterwards gets
+    ClosedError.
     """
 
     def __init__(
@@ -66,19 +68,20 @@ class MessageStreams:
 
     @property
     def is_open(self) -> bool:
-        """Return whether a stream is open."""
+        """Return whether at least one stream is open."""
         return any(stream.is_open for stream in self._streams)
 
     def assignment(self) -> list[list[TopicPartition]]:
-        """Return the partitions of each stream."""
+        """Return the partitions of each stream, in the order of the streams."""
         return [stream.assignment() for stream in self._streams]
 
     def close(self) -> None:
-        """Commit processed records, if the streams commit automatically, and leave the group.
+        """Make the last automatic commit of each stream, and leave the group.
 
-        Wait one second for threads that are processing a record. If a thread takes longer, the next
-        owner of its partitions receives its uncommitted records again. For a stream that the
-        calling thread reads, every record counts as processed unless an exception is being handled.
+        If other threads are still processing records, wait one second for them to ask for more. If
+        a thread takes longer, the next owners of its partitions receive its records again. The
+        records of a stream that the calling thread reads count as processed, unless Python is
+        handling an exception.
         """
         self._close(is_done=sys.exc_info()[0] is None)
 
@@ -92,7 +95,7 @@ class MessageStreams:
                 stream.run(stream.core.abandon())
                 continue
             try:
-                # A thread's records count as processed only when the thread asks for more.
+                # Another thread's records count as processed only if the thread has asked for more.
                 is_processed = is_done and membership.is_read_here
                 stream.run(stream.core.finish(is_done=is_processed))
             except LogbusError as error:
@@ -123,7 +126,10 @@ def open_streams(
     config: ConsumerConfig,
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> MessageStreams:
-    """Join a native group as one consumer with ``streams`` streams. Return the streams."""
+    """Join a native group as one blocking consumer with ``streams`` streams. Return the streams.
+
+    The arguments and errors are those of ``Bus.create_message_streams``.
+    """
     subscription = subscribe(
         topics,
         pattern,
@@ -173,8 +179,8 @@ def joining_on_loop(
     session_timeout_ms: int,
     config: ConsumerConfig,
 ) -> Joining:
-    """Return a function that makes the membership of a consumer with one stream on the running
-    event loop."""
+    """Return a function that makes the membership of an asyncio consumer in a native group. The
+    consumer has one stream, and belongs to the running event loop."""
     subscription = subscribe(
         topics,
         pattern,
@@ -200,7 +206,8 @@ def subscribe(
     session_timeout_ms: int,
     config: ConsumerConfig,
 ) -> NativeSubscription:
-    """Return the registration of a consumer. Raises InvalidConfigError or InvalidGroupIdError."""
+    """Check a consumer's options, and return its registration for ZooKeeper: topics or pattern, and
+    number of streams. Raises InvalidConfigError or InvalidGroupIdError."""
     if group is None:
         raise InvalidGroupIdError("coordination='zookeeper' is for groups; give group='…'")
     znodes.group_path(group)
@@ -232,7 +239,7 @@ def subscribe(
 
 def zookeeper_address(admin: Admin, given: str | None) -> str:
     """Return ZooKeeper's address: ``given``, else LOGBUS_ZOOKEEPER, else the address that a broker
-    reports. Raises NoClusterError without an address."""
+    reports. Raises NoClusterError if none of them has it."""
     address = given or os.environ.get(ENV_ZOOKEEPER) or _as_brokers_have_it(admin)
     if not address:
         raise NoClusterError(

@@ -1,10 +1,11 @@
-"""A consumer's view of its group: the members and the partitions of its topics.
+"""``View``: what one consumer of a native group has read from ZooKeeper: the group's consumers
+(members) and its own topics, with their partitions.
 
-Every read sets a watch, so a change during a read fires the watch. The view reads only the znodes
-of fired watches again. It also prepares each new topic for the group: it creates the topic's znodes
-in the group, and records the number of partitions that the topic had when the group began to read
-it. For a topic that was created later the number is 0, because all its records are new to the
-group. The module does no I/O.
+Every read of a znode also sets a watch, so no later change goes unnoticed. After a watch has fired,
+the view reads only the changed znode again. The view also prepares each new topic for the group: it
+creates the topic's znodes in the group, and records in one of them how many partitions the topic
+had when the group began to read it. For a topic that was created later it records 0, because all
+records of the topic are new to the group. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from broker_lite.native.pending_requests import PendingRequests
 
 
 class WatchedTopic(NamedTuple):
-    """A topic that the consumer reads.
+    """A topic to which the consumer subscribes.
 
-    ``first_count`` is the number of partitions that the topic had when the group began. It is 0 for
-    a topic that was created later. The group reads later partitions from their beginning.
+    ``first_count`` is the number of partitions that the topic had when the group began to read it,
+    or 0 for a topic that was created later. Partitions with this number or a higher one were added
+    since; the group reads them from their earliest record.
     """
 
     topic_id: str
@@ -35,10 +37,10 @@ class WatchedTopic(NamedTuple):
 
 
 class View:
-    """The members and topics of a group, as read from ZooKeeper.
+    """The members of a group and the topics of one consumer, as read from ZooKeeper.
 
-    The view calls ``on_read`` once a call of ``read`` has read all changed znodes. The consumer
-    then computes its assignment.
+    After ``read`` has read all changed znodes, it calls ``on_read``, and the consumer computes the
+    assignment.
     """
 
     def __init__(
@@ -57,13 +59,15 @@ class View:
         self._on_read = on_read
         self._reads_left = 0
         self._registered_zxids: dict[str, int] = {}
-        """The ZooKeeper transaction id (zxid) that created each member's registration."""
+        """For each member, the id (zxid) of the ZooKeeper transaction that created its
+        registration. Lower ids are earlier."""
         self._members_left = 0
         self._unrecorded: list[tuple[str, Assignment, int]] = []
-        """Topics that wait for the list of members: name, assignment, and the zxid that created the
-        topic."""
+        """Topics that cannot be recorded before the list of members has been read: name, replicas,
+        and the id (zxid) of the transaction that created the topic."""
         self._initial_topics: set[str] = set()
-        """Ids of the topics that, at the first read, were older than all registrations."""
+        """The ids of topics that, at this view's first read, were older than the registrations of
+        all their readers: the group began with them."""
         self._has_read = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -76,7 +80,8 @@ class View:
         return self._stale_members or self._stale_names or bool(self._stale_topics)
 
     def owners(self, *, without: str = "") -> dict[TopicPartition, OwnerZnode]:
-        """Return the assignment that follows from this view, without the member ``without``."""
+        """Return the owner of each partition by the range assignment of this view's members and
+        topics. Leave out the member ``without``."""
         counts = {name: facts.partition_count for name, facts in self.topics.items()}
         members = {name: row for name, row in self.members.items() if name != without}
         return assign(members, counts)
@@ -95,7 +100,7 @@ class View:
         self._stale_topics = set(self._names)
 
     def mark(self, path: str) -> None:
-        """Mark the znode of a fired watch as stale."""
+        """Mark a znode whose watch has fired, so that ``read`` reads it again."""
         if path == znodes.consumers_path(self._group):
             self._stale_members = True
         elif path == znodes.TOPICS:
@@ -104,12 +109,13 @@ class View:
             self._stale_topics.add(self._paths[path])
 
     def mark_topic(self, topic: str) -> None:
-        """Mark a topic to be prepared again, because its znodes in the group are missing."""
+        """Mark a topic whose znodes in the group are missing, so that ``read`` prepares it for the
+        group again."""
         self.topics.pop(topic, None)
         self._stale_topics.add(topic)
 
     def forget(self) -> None:
-        """Drop all requests and watches, because the connection is lost."""
+        """Forget all requests and watches, because the connection to ZooKeeper is lost."""
         self.is_reading = False
         self._reads_left = self._members_left = 0
         self._unrecorded.clear()
@@ -118,7 +124,8 @@ class View:
     # Methods that read stale znodes.
 
     def read(self) -> None:
-        """Read the znodes that are marked as stale."""
+        """Read the znodes that have changed since they were last read. Then ``on_read`` is
+        called."""
         assert not self.is_reading
         self.is_reading = True
         self._reads_left = 1
@@ -152,13 +159,14 @@ class View:
         self._member_done()
 
     def _member(self, name: str, path: str, znode: Znode | None) -> None:
-        # Skip a member that left after the list was read, because the list's watch fires for it.
+        # Skip a member that has left since the list was read: the list's watch fires for it.
         if znode is not None:
             self._registered_zxids[name] = znode.created_zxid
             try:
                 self.members[name] = znodes.decode_subscription(path, znode.data)
             except UnsupportedVersionError:
-                # No member can read this registration, so all members give it no partitions.
+                # A later logbus wrote this registration. All members treat it alike: they assign it
+                # no partitions.
                 self.members[name] = NativeSubscription((), None, 0)
         self._member_done()
 
@@ -205,10 +213,10 @@ class View:
             self._record(topic, assignment, znode.created_zxid)
 
     def _record(self, topic: str, assignment: Assignment, created_zxid: int) -> None:
-        """Record a topic for the group, unless it is recorded already.
+        """Record a new topic in the group's znodes, unless another member has recorded it already.
 
-        If the topic was created after some member had registered, it counts as a later topic for
-        all members. This holds even if that member has not read the topics yet.
+        A topic counts as one with which the group began only if it is older than the registrations
+        of all members that subscribe to it.
         """
         began = (
             self._registered_zxids[name] for name, row in self.members.items() if covers(row, topic)
@@ -225,7 +233,7 @@ class View:
         path = znodes.topic_offsets_path(self._group, topic)
         count = len(assignment.replicas)
         if znode is None:
-            # The group is being deleted.
+            # The parent znode is missing, because the group is being deleted.
             self._retry_topic(topic)
             return
         known = znodes.decode_first_read(path, znode.data) if znode.data else None
@@ -240,8 +248,9 @@ class View:
         self._requests.write([write], partial(self._ready, topic, facts))
 
     def _first(self, assignment: Assignment, *, is_another: bool) -> FirstReadZnode:
-        """Return the value to record for a topic. ``is_another`` is true if the group has recorded
-        a topic of this name with another id."""
+        """Return what to record for a topic: its id, and its number of partitions, or 0 if the
+        group did not begin with it. ``is_another`` says that the group has recorded a topic of this
+        name with another id, which was deleted."""
         is_old = assignment.topic_id in self._initial_topics and not is_another
         return FirstReadZnode(assignment.topic_id, len(assignment.replicas) if is_old else 0)
 
@@ -260,5 +269,5 @@ class View:
 
 
 def _ignore_result(refused: Refused | None) -> None:
-    """Ignore the result of a create. Either the znode exists, or the next read finds that its
-    parent is missing."""
+    """Ignore the result of creating a znode. Either it exists now, or its parent is missing, which
+    the next read notices."""
