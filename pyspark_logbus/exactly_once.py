@@ -52,11 +52,11 @@ class TaskIdentity(NamedTuple):
 
 
 class BatchWrite(NamedTuple):
-    """The identity of one ``df.write``.
+    """The identity of one ``df.write``: the name of its sink, a random id and a batch number.
 
-    With a ``transactionalId``, the sink is that id, and a repeated ``transactionVersion`` writes
-    nothing. Without it, the sink is the random id ``run``: the write is atomic, but a repeat of the
-    program writes again.
+    With the option ``transactionalId``, the sink's name is its value, and a write with a
+    ``transactionVersion`` that was committed before writes nothing. Without the option, the sink's
+    name is the random id ``run``: the write is atomic, but a repeat of the program writes again.
     """
 
     sink: str

@@ -47,8 +47,8 @@ class Offsets(Protocol):
 class GroupProgress:
     """Commits one query's progress to its consumer group. ``publish`` and ``check`` never wait.
 
-    ``explicit`` means that the query has the option ``group.id``. ``run`` identifies the holder of
-    the lease: it is equal for all runs of one checkpoint.
+    ``explicit`` means that the query has the option ``group.id``. ``run`` identifies the query as
+    holder of the group's lease: it is equal for all runs of one checkpoint.
     """
 
     def __init__(

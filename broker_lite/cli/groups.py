@@ -51,9 +51,9 @@ def list_groups(regex: str | None, cluster: ChosenCluster, form: str | None) -> 
     """List groups.
 
     KIND: a broker coordinates the members of a Consumer group, which are clients of logbus or of
-    Kafka; the members of a Native group coordinate through ZooKeeper. A group with Offsets only
-    becomes the kind of its first member. A Spark query publishes its progress to a group without
-    members, and the group's state is Running while the query runs.
+    Kafka; the members of a Native group coordinate through ZooKeeper. A group of the kind 'Offsets
+    only' has had no member yet; its first member decides its later kind. A Spark query publishes
+    its progress to a group without members, and the group's state is Running while the query runs.
 
     \b
     Examples:

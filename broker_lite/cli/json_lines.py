@@ -25,7 +25,7 @@ _PASSED_OVER = ("topic", "partition", "offset")
 _TIMESTAMP_MS_MAX = (1 << 53) - 1
 """The latest timestamp in ms that the producer accepts."""
 _UNKNOWN_MS = -1
-"""The timestamp that ``consume`` prints for a record without one."""
+"""The timestamp that ``consume`` prints for a record without a timestamp."""
 
 Row = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]
 """A record: key, value, timestamp in ms, headers."""
@@ -80,7 +80,7 @@ def _row(line: bytes) -> Row:
     unknown = [name for name in fields if name not in _CARRIED and name not in _PASSED_OVER]
     if unknown:
         raise ValueError(
-            f"field {unknown[0]!r} is not a field of a record and would be lost; an envelope has "
+            f"field {unknown[0]!r} is not a field of a record and would be lost; a record has "
             f"{', '.join(_CARRIED)} (and may have {', '.join(_PASSED_OVER)}, which are not used). "
             'Wrap it: {"value": …}, or send the lines as they are: --input lines'
         )

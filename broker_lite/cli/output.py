@@ -158,7 +158,7 @@ class ProgressBar:
         self.close()
 
     def close(self) -> None:
-        """Stop showing the bar, and end its line on stderr."""
+        """Stop showing the progress bar, and end its line on stderr."""
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
 

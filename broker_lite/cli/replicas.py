@@ -176,7 +176,7 @@ def elect(
     cluster: ChosenCluster,
     form: str | None,
 ) -> int:
-    """Make the preferred replicas of these topics leaders again. Default: of all topics.
+    """Make the preferred replicas of the topics NAMES leaders again. Default: all topics.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Encode and decode the client's message of OAUTHBEARER (RFC 7628), which has an access token."""
+"""Encode and decode the client's OAUTHBEARER message (RFC 7628), which contains an access token."""
 
 from __future__ import annotations
 

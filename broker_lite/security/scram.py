@@ -52,7 +52,7 @@ class ScramKeys(NamedTuple):
     server_key: bytes
 
     def pair(self) -> KeyPair:
-        """Return the keys that a server stores to verify logins with these keys."""
+        """Return the keys that a server stores to verify logins with these client keys."""
         stored_key = hashlib.new(self.mechanism.digest, self.client_key).digest()
         return KeyPair(stored_key, self.server_key)
 

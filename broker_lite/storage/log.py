@@ -619,9 +619,11 @@ class Log:
         """Empty the log. Its first segment then begins at ``offset``, and its log start offset is
         ``log_start``.
 
-        The batches are cut first, so that every batch always has a saved epoch. Recovery deletes a
-        segment below the log's start and reports a segment above it as damage. Therefore a lower
-        segment is created before the log start is saved, and a higher one after.
+        The batches are cut before their leader epochs, so that the epoch file covers every batch at
+        any time. Recovery deletes a segment below the log start, and reports a gap between the log
+        start and the first segment as damage. Therefore the new segment is created before the log
+        start is saved if it begins at a lower offset than the old one, and afterwards if it begins
+        at a higher one.
         """
         base = self.reader.chain[0][0]
         self._data.raise_log_start(self.key, self.log_start_offset)

@@ -92,8 +92,8 @@ def _transaction_indexes(
 
 
 def _take_indexes(indexes: Indexes, active: Segment) -> None:
-    """Store the transaction index of each segment in the segment. Save the indexes of closed
-    segments whose files are incomplete."""
+    """Give each segment its rebuilt transaction index. For closed segments, also write the index
+    file if it does not hold the whole index."""
     for segment, index in indexes.items():
         segment.transactions = index
         if segment.has_transactions and segment is not active:

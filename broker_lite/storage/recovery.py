@@ -368,7 +368,8 @@ class _Opening:
         segments.append(fresh)
 
     def settle_epochs(self, log: Log) -> None:
-        """Remove epochs outside the log. Save the epochs if recovery changed any."""
+        """Remove the leader epochs that lie outside the log. Save the epochs if recovery changed
+        any."""
         before = self.epochs.entries
         self.epochs.truncate_from_end(log.log_end_offset)
         self.epochs.truncate_from_start(log.log_start_offset)

@@ -39,8 +39,8 @@ class SegmentFacts(NamedTuple):
 
     @property
     def newest_ms(self) -> int:
-        """The time in ms of the newest record, or of the last append if the record's timestamp does
-        not count."""
+        """The time in ms of the newest record. If that record has no timestamp, or one too far in
+        the future, this is the time of the last append."""
         if 0 <= self.max_timestamp <= self.last_append_ms + FUTURE_MAX_MS:
             return self.max_timestamp
         return self.last_append_ms

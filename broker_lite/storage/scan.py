@@ -76,8 +76,8 @@ def walk_headers(
 ) -> Iterator[LogBatch]:
     """Yield each batch from byte ``position`` to byte ``end`` of the file, without its body.
 
-    ``expected`` is the offset that the first batch must have. Raises BadBatch at the first batch
-    that violates the policy or is cut off.
+    ``expected`` is the offset that the first batch must have. ``policy`` names the checks. Raises
+    BadBatch at the first batch that fails a check or is cut off.
     """
     walker = BatchWalker(
         policy, expected, epoch=epoch, at_boundary=True, position=position, end=end

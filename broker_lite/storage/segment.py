@@ -86,8 +86,8 @@ class LoadedSegments:
         self._segments: deque[weakref.ref[Segment]] = deque()
 
     def manage(self, segment: Segment) -> None:
-        """Take charge of a closed segment: release it once LOADED_SEGMENTS_MAX others have loaded
-        after it."""
+        """Take charge of a closed segment: release it from memory once LOADED_SEGMENTS_MAX other
+        segments have loaded after it."""
         segment.cache = self
         self._add(segment)
 

@@ -112,7 +112,7 @@ def _continued(query: MessageQuery, tps: list[TopicPartition]) -> Ranges:
         numbers = part.split(".")
         if len(numbers) != 3 or not all(map(is_offset, numbers)):
             raise InvalidRequestError(
-                f"left={query.left[:40]!r}: not from an earlier search; search again"
+                f"left={query.left[:40]!r} does not come from an earlier search; search again"
             )
         partition, first, end = map(int, numbers)
         tp = TopicPartition(query.topic, partition)

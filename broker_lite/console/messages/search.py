@@ -33,8 +33,8 @@ records on, reads in one step."""
 WINDOW_RECORDS = 50_000
 """Maximum records of a window, counted over all partitions."""
 SHRINKS_MAX = 2
-"""Maximum number of retries of a first window that a limit cut short. Each retry uses a window 16
-times smaller."""
+"""Maximum number of retries of the first window, if a limit of the search stops it within that
+window. Each retry uses a window 16 times smaller."""
 POLL_S = 0.5
 """Maximum seconds of one poll of the consumer."""
 READ_OPTIONS: Mapping[str, Any] = {
