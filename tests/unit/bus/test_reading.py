@@ -12,7 +12,7 @@ from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
 
 
-def test_consumer_arguments_may_mix_topic_names_lists_and_partitions() -> None:
+def test_bus_consumer_accepts_a_mix_of_topic_names_lists_and_partitions() -> None:
     assert reading(("a", ["b", "c"]), None, None, "g") == (["a", "b", "c"], None, None, "g")
     tp = TopicPartition("b", 1)
     assert reading(("a", tp), [0], None, None) == (["a"], [0, tp], None, None)
@@ -35,7 +35,9 @@ def test_consumer_arguments_may_mix_topic_names_lists_and_partitions() -> None:
         ({"partitions": [0], "callbacks": Callbacks(on_lost=print)}, "on_lost .* leave it out"),
     ],
 )
-def test_contradicting_consumer_arguments_are_refused(changed: dict[str, Any], said: str) -> None:
+def test_bus_consumer_refuses_arguments_that_contradict_each_other(
+    changed: dict[str, Any], said: str
+) -> None:
     asked = Reading(["t"], None, None, "g")
 
     def kind(**changes: Any) -> str:

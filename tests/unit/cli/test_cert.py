@@ -1,4 +1,4 @@
-"""Tests of ``logbus cert``: created, kept, renewed and shown certificates."""
+"""Tests of ``logbus cert``: it creates, keeps, renews and shows certificates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[
     return [json.loads(line) for line in printed.splitlines()] if code == 0 else []
 
 
-def test_created_certificates_are_valid_for_their_hosts_and_private(
+def test_cert_create_writes_private_files_of_certificates_for_the_given_hosts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "certificates"
@@ -72,7 +72,7 @@ def test_cert_create_with_if_not_exists_keeps_an_existing_certificate(
     assert (tmp_path / "broker-1-clients.pem").read_bytes() != second
 
 
-def test_cert_renew_keeps_names_hosts_and_cas(
+def test_cert_renew_keeps_the_names_hosts_and_cas_of_certificates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = CertificateFolder(tmp_path)
@@ -107,14 +107,16 @@ def test_cert_renew_keeps_names_hosts_and_cas(
 def test_cert_create_refuses_an_invalid_name(
     words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--host`` requires a broker's name, and ``../alice`` would name a file outside the
-    folder."""
+    """The option ``--host`` requires a broker's name.
+
+    The name ``../alice`` would name a file outside the folder.
+    """
     assert main.run(["cert", *words, "--dir", str(tmp_path / "c")]) == 2
     assert says in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "c").exists()
 
 
-def test_cert_show_names_a_file_without_a_certificate(
+def test_cert_show_of_a_file_without_a_certificate_names_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "broken.pem"
@@ -125,7 +127,7 @@ def test_cert_show_names_a_file_without_a_certificate(
     assert "logbus cert create" in capsys.readouterr().err
 
 
-def test_certificates_in_a_folder_that_cannot_be_written_name_the_option(
+def test_cert_create_in_a_folder_that_cannot_be_written_names_the_option_dir(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -136,7 +138,7 @@ def test_certificates_in_a_folder_that_cannot_be_written_name_the_option(
     assert "with --dir" in said
 
 
-def test_certificate_of_a_ca_whose_key_was_moved_names_the_key(
+def test_cert_create_without_the_key_of_the_ca_names_the_missing_key_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ("--dir", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Tests of the question that a command asks before a change, and of each answer's effect."""
+"""Tests of the question that a command asks before it makes a change, and of each answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ ASKED = ChangeOptions(yes=False, dry_run=False)
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | BaseException], None]:
-    """Return a function that sets the answer, or the error, that the terminal gives."""
+    """Return a function that sets the user's answer to the question, or an error of the
+    terminal."""
 
     def give(said: str | BaseException) -> None:
         def read(_: str) -> str:
@@ -34,7 +35,7 @@ def test_answer_yes_makes_the_change(answer: Callable[[str], None]) -> None:
 
 
 @pytest.mark.parametrize("said", ["n", "", EOFError()])
-def test_answer_no_exits_as_failed_and_names_the_option(
+def test_answer_no_changes_nothing_exits_as_failed_and_names_the_option_yes(
     said: str | BaseException,
     answer: Callable[[str | BaseException], None],
     capsys: pytest.CaptureFixture[str],
@@ -46,13 +47,13 @@ def test_answer_no_exits_as_failed_and_names_the_option(
     assert "nothing was changed; --yes answers the question" in capsys.readouterr().err
 
 
-def test_interrupted_question_aborts(answer: Callable[[BaseException], None]) -> None:
+def test_ctrl_c_at_the_question_aborts_the_command(answer: Callable[[BaseException], None]) -> None:
     answer(KeyboardInterrupt())
     with pytest.raises(click.Abort):
         ASKED.is_wanted("Delete?")
 
 
-def test_dry_run_and_yes_ask_nothing(
+def test_options_dry_run_and_yes_suppress_the_question(
     answer: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer(AssertionError("asked"))

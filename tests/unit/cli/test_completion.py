@@ -1,4 +1,4 @@
-"""Tests of shell completion, which must neither print an error nor wait for a broker."""
+"""Tests of shell completion: it prints no errors and waits only shortly for a broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def completed(typed: str, shell: str = "bash") -> list[str]:
-    """Return the completions for these words, of which the last is incomplete."""
+    """Return the completions that a shell gets for a command line with an incomplete last word."""
     variables = {
         "_LOGBUS_COMPLETE": f"{shell}_complete",
         "COMP_WORDS": typed,
@@ -50,7 +50,7 @@ def test_commands_and_options_are_completed() -> None:
     assert zsh[:2] == ["plain", "health"]
 
 
-def test_completed_names_come_from_the_cache_and_an_unreachable_cluster_gives_none(
+def test_completion_caches_names_and_completes_nothing_if_the_cluster_is_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
@@ -69,7 +69,7 @@ def test_completed_names_come_from_the_cache_and_an_unreachable_cluster_gives_no
     assert "".join(completed("logbus topic describe -b 127.0.0.1:2 ev")) == ""
 
 
-def test_completed_contexts_come_from_the_contexts_file() -> None:
+def test_names_of_contexts_are_completed_from_the_contexts_file() -> None:
     for name in ("prod", "probe", "dev"):
         assert run(["context", "create", name, "-b", "127.0.0.1:1"]) == 0
     assert completed("logbus context use pro") == ["plain,probe", "plain,prod"]
@@ -83,8 +83,11 @@ def test_completion_does_not_wait_for_a_silent_broker(monkeypatch: pytest.Monkey
         assert completion.names("group", params) == []
 
 
-def test_completion_asks_the_cluster_that_the_file_of_f_names(tmp_path: Path) -> None:
-    """Regression: completion sent the login of the file to the cluster of ``logbus up``."""
+def test_completion_connects_to_the_cluster_that_the_client_config_file_names(
+    tmp_path: Path,
+) -> None:
+    """Regression: completion sent the login in the file of ``-F`` to the cluster of ``logbus
+    up``."""
     file = tmp_path / "client.conf"
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10.0)
@@ -93,7 +96,7 @@ def test_completion_asks_the_cluster_that_the_file_of_f_names(tmp_path: Path) ->
         server.accept()[0].close()
 
 
-def test_completion_does_not_run_the_password_command(
+def test_completion_does_not_run_the_password_command_of_a_context(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"

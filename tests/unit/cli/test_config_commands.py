@@ -1,4 +1,4 @@
-"""Tests of ``logbus config``, of errors as JSON, and of the help's table of exit codes."""
+"""Tests of ``logbus config``, of errors printed as JSON, and of the exit codes in the help."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_config_describe_shows_a_files_settings_with_default_and_source(
 
 
 @pytest.mark.parametrize("option", [["-o", "json"], ["-ojson"], ["--output=jsonl"]])
-def test_error_is_json_with_json_output(
+def test_error_is_printed_as_json_if_the_output_format_is_json(
     option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = run(["topic", "list", "-b", "127.0.0.1:x", *option])
@@ -60,6 +60,8 @@ def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"  {code} " in text and meaning in text
 
 
-def test_singular_group_is_an_alias_of_groups(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_group_is_an_alias_of_the_command_groups(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["group", "--help"]) == 0
     assert "reset-offsets" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Tests of contexts, which name the cluster of a command, and of their file ``contexts.toml``."""
+"""Tests of contexts: named clusters in the file ``contexts.toml``, of which commands use one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
 
 
-def test_contexts_are_stored_with_their_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_contexts_are_stored_with_their_addresses_in_a_private_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert contexts.path().stat().st_mode & 0o777 == 0o600
     found = listed(capsys)
     assert found["prod"]["bootstrap_servers"] == "h1:9092,h2:93"
@@ -52,7 +54,7 @@ def test_contexts_are_stored_with_their_addresses(capsys: pytest.CaptureFixture[
     assert found["dev"]["zookeeper"] == "z:2181/logbus" and not found["dev"]["read_only"]
 
 
-def test_context_use_selects_a_named_the_previous_or_no_context(
+def test_context_use_selects_the_named_context_the_previous_one_or_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def selected() -> list[str]:
@@ -73,7 +75,7 @@ def test_context_use_selects_a_named_the_previous_or_no_context(
     assert listed(capsys)["dev"]["bootstrap_servers"] is None
 
 
-def test_context_is_chosen_in_the_documented_order(
+def test_cluster_of_a_command_is_chosen_in_the_documented_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def name(option: str | None = None, *, is_named: bool = False) -> str | None:
@@ -91,7 +93,7 @@ def test_context_is_chosen_in_the_documented_order(
     assert name(is_named=True) is None
 
 
-def test_bootstrap_servers_in_the_file_of_f_name_the_cluster(
+def test_bootstrap_servers_of_a_client_config_file_override_the_selected_context(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Regression: a command with ``-F`` wrote to the cluster of ``logbus up`` instead."""
@@ -149,7 +151,7 @@ def test_read_only_context_refuses_changes_before_connecting(
     assert "LOGBUS_READ_ONLY_CONTEXT" in capsys.readouterr().err
 
 
-def test_context_stores_no_password(
+def test_context_file_contains_no_password(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = ["context", "create", "x", "-b", "h", *LOGIN]
@@ -197,7 +199,7 @@ def test_security_of_a_context_applies_only_inside_its_block() -> None:
         ("selected = 1", "selected = 1 has the wrong type; give text"),
     ],
 )
-def test_invalid_contexts_file_is_named_with_line_or_key(
+def test_error_for_an_invalid_contexts_file_names_the_file_and_the_line_or_key(
     text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     contexts.path().write_text(text)
@@ -225,17 +227,17 @@ def _make_file_of_folder() -> None:
         (lambda: contexts.path().write_bytes(b"\xff"), "list", "it is not UTF-8. Save it as UTF-8"),
     ],
 )
-def test_unusable_contexts_file_is_named_with_its_cure(
+def test_error_for_an_unusable_contexts_file_names_the_file_and_the_remedy(
     spoil: Callable[[], object], words: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The messages ended in "Correct that"."""
+    """Regression: the error messages ended in "Correct that" and did not say how."""
     spoil()
     assert run(["context", *words.split()]) == 1
     error = capsys.readouterr().err
     assert said.format(file=contexts.path()) in error and "XDG_CONFIG_HOME" in error
 
 
-def test_missing_password_file_is_named_with_its_cure(tmp_path: Path) -> None:
+def test_error_for_a_missing_password_file_names_the_file_and_the_remedy(tmp_path: Path) -> None:
     missing = tmp_path / "password"
     context = contexts.Context("c", password_file=str(missing), settings={"a": "b"})
     with pytest.raises(InvalidConfigError, match="No such file") as refused:

@@ -1,6 +1,7 @@
 """Tests that generated deployment files agree with the code and with each other.
 
-They compare ports, paths, probes and the time to stop.
+The files are for Docker, Compose, Kubernetes and systemd. The tests compare their ports, paths,
+probes and stop times.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def test_compose_file_runs_three_brokers_of_the_image(capsys: pytest.CaptureFixt
 def started_config(
     settings_map: Any, container: Any, host: str, folder: Path, secrets: Path = Path("/none")
 ) -> BrokerConfig:
-    """Return the settings with which a pod's container starts its broker."""
+    """Return the settings with which the container of a Kubernetes pod starts its broker."""
     (folder / "broker.conf").write_text(settings_map["data"]["broker.conf"], "utf-8")
     script = container["args"][0].replace(FOLDER, str(secrets))
     script = script.replace("/etc/logbus", str(folder))
@@ -117,7 +118,7 @@ def require_secured(config: BrokerConfig, host: str) -> None:
 
 @pytest.fixture
 def certificates(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Make the certificate folder as the comment at the top of a generated file tells the user."""
+    """Create certificates with the commands in the comment at the top of a generated file."""
     folder = tmp_path / "security"
     for number in range(3):
         host = request.param.format(number)

@@ -140,8 +140,9 @@ def test_doctor_checks_that_spark_finds_the_data_source(
     assert (finding.state, cure in finding.cure) == (state, True)
 
 
-def test_doctors_lookup_reports_an_editable_install_as_hidden(tmp_path: Path) -> None:
-    """An editable install is found only by an import hook, and Spark searches only folders."""
+def test_doctor_reports_an_editable_install_as_hidden_from_spark(tmp_path: Path) -> None:
+    """Spark finds data sources by searching folders, but an import hook finds an editable
+    install."""
     code = (
         "import importlib.machinery, sys\n"
         "class Hook:\n"
@@ -188,7 +189,9 @@ def test_doctor_detects_a_source_tree_that_shadows_the_installed_package(
         assert "PYTHONSAFEPATH" in finding.cure
 
 
-def test_doctor_checks_both_spark_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_reports_whether_both_advised_spark_settings_are_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     finding = doctor.spark_settings()
     assert (finding.state, "[" in finding.found) == ("info", False)
@@ -202,7 +205,7 @@ def test_doctor_help_lists_exit_codes(capsys: pytest.CaptureFixture[str]) -> Non
     assert "4  a warning" in capsys.readouterr().out
 
 
-def test_doctors_advice_for_an_unreachable_cluster_depends_on_the_address_source(
+def test_doctors_advice_for_an_unreachable_cluster_names_the_source_of_the_address(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -230,7 +233,7 @@ def test_doctors_advice_for_an_unreachable_cluster_depends_on_the_address_source
     assert doctor.reachable(ChosenCluster(nobody)).cure == "start those brokers, or correct -b"
 
 
-def test_doctor_reports_an_unknown_cluster_as_not_checked(
+def test_doctor_reports_cluster_checks_as_not_checked_if_no_cluster_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -267,7 +270,7 @@ def test_doctor_names_the_transaction_that_holds_the_last_stable_offset(
 def test_doctor_prints_advice_below_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a column, the advice would make the table wider than the terminal."""
+    """A column of advice would make the table wider than the terminal."""
     found = [doctor.Finding("java", "critical", "not found", "install it"), doctor.file_limit()]
     monkeypatch.setattr(doctor, "CHECKS", [lambda at=at: at for at in found])
     monkeypatch.setattr(doctor, "CLUSTER_CHECKS", ())
@@ -277,7 +280,7 @@ def test_doctor_prints_advice_below_the_table(
     assert "java: install it" in lines[4:]
 
 
-def test_doctor_checks_the_disk_of_the_running_clusters_folder(
+def test_doctor_checks_the_disk_of_the_data_folder_of_a_running_cluster(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
@@ -287,7 +290,7 @@ def test_doctor_checks_the_disk_of_the_running_clusters_folder(
     assert doctor.disk().found.endswith(f"free in {tmp_path}/elsewhere/c")
 
 
-def test_doctor_counts_other_accounts_of_people_with_a_login_shell(
+def test_doctor_counts_the_other_user_accounts_with_a_login_shell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [(0, "/bin/sh"), (1000, "/bin/zsh"), (1001, "/usr/sbin/nologin"), (1002, "/bin/false"),
@@ -310,7 +313,7 @@ def test_doctor_names_the_broker_whose_certificate_ends_soon() -> None:
 
 
 def test_doctor_names_the_permission_that_a_denied_check_needs() -> None:
-    """Regression: the doctor reported a denied request as "no cluster answers"."""
+    """Regression: if an ACL denied a check's request, the doctor reported "no cluster answers"."""
     finding = doctor._unchecked("disks", ClusterAuthorizationError(), "describe")
     assert finding.found == "not checked: the user needs describe"
     assert finding.cure == "allow it with: logbus acl add USER describe --cluster"

@@ -1,4 +1,4 @@
-"""Tests of the escapes in options that hold text."""
+"""Tests of escapes such as ``\\t`` in command-line options that hold text."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ from broker_lite.cli.escapes import unescaped
         (":", b":"),
     ],
 )
-def test_escapes_become_bytes_and_other_backslashes_stay(text: str, expected: bytes) -> None:
+def test_known_escapes_become_bytes_and_other_backslashes_stay(text: str, expected: bytes) -> None:
     assert os.fsencode(unescaped(text)) == expected

@@ -45,7 +45,10 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def series(name: str) -> tuple[str, set[str]]:
-    """Return the kind and the labels of a metric's series. Raise KeyError if no metric has it."""
+    """Return the kind and the labels of the metric to which this Prometheus series belongs.
+
+    Raise KeyError if there is no such metric.
+    """
     assert name.startswith(PREFIX), name
     base, _, suffix = name.removeprefix(PREFIX).rpartition("_")
     if suffix == "total":
@@ -62,7 +65,7 @@ def series(name: str) -> tuple[str, set[str]]:
 
 
 def nodes(node: Any) -> Iterator[Any]:
-    """Return an expression of promql-parser and all expressions in it."""
+    """Yield a parsed PromQL expression and all expressions inside it."""
     yield node
     children = [getattr(node, name, None) for name in ("expr", "lhs", "rhs", "param")]
     matrix = getattr(node, "vector_selector", None) or getattr(node, "vs", None)
@@ -72,7 +75,9 @@ def nodes(node: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=[row[0] for row in EXPRESSIONS])
-def test_generated_expression_uses_existing_metrics_and_labels(title: str, expression: str) -> None:
+def test_generated_promql_expression_uses_existing_metrics_and_labels(
+    title: str, expression: str
+) -> None:
     promql = pytest.importorskip("promql_parser")
     tree = promql.parse(expression.replace("$__rate_interval", "5m"))
     found = [node for node in nodes(tree) if isinstance(node, promql.VectorSelector)]
@@ -157,7 +162,7 @@ def test_generate_grafana_prints_one_dashboard_or_writes_all(
 
 
 @pytest.mark.parametrize("name", ["systemd", "docker", "compose", "kubernetes"])
-def test_generated_settings_exist_in_the_code(
+def test_every_setting_in_a_generated_deployment_file_exists(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     text = printed(capsys, name)

@@ -1,4 +1,4 @@
-"""Tests of alerts about groups and security: promtool evaluates them on made-up samples."""
+"""Tests of alerts about groups and security, which promtool evaluates on made-up metrics."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HEALTHY = {
         "unreadable znodes",
     ],
 )
-def test_group_alert_fires_only_for_its_own_cause(
+def test_each_cause_fires_only_its_own_alert(
     changed: dict[Series, float],
     each_minute: dict[Series, float],
     expected: set[str],

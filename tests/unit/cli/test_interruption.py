@@ -1,4 +1,4 @@
-"""Tests of Ctrl-C while a command waits for its next item and while it sends."""
+"""Tests of Ctrl-C in ``logbus produce``: while it waits for input and while it sends a record."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def press() -> None:
 
 @pytest.fixture(autouse=True)
 def _is_in_the_foreground() -> Iterator[None]:
-    """Make SIGINT interrupt the test even if a shell started the tests in the background."""
+    """Make SIGINT interrupt the test even if a shell started the test run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_interrupts_a_read_at_once_and_a_send_after_its_item() -> None:
+def test_ctrl_c_interrupts_a_wait_for_input_at_once_and_a_send_after_its_record() -> None:
     def source() -> Iterator[int]:
         yield 1
         press()  # Ctrl-C arrives while the command waits for the next item.
@@ -43,7 +43,7 @@ def test_ctrl_c_interrupts_a_read_at_once_and_a_send_after_its_item() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ignored_sigint_stays_ignored() -> None:
+def test_sigint_that_the_process_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with Interruption() as interruption:

@@ -43,7 +43,7 @@ def row(partition: int, lag: int | None, lag_s: float | None, topic: str = "t") 
         ([], (), {"lag": (0, 0)}, 0),
     ],
 )
-def test_lag_exit_code_counts_an_unknown_lag_as_exceeding_every_limit(
+def test_exit_code_of_lag_treats_an_unknown_lag_as_above_every_limit(
     rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: dict[str, Any], code: int
 ) -> None:
     both = {"lag": (None, None), "lag_s": (None, None)} | limits
@@ -51,7 +51,7 @@ def test_lag_exit_code_counts_an_unknown_lag_as_exceeding_every_limit(
 
 
 def test_lag_names_each_group_and_topic_over_a_limit() -> None:
-    """Exit code 5 alone does not say which row exceeded the limit."""
+    """Exit code 5 alone does not tell which group and topic exceeded the limit."""
     totals = [row(0, 5, 1.5), row(0, 0, 0, "u"), row(0, 9, 75.2, "v"), row(0, None, None, "w")]
     assert list(over(totals, {"lag": (5, 100), "lag_s": (1.0, 60.0)})) == [
         "group 'g' in 't': a lag of 1.5 s is over --warn-s 1",
@@ -78,8 +78,10 @@ def test_lag_names_partitions_and_groups_with_an_unknown_lag() -> None:
     ]
 
 
-def test_lag_watch_reports_an_error_once_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker restart or a deleted topic must not end the watch."""
+def test_lag_with_watch_reports_a_repeated_error_once_and_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker restart or a deleted topic must not end ``logbus lag --watch``."""
     looks = itertools.count()
 
     def look(*_: Any) -> list[dict[str, Any]]:

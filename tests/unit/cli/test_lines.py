@@ -33,7 +33,9 @@ def values(found: list[pa.Table]) -> list[bytes | None]:
         (b"\xff\xfe\r\n", [b"\xff\xfe\r"]),
     ],
 )
-def test_produce_reads_lines_as_bytes(tmp_path: Path, data: bytes, expected: list[bytes]) -> None:
+def test_produce_reads_lines_as_bytes_without_decoding_them(
+    tmp_path: Path, data: bytes, expected: list[bytes]
+) -> None:
     path = tmp_path / "f.log"
     path.write_bytes(data)
     assert values(list(tables(path, "lines", LineRule()))) == expected
@@ -53,7 +55,7 @@ def test_produce_reads_lines_that_are_split_across_chunks(
     assert values(list(tables(packed, "lines", LineRule()))) == data
 
 
-def test_produce_passes_on_lines_of_a_pipe_without_buffering(
+def test_produce_sends_each_line_of_a_pipe_without_waiting_for_the_next_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read_end, write_end = os.pipe()
@@ -81,7 +83,7 @@ def test_produce_reads_keys_headers_and_tombstones_from_lines(tmp_path: Path) ->
     ]
 
 
-def test_json_lines_round_trip(tmp_path: Path) -> None:
+def test_records_survive_export_to_json_lines_and_import(tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     path.write_text(
         '{"key": "k", "value": {"a": 1}, "timestamp_ms": 5, "headers": [["h", "x"]]}\n'
@@ -234,7 +236,8 @@ def test_csv_with_a_header_is_read_as_records(tmp_path: Path) -> None:
 
 
 def test_exported_csv_file_is_read_back(tmp_path: Path) -> None:
-    """Regression: ``produce`` read an empty field as a key of no bytes, and refused headers."""
+    """Regression: ``produce`` read an empty field as an empty key instead of none, and refused
+    headers."""
     path = tmp_path / "t.csv"
     path.write_text(
         "partition,offset,timestamp,key,value,headers\n"
@@ -268,7 +271,9 @@ def test_gzipped_csv_is_read_as_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.log", "t.log.gz", "t.csv", "t.csv.gz", "t.arrows", "t.arrow"])
-def test_reported_progress_of_a_file_grows_to_one(tmp_path: Path, name: str) -> None:
+def test_reported_progress_through_a_file_grows_from_above_zero_to_one(
+    tmp_path: Path, name: str
+) -> None:
     path = tmp_path / name
     text = b"value\n" + b"some text\n" * 300_000
     if "arrow" in name:
@@ -296,14 +301,14 @@ def test_progress_bar_is_shown_only_on_a_terminal(
     assert out == "" and ("100%" in err) is is_terminal and bool(err) is is_terminal
 
 
-def test_feather_version_1_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_file_in_feather_version_1_is_refused_with_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "t.feather"
     path.write_bytes(b"FEA1\0\0\0\0")
     with pytest.raises(InvalidSchemaError, match=r"version 1.*Write version 2"):
         list(tables(path, form_of(path, "auto"), LineRule()))
 
 
-def test_binary_input_is_split_into_lines_only_on_request(tmp_path: Path) -> None:
+def test_binary_file_is_split_into_lines_only_with_the_option_input_lines(tmp_path: Path) -> None:
     path = tmp_path / "t.bin"
     path.write_bytes(b"FEA1\0\0\n\0")
     with pytest.raises(InvalidSchemaError, match=r"NUL byte.*--input lines"):
@@ -312,7 +317,7 @@ def test_binary_input_is_split_into_lines_only_on_request(tmp_path: Path) -> Non
     assert found.column("value").to_pylist() == [b"FEA1\0\0"]
 
 
-def test_up_refuses_a_home_that_it_cannot_write(
+def test_up_with_an_unwritable_home_folder_fails_and_offers_the_option_ephemeral(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").write_text("a file in the way")
@@ -336,7 +341,7 @@ def _reading_from(pipe: int):  # type: ignore[no-untyped-def]
         ("csv", b"value,key\na,b\nc,d,e\n", 0, 0),
     ],
 )
-def test_position_is_the_bad_line_once_the_records_before_it_are_yielded(
+def test_line_number_of_a_bad_line_is_known_once_all_earlier_records_are_read(
     tmp_path: Path, form: str, text: bytes, rows: int, line: int
 ) -> None:
     path = tmp_path / "rows"

@@ -1,4 +1,4 @@
-"""Tests of the whole command line: imports for the help, exit codes and error messages."""
+"""Tests of the ``logbus`` command line as a whole: imports, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_help_imports_no_slow_module() -> None:
 
 
 @pytest.mark.parametrize("name", ["topic", "groups", "consume", "produce"])
-def test_completing_a_name_loads_neither_settings_nor_client(name: str) -> None:
-    """These modules take 0.1 s of the 0.3 s in which completion must answer."""
+def test_shell_completion_imports_neither_settings_nor_client(name: str) -> None:
+    """Importing these modules takes 0.1 s, and a completion must answer within 0.3 s."""
     code = (
         "import sys\n"
         f"import broker_lite.cli.{name}\n"
@@ -86,7 +86,7 @@ def test_each_error_sets_its_exit_code(
     assert ("logbus status" in said.err) == (type(error) is NoBrokersError)
 
 
-def test_full_disk_at_stdout_gives_an_error_without_a_stack_trace() -> None:
+def test_stdout_on_a_full_disk_gives_an_error_without_a_stack_trace() -> None:
     command = [sys.executable, "-P", "-m", "broker_lite", "config", "template", "broker"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -155,7 +155,8 @@ def test_text_in_place_of_a_number_gives_a_short_error(capsys: pytest.CaptureFix
 def test_unknown_option_suggests_options_with_similar_words(
     typed: list[str], offered: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For ``--nope`` nothing is suggested: it shares only dashes and an o with ``--group``."""
+    """No option is suggested for ``--nope``, which resembles ``--group`` only in its dashes and
+    an o."""
     assert run(typed) == 2
     said = capsys.readouterr().err
     assert ("Did you mean" in said or "did you mean" in said) == (offered is not None)
@@ -163,7 +164,7 @@ def test_unknown_option_suggests_options_with_similar_words(
 
 
 @pytest.mark.parametrize("noun", ["groups", "topic"])
-def test_noun_without_a_verb_lists_its_objects(
+def test_noun_such_as_topic_without_a_verb_lists_its_objects(
     noun: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([noun, "-b", "no:port"]) == run([noun, "list", "-b", "no:port"]) == 1
@@ -189,10 +190,11 @@ def test_missing_cluster_error_says_how_to_name_or_start_one(
         assert "logbus up" in capsys.readouterr().err
 
 
-def test_home_that_cannot_be_written_is_named_where_no_cluster_is_known(
+def test_status_and_down_without_a_known_cluster_name_an_unwritable_home_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """status and down found no cluster, and offered to start one, while one ran with --dir."""
+    """Regression: while a cluster ran with ``--dir``, both commands found none and offered to
+    start one."""
     (tmp_path / "home").write_text("a file in the way")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     for command in ("status", "down"):
@@ -201,7 +203,7 @@ def test_home_that_cannot_be_written_is_named_where_no_cluster_is_known(
         assert f"{tmp_path}/home/logbus cannot be written" in said and "--dir" in said
 
 
-def test_denied_permission_gives_an_error_message(
+def test_command_without_file_permission_prints_an_error_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def denied(path: Path) -> None:
@@ -252,14 +254,14 @@ def test_down_error_for_another_users_cluster_names_the_cluster(
     assert (tmp_path / "cluster.json").exists()
 
 
-def test_help_of_consume_start_option_mentions_replaced_group_offsets(
+def test_help_of_consume_says_that_start_replaces_the_groups_committed_offsets(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run(["consume", "-h"])
     assert "replaces the group's committed offsets" in " ".join(capsys.readouterr().out.split())
 
 
-def test_user_add_without_a_broker_asks_for_no_zookeeper_certificate(
+def test_user_add_without_a_broker_does_not_ask_for_a_zookeeper_certificate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requests, "FIRST_CONTACT_MS", 100)
@@ -302,9 +304,10 @@ def test_table_output_colours_states(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("number", ["-5", "-5.5"])
-def test_negative_number_as_an_argument_says_that_it_must_be_positive(
+def test_error_for_a_negative_number_says_that_a_number_must_be_positive(
     capsys: pytest.CaptureFixture[str], number: str
 ) -> None:
-    """click takes a negative number for an option, and said only that the option does not exist."""
+    """Regression: click parsed ``-5`` as an option, and the error said only that there is no
+    such option."""
     assert run(["quota", "set", "producer_byte_rate", number, "--user", "a"]) == 2
     assert f"{number} is no option; a number must be positive here" in capsys.readouterr().err

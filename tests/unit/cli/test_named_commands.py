@@ -1,4 +1,4 @@
-"""Tests that the ``logbus`` commands in pages, messages and templates exist with their options."""
+"""Tests that ``logbus`` commands in pages, messages and templates exist with their options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 
 
 def faults(text: str) -> Iterator[str]:
-    """Yield an error for each option in the text's ``logbus`` commands that does not exist."""
+    """Yield an error for each option of a ``logbus`` command in this text that does not exist."""
     # Python code may spread a command over two adjacent string literals.
     joined = re.sub(r'"\s*\n\s*f?"', "", text)
     for found in _NAMED.finditer(joined):
@@ -47,7 +47,7 @@ def faults(text: str) -> Iterator[str]:
 
 
 def options(command: click.Command) -> set[str]:
-    """Return the options of a command. ``logbus topic`` without a verb has those of ``topic
+    """Return the option names of a command; of ``logbus topic`` without a verb, those of ``topic
     list``."""
     if isinstance(command, Noun):
         inner = command.get_command(click.Context(command), "list")
@@ -78,7 +78,7 @@ def test_commands_in_pages_and_messages_have_the_named_options() -> None:
         ("the logbus of today --really", []),
     ],
 )
-def test_check_of_commands_in_text_finds_an_unknown_option(text: str, said: list[str]) -> None:
+def test_unknown_option_of_a_command_in_a_text_is_found(text: str, said: list[str]) -> None:
     found = list(faults(text))
     assert len(found) == len(said)
     assert all(each in fault for each, fault in zip(said, found, strict=True))

@@ -95,13 +95,13 @@ def refusal(error: type[LogbusError]) -> str:
         ),
     ],
 )
-def test_cli_errors_name_settings_by_their_option(
+def test_errors_name_client_settings_by_the_command_line_option(
     command: click.Command, message: str, told: str
 ) -> None:
     assert spelt(message, spellings_of(command)) == told
 
 
-def test_error_without_cluster_names_cli_options(tmp_path: Path) -> None:
+def test_errors_about_a_missing_or_doubly_named_cluster_name_cli_options(tmp_path: Path) -> None:
     for command in (consume, create):
         spellings = spellings_of(command)
         with pytest.raises(NoClusterError) as none:
@@ -127,7 +127,7 @@ def test_error_without_cluster_names_cli_options(tmp_path: Path) -> None:
         (["groups", "list", "-b", "a", "-r", "["], "--regex: '[': unterminated"),
     ],
 )
-def test_cli_errors_of_a_command_name_its_own_options(
+def test_errors_of_a_command_name_the_options_of_this_command(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) in (1, 2)

@@ -44,7 +44,7 @@ def test_consume_prints_one_value_per_line(out: Out) -> None:
     assert out.readouterr().out == b"a\n\n\xff\n"
 
 
-def test_format_string_supports_kcat_letters(out: Out) -> None:
+def test_format_string_supports_the_letters_of_kcat(out: Out) -> None:
     rows = batch(value=[b"v", None], key=[b"k", None], headers=[[("h", b"x"), ("i", b"y")], None])
     printer(None, r"%t[%p]@%o %k=%s %h %K %S 100%% %T\n", "auto").write(rows)
     assert out.readouterr().out.decode().splitlines() == [
@@ -110,11 +110,11 @@ def test_arrow_output_to_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) 
         printer("parquet", None, "auto")
 
 
-def test_format_string_with_output_format_is_refused() -> None:
+def test_format_string_together_with_an_output_format_is_refused() -> None:
     with pytest.raises(click.UsageError, match="both set the format"):
         printer("json", "%v", "auto")
 
 
-def test_error_for_a_named_field_in_a_format_string_names_its_letter() -> None:
+def test_error_for_a_field_name_in_a_format_string_names_the_letter_of_the_field() -> None:
     with pytest.raises(click.BadParameter, match=r"\{offset\} is not a field: write .*%o offset"):
         printer(None, "{offset}: %v", "auto")

@@ -66,7 +66,9 @@ def test_storage_commands_report_a_folder_that_the_user_may_not_read() -> None:
             os.seteuid(user)
 
 
-def test_storage_verify_distinguishes_lost_data_from_rebuildable_files(tmp_path: Path) -> None:
+def test_storage_verify_distinguishes_lost_data_from_files_that_a_start_rebuilds(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "cluster" / "broker-0"
     logs = LogManager(OsFiles(), str(folder))
     logs.lock()

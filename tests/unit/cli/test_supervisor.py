@@ -1,4 +1,4 @@
-"""Tests of the supervisor of ``logbus up`` with a simulated ZooKeeper process."""
+"""Tests of the supervisor of ``logbus up``, which restarts a (simulated) killed ZooKeeper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_lite.errors import CoordinationUnavailableError
 
 
 class KilledServer:
-    """Simulates a killed ZooKeeper server. ``answers`` are the results of ``has_started``."""
+    """Simulates a killed ZooKeeper server; ``answers`` are the results of its ``has_started``."""
 
     log = Path("zookeeper.log")
     address = "127.0.0.1:2181"

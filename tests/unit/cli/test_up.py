@@ -24,7 +24,7 @@ def handlers() -> Iterator[None]:
 
 
 class Starting:
-    """Simulates a cluster, and sends the process a signal during its start and its stop."""
+    """Simulates a cluster that sends this process a signal during its start and its stop."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -35,7 +35,7 @@ def _data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [None, "json", "table"])
-def test_up_report_omits_fields_that_only_down_needs(
+def test_up_report_omits_pids_that_only_the_command_down_needs(
     form: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     announce(facts(tmp_path, 9092), form, ENDING, is_new=True)
@@ -60,7 +60,7 @@ def test_up_report_explains_the_login_of_a_secured_cluster(
     assert "on this machine need no option; elsewhere: logbus topic list -F /c/secur" in said
 
 
-def test_suggested_commands_show_folders_relative_to_here_or_home(
+def test_suggested_commands_show_folders_relative_to_the_current_or_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -77,7 +77,7 @@ def test_suggested_commands_show_folders_relative_to_here_or_home(
         assert running.names([facts(tmp_path / folder)]) == f"--dir {shown}"
 
 
-def test_up_report_warns_of_fewer_brokers_than_before(
+def test_up_report_warns_if_fewer_brokers_start_than_have_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     UpReport("json", 9092, 3).show(facts(tmp_path, 9092), ENDING)
@@ -86,7 +86,7 @@ def test_up_report_warns_of_fewer_brokers_than_before(
     assert "logbus up --brokers 3" in said
 
 
-def test_up_report_names_taken_ports_and_other_clusters(
+def test_up_report_names_replaced_ports_and_other_running_clusters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, two = facts(tmp_path / "one", 9092), facts(tmp_path / "two", 9093, 9095)
@@ -101,14 +101,14 @@ def test_up_report_names_taken_ports_and_other_clusters(
     assert f"-b 127.0.0.1:9092 (--dir {tmp_path / 'one'})" in said
 
 
-def test_up_reads_broker_count_from_data_directory(tmp_path: Path) -> None:
+def test_up_counts_the_brokers_with_data_in_the_data_directory(tmp_path: Path) -> None:
     assert brokers_in(None) == brokers_in(tmp_path / "none") == brokers_in(tmp_path) == 0
     for name in ("broker-0", "broker-1", "zookeeper"):
         (tmp_path / name).mkdir()
     assert brokers_in(tmp_path) == 2
 
 
-def test_grown_cluster_report_names_topics_and_reassign_command() -> None:
+def test_warning_about_topics_with_too_few_replicas_names_topics_and_command() -> None:
     one = FewReplicas(["t"], 2)
     assert one.found() == "1 topic has fewer replicas than the 2 that a new one gets: t"
     assert one.cure() == "logbus topic reassign t --replication-factor 2"

@@ -37,12 +37,12 @@ def test_sliced_column_converts_to_its_own_rows() -> None:
         assert nulls_of(part).tolist() == [value is None for value in part.to_pylist()]
 
 
-def test_absent_column_converts_to_none_in_each_row() -> None:
+def test_column_that_is_absent_converts_to_none_in_each_row() -> None:
     assert list(python_of(None, 3)) == [None] * 3
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4096, 5000, 70_000])
-def test_topic_column_has_the_topic_in_each_row(count: int) -> None:
+def test_topic_column_repeats_the_topic_in_each_row(count: int) -> None:
     column = topic_column("thème", count)
     column.validate(full=True)
     assert column.type == pa.string()

@@ -99,7 +99,9 @@ def test_keyword_options_override_the_client_config_file(tmp_path: Path) -> None
         take_security({"sasl_password": 17})
 
 
-def test_credentials_of_a_recorded_cluster_are_used_only_for_its_addresses(tmp_path: Path) -> None:
+def test_credentials_of_a_cluster_of_logbus_up_are_used_only_for_its_own_addresses(
+    tmp_path: Path,
+) -> None:
     environment = {"XDG_DATA_HOME": str(tmp_path)}
     file = tmp_path / "admin.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in LOGIN.items()), "utf-8")
@@ -117,8 +119,9 @@ def test_credentials_of_a_recorded_cluster_are_used_only_for_its_addresses(tmp_p
     assert security_for("127.0.0.1:9092", NO_SECURITY, environment=environment) == NO_SECURITY
 
 
-def test_cure_of_login_options_without_a_protocol_is_sasl_ssl() -> None:
-    """The cure of a file with sasl.* and ssl.* options alone was security.protocol=SSL."""
+def test_error_for_login_options_without_a_protocol_advises_sasl_ssl() -> None:
+    """Regression: for sasl.* and ssl.* options together, the error advised
+    security.protocol=SSL."""
     login = {key: value for key, value in LOGIN.items() if key.startswith("sasl.")}
     for more in ({}, {"ssl.ca.location": "ca.pem"}):
         with pytest.raises(InvalidConfigError, match=r"set security\.protocol=SASL_SSL$"):

@@ -1,4 +1,4 @@
-"""Tests of client options: names of logbus and of Kafka, and errors for unknown names."""
+"""Tests of client options, which have names of logbus and of Kafka, and of unknown names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of fetched bytes: batch boundaries, inconsistent headers, corruption, and records."""
+"""Tests of how clients split fetched bytes into batches and decode the batches' records."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def answer(*batches: bytes | bytearray) -> memoryview:
     return memoryview(bytearray(b"".join(batches)))
 
 
-def test_walk_of_a_fetch_response_returns_consecutive_batches() -> None:
+def test_fetch_response_is_split_into_consecutive_batches() -> None:
     found = taken(answer(batch(10, [b"a", b"b"]), batch(12, [b"c"])), WHERE, 11, 3)
     assert [each.header.base_offset for each in found.batches] == [10, 12]
     assert (found.next_offset, found.damage) == (13, None)
@@ -91,7 +91,7 @@ def test_decode_returns_only_rows_within_the_range() -> None:
         ([b"x" * 30], 12, False),
     ],
 )
-def test_inconsistent_batch_header_ends_the_walk_with_an_error(
+def test_inconsistent_batch_header_is_an_error(
     batches: list[bytes], offset: int, boundary: bool
 ) -> None:
     found = taken(answer(*batches), WHERE, offset, 3, at_boundary=boundary)
@@ -101,7 +101,7 @@ def test_inconsistent_batch_header_ends_the_walk_with_an_error(
     assert "'t' partition 1 offset 12" in str(found.damage)
 
 
-def test_walk_stops_at_a_corrupt_batch_after_valid_ones() -> None:
+def test_valid_batches_before_a_corrupt_batch_are_returned() -> None:
     for second in (batch(2, [b"x"]), batch(1, [b"x"], epoch=2), bytearray(100)):
         found = taken(answer(batch(0, [b"a"]), second), WHERE, 0, 3)
         assert (len(found.batches), found.next_offset) == (1, 1)
@@ -121,7 +121,7 @@ def test_batch_with_a_wrong_crc_is_never_returned() -> None:
         decode(raw, WHERE, 5, None)
 
 
-def test_offset_gaps_are_kept_in_decoded_rows() -> None:
+def test_decoded_rows_keep_the_offset_gaps_of_their_batch() -> None:
     rows = [
         Row(20, 5, b"k", b"a", ()),
         Row(23, 6, None, b"b", [("h", b"x")]),
@@ -158,14 +158,16 @@ def test_decoded_records_have_the_values_of_all_columns() -> None:
 
 
 def small(base: int, values: list[bytes], epoch: int = 3, attributes: int = 0) -> bytearray:
-    """Return a batch of rows, as Kafka's clients send it, with offsets from ``base``."""
+    """Return a row batch, as Kafka's clients send it, with offsets from ``base`` on."""
     rows = [Row(base + n, 1000 + base + n, None, value) for n, value in enumerate(values)]
     return encode_rows(rows, leader_epoch=epoch, attributes=attributes)
 
 
 def found_in(items: list[Item], start: int = 0, end: int = 1 << 40) -> list[list[int] | Skipped]:
-    """Decode the batches and check values and timestamps. Return the offsets of the records that
-    were decoded together, as a list each."""
+    """Decode batches and check values and timestamps.
+
+    Return a list of offsets for each group of records that was decoded together.
+    """
     seen: list[list[int] | Skipped] = []
     for found in decode_all([list(items)], WHERE, start, end):
         if isinstance(found, Skipped):
@@ -179,7 +181,7 @@ def found_in(items: list[Item], start: int = 0, end: int = 1 << 40) -> list[list
     return seen
 
 
-def test_small_row_batches_are_decoded_together() -> None:
+def test_small_row_batches_with_equal_headers_are_decoded_together() -> None:
     batches = [small(2 * n, [b"%d" % (2 * n), b"%d" % (2 * n + 1)]) for n in range(6)]
     items: list[Item] = list(taken(answer(*batches), WHERE, 0, 3).batches)
     assert found_in(items) == [list(range(12))]
@@ -212,7 +214,7 @@ def test_row_batches_with_different_headers_are_decoded_separately(
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_error_of_joined_batches_names_the_corrupt_one(which: int) -> None:
+def test_error_for_batches_that_are_decoded_together_names_the_corrupt_batch(which: int) -> None:
     batches = [small(n, [b"%d" % n]) for n in range(4)]
     batches[which][-2] ^= 1
     items: list[Item] = list(taken(answer(*batches), WHERE, 0, 3).batches)

@@ -12,7 +12,8 @@ from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
 
 
 def test_csv_export_keeps_several_headers_of_one_name() -> None:
-    """Regression: headers were written as a JSON object, which kept only the last of a name."""
+    """Regression: headers were written as a JSON object, so only the last of several equal names
+    remained."""
     pairs = [("trace", b"1"), ("trace", b"2")]
     batch = pa.record_batch(
         {

@@ -1,4 +1,4 @@
-"""Tests of the filter that selects records by a header."""
+"""Tests of the filter that selects records by a header's key, or by key and value."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ U0 = TopicPartition("u", 0)
 
 
 class Group:
-    """A broker with one group's offsets. ``codes`` has the error codes of the next commits."""
+    """A broker with the offsets of one group; ``codes`` are the error codes of the next commits."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -96,7 +96,7 @@ def intake_of(
     return engine, FetchCollector(engine, skips_corrupt=False), views
 
 
-def test_positions_keep_the_topic_id_of_the_readers_start() -> None:
+def test_positions_to_commit_keep_the_topic_id_with_which_the_reader_started() -> None:
     world = World()
     cluster = Cluster((ONE,), world.now_ms, view=view())
     engine, collector, _ = intake_of(world, cluster)
@@ -111,7 +111,7 @@ def test_positions_keep_the_topic_id_of_the_readers_start() -> None:
     assert engine.topic_ids == {"t": TOPIC_ID}
 
 
-def test_offsets_without_a_topic_id_get_the_readers_topic_id() -> None:
+def test_offsets_that_a_user_commits_get_the_topic_id_of_the_reader() -> None:
     world = World()
     _, collector, _ = intake_of(world, Cluster((ONE,), world.now_ms, view=view()))
     collector.begin({T0: 0})
@@ -124,7 +124,7 @@ def test_offsets_without_a_topic_id_get_the_readers_topic_id() -> None:
     assert collector.stamped(named) == named
 
 
-def test_partitions_of_a_recreated_topic_are_not_discovered() -> None:
+def test_partitions_of_a_recreated_topic_are_not_discovered_as_new() -> None:
     world = World()
     cluster = Cluster((ONE,), world.now_ms, view=view())
     engine, collector, views = intake_of(world, cluster)
@@ -170,7 +170,7 @@ def test_commit_is_retried_until_the_coordinator_has_the_topic(code: int) -> Non
 @pytest.mark.parametrize(
     ("code", "kind"), [(100, UnknownTopicIdError), (3, UnknownTopicOrPartitionError)]
 )
-def test_commit_that_is_always_refused_fails_only_its_partitions(
+def test_commit_for_a_topic_that_is_always_refused_fails_only_its_partitions(
     code: int, kind: type[LogbusError]
 ) -> None:
     world = World()
@@ -202,7 +202,7 @@ def test_committed_offsets_have_topic_id_and_commit_time() -> None:
     }
 
 
-def test_committed_offset_of_another_topic_id_stops_the_consumers_start() -> None:
+def test_consumer_does_not_start_at_a_committed_offset_of_another_topic_id() -> None:
     world = World()
     group = Group(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())
@@ -219,7 +219,7 @@ def test_committed_offset_of_another_topic_id_stops_the_consumers_start() -> Non
     assert "recreated" in found.message
 
 
-def test_topic_recreated_during_a_consumers_start_raises_unknown_topic_id() -> None:
+def test_consumer_raises_unknown_topic_id_if_its_topic_is_recreated_during_the_start() -> None:
     world = World()
     Group(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())
@@ -237,12 +237,12 @@ def test_topic_recreated_during_a_consumers_start_raises_unknown_topic_id() -> N
 
 
 class MadeAgain:
-    """A broker of the recreated topic ``t``, which has only ``OTHER_ID``."""
+    """A broker of topic ``t``, which was deleted and recreated with the topic id ``OTHER_ID``."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.asked: list[str] = []
-        """The topic ids of the requests."""
+        """The topic ids that clients requested."""
         world.automatic[ApiKey.METADATA] = lambda asked: self._reply(asked, self._metadata())
         world.automatic[ApiKey.OFFSETS_FOR_BYTES] = lambda asked: self._reply(
             asked, OffsetsForBytesResponse((BytesAnswer(self._code(asked), 7, 70),))
@@ -272,7 +272,8 @@ class MadeAgain:
 
 
 def test_lookup_by_name_finds_the_recreated_topic() -> None:
-    """Regression: a client with old metadata sent the deleted topic's id in every retry."""
+    """Regression: with metadata from before the deletion, a client sent the deleted topic's id
+    in every retry."""
     for ask, found in (
         (lambda c, by: requests.offsets_for_bytes(c, {T0: (0, 9)}, by), (7, 70)),
         (lambda c, by: requests.record_times(c, {T0: 0}, by), ListedOffset(7, 70)),
@@ -284,7 +285,7 @@ def test_lookup_by_name_finds_the_recreated_topic() -> None:
         assert broker.asked == [TOPIC_ID, OTHER_ID]
 
 
-def test_offsets_for_bytes_refuses_a_recreated_topic() -> None:
+def test_lookup_of_offsets_by_bytes_refuses_a_recreated_topic() -> None:
     world = World()
     broker = MadeAgain(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())

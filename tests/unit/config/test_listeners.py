@@ -1,4 +1,4 @@
-"""Tests of listeners from settings: each error names the setting to change."""
+"""Tests of the settings of a broker's listeners: each error names the setting to change."""
 
 from __future__ import annotations
 

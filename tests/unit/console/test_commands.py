@@ -1,4 +1,4 @@
-"""Tests of "Copy as command": its commands and programs must contain their page's filters."""
+"""Tests of "Copy as command": the copied commands and programs select the records of their page."""
 
 from __future__ import annotations
 

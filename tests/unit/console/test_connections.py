@@ -1,4 +1,4 @@
-"""Tests of the time within which a whole request must arrive at the console."""
+"""Tests of the time limit within which the console must have received a whole request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Connect = Callable[[], Coroutine[Any, Any, Streams]]
 
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[Connect]:
-    """Serve the application; yield a function that connects to its port."""
+    """Serve an ASGI application; yield a function that connects to its port."""
     config = uvicorn.Config(app, http=ConsoleConnection, lifespan="off", log_config=None)
     config.load()
     server = await asyncio.get_running_loop().create_server(
@@ -31,7 +31,7 @@ async def serving(app: Any) -> AsyncIterator[Connect]:
 
 
 async def answer_body(scope: Any, receive: Any, send: Any) -> None:
-    """Respond to a request with its own body."""
+    """An ASGI application that responds to a request with the request's body."""
     event = await receive()
     body = event["body"]
     while event.get("more_body"):
@@ -50,7 +50,7 @@ async def answer_body(scope: Any, receive: Any, send: Any) -> None:
     ],
     ids=["no byte", "incomplete headers", "incomplete body"],
 )
-def test_incomplete_console_request_ends_the_connection(
+def test_connection_with_an_incomplete_request_is_closed_after_the_time_limit(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.05)

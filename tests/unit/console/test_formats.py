@@ -1,4 +1,4 @@
-"""Tests of how pages format numbers, sizes, durations and times."""
+"""Tests of how the console's pages format numbers, sizes, durations and times."""
 
 from __future__ import annotations
 

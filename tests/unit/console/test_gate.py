@@ -1,4 +1,4 @@
-"""Tests of the checks before every request: host, origin, form size, TLS and logins."""
+"""Tests of the checks before every console request: host, origin, form size, TLS, login."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_console_refuses_a_form_without_a_length_or_above_the_limit() -> None:
 
 
 def test_console_refuses_a_chunked_form_even_with_a_length() -> None:
-    """The HTTP parser h11 ignores Content-Length of a chunked request, so the form's size would be
-    unlimited."""
+    """The HTTP parser h11 ignores the Content-Length of a chunked request, so the form would
+    have no size limit."""
     given = {"host": "localhost", "origin": "http://localhost", "content_length": "5"}
     assert answer("POST", **given)[0] == 200
     assert answer("POST", transfer_encoding="chunked", **given)[0] == 411
@@ -93,7 +93,7 @@ def test_every_console_response_has_the_security_headers(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "console.example"])
-def test_console_for_other_machines_needs_tls_and_logins(host: str) -> None:
+def test_console_that_other_machines_reach_needs_tls_and_logins(host: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"TLS .* and brokers that demand a login"):
         ConsoleSettings(host=host).check(demands_login=False)
     assert not ConsoleSettings(host=host).changes

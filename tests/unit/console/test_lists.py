@@ -28,7 +28,7 @@ def test_list_sorts_numbers_descending_and_unknown_ones_last() -> None:
     assert names(listing(given, COLUMNS, {"sort": "id"}, sort="name")) == ["a", "b", "c", "d"]
 
 
-def test_list_sorts_numbers_inside_names_as_numbers() -> None:
+def test_list_sorts_orders_2_before_orders_10() -> None:
     given = rows(("orders-10", 1), ("orders-2", 2), ("a", 3), ("orders", 4), ("orders-x", 5))
     assert names(listing(given, COLUMNS, {}, sort="name")) == [
         *("a", "orders", "orders-2", "orders-10", "orders-x")
@@ -42,7 +42,7 @@ def test_list_with_an_unknown_column_or_page_uses_the_default() -> None:
         assert (names(found), found.page) == (["a", "b"], 1)
 
 
-def test_list_search_ignores_case_and_stays_in_links() -> None:
+def test_list_search_ignores_case_and_is_kept_in_links() -> None:
     found = listing(rows(("Orders", 1), ("audit", 2)), COLUMNS, {"q": "ORD"}, sort="name")
     assert (names(found), found.total, found.known) == (["Orders"], 1, 2)
     assert found.order(COLUMNS[1]) == "?q=ORD&sort=lag&order=desc"

@@ -84,7 +84,7 @@ def test_long_record_value_is_cut_even_within_a_character() -> None:
 
 @pytest.mark.parametrize("depth", [100, 490, 980, 7900])
 def test_json_that_indentation_would_enlarge_is_shown_as_text(depth: int) -> None:
-    """Regression: indentation enlarged a value of 1,960 nested brackets to 1.92 MB."""
+    """Regression: indentation turned a value of 1,960 nested brackets into 1.92 MB."""
     value = b"[" * depth + b"]" * depth
     shown = values.shown(value)
     assert (shown.form, shown.text) == ("text", value.decode())
@@ -96,7 +96,7 @@ def test_short_json_is_indented() -> None:
 
 
 @pytest.mark.parametrize("value", [b'{"a":"\\ud800"}', b'{"\\udfff":1}', b'["\\udc00\\ud800"]'])
-def test_json_with_half_a_surrogate_pair_stays_text(value: bytes) -> None:
+def test_json_with_half_a_surrogate_pair_is_shown_as_text(value: bytes) -> None:
     shown = values.shown(value)
     assert (shown.form, shown.text) == ("text", value.decode())
 
@@ -106,13 +106,13 @@ def test_json_with_a_surrogate_pair_is_indented() -> None:
 
 
 @pytest.mark.parametrize("value", [b'{"a":"\\ud800"}', b"[" * 200_000])
-def test_json_that_has_no_text_is_exported_as_text(value: bytes) -> None:
+def test_json_that_cannot_be_parsed_or_encoded_is_exported_as_text(value: bytes) -> None:
     row = {"topic": "t", "partition": 0, "offset": 1, "timestamp_ms": 2, "key": None}
     line = envelope({**row, "value": value}, "auto").encode()
     assert json.loads(line)["value"] == value.decode()
 
 
-def test_records_of_a_page_share_its_byte_limit() -> None:
+def test_more_records_on_a_page_are_each_cut_to_fewer_bytes() -> None:
     assert values.cut_for(1) == values.CUT_BYTES
     assert values.cut_for(100) * 100 <= values.PAGE_BYTES
     assert values.cut_for(10_000) == values.LEAST_BYTES
@@ -145,8 +145,10 @@ def row(partition: int, offset: int, timestamp_ms: int) -> dict[str, Any]:
 
 
 def test_search_for_the_newest_records_continues_before_the_found_ones() -> None:
-    """The record with the highest offset has the oldest timestamp. If hits were ordered by
-    timestamp alone, every next search would find this record again."""
+    """The record with the highest offset has the oldest timestamp.
+
+    Ordered by timestamp alone, this record would be found again by every continued search.
+    """
     rows = [row(0, offset, 1000 + offset) for offset in range(HITS_MAX)] + [row(0, HITS_MAX, 1)]
     rows += [row(1, offset, 5) for offset in range(3)]
     kept, ends = _newest_of(rows)
@@ -154,7 +156,7 @@ def test_search_for_the_newest_records_continues_before_the_found_ones() -> None
     assert ends == {TopicPartition("t", 0): 1, TopicPartition("t", 1): 3}
 
 
-def test_event_id_of_the_live_view_is_parsed_into_positions() -> None:
+def test_event_id_of_the_live_tail_is_parsed_into_positions() -> None:
     tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
     assert positions_of("0.12-1.0-7.3", tps) == {tps[0]: 12, tps[1]: 0}
     for text in ("", "0", "0.x", "x.1", "-1.5", "0." + "9" * 30, "٣.1"):

@@ -1,7 +1,7 @@
-"""Tests of keyed state, the state log's last value of each key, compared with a dictionary.
+"""Tests of keyed state: the last value of each key that a coordinator wrote to its state log.
 
-The state log has no compaction by key. A copy writes all values again in slices, so that older
-records can be deleted.
+The tests compare it with a dictionary. The state log has no compaction by key. Instead, a *copy*
+writes all values again in slices, after which older records can be deleted.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ REFUSED = NotEnoughReplicasError("refused")
 
 @dataclass
 class Stored:
-    """A batch in the log, stamped with its offset."""
+    """A batch in the log whose header has its offset."""
 
     header: BatchHeader
     buffer: memoryview
 
 
 class Log:
-    """A log of batches with a high watermark, and the keyed state of its leader."""
+    """A log of batches with a high watermark, and the keyed state of the leader that writes it."""
 
     def __init__(self) -> None:
         self.batches: list[Stored] = []
         self.start = self.end = self.high_watermark = 0
         self.queue: list[AppendState] = []
-        """Batches that are not yet appended, in order."""
+        """Batches that the state wrote and the log has not appended yet, in order."""
         self.state = KeyedState()
         self.token = 0
         self.settled: dict[int, bool] = {}
@@ -61,7 +61,7 @@ class Log:
         return writes
 
     def take(self) -> None:
-        """Append the oldest queued batch."""
+        """Append the oldest queued batch to the log."""
         write = self.queue.pop(0)
         base = self.end
         header = stamp(write.batch, read_header(write.batch), base, 3)
@@ -91,7 +91,7 @@ class Log:
                     self.start = max(self.start, offset)
 
     def run(self) -> None:
-        """Append and commit until the state writes no more batches."""
+        """Append and commit until the state has no more batches to write."""
         while self.turn() or self.queue:
             while self.queue:
                 self.take()
@@ -114,7 +114,7 @@ def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_copies")
 @pytest.mark.parametrize("seed", range(12))
-def test_load_of_the_log_returns_the_committed_values_at_every_step(seed: int) -> None:
+def test_state_loaded_from_the_log_equals_the_committed_values_at_every_step(seed: int) -> None:
     rng = random.Random(seed)
     log = Log()
     keys = [b"k%d" % number for number in range(rng.choice((2, 6, 20)))]
@@ -177,7 +177,7 @@ def test_slice_of_a_copy_omits_keys_whose_append_is_in_flight() -> None:
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_key_of_a_refused_append_is_in_a_later_slice_of_the_copy() -> None:
+def test_key_whose_append_was_refused_is_in_a_later_slice_of_the_copy() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     log.turn()
@@ -219,7 +219,7 @@ def test_refused_slice_of_a_copy_is_written_again_after_the_next_commit() -> Non
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_load_deletes_the_records_that_a_dead_leader_copied() -> None:
+def test_next_leader_deletes_the_records_that_a_dead_leader_had_copied() -> None:
     log = begun_copy([(b"a", b"1")])
     log.run()
     begun, log.start = log.start, 0
@@ -237,7 +237,7 @@ def test_load_refuses_a_copy_with_missing_rows(monkeypatch: pytest.MonkeyPatch) 
         log.load()
 
 
-def test_puts_of_one_turn_are_written_as_one_batch() -> None:
+def test_values_put_in_one_turn_of_the_loop_are_written_as_one_batch() -> None:
     log = Log()
     for number in range(100):
         log.put(b"%d" % number, b"v")
@@ -272,7 +272,7 @@ def test_put_of_a_value_above_the_limit_is_refused() -> None:
 
 
 def begun_copy(rows: list[tuple[bytes, bytes]]) -> Log:
-    """Return a log whose copy has begun; the next turn writes the first slice."""
+    """Return a log whose copy has begun; its next turn writes the copy's first slice."""
     log = Log()
     for key, value in rows:
         log.put(key, value)

@@ -1,4 +1,5 @@
-"""Tests of ``--begin-fd``: a broker process that starts before its settings are complete."""
+"""Tests of ``logbus broker --begin-fd``: the process starts early and waits for a byte on a
+pipe."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ import sys
 from pathlib import Path
 
 
-def test_prepared_broker_exits_without_files_if_its_starter_dies(tmp_path: Path) -> None:
+def test_broker_that_waits_to_begin_exits_without_files_if_its_parent_process_dies(
+    tmp_path: Path,
+) -> None:
     config = tmp_path / "broker.conf"
     config.write_text(f"broker.id=0\nlog.dir={tmp_path / 'data'}\n", "utf-8")
     read_end, write_end = os.pipe()

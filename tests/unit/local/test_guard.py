@@ -1,4 +1,5 @@
-"""Tests of the guard, a process that ends a cluster's processes when their parent has died."""
+"""Tests of the guard: a process that ends a cluster's child processes when their parent has
+died."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def test_guard_ends_the_children_of_a_dead_parent(ending: int, tmp_path: Path) -
     wait_until(lambda: not (tmp_path / "temporary").exists())
 
 
-def test_forked_worker_of_a_dead_parent_does_not_keep_children_alive(tmp_path: Path) -> None:
+def test_guard_ends_the_children_of_a_dead_parent_although_a_forked_worker_lives_on(
+    tmp_path: Path,
+) -> None:
     parent, child, _ = start_parent(tmp_path, "fork")
     forked = [int(pid) for pid in children_of(parent.pid) if int(pid) != child]
     try:
@@ -73,7 +76,7 @@ def test_guard_kills_a_child_that_ignores_sigterm_after_the_grace_period(tmp_pat
     assert start_mark(child) is None
 
 
-def test_close_of_the_guard_kills_remaining_children_and_is_idempotent(tmp_path: Path) -> None:
+def test_closing_the_guard_kills_remaining_children_and_may_be_repeated(tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
     guard = Guard(folder)
@@ -84,7 +87,7 @@ def test_close_of_the_guard_kills_remaining_children_and_is_idempotent(tmp_path:
     assert folder.is_dir()
 
 
-def test_child_output_is_written_to_its_log(tmp_path: Path) -> None:
+def test_output_of_a_child_process_is_written_to_its_log_file(tmp_path: Path) -> None:
     guard = Guard()
     try:
         guard.spawn([sys.executable, "-c", "print('hello')"], tmp_path / "log").wait(10)
@@ -93,7 +96,7 @@ def test_child_output_is_written_to_its_log(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "hello\n"
 
 
-def test_recorded_pid_counts_as_running_only_with_its_start_mark() -> None:
+def test_recorded_process_counts_as_running_only_if_its_start_time_matches_too() -> None:
     mine = start_mark(os.getpid())
     assert mine is not None
     assert is_running(os.getpid(), mine)
@@ -105,7 +108,7 @@ def test_recorded_pid_counts_as_running_only_with_its_start_mark() -> None:
     assert memory_bytes(2**22 + 1) is None
 
 
-def test_end_kills_a_process_that_ignores_sigterm_after_the_grace_period() -> None:
+def test_process_that_ignores_sigterm_is_killed_after_the_grace_period() -> None:
     child = subprocess.Popen(
         [
             sys.executable,

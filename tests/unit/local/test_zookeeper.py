@@ -1,4 +1,7 @@
-"""Tests of EmbeddedZooKeeper with a real JVM: start, stop, class archive and start errors."""
+"""Tests of EmbeddedZooKeeper, which runs a real JVM: start, stop, class archive and start errors.
+
+The class archive is a file of the JVM that makes later starts faster.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from broker_lite.local.zookeeper import EmbeddedZooKeeper, find_jars, find_java,
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty cache folder; return its folder of class archives, which does not exist yet."""
+    """Use an empty cache folder; return the path in it for class archives, which does not exist
+    yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "logbus" / "classes"
 
@@ -52,7 +56,7 @@ def test_embedded_zookeeper_restarts_on_its_port_with_a_class_archive(
         four_letters(host, int(port), "srvr")
 
 
-def test_no_class_archive_is_written_to_an_unsafe_folder(
+def test_no_class_archive_is_written_to_an_open_relative_or_unwritable_folder(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "open").mkdir()
@@ -69,7 +73,7 @@ def test_no_class_archive_is_written_to_an_unsafe_folder(
         assert bool(archive.flags()) is makes, folder
 
 
-def test_folder_keeps_the_newest_three_class_archives(tmp_path: Path) -> None:
+def test_only_the_newest_three_class_archives_are_kept(tmp_path: Path) -> None:
     for number in range(5):
         archive = ClassArchive(tmp_path, sys.executable, f"jars {number}")
         _, flag = archive.flags()
@@ -89,7 +93,7 @@ def test_zookeeper_start_error_names_the_port_that_is_in_use(tmp_path: Path) -> 
         server.stop()
 
 
-def test_zookeeper_start_picks_another_port_if_the_free_one_is_taken(
+def test_zookeeper_start_picks_another_port_if_the_chosen_free_port_gets_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -1,4 +1,5 @@
-"""Tests of access control lists and users as znodes, and of their distribution to all brokers."""
+"""Tests of access control lists and users stored as znodes, and of how all brokers learn of
+changes."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 
 
 @given(NAMES, st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]))
-def test_every_acl_pattern_has_a_distinct_znode_path(name: str, pattern_type: PatternType) -> None:
+def test_acls_of_each_resource_pattern_have_a_distinct_znode_path(
+    name: str, pattern_type: PatternType
+) -> None:
     pattern = Pattern(ResourceKind.GROUP, pattern_type, name)
     path = acls.pattern_path(pattern)
     assert acls.path_pattern(path) == pattern
@@ -98,7 +101,7 @@ def test_changed_acls_reach_all_brokers_within_a_second() -> None:
 def test_unreadable_acl_znode_denies_its_resource_until_it_is_replaced(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Regression: every broker tried to read such a znode again for ever."""
+    """Regression: every broker endlessly tried to read such a znode again."""
     path = acls.pattern_path(TOPICS)
     other = Pattern(ResourceKind.TOPIC, PatternType.LITERAL, "sound")
 
@@ -218,9 +221,10 @@ def test_concurrent_changes_of_one_acl_list_are_all_kept() -> None:
     handler_world.run(body)
 
 
-def test_acl_list_that_is_recreated_during_a_change_is_read_again() -> None:
-    """The version of a recreated znode starts at 0 again, so a write cannot detect the change by
-    this version. The version of /changes shows the change.
+def test_change_of_an_acl_list_is_repeated_if_the_list_is_recreated_meanwhile() -> None:
+    """A recreated znode starts at version 0 again, so the write's version check cannot detect it.
+
+    The version of the znode /changes detects it.
     """
 
     async def body(world: World) -> None:
@@ -251,7 +255,7 @@ def test_acl_list_that_is_recreated_during_a_change_is_read_again() -> None:
     handler_world.run(body)
 
 
-def test_acl_list_beyond_its_limit_is_refused() -> None:
+def test_acl_list_beyond_the_limit_of_entries_is_refused() -> None:
     async def body(world: World) -> None:
         await world.start(1)
         many = frozenset(

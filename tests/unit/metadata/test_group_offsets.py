@@ -1,4 +1,7 @@
-"""Tests of group commits when the store raises an unexpected error, and of evicted claims."""
+"""Tests of offset commits of groups when ZooKeeper writes fail, and of the limit of cached claims.
+
+A broker *claims* a group in ZooKeeper when it becomes the group's coordinator.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ from broker_lite.model import (
 
 
 class FaultyStore:
-    """A store whose third write raises ZeroDivisionError.
+    """A metadata store whose third write raises ZeroDivisionError.
 
-    The first two writes are a claim of the group and the parent znodes of an offset.
+    The first two writes are the claim of the group, and the parent znodes of an offset.
     """
 
     connected = True
@@ -45,7 +48,7 @@ class FaultyStore:
 
 
 class ReadStore:
-    """A store of fixed znodes that records the path of each read."""
+    """A metadata store of fixed znodes that records the path of each read."""
 
     connected = True
 
@@ -87,7 +90,7 @@ def offsets(store: Any) -> GroupOffsets:
 def test_unexpected_store_error_fails_one_commit_and_later_commits_succeed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Regression: the failed batch was never completed, so all commits of the group hung."""
+    """Regression: the failed commit was never completed, so all later commits of the group hung."""
     store: Any = FaultyStore()
     commit = {TopicPartition("t", 0): CommittedOffset(5)}
 
@@ -103,10 +106,11 @@ def test_unexpected_store_error_fails_one_commit_and_later_commits_succeed(
     assert "ZeroDivisionError" in caplog.text, "the traceback is logged"
 
 
-def test_least_recently_used_group_claim_is_evicted_beyond_the_limit(
+def test_only_the_least_recently_used_claim_of_a_group_is_evicted_at_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: at the limit all claims were evicted, so each group had to claim again."""
+    """Regression: at the limit all claims were evicted, so the broker had to claim each group
+    again."""
     monkeypatch.setattr(group_offsets, "KNOWN_MAX", 2)
     store: Any = FaultyStore()
     store.writes = 3
@@ -123,8 +127,8 @@ def test_least_recently_used_group_claim_is_evicted_beyond_the_limit(
     asyncio.run(main())
 
 
-def test_concurrent_fetches_of_groups_read_their_topic_once() -> None:
-    """A topic of many partitions has a long znode, and a request may name 100 groups."""
+def test_concurrent_offset_fetches_of_several_groups_read_their_topics_znode_once() -> None:
+    """The znode of a topic with many partitions is long, and a request may name 100 groups."""
     topic_id, names = "abcdefghijklmnopqrstuQ", [f"g{number}" for number in range(10)]
     committed = CommittedOffset(5, 0, "", topic_id, 1000)
     path = znodes.topic_path("t")

@@ -1,4 +1,7 @@
-"""Tests of the rate of ZooKeeper writes for groups, and of the latency of commits."""
+"""Tests of the group writer, which limits the rate of ZooKeeper writes for groups' offset commits.
+
+The tests measure the intervals of writes and the latency of commits.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ ROUNDING_S = 1e-9
 
 
 class Multi(NamedTuple):
-    """One write to the store: its start and end in seconds, and the values that it set, by path."""
+    """One ZooKeeper write: its start and end in seconds, and the values that it set, by path."""
 
     began_s: float
     ended_s: float
@@ -32,9 +35,10 @@ class Multi(NamedTuple):
 
 
 class Store:
-    """A store whose writes take ``write_s`` seconds.
+    """A metadata store whose writes take ``write_s`` seconds.
 
-    Writes without values, which create the parents of offsets, take no time and are not recorded.
+    Writes without values, which create the parents of offset znodes, take no time and are not
+    recorded.
     """
 
     connected = True
@@ -87,7 +91,7 @@ commits = st.lists(
 
 
 @given(rows=commits, interval_ms=st.integers(0, 50), write_ms=st.integers(0, 40))
-def test_group_writes_keep_the_commit_interval_and_commits_wait_for_their_write(
+def test_group_writes_keep_the_commit_interval_and_a_commit_completes_after_its_write(
     rows: list[Commit], interval_ms: int, write_ms: int
 ) -> None:
     """Two writes start at least offset.commit.interval.ms apart.
@@ -129,7 +133,7 @@ def test_group_writes_keep_the_commit_interval_and_commits_wait_for_their_write(
 
 
 @pytest.mark.parametrize("interval_ms", [20, 500])
-def test_thousand_commits_a_second_share_one_write_per_interval(
+def test_a_thousand_commits_a_second_share_one_write_per_interval(
     interval_ms: int,
 ) -> None:
     store = Store(0.002)
@@ -171,9 +175,10 @@ def test_new_generation_is_written_at_once_with_the_pending_commits() -> None:
 
 
 class Strict(Store):
-    """A store with ZooKeeper's size limit, which requires that every write checks its claim.
+    """A store with ZooKeeper's size limit that asserts that every write checks its claim of the
+    group.
 
-    The write with the index ``fails_at`` loses the connection.
+    The write with the index ``fails_at`` fails with a lost connection.
     """
 
     fails_at = -1
@@ -189,7 +194,7 @@ class Strict(Store):
 
 
 def large_commit() -> dict[TopicPartition, CommittedOffset]:
-    """Return offsets that need three writes."""
+    """Return offsets whose commit is so large that it needs three ZooKeeper writes."""
     note = "\N{SNOWMAN}" * 1300
     return {TopicPartition("t", n): CommittedOffset(5, metadata=note) for n in range(200)}
 
@@ -220,8 +225,11 @@ def test_commit_larger_than_one_write_is_answered_after_its_last_write() -> None
     assert [MINE in multi.offsets for multi in store.multis].index(True) == len(store.multis) - 1
 
 
-def test_commit_fails_with_its_second_write_and_a_retry_writes_all_offsets() -> None:
-    """After the second write failed, the third is not sent. The retry repeats the first write."""
+def test_commit_fails_if_its_second_write_fails_and_a_retry_writes_all_offsets() -> None:
+    """After the second write failed, the third write is not sent.
+
+    The retry repeats the first write too.
+    """
     store = Strict(0.002)
     store.fails_at = 1
     claim, rows = claim_of("large"), large_commit()
@@ -240,8 +248,8 @@ def test_commit_fails_with_its_second_write_and_a_retry_writes_all_offsets() -> 
     assert len(store.held) == len(rows)
 
 
-def test_close_fails_the_commits_of_later_writes() -> None:
-    """Regression: a commit whose write had not begun got no answer until its timeout."""
+def test_closing_the_writer_fails_commits_whose_writes_have_not_begun() -> None:
+    """Regression: such a commit got no response until its timeout."""
     store = Strict(0.002)
 
     async def main() -> None:
@@ -260,7 +268,8 @@ def test_close_fails_the_commits_of_later_writes() -> None:
 def test_least_recently_used_topics_are_evicted_from_the_cache_of_existing_znodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: at the limit the whole cache was cleared, so each write read the znodes again."""
+    """Regression: at the limit the whole cache was cleared, so each write looked for the znodes
+    again."""
     monkeypatch.setattr(group_writer, "KNOWN_MAX", 2)
     read_groups: list[str] = []
 

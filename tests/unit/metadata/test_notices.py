@@ -1,4 +1,8 @@
-"""Tests of the change notices in /changes: their encoding, merge and limits."""
+"""Tests of the change notices in the znode /changes: their encoding, merging and limits.
+
+Each metadata change appends a numbered notice that names the changed topics. A broker reads all
+notices after the last one that it has seen, and merges them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ def state(version: int) -> LeaderAndIsr:
 
 
 def changes(topic: str, *versions: int) -> list[StateChange]:
-    """Return changes of partitions 0, 1, …, one for each of the versions."""
+    """Return one state change for each of ``versions``, for the partitions 0, 1, … of the topic."""
     return [StateChange(topic, at, state(version), "T") for at, version in enumerate(versions)]
 
 
@@ -51,7 +55,7 @@ def test_notice_encoding_matches_golden_bytes() -> None:
     )
 
 
-def test_merge_combines_notices_after_the_last_seen_sequence() -> None:
+def test_merge_combines_all_notices_after_the_last_seen_number() -> None:
     notices = after(
         n.topic_changed("old"),
         NoticeContent({"t": [0], "u": [1]}),
@@ -63,7 +67,7 @@ def test_merge_combines_notices_after_the_last_seen_sequence() -> None:
     assert merge(notices, 4) == ({}, False, frozenset())
 
 
-def test_merge_takes_the_state_from_the_last_notice_of_a_partition() -> None:
+def test_merge_keeps_the_state_in_the_last_notice_about_a_partition() -> None:
     names_only = NoticeContent({"t": [1]})
     notices = after(states_changed(changes("t", 4, 9)), states_changed(changes("t", 5)), names_only)
     assert merge(notices, 0) == ({"t": {0: state(5), 1: None}}, False, frozenset())
@@ -99,11 +103,11 @@ def test_merge_returns_none_if_a_notice_is_missing() -> None:
     assert merge(Notices(5, (Notice(3, NoticeContent({})), five)), 2) is None
 
 
-def test_merge_returns_none_if_the_seen_sequence_is_ahead() -> None:
+def test_merge_returns_none_if_the_last_seen_number_is_above_all_numbers_in_changes() -> None:
     assert merge(after(n.topic_changed("t")), 2) is None
 
 
-def test_notice_without_topics_announces_a_cluster_change() -> None:
+def test_notice_that_names_no_topic_announces_a_change_of_brokers_or_settings() -> None:
     assert merge(after(n.CLUSTER_CHANGED), 0) == ({}, True, frozenset())
 
 
@@ -115,7 +119,7 @@ def have_states(notices: Sequence[Notice]) -> list[bool]:
     return [notice.content.states is not None for notice in notices]
 
 
-def test_oldest_notices_beyond_the_limits_are_dropped() -> None:
+def test_oldest_notices_are_dropped_beyond_the_limits_of_number_and_size() -> None:
     many = kept_of(*[n.topic_changed("t")] * 100)
     assert [notice.sequence for notice in many] == list(range(101 - n.KEPT_MAX, 101))
     large = [NoticeContent({"t" * 249: list(range(4000))})] * 5
@@ -126,7 +130,7 @@ def test_oldest_notices_beyond_the_limits_are_dropped() -> None:
     assert kept_of(*large, huge) == (Notice(6, huge),)
 
 
-def test_only_the_newest_notices_include_states() -> None:
+def test_only_the_newest_notices_include_partition_states() -> None:
     small = kept_of(*[states_changed(changes("t", 1))] * 20)
     assert have_states(small) == [False] * 12 + [True] * 8
     # A controller writes at most 500 states at once. Large numbers make these states long.

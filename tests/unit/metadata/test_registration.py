@@ -1,4 +1,4 @@
-"""Tests of writes of a broker's registration and of broker settings."""
+"""Tests of how a broker writes its registration and broker settings to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from broker_lite.model import Endpoint
 
 
 class Store:
-    """The znodes of one session. The first ``conflicts`` writes fail: /changes was changed."""
+    """The znodes of one session; the first ``conflicts`` writes fail, as if /changes had just
+    changed."""
 
     session_id = 1
 
@@ -49,13 +50,13 @@ def registrar(store: Store) -> Registrar:
     return Registrar(cast(Any, store), own, patience_ms=0, wait_connected=connected)
 
 
-def test_draining_fails_after_a_write_conflict_in_every_attempt() -> None:
+def test_start_of_draining_fails_after_a_write_conflict_in_every_attempt() -> None:
     store = Store(conflicts=ATTEMPTS_MAX)
     with pytest.raises(WriteConflictError, match="/changes changed during each of 50 writes"):
         asyncio.run(registrar(store).drain())
 
 
-def test_draining_is_written_after_write_conflicts() -> None:
+def test_start_of_draining_is_written_despite_some_write_conflicts() -> None:
     store = Store(conflicts=ATTEMPTS_MAX - 1)
     asyncio.run(registrar(store).drain())
     path = znodes.broker_path(7)

@@ -1,4 +1,4 @@
-"""Tests of the golden bytes of every znode. A change of these bytes breaks older brokers."""
+"""Tests that every znode is encoded to its recorded bytes, on which older brokers rely."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_error_names_the_path_of_an_unreadable_znode(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x", "1-2-3", "1-2-3-4-5", "1-2-3-x"])
-def test_pending_offsets_with_an_unknown_znode_name_are_refused(name: str) -> None:
+def test_malformed_name_of_a_znode_of_pending_offsets_is_refused(name: str) -> None:
     with pytest.raises(UnsupportedVersionError, match="logbus does not use"):
         z.decode_part(name)
 

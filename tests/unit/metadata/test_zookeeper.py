@@ -1,6 +1,6 @@
-"""Tests of ZooKeeper addresses, and of a close of the store while ZooKeeper hangs.
+"""Tests of ZooKeeper addresses, and of closing the metadata store while ZooKeeper hangs.
 
-Tests of the whole port are in tests/contract.
+Tests of the whole interface of the store are in tests/contract.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def test_read_brokers_reports_an_unreachable_zookeeper() -> None:
 
 @pytest.mark.real
 def test_close_does_not_block_the_event_loop_while_zookeeper_hangs(tmp_path: Path) -> None:
-    """Regression: a stopping broker blocked for 4 s until ZooKeeper had ended its session."""
+    """Regression: a stopping broker's event loop blocked for 4 s, until ZooKeeper had ended the
+    session."""
     with EmbeddedZooKeeper(tmp_path) as server:
         assert server.pid is not None
         pid = server.pid

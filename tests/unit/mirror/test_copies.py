@@ -1,4 +1,4 @@
-"""Tests of a mirrored partition's state after a batch was written to the target."""
+"""Tests of what a mirror records about a partition after it wrote a batch to the target cluster."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def copy(known: OffsetMap) -> Copy:
     return made
 
 
-def test_offset_gap_in_the_source_starts_a_new_run_of_copies() -> None:
+def test_offset_gap_in_the_source_starts_a_new_run_in_the_offset_map() -> None:
     made = copy(OffsetMap())
     assert made.record_write(piece((0, 3), (5, 2)), 0) == 0
     assert made.unsaved == made.known.runs == [Run(0, 0), Run(5, 3)]
     assert (made.copied, made.is_dirty) == (5, True)
 
 
-def test_foreign_record_between_copied_records_is_counted() -> None:
+def test_records_of_other_producers_between_copied_records_are_counted() -> None:
     made = copy(OffsetMap())
     # The target's records before the first copied record are not counted.
     assert made.record_write(piece((0, 2)), 7) == 0
     assert made.record_write(piece((2, 1)), 12) == made.foreign == 3
 
 
-def test_source_position_without_progress_is_not_recorded() -> None:
+def test_source_position_is_recorded_only_after_progress() -> None:
     made = copy(OffsetMap((), 4, 4))
     made.passed(4)
     assert not made.is_dirty

@@ -1,4 +1,4 @@
-"""Tests of a mirror whose source has unreadable partitions or does not answer."""
+"""Tests of ``logbus mirror`` with a source that has unreadable partitions or does not answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHERE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 EMPTY = FetchedPartition(1, 0, 7, 7, 0, memoryview(b""), None, None, -1, -1)
 
 
-def test_mirror_reports_an_unreadable_source_partition_and_raises_with_once(
+def test_mirror_reports_an_unreadable_source_partition_or_fails_with_the_option_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
@@ -48,7 +48,7 @@ def test_mirror_reports_an_unreadable_source_partition_and_raises_with_once(
     mirror.close()
 
 
-def test_mirror_interrupted_before_the_source_answered_fails(
+def test_mirror_that_is_interrupted_before_the_source_answered_exits_as_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After Ctrl-C, exit code 0 would mean that records were copied."""

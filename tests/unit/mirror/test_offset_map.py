@@ -1,4 +1,7 @@
-"""Tests of the map from a source partition's offsets to the offsets of its copy."""
+"""Tests of the map from a source partition's offsets to the offsets of the copied records.
+
+A *run* is a pair of first offsets, after which source and target offsets grow together.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ def test_offset_map_of_consecutive_records_has_one_run() -> None:
     assert [known.translate(at) for at in (0, 5, 17, 18, 19)] == [0, 0, 12, 13, None]
 
 
-def test_offset_in_source_gap_maps_to_next_record() -> None:
+def test_source_offset_in_a_gap_maps_to_the_next_copied_record() -> None:
     known = OffsetMap()
     known.add(0, 0, 3)  # Offset 3 is a transaction marker.
     known.add(4, 3, 2)
@@ -24,7 +27,7 @@ def test_offset_in_source_gap_maps_to_next_record() -> None:
     assert [known.translate(at) for at in range(9)] == [0, 1, 2, 3, 3, 4, 5, 5, 5]
 
 
-def test_foreign_records_on_the_target_shift_later_offsets() -> None:
+def test_records_of_other_producers_on_the_target_shift_later_offsets() -> None:
     known = OffsetMap((), 0, 4)
     assert known.translate(0) == 4
     known.add(0, 4, 2)
@@ -32,7 +35,7 @@ def test_foreign_records_on_the_target_shift_later_offsets() -> None:
     assert [known.translate(at) for at in range(5)] == [4, 5, 9, 10, 11]
 
 
-def test_offset_map_after_a_loss_at_the_target_continues_at_the_lost_record() -> None:
+def test_offset_map_after_a_truncation_of_the_target_continues_at_the_lost_record() -> None:
     known = OffsetMap()
     known.add(0, 0, 3)
     known.add(10, 3, 5)
@@ -68,7 +71,7 @@ def test_every_record_maps_to_its_copy_and_gaps_to_the_next(
             assert found == went[offset]
 
 
-def test_offset_lost_by_source_maps_to_its_replacement() -> None:
+def test_offset_of_a_record_that_the_source_lost_maps_to_the_record_that_replaced_it() -> None:
     known = OffsetMap()
     known.add(0, 0, 10)
     known.add(12, 10, 5)

@@ -1,4 +1,4 @@
-"""Tests of the choice of topics, topic settings and group offsets that a mirror copies."""
+"""Tests of how a mirror chooses the topics, topic settings and group offsets that it copies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_topic_named_in_the_pattern_but_absent_at_the_source_is_reported() -> No
     )
 
 
-def test_shared_settings_are_copied_and_others_reported() -> None:
+def test_settings_that_both_systems_have_are_copied_and_others_reported() -> None:
     wanted = planning.wanted_settings(
         entries(
             retention_ms=("3600000", "topic"),
@@ -63,7 +63,7 @@ def test_shared_settings_are_copied_and_others_reported() -> None:
     )
 
 
-def test_compacted_topic_copy_deletes_no_record() -> None:
+def test_copy_of_a_compacted_topic_has_unlimited_retention() -> None:
     wanted = planning.wanted_settings(
         entries(cleanup_policy=("compact,delete", "topic"), retention_ms=("1000", "topic"))
     )
@@ -88,7 +88,7 @@ def test_copied_topic_keeps_at_least_the_default_batch_limit(
     parse(TopicConfig, wanted.values)
 
 
-def test_setting_that_accepts_only_its_default_is_copied_as_default() -> None:
+def test_setting_that_logbus_supports_only_with_its_default_is_not_set() -> None:
     wanted = planning.wanted_settings(
         entries(
             compression_type=("zstd", "topic"),
@@ -108,7 +108,7 @@ def test_mirror_alters_only_changed_settings() -> None:
     assert planning.settings_to_alter(wanted, now, {}) == {"retention.ms": "5"}
 
 
-def test_setting_removed_at_the_source_is_removed_if_the_mirror_had_set_it() -> None:
+def test_setting_that_the_source_removed_is_removed_only_if_the_mirror_had_set_it() -> None:
     given = {
         "retention.ms": "5",
         "segment.ms": "7",
@@ -142,7 +142,7 @@ def plan(source: CommittedOffset, target: CommittedOffset | None) -> list[planni
     )
 
 
-def test_group_offset_is_written_unless_the_target_group_has_moved() -> None:
+def test_group_offset_is_copied_unless_the_group_has_moved_on_at_the_target() -> None:
     name = "logbus-mirror-x"
     marked = planning.mark(name, 110)
     states = {

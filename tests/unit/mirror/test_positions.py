@@ -1,4 +1,7 @@
-"""Tests of the stored positions and offset runs from which a killed mirror resumes."""
+"""Tests of the positions and map entries that a mirror stores, from which a killed mirror resumes.
+
+An entry holds *runs*: parts of the map from source offsets to target offsets.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ def test_mirror_position_round_trips_through_commit_metadata() -> None:
         assert positions.read_settings({WHERE: CommittedOffset(3, metadata=text)}) == {}
 
 
-def test_map_entry_round_trips_and_malformed_entries_are_ignored() -> None:
+def test_entry_of_the_offset_map_round_trips_and_malformed_entries_are_ignored() -> None:
     entry = positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0), Run(5, 4)), 9, 8)
     assert positions.read_entry(positions.write_entry(entry)) == entry
     for noise in (None, b"", b"{}", b"\xff", b"[1]", b'"x"'):
         assert positions.read_entry(noise) is None
 
 
-def test_offset_map_is_restored_from_the_entries_of_its_topic_ids() -> None:
+def test_offset_map_is_restored_only_from_entries_of_the_same_topic_ids() -> None:
     entries = [
         positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0),), 9, 9),
         positions.CopiedEntry(WHERE, "other", "t", (Run(50, 1),), 90, 41),
@@ -60,27 +63,27 @@ def test_offset_map_is_restored_from_the_entries_of_its_topic_ids() -> None:
     assert positions.is_of_another(entries, committed, "recreated", "t")
 
 
-def test_records_copied_after_the_committed_position_are_recognised() -> None:
+def test_records_that_were_copied_after_the_committed_position_are_not_copied_again() -> None:
     known = OffsetMap([Run(0, 0)], 10, 8)
     found = positions.reconcile(known, numbered("abc", 8), iter(numbered("abcde", 11)), 11)
     assert found == positions.Reconciliation(3, 0, (Run(11, 8),))
     assert (known.source_next, known.target_next) == (14, 11)
 
 
-def test_foreign_records_on_the_target_are_skipped_when_a_mirror_resumes() -> None:
+def test_resuming_mirror_skips_records_of_other_producers_on_the_target() -> None:
     known = OffsetMap((), 0, 0)
     found = positions.reconcile(known, numbered("xaybz", 0), iter(numbered("abc", 0)), 5)
     assert (found.copied, found.foreign) == (2, 3)
     assert [known.translate(at) for at in (0, 1, 2)] == [1, 3, 4]
 
 
-def test_duplicate_records_are_counted_individually() -> None:
+def test_resuming_mirror_counts_equal_records_individually() -> None:
     known = OffsetMap((), 0, 0)
     assert positions.reconcile(known, numbered("aaa", 0), iter(numbered("aaaaa", 0)), 3).copied == 3
     assert known.source_next == 3
 
 
-def test_map_topic_names_are_valid_and_long_runs_are_split() -> None:
+def test_topic_of_the_map_has_a_valid_name_and_many_runs_are_split_into_entries() -> None:
     assert positions.name_for("4L6g3nShT-eMCtK--X86sw") == "logbus-mirror-4L6g3nShT-eMCtK--X86sw"
     assert positions.name_for("a/b c") == "logbus-mirror-a_b_c"
     known = OffsetMap([Run(at, 2 * at) for at in range(positions.RUNS_PER_ENTRY * 5)], 7, 8)
@@ -97,7 +100,7 @@ def test_map_topic_names_are_valid_and_long_runs_are_split() -> None:
     assert max(sum(len(value) for _, value in batch) for batch in batches) <= positions.BATCH_BYTES
 
 
-def test_runs_of_records_lost_by_the_source_leave_the_map() -> None:
+def test_runs_of_records_that_the_source_lost_are_removed_from_the_offset_map() -> None:
     entries = [
         positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0), Run(12, 10)), 17, 15),
         positions.CopiedEntry(WHERE, "s", "t", (), 8, 15),

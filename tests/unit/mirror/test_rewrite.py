@@ -1,4 +1,4 @@
-"""Tests of how a mirror rewrites fetched batches: copied rows and unchanged bytes."""
+"""Tests of how a mirror rewrites fetched batches for the target cluster."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_batch_with_offset_gaps_is_copied_without_gaps() -> None:
     ]
 
 
-def test_log_append_time_of_the_source_becomes_the_record_timestamp() -> None:
+def test_log_append_time_of_the_source_becomes_the_timestamp_of_the_copy() -> None:
     buffer = batch_of(0, 1)
     set_log_append_time(buffer, read_header(buffer), 99_000)
     piece = rewrite(raw(buffer), WHERE, 0)

@@ -1,4 +1,4 @@
-"""Tests of the error for a mirror's source that does not answer."""
+"""Tests of the error of a mirror whose source cluster does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tests of the range assignor of native groups and of the registration of their consumers."""
+"""Tests of the range assignor of native groups, whose members coordinate through ZooKeeper.
+
+Also of the znode by which a consumer registers. A consumer reads with one or more *streams*,
+usually one for each thread.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ def counts(owners: dict[TopicPartition, OwnerZnode]) -> dict[str, int]:
     return found
 
 
-def test_range_assignor_gives_first_streams_the_extra_partitions() -> None:
+def test_range_assignor_gives_the_first_streams_one_partition_more() -> None:
     owners = assign({"c": names("t"), "a": names("t"), "b": names("t")}, {"t": 4})
     assert [owners[TopicPartition("t", n)].consumer for n in range(4)] == ["a", "a", "b", "c"]
 
@@ -50,7 +54,7 @@ def test_topic_is_assigned_to_its_subscribers_only() -> None:
     assert all(tp.topic != "other" for tp in owners)
 
 
-def test_surplus_streams_get_no_partition() -> None:
+def test_streams_beyond_the_number_of_partitions_get_no_partition() -> None:
     assert counts(assign({name: names("t") for name in "abcd"}, {"t": 2})) == {"a": 1, "b": 1}
     assert assign({}, {"t": 2}) == {}
 
@@ -85,8 +89,10 @@ def test_pattern_subscriptions_match_topics() -> None:
 
 
 def test_consumer_id_must_be_a_valid_znode_name() -> None:
-    """Other characters become hyphens. A path with a character beyond U+FFFF would fail as if
-    ZooKeeper were unreachable."""
+    """Other characters of a consumer's name become hyphens.
+
+    A path with a character beyond U+FFFF would fail as if ZooKeeper were unreachable.
+    """
     for given_id, kept in {
         "my app/1": "my-app-1-host-",
         "ümlaut漢": "ümlaut漢-host-",

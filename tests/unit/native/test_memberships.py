@@ -1,4 +1,4 @@
-"""Tests of a group member's consumer, each for Kafka and native groups, sync and asyncio."""
+"""Tests of a group member's consumer, in Kafka groups and native groups, blocking and asyncio."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SUBSCRIPTION = NativeSubscription((), ".*", 1)
 
 
 def nothing_to_wait_for(_: Any) -> Iterator[Any]:
-    """Replaces ``join`` and ``leave``: returns at once, because the tests have no coordinator."""
+    """Replaces ``join`` and ``leave``; returns at once, because the tests have no coordinator."""
     yield from ()
 
 
@@ -92,7 +92,7 @@ def consumer(case: Any, face: Face) -> Iterator[Any]:
 
 
 def arrive(core: ReaderCore) -> None:
-    """Add a fetched batch of three records."""
+    """Add a batch of three records to the consumer's queue, as if it had been fetched."""
     core.collector.begin({KEPT: 0})
     octets = memoryview(rows_batch([b"0", b"1", b"2"]))
     batch = LogBatch(read_header(octets), octets)
@@ -104,7 +104,7 @@ def values(records: list[Any]) -> list[bytes]:
     return [record.value for record in records]
 
 
-def test_member_returns_no_records_after_its_lease_ends(
+def test_member_returns_no_records_once_its_lease_has_ended(
     case: Any, face: Face, consumer: Any
 ) -> None:
     case.lease(consumer, OVER)
@@ -129,7 +129,7 @@ def test_iteration_stops_at_the_end_of_the_lease(case: Any, face: Face, consumer
     assert list(rows) == []
 
 
-def test_partition_lost_while_its_start_is_requested_is_not_read(
+def test_partition_that_is_revoked_while_its_start_offset_is_requested_is_not_read(
     case: Any, face: Face, consumer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = consumer.core.assignment.queue
@@ -154,14 +154,14 @@ def test_partition_lost_while_its_start_is_requested_is_not_read(
         ({KEPT: None}, ""),
     ],
 )
-def test_commit_raises_another_error_rather_than_not_owner(
+def test_commit_with_several_errors_raises_another_one_than_not_owner(
     case: Any,
     consumer: Any,
     monkeypatch: pytest.MonkeyPatch,
     errors: dict[TopicPartition, LogbusError | None],
     raised: str,
 ) -> None:
-    """``close`` ignores NotOwnerError, so another partition's error must not be hidden by it."""
+    """``close`` ignores NotOwnerError, which must not hide the error of another partition."""
     monkeypatch.setattr(case.kind, "commit", lambda *_: Request(lambda on_done: on_done(errors)))
     if not raised:
         consumer.commit({KEPT: 1})

@@ -1,4 +1,8 @@
-"""Tests of how a native group's member claims partitions and splits a large commit."""
+"""Tests of how a member of a native group claims partitions, and splits a large commit.
+
+A member owns a partition while it has a znode for it. It commits by writing the partition's offset
+znode.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ from broker_lite.native.view import WatchedTopic
 
 
 def test_claim_does_not_wait_for_an_owner_that_was_deleted_before_it_was_read() -> None:
-    """Regression: if the owner's deletion was reported before the answer that had read the owner,
-    the claim waited two seconds."""
+    """Regression: the claim waited two seconds if the watch reported the deletion of the owner's
+    znode before the response that contained the znode."""
     requests, tp = PendingRequests(), TopicPartition("t", 0)
     ownership = Ownership(requests, "g", "me")
     ownership.set_target({tp: (0, WatchedTopic("id", 1, 1))}, owned_by_others={tp})
@@ -35,14 +39,17 @@ PARTITIONS = 200
 
 class Large(NativeVerb):
     """A member that owns 200 partitions and commits so much metadata that ZooKeeper needs several
-    writes. ``meanwhile`` is a fault that happens before the second write."""
+    writes.
+
+    ``meanwhile`` names a fault that happens before the second write.
+    """
 
     def __init__(self) -> None:
         super().__init__({"name": "m", "topics": "t"})
         self.meanwhile = ""
         self.multis: list[list[TopicPartition]] = []
         self.answers: list[tuple[int, ev.CommitAnswer]] = []
-        """For each answer to a commit: the number of writes before the answer, and the answer."""
+        """For each completed commit: the number of writes before its completion, and its result."""
         self.do("topic", {"name": "t", "partitions": str(PARTITIONS)})
         self.do("connect", {})
         held = self.machine.ownership.owned
@@ -85,7 +92,7 @@ class Large(NativeVerb):
         return found
 
 
-def test_commit_split_into_several_writes_completes_after_the_last() -> None:
+def test_commit_that_is_split_into_several_writes_completes_after_the_last_write() -> None:
     world = Large()
     world.commit()
     assert len(world.multis) >= 3
@@ -94,7 +101,7 @@ def test_commit_split_into_several_writes_completes_after_the_last() -> None:
     assert world.offsets() == [5] * PARTITIONS
 
 
-def test_partition_reset_during_a_split_commit_fails_alone() -> None:
+def test_only_the_partition_that_is_reset_during_a_split_commit_fails() -> None:
     world = Large()
     world.meanwhile = "reset"
     world.commit()
@@ -105,9 +112,12 @@ def test_partition_reset_during_a_split_commit_fails_alone() -> None:
     assert world.offsets() == [77 if n == tp.partition else 5 for n in range(PARTITIONS)]
 
 
-def test_connection_loss_during_a_split_commit_reports_an_unknown_outcome() -> None:
-    """The second write takes effect, but its answer is lost. After it reconnects, the member reads
-    the offsets' versions again, so that its next commit succeeds."""
+def test_connection_loss_during_a_split_commit_leaves_its_outcome_unknown() -> None:
+    """ZooKeeper applies the second write, but its response is lost.
+
+    After it has reconnected, the member reads the versions of the offsets' znodes again, so its
+    next commit succeeds.
+    """
     world = Large()
     world.meanwhile = "cut"
     world.commit()

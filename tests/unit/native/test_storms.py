@@ -1,4 +1,4 @@
-"""Tests of native groups with very many members: bursts of changes and the members' limit."""
+"""Tests of native groups with very many members: bursts of changes, and the limit of members."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ CHANGES = 200
 EVERY_MS = 10
 
 
-def test_bursts_of_watch_events_are_coalesced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member reads the group at most ten times during two hundred changes by others."""
+def test_member_reads_its_group_once_after_a_burst_of_watch_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A member reads the group at most ten times while others change it two hundred times."""
     looked: list[int] = []
     read = View.read
 
@@ -52,7 +54,8 @@ def test_native_group_at_its_limit_refuses_another_member() -> None:
 
 
 class Race(NativeVerb):
-    """A member that registers while another does. ``is_first`` tells whether it is the first."""
+    """A member that registers while another member does; ``is_first`` tells whether it is the
+    first."""
 
     is_first = True
 
@@ -69,10 +72,10 @@ class Race(NativeVerb):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_first_of_two_concurrent_registrations_gets_the_last_slot(
+def test_first_of_two_members_that_register_at_once_gets_the_last_free_place(
     is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each member sees an empty group before it registers, so both see a free slot."""
+    """Both read the group before they register, so both see a free place."""
     monkeypatch.setattr(machine, "MEMBERS_MAX", 1)
     world = Race({"name": "m", "topics": "t"})
     world.is_first = is_first

@@ -1,4 +1,4 @@
-"""Tests of the plain and the TLS transport over loopback sockets."""
+"""Tests of the transport of connections, plain and with TLS, over loopback sockets."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def read(end: Transport, size: int) -> bytes:
 
 
 def exchange(sender: Transport, receiver: Transport, parts: list[bytes]) -> bytes:
-    """Send all parts and read in turn. Return the received bytes."""
+    """Send all parts, reading at the other end in turn; return the received bytes."""
     data, sent, found = b"".join(parts), 0, bytearray()
     buffer = memoryview(bytearray(1 << 16))
     while len(found) < len(data):
@@ -100,7 +100,7 @@ def exchange(sender: Transport, receiver: Transport, parts: list[bytes]) -> byte
     return bytes(found)
 
 
-def test_parts_larger_than_the_socket_buffers_arrive_in_order(
+def test_data_larger_than_the_socket_buffers_arrive_in_order(
     ends: tuple[Transport, Transport],
 ) -> None:
     client, server = ends
@@ -152,7 +152,9 @@ def test_transport_read_at_the_end_of_the_stream_returns_zero(
             break
 
 
-def test_transport_is_silent_until_the_peer_sends(ends: tuple[Transport, Transport]) -> None:
+def test_transport_reports_nothing_to_read_until_the_peer_sends(
+    ends: tuple[Transport, Transport],
+) -> None:
     client, server = ends
     assert client.is_silent() and server.is_silent()
     server.write([b"x"])
@@ -160,7 +162,9 @@ def test_transport_is_silent_until_the_peer_sends(ends: tuple[Transport, Transpo
         pass
 
 
-def test_tls_transport_reports_decrypted_bytes_left_after_a_short_read(pem: PemFiles) -> None:
+def test_tls_transport_reports_that_decrypted_bytes_are_left_after_a_short_read(
+    pem: PemFiles,
+) -> None:
     client, server = tls_ends(*contexts(pem))
     shake(client, server)
     client.write([b"y" * 1000])
@@ -220,8 +224,11 @@ def test_tls_transport_reads_and_writes_nothing_before_the_handshake(pem: PemFil
     transport.close()
 
 
-def test_tls_transport_reads_no_plain_text_of_a_peer_that_left(pem: PemFiles) -> None:
-    """CVE-2023-40217: Python's ssl module created no TLS state for such a socket."""
+def test_tls_transport_reads_no_plain_text_of_a_peer_that_closed_its_connection(
+    pem: PemFiles,
+) -> None:
+    """CVE-2023-40217: Python's ssl module treated a socket that the peer had closed as not
+    encrypted."""
     client, server = sockets()
     client.send(b"plain text")
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -273,7 +280,7 @@ def test_forked_child_that_closes_a_tls_transport_does_not_end_the_connection(
 def memory_client(
     context: ssl.SSLContext, sock: socket.socket, server: TlsTransport
 ) -> tuple[ssl.SSLObject, ssl.MemoryBIO]:
-    """Return a client with a complete handshake, and the buffer of its bytes to send.
+    """Return a TLS client after its handshake, and the buffer of the bytes that it sends.
 
     The buffer still holds the last bytes of the handshake.
     """

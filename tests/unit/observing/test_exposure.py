@@ -1,4 +1,4 @@
-"""Tests of warnings about settings that leave a cluster open, and about old ZooKeeper servers."""
+"""Tests of warnings about settings that leave a cluster open, and about old ZooKeeper versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPEN = {"authorizer": "off", "listeners.insecure.allow": "false", "zookeeper.aut
         ({"10.0.0.1"}, 3, "other machines"),
     ],
 )
-def test_open_cluster_cause_names_who_can_reach_it(
+def test_warning_about_an_open_cluster_says_who_can_reach_it(
     hosts: set[str], accounts: int, users: str | None
 ) -> None:
     cause = exposure_cause({1: OPEN, 2: OPEN}, hosts, accounts)
@@ -36,7 +36,7 @@ def test_open_cluster_cause_names_who_can_reach_it(
     assert ("logbus up --secure" in cause.cure) is ("account" in users)
 
 
-def test_exposure_cause_names_each_open_setting_with_its_brokers() -> None:
+def test_warning_names_each_setting_that_opens_the_cluster_and_its_brokers() -> None:
     assert exposure_cause({1: SECURE}, {"bus1"}, 5) is None
     for key, value, shown in (
         ("authorizer", "report", "authorizer=report"),
@@ -59,7 +59,7 @@ def test_exposure_cause_names_each_open_setting_with_its_brokers() -> None:
         ("zk1", (3, 10, 0), True, False),
     ],
 )
-def test_zookeeper_before_3_9_5_is_a_cause_unless_only_local_and_without_tls(
+def test_zookeeper_before_3_9_5_causes_a_warning_unless_it_is_local_and_without_tls(
     host: str, version: tuple[int, ...], has_tls: bool, is_old: bool
 ) -> None:
     cause = zookeeper_cause(host, version, has_tls=has_tls)

@@ -1,4 +1,4 @@
-"""Tests of the verdict on a cluster, which lists each fault with its remedy."""
+"""Tests of the verdict on a cluster's health: its *causes* are the faults, each with its remedy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_partition_below_min_insync_is_critical() -> None:
     assert cause.state == "warning"
 
 
-def test_joining_replica_of_a_reassignment_is_no_cause() -> None:
+def test_replica_that_a_reassignment_adds_is_no_fault() -> None:
     found = sample(PartitionMetadata(0, 0, 1, ALL, (0, 1)))
     move = Reassignment(ALL, adding=(2,), removing=())
     assert causes(found._replace(moves={TopicPartition("t", 0): move})) == []
@@ -86,7 +86,7 @@ def test_verdict_on_a_disk_depends_on_free_space_and_errors() -> None:
     assert causes(sample(dirs=(unknown,))) == []
 
 
-def test_verdict_on_a_broker_has_no_cause_once_its_replicas_are_in_sync() -> None:
+def test_broker_has_a_fault_until_it_is_registered_and_its_replicas_are_in_sync() -> None:
     behind = sample(
         PartitionMetadata(0, 0, 1, ALL, (0, 2)), PartitionMetadata(1, 0, 1, (0, 1), (0, 1))
     )
@@ -106,7 +106,7 @@ def test_disk_that_the_broker_reports_as_full_is_critical() -> None:
     assert broker_causes(found, 1) == [cause] and broker_causes(found, 0) == []
 
 
-def test_znode_that_two_brokers_cannot_read_is_one_warning() -> None:
+def test_znode_that_two_brokers_cannot_read_causes_a_single_warning() -> None:
     one = UnreadableZnode("/acls/topic/literal/t", "it is malformed", "Delete it")
     two = UnreadableZnode("/credentials/users/alice", "it is malformed", "Add it again")
     reports = (
@@ -121,7 +121,7 @@ def test_znode_that_two_brokers_cannot_read_is_one_warning() -> None:
     assert found[0].found == "znode /acls/topic/literal/t cannot be read: it is malformed"
 
 
-def test_brokers_without_zookeeper_for_some_seconds_are_a_cause() -> None:
+def test_brokers_that_have_not_reached_zookeeper_for_some_seconds_are_a_fault() -> None:
     def lost(*ages: float | None, groups: str = "") -> list[tuple[str, str]]:
         reports = tuple(
             BrokerReport(broker_id, (), "1.0", age_s) for broker_id, age_s in enumerate(ages)

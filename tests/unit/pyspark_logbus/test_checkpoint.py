@@ -1,4 +1,4 @@
-"""Tests of the conversion of a Kafka query's checkpoint to one of a logbus query."""
+"""Tests of the conversion of a Spark query's checkpoint from Spark's Kafka source to logbus."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def hundred_less(asked: KafkaOffsets) -> SourceOffset:
 
 
 def kafkas(**ends: int) -> str:
-    """Return the offsets line of a checkpoint as Spark's Kafka source writes it. Partition 0 of a
-    topic ends at the given offset, and partition 1 at the next one."""
+    """Return the offsets line of a checkpoint as Spark's Kafka source writes it.
+
+    Each of ``ends`` is the end offset of partition 0 of a topic. Partition 1 ends one offset later.
+    """
     return json.dumps({t: {"0": at, "1": at + 1} for t, at in ends.items()}, separators=(",", ":"))
 
 
@@ -88,14 +90,18 @@ def test_only_the_last_two_batches_of_a_checkpoint_are_converted(
     assert after["offsets/2"].decode().split("\n")[3:] == [FILES, "-"]
 
 
-def test_converted_first_batch_without_commit_records_its_start_offsets(tmp_path: Path) -> None:
+def test_converted_first_batch_that_was_not_committed_records_its_start_offsets(
+    tmp_path: Path,
+) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)]], 0, initial=kafkas(t=120))
     convert(old, tmp_path / "new", hundred_less)
     end = ends(tmp_path / "new", 0)
     assert end.begin == {"t": TopicOffsets("id-t", {0: OffsetAndEpoch(20), 1: OffsetAndEpoch(21)})}
 
 
-def test_converted_second_batch_without_commit_records_no_start_offsets(tmp_path: Path) -> None:
+def test_converted_second_batch_that_was_not_committed_records_no_start_offsets(
+    tmp_path: Path,
+) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)], [kafkas(t=300)]], 1)
     assert not convert(old, tmp_path / "new", hundred_less).is_completed
     assert [ends(tmp_path / "new", number).begin for number in (0, 1)] == [None, None]

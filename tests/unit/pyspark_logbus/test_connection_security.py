@@ -1,4 +1,5 @@
-"""Tests of a query's security options and of the secrets in objects that Spark pickles."""
+"""Tests of a query's security options, and of secrets in the objects that Spark pickles for
+tasks."""
 
 from __future__ import annotations
 
@@ -46,14 +47,14 @@ def test_kafka_connector_and_librdkafka_security_options_mean_the_same() -> None
     assert query_security(options.parse({"subscribe": "t"})) is None
 
 
-def test_every_security_option_has_both_spellings() -> None:
+def test_every_security_option_can_be_written_with_the_prefix_kafka() -> None:
     rows = {row.name: row for row in options.OPTIONS}
     for name in security_options.DOCS:
         assert rows[name].spellings == (f"kafka.{name}",)
         assert rows[name].reads and rows[name].writes
 
 
-def test_java_only_security_options_are_ignored_with_a_warning(
+def test_security_options_that_only_java_clients_have_are_ignored_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     options._warned.clear()
@@ -62,7 +63,7 @@ def test_java_only_security_options_are_ignored_with_a_warning(
     assert "kafka.ssl.protocol, kafka.ssl.trustmanager.algorithm" in caplog.text
 
 
-def test_client_config_is_passed_to_tasks_as_a_path(tmp_path: Path) -> None:
+def test_tasks_get_the_path_of_the_client_config_file_not_its_content(tmp_path: Path) -> None:
     file = tmp_path / "client.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in OWN.items()), "utf-8")
     file.chmod(0o600)
@@ -74,14 +75,14 @@ def test_client_config_is_passed_to_tasks_as_a_path(tmp_path: Path) -> None:
         options.parse({"client.config": str(file)})
 
 
-def test_password_of_a_private_key_is_refused_for_tasks() -> None:
+def test_option_with_the_password_of_a_private_key_is_refused_for_tasks() -> None:
     values = options.parse({"security.protocol": "SSL", "ssl.key.password": "canary"})
     with pytest.raises(InvalidConfigError, match=r"client\.config") as refused:
         for_tasks("h:1", query_security(values), "c", 1000)
     assert "canary" not in str(refused.value)
 
 
-def test_source_that_has_made_a_reader_is_pickled_without_options() -> None:
+def test_source_is_pickled_without_secrets_once_it_has_made_a_reader() -> None:
     source = DefaultSource({"bootstrap.servers": "h:1", "subscribe": "t", **OWN})
     assert b"canary" in pickle.dumps(source)
     source.streamReader(source.schema())

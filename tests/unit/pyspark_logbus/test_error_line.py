@@ -41,8 +41,10 @@ READ_FAILS = """
 
 
 def sent(call: str, main: str | None) -> list[str]:
-    """Return the lines that a Spark process with main module ``main`` sends after ``call``
-    failed."""
+    """Return the lines that a Python process of Spark sends to the JVM after ``call`` failed.
+
+    ``main`` is the name of the process's main module.
+    """
     spec = "None" if main is None else f"ModuleSpec({main!r}, None)"
     program = [sys.executable, "-c", PROGRAM.format(call=call.strip(), spec=spec)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
@@ -66,5 +68,5 @@ def test_unexpected_error_keeps_its_traceback() -> None:
     assert len(lines) > 3
 
 
-def test_traceback_is_kept_outside_spark_workers() -> None:
+def test_error_keeps_its_traceback_outside_spark_workers() -> None:
     assert sent(REFUSED, None)[0].startswith("Traceback")

@@ -1,4 +1,4 @@
-"""Tests of a query's warnings about brokers that do not answer."""
+"""Tests of the warnings of a query whose brokers do not answer its first requests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Make the first warning due at once, and end the first request after 200 ms."""
+    """Log the first warning at once, and end the first request after 200 ms."""
     monkeypatch.setattr(first_contact, "HINT_S", 0.0)
     monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 200)
 
 
-def test_source_names_the_address_while_connecting_and_on_failure(impatient, caplog):
+def test_source_names_the_brokers_address_while_it_connects_and_when_it_fails(impatient, caplog):
     """Regression: the source was silent for 22 seconds, and its error did not name the option
     ``bootstrap.servers``."""
     values = options.parse({"subscribe": "t", "fetchOffset.numRetries": "0"})
@@ -31,9 +31,13 @@ def test_source_names_the_address_while_connecting_and_on_failure(impatient, cap
 
 
 @pytest.mark.parametrize("topic", ["t", ""])
-def test_sink_names_the_address_before_sending_rows(impatient, caplog, topic):
-    """Regression: without the ``topic`` option, the driver contacted no broker, and each task
-    waited for delivery.timeout.ms."""
+def test_sink_names_the_address_of_silent_brokers_before_any_task_sends_rows(
+    impatient, caplog, topic
+):
+    """Regression: without the option ``topic``, the driver contacted no broker.
+
+    Each task then waited for delivery.timeout.ms before it failed.
+    """
     given = {"topic": topic} if topic else {}
     found = options.write_options(options.parse(given), NOBODY)
     with pytest.raises(NoBrokersError, match=f"bootstrap.servers={NOBODY}: "):
@@ -41,9 +45,12 @@ def test_sink_names_the_address_before_sending_rows(impatient, caplog, topic):
     assert "no broker answers yet" in caplog.text
 
 
-def test_running_query_leaves_silent_brokers_to_its_tasks(impatient, monkeypatch):
-    """Regression: the check of the topic, which runs once in 30 seconds, ended a running query
-    when brokers were silent for five seconds. Its tasks wait for delivery.timeout.ms."""
+def test_silent_brokers_do_not_end_a_running_query_on_the_driver(impatient, monkeypatch):
+    """Regression: brokers that were silent for five seconds ended a query in the driver's check of
+    its topic.
+
+    The check runs once in 30 seconds. The query's tasks wait longer, for delivery.timeout.ms.
+    """
     write_options = options.write_options(options.parse({"topic": "t"}), NOBODY)
     key = (NOBODY, "t", write_options.security)
     monkeypatch.setitem(writers._checked, key, float("-inf"))
@@ -51,7 +58,7 @@ def test_running_query_leaves_silent_brokers_to_its_tasks(impatient, monkeypatch
     assert writers._checked[key] == float("-inf")  # The next micro-batch checks again.
 
 
-def test_first_contact_adds_no_warning_to_other_errors(caplog):
+def test_error_that_a_broker_returns_is_raised_without_a_warning_about_silence(caplog):
     with first_contact.warn_if_silent(NOBODY, 5):
         pass
     with (
@@ -62,7 +69,7 @@ def test_first_contact_adds_no_warning_to_other_errors(caplog):
     assert not caplog.messages
 
 
-def test_waiting_query_logs_that_it_waits(caplog):
+def test_query_that_waits_for_silent_brokers_logs_that_it_waits(caplog):
     now = 100.0
     silence = Silence(NOBODY, lambda: now)
     gone = NoBrokersError("refused")

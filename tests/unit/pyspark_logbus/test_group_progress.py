@@ -1,4 +1,8 @@
-"""Tests of a query's progress in its consumer group: leases, a second query, and a stop."""
+"""Tests of how a query publishes its progress as offsets of a consumer group.
+
+A query marks its commits with a *lease*: a name and an expiry time. Other queries must not commit
+to the group until the lease expires.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Group:
-    """Simulates the broker that stores a group's offsets and checks topic ids."""
+    """Simulates the broker that stores the offsets of a group and checks topic ids."""
 
     def __init__(self):
         self.rows = {}
@@ -52,14 +56,17 @@ class Group:
         return UnknownTopicIdError("recreated") if is_other else None
 
     def make_again(self, topic):
-        """Delete and recreate a topic, whose committed offsets the broker then drops."""
+        """Delete and recreate a topic; the broker then drops the topic's committed offsets."""
         self.ids[topic] += "-again"
         self.rows = {tp: row for tp, row in self.rows.items() if tp.topic != topic}
 
 
 def at(offset, **ids):
-    """Return a source offset at ``offset`` in topic ``t`` and in the topics of ``ids``, which maps
-    names to topic ids."""
+    """Return a source offset with ``offset`` in partition 0 of topic ``t`` and of the topics in
+    ``ids``.
+
+    ``ids`` maps topic names to topic ids.
+    """
     ids = {"t": "id"} | ids
     ends = {0: OffsetAndEpoch(offset, 3)}
     return SourceOffset("c", {name: TopicOffsets(topic_id, ends) for name, topic_id in ids.items()})
@@ -92,7 +99,7 @@ def start(group):
         progress.close()
 
 
-def test_commit_carries_leader_epoch_topic_id_and_lease(group, start):
+def test_commit_of_progress_has_leader_epoch_topic_id_and_lease(group, start):
     progress = start("one")
     progress.publish(at(5))
     assert progress.wait(5)
@@ -103,7 +110,7 @@ def test_commit_carries_leader_epoch_topic_id_and_lease(group, start):
     assert progress.state == "published"
 
 
-def test_stop_commits_pending_progress_and_releases_lease(group, start):
+def test_stopping_query_commits_pending_progress_and_releases_its_lease(group, start):
     progress = start("one")
     progress.publish(at(5))
     progress.wait(5)
@@ -117,7 +124,7 @@ def test_stop_commits_pending_progress_and_releases_lease(group, start):
     other.check()
 
 
-def test_second_query_commits_nothing_under_default_group(group, start, caplog):
+def test_second_query_with_the_same_default_group_commits_nothing_and_runs_on(group, start, caplog):
     first, second = start("one"), start("two")
     first.publish(at(5))
     first.wait(5)
@@ -135,7 +142,7 @@ def _asks_again_soon(monkeypatch):
 
 
 @pytest.mark.usefixtures("_asks_again_soon")
-def test_claim_of_named_group_fails_once_other_query_renews_lease(group, start):
+def test_second_query_with_the_same_named_group_fails_once_the_first_renews_its_lease(group, start):
     first, second = start("one"), start("two", explicit=True)
     first.publish(at(5))
     first.wait(5)
@@ -153,7 +160,7 @@ def test_claim_of_named_group_fails_once_other_query_renews_lease(group, start):
 
 
 @pytest.mark.usefixtures("_asks_again_soon")
-def test_claim_of_named_group_waits_for_expiry_of_killed_query_lease(group, start):
+def test_query_with_a_named_group_waits_until_the_lease_of_a_killed_query_expires(group, start):
     group.rows[T0] = CommittedOffset(5, 3, lease_text("killed", start.clock.ms + 9_000), "id")
     progress = start("two", explicit=True)
     progress.publish(at(7))
@@ -165,7 +172,7 @@ def test_claim_of_named_group_waits_for_expiry_of_killed_query_lease(group, star
 
 
 @pytest.mark.usefixtures("_asks_again_soon")
-def test_claim_does_not_wait_for_unavailable_coordinator(group, start):
+def test_query_with_a_named_group_does_not_wait_for_an_unavailable_coordinator(group, start):
     group.failures = 1_000_000
     progress = start("one", explicit=True)
     progress.publish(at(7))
@@ -173,7 +180,7 @@ def test_claim_does_not_wait_for_unavailable_coordinator(group, start):
     assert progress.state == "[LOGBUS_COORDINATOR_NOT_AVAILABLE] not now"
 
 
-def test_lease_of_killed_query_expires(group, start):
+def test_query_commits_after_the_lease_of_a_killed_query_has_expired(group, start):
     group.rows[T0] = CommittedOffset(5, 3, lease_text("killed", start.clock.ms - 1), "id")
     progress = start("two", explicit=True)
     progress.publish(at(7))
@@ -182,8 +189,8 @@ def test_lease_of_killed_query_expires(group, start):
     assert group.rows[T0].offset == 7
 
 
-def test_restarted_query_continues_under_its_own_lease(group, start):
-    """A restarted query does not wait until the lease of its previous run expires."""
+def test_restarted_query_commits_at_once_under_the_lease_of_its_previous_run(group, start):
+    """The lease names the query, so the new run need not wait until the lease expires."""
     until_ms = start.clock.ms + 14_000
     group.rows[T0] = CommittedOffset(5, 3, lease_text("query", until_ms), "id")
     progress = start("query")
@@ -205,7 +212,7 @@ def test_only_newest_pending_progress_is_committed(group, start):
     assert len(group.commits) - before < 48
 
 
-def test_unavailable_coordinator_is_retried_without_delaying_batches(group, start):
+def test_commit_to_an_unavailable_coordinator_is_retried_without_delaying_batches(group, start):
     group.failures = 1
     progress = start("one")
     progress.publish(at(5))
@@ -231,7 +238,9 @@ def test_no_offset_is_committed_to_a_recreated_topic(group, start, caplog):
     assert (group.rows[T0].offset, progress.state) == (2, "published")
 
 
-def test_stop_releases_lease_without_committing_to_recreated_topic(group, start, caplog):
+def test_stopping_query_releases_its_lease_but_commits_nothing_to_a_recreated_topic(
+    group, start, caplog
+):
     group.ids["u"] = "other"
     progress = start("one")
     progress.publish(at(5, u="other"))
@@ -243,7 +252,7 @@ def test_stop_releases_lease_without_committing_to_recreated_topic(group, start,
     assert "the progress in the deleted topic (id id) is not committed" in caplog.text
 
 
-def test_deleted_topic_is_reported_as_commit_problem(group, start):
+def test_progress_of_a_deleted_topic_is_reported_as_not_committed(group, start):
     progress = start("one")
     del group.ids["t"]
     progress.publish(at(5))
@@ -255,5 +264,5 @@ def test_deleted_topic_is_reported_as_commit_problem(group, start):
 
 
 @pytest.mark.parametrize("text", ["", "x", "{}", "[]", '{"spark":1}', '{"spark":"a","until":"x"}'])
-def test_commit_metadata_of_other_clients_is_no_lease(text):
+def test_commit_metadata_that_another_client_wrote_is_no_lease(text):
     assert lease_of(text) == ("", 0)

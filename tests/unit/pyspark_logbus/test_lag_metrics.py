@@ -1,4 +1,4 @@
-"""Tests of the driver's metrics of queries, computed from Spark's progress documents."""
+"""Tests of the driver's metrics of queries, which come from Spark's progress documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLUSTER = "abcdefghijklmnopqrstuQ"
 
 
 class Streams:
-    """Simulates ``SparkSession.streams``, which registers listeners."""
+    """Simulates ``SparkSession.streams``, with which listeners are registered."""
 
     def __init__(self) -> None:
         self.listeners: list[Any] = []

@@ -1,4 +1,4 @@
-"""Tests of the planning of batches: offset ranges, rate limits and data loss.
+"""Tests of the planning of a query's batches: offset ranges, limits of rows and bytes, data loss.
 
 Spark's KafkaOffsetRangeCalculatorSuite and KafkaMicroBatchSourceSuite have the same cases.
 """
@@ -30,7 +30,7 @@ def ranges(*bounds):
 
 
 def cuts(found):
-    """Return the start and end offsets of the ranges, by partition."""
+    """Return the (start, end) offsets of the split ranges, by partition."""
     by_partition = {}
     for item in found:
         by_partition.setdefault(item.partition, []).append((item.start, item.end))
@@ -231,12 +231,14 @@ def live(topics, *, ids=None, epoch=0):
         ([20, 9], [21, 9], True),
     ],
 )
-def test_batch_beyond_the_first_transaction_has_transactions(start, end, found):
+def test_batch_may_have_transactions_only_if_it_ends_after_a_partitions_first_marker(
+    start, end, found
+):
     known = Live("c", {"t": LiveTopic("id-t", {}, {0: 7}), "u": LiveTopic("id-u", {})})
     assert has_transactions(offset({"t": start}), offset({"t": end}), known) is found
 
 
-def test_new_partition_has_transactions_where_its_range_has_them():
+def test_range_of_a_new_partition_may_have_transactions_unless_it_starts_at_latest():
     known = Live("c", {"t": LiveTopic("id-t", {}, {1: 0})})
     start, end = offset({"t": [5]}), offset({"t": [5, 2]})
     assert has_transactions(start, end, known)
@@ -256,20 +258,20 @@ def test_row_limit_is_shared_in_proportion_to_backlog_and_starves_no_partition()
     assert ends(second) == [17, 2, 1]
 
 
-def test_trigger_once_ignores_limits():
+def test_trigger_once_ignores_row_limits_and_the_maximum_delay():
     admission = Admission(RangeLimits(rows_max=10, rows_min=1000, delay_max_ms=10_000))
     admission.next_end(0, offset({"t": [0]}), offset({"t": [5]}))
     target = offset({"t": [101]})
     assert admission.next_end(1, offset({"t": [5]}), target, unlimited=True) == target
 
 
-def test_row_limit_of_long_max_does_not_overflow():
+def test_row_limit_of_javas_largest_long_does_not_overflow():
     admission = Admission(RangeLimits(rows_max=LONG_MAX))
     target = offset({"t": [101, LONG_MAX - 200]})
     assert admission.next_end(0, offset({"t": [0, 1]}), target) == target
 
 
-def test_batch_below_minimum_rows_waits_up_to_maximum_delay():
+def test_batch_with_fewer_than_the_minimum_rows_waits_up_to_the_maximum_delay():
     admission = Admission(RangeLimits(rows_min=15, delay_max_ms=5_000))
     start = offset({"t": [0]})
     first = admission.next_end(0, start, offset({"t": [3]}))
@@ -293,25 +295,25 @@ def test_minimum_and_maximum_rows_apply_together():
     assert ends(at) == [50]
 
 
-def test_unchanged_ends_give_the_same_offset_after_leader_change():
+def test_source_offset_is_unchanged_if_only_the_leader_of_a_partition_changed():
     start = offset({"t": [5, 7]}, epoch=1)
     target = offset({"t": [5, 7]}, epoch=2)
     assert Admission(RangeLimits()).next_end(0, start, target) is start
 
 
-def test_only_an_advanced_end_offset_takes_the_new_leader_epoch():
+def test_only_an_end_offset_that_advances_gets_the_leader_epoch_of_the_new_leader():
     start = offset({"t": [5, 7]}, epoch=1)
     end = Admission(RangeLimits()).next_end(0, start, offset({"t": [6, 7]}, epoch=2))
     assert [row.leader_epoch for row in end.topics["t"].partitions.values()] == [2, 1]
 
 
-def test_end_offset_below_the_start_is_ignored():
+def test_end_offset_below_the_start_of_a_partition_is_ignored():
     start = offset({"t": [5, 7]})
     assert Admission(RangeLimits()).next_end(0, start, offset({"t": [3, 7]})) is start
     assert ends(Admission(RangeLimits()).next_end(0, start, offset({"t": [3, 9]}))) == [5, 9]
 
 
-def test_new_partition_starts_at_earliest():
+def test_added_partition_starts_at_its_earliest_offset():
     start, end = offset({"t": [5]}), offset({"t": [6, 4], "u": [2]})
     found = plan.ranges_between(start, end)
     assert [(r.topic, r.partition, r.start, r.end) for r in found] == [
@@ -321,20 +323,20 @@ def test_new_partition_starts_at_earliest():
     ]
 
 
-def test_new_partition_with_latest_starts_at_its_first_seen_end():
+def test_added_partition_with_the_option_latest_starts_at_its_first_known_end():
     start, end = offset({"t": [5]}), offset({"t": [5, 4]})
     admitted = Admission(RangeLimits(rows_max=1, new_partitions="latest")).next_end(0, start, end)
     assert ends(admitted) == [5, 4]
     assert plan.ranges_between(start, admitted, "latest") == []
 
 
-def test_recreated_topic_starts_at_earliest():
+def test_recreated_topic_starts_at_its_earliest_offset():
     start = offset({"t": [5]})
     end = offset({"t": [9]}, ids={"t": "other"})
     assert [(r.start, r.end) for r in plan.ranges_between(start, end)] == [(0, 9)]
 
 
-def test_repeated_first_batch_has_the_same_rows_after_start_moves():
+def test_repeated_first_batch_has_the_same_rows_although_the_start_offset_has_changed():
     begin, end = offset({"t": [100]}), offset({"t": [120]})
     first = SourceOffset("c", end.topics, begin.topics)
     for again in (100, 110, 200):
@@ -350,7 +352,7 @@ def find_losses(start, now, topics=None, seen=()):
     return plan.find_losses(start, now, topics or Topics(names=tuple(start.topics)), dict(seen))
 
 
-def test_unknown_end_offset_is_neither_loss_nor_new_data():
+def test_partition_with_an_unknown_end_offset_has_neither_loss_nor_new_data():
     start = offset({"t": [5, 6]})
     now = live({"t": [-1, 9, -1]})
     assert find_losses(start, now) == []
@@ -358,7 +360,7 @@ def test_unknown_end_offset_is_neither_loss_nor_new_data():
     assert ends(Admission(RangeLimits()).next_end(0, start, now.offset())) == [5, 9]
 
 
-def test_end_offset_follows_a_truncated_log_if_loss_is_allowed():
+def test_end_offset_decreases_with_a_truncated_log_if_data_loss_is_allowed():
     start, now = offset({"t": [9, 9]}), offset({"t": [4, 4]})
     cut_back = frozenset([TopicPartition("t", 1)])
     end = Admission(RangeLimits()).next_end(0, start, now, cut_back=cut_back)
@@ -366,13 +368,13 @@ def test_end_offset_follows_a_truncated_log_if_loss_is_allowed():
     assert plan.ranges_between(start, end) == []
 
 
-def test_lost_range_of_a_deleted_topic_ends_at_its_last_seen_offset():
+def test_lost_range_of_a_deleted_topic_ends_at_its_last_known_end_offset():
     found = find_losses(offset({"t": [5]}), live({}), seen={("id-t", 0): 8})
     assert [(loss.first, loss.end, loss.rows) for loss in found] == [(5, 8, 3)]
     assert "t-0 [5, 8)" in str(found[0])
 
 
-def test_loss_error_names_lost_ranges():
+def test_error_for_data_loss_names_the_lost_offset_ranges():
     start = offset({"gone": [3], "new": [4], "less": [5, 6], "fine": [7], "short": [8]})
     now = live({"new": [9], "less": [5], "fine": [7], "short": [2]}, ids={"new": "other"})
     found = {(loss.kind, loss.topic, loss.partition): loss for loss in find_losses(start, now)}
@@ -433,7 +435,7 @@ def test_byte_limit_is_shared_in_proportion_to_backlog():
     st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), min_size=1, max_size=8),
     st.integers(1, 400),
 )
-def test_row_limit_is_exceeded_by_less_than_one_row_per_partition(bounds, rows_max):
+def test_row_limit_is_exceeded_by_at_most_one_row_per_partition(bounds, rows_max):
     start = offset({"t": [begin for begin, _ in bounds]})
     target = offset({"t": [begin + size for begin, size in bounds]})
     end = Admission(RangeLimits(rows_max=rows_max)).next_end(0, start, target)

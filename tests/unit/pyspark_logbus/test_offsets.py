@@ -1,4 +1,4 @@
-"""Tests of offsets in the JSON of checkpoints and of options."""
+"""Tests of source offsets in JSON, as checkpoints and options contain them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_offset_json_of_version_1_is_readable():
         ({"version": 1, "topics": {}}, "damaged"),
     ],
 )
-def test_foreign_or_newer_offset_json_is_refused(document, said):
+def test_offset_json_of_another_source_or_a_newer_version_is_refused(document, said):
     with pytest.raises(UnsupportedVersionError, match=said) as raised:
         offsets.from_json(document)
     assert "[LOGBUS_UNSUPPORTED_VERSION]" in str(raised.value)
@@ -116,12 +116,12 @@ def test_offset_option_json_is_parsed(text, expected):
         '{"t":' * 100_000,
     ],
 )
-def test_invalid_offsets_error_names_the_option(text):
+def test_error_for_invalid_offsets_names_the_option(text):
     with pytest.raises(InvalidConfigError, match="startingOffsets"):
         offsets.parse_offsets("startingOffsets", text, words=WORDS)
 
 
-def test_offsets_must_name_exactly_the_assigned_partitions():
+def test_offsets_option_must_name_exactly_the_assigned_partitions():
     assigned = [TopicPartition("t", 0), TopicPartition("t", 1)]
     with pytest.raises(InvalidConfigError) as raised:
         offsets.expand("startingOffsets", {"t": {"0": 1, "2": 5}, "x": {"*": 1}}, assigned)
@@ -149,12 +149,12 @@ def test_offsets_must_name_exactly_the_assigned_partitions():
         '{"t":[4294967296]}',
     ],
 )
-def test_invalid_assignments_are_refused(text):
+def test_malformed_assign_option_is_refused(text):
     with pytest.raises(InvalidConfigError, match="assign"):
         offsets.parse_assignment("assign", text)
 
 
-def test_assignment_is_sorted_and_deduplicated():
+def test_partitions_of_the_assign_option_are_sorted_and_deduplicated():
     assert offsets.parse_assignment("assign", '{"u":[1],"t":[1,0,1]}') == (
         TopicPartition("t", 0),
         TopicPartition("t", 1),

@@ -1,4 +1,4 @@
-"""Tests of the options of source and sink: Spark's invalid cases, aliases and defaults."""
+"""Tests of the options of Spark's source and sink: Spark's own invalid cases, aliases, defaults."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def batch(**given):
         ({"topic": " "}, "topic is empty"),
     ],
 )
-def test_invalid_option_error_says_how_to_fix_it(given, said):
+def test_error_for_an_invalid_option_says_how_to_correct_the_option(given, said):
     with pytest.raises(InvalidConfigError, match=said) as raised:
         options.parse(given)
     assert str(raised.value).startswith("[LOGBUS_INVALID_CONFIG]")
@@ -166,11 +166,11 @@ def test_unsupported_codecs_are_replaced_with_one_warning(given, taken, caplog):
 @pytest.mark.parametrize(
     "pattern", [r"a&&b", r"[a\[&b&]+\\0", r"\[a&&b\]", r"[]a-z]\d[.]", r"a\x61", "[a&\\&b]"]
 )
-def test_pattern_with_equal_java_and_python_meaning_is_accepted(pattern):
+def test_topic_pattern_that_java_and_python_read_alike_is_accepted(pattern):
     assert options.parse({"subscribePattern": pattern})["subscribePattern"] == pattern
 
 
-def test_buffer_below_minimum_is_raised_with_one_warning(caplog):
+def test_producer_buffer_below_the_minimum_is_raised_with_one_warning(caplog):
     for _ in range(2):
         found = options.parse({"kafka.buffer.memory": "16384"})
         assert options.write_options(found, "h:1").buffer_bytes == 65536
@@ -224,7 +224,7 @@ def test_timestamp_options_override_offset_options():
 
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
-def test_ending_options_are_refused_for_streams(option):
+def test_options_for_ending_offsets_are_refused_for_streams(option):
     value = {"endingOffsets": "latest", "endingTimestamp": "5"}.get(option, '{"t":{"0":5}}')
     with pytest.raises(InvalidConfigError, match="not valid in streaming queries"):
         stream(**{option: value})
@@ -242,7 +242,7 @@ def test_stream_limits_in_a_batch_query_warn_without_effect(caplog):
     assert "maxOffsetsPerTrigger has no effect" in caplog.text
 
 
-def test_source_identity_depends_on_topics_not_on_tuning():
+def test_identity_of_a_source_depends_on_its_topics_and_start_not_on_tuning_options():
     assert stream(maxOffsetsPerTrigger="5").identity == stream(includeHeaders="true").identity
     assert stream(startingOffsets="earliest").identity != stream().identity
 
@@ -266,12 +266,12 @@ def test_every_default_is_a_valid_value():
         ),
     ],
 )
-def test_exactly_once_stream_refuses_options_that_exclude_it(given, words):
+def test_exactly_once_stream_refuses_options_that_contradict_it(given, words):
     with pytest.raises(InvalidConfigError, match=words):
         options.write_options(options.parse(given), "h:1", streaming=True)
 
 
-def test_exactly_once_batch_write_takes_id_and_version_together():
+def test_exactly_once_batch_write_needs_transactional_id_and_version_together():
     given = {"deliveryGuarantee": "exactly_once", "transactionalId": "job"}
     with pytest.raises(InvalidConfigError, match="together"):
         options.write_options(options.parse(given), "h:1")

@@ -1,4 +1,4 @@
-"""Tests of the package: imported modules, Spark settings and lag in progress documents."""
+"""Tests of the package pyspark_logbus: imported modules, Spark settings, lag in query progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def imported_by(code):
-    """Run the code in a new interpreter; return the names of the modules that it has loaded."""
+    """Run the code in a new interpreter; return the names of all modules that it has imported."""
     script = f"{code}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True,
@@ -29,13 +29,13 @@ def imported_by(code):
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_package_import_loads_no_other_module():
+def test_import_of_the_package_loads_none_of_its_other_modules():
     found = imported_by("import pyspark_logbus")
     heavy = {"pyspark", "pyarrow", "numpy", "kazoo", "asyncio", "broker_lite", "socket"}
     assert not heavy & found
 
 
-def test_commit_process_imports_neither_pyarrow_nor_client():
+def test_process_that_commits_a_sinks_batch_imports_neither_pyarrow_nor_the_client():
     found = imported_by(
         "from pyspark_logbus import DefaultSource\n"
         "from pyspark.sql.types import StructType, StructField, StringType\n"
@@ -48,7 +48,7 @@ def test_commit_process_imports_neither_pyarrow_nor_client():
     assert not {name for name in found if name.startswith("broker_lite.wire")}
 
 
-def test_planning_process_imports_no_pyarrow():
+def test_process_that_plans_a_sources_batches_imports_no_pyarrow():
     found = imported_by("import pyspark_logbus.stream_planner")
     assert not {"pyarrow", "numpy", "kazoo", "asyncio"} & found
 
@@ -87,7 +87,7 @@ def test_package_imports_without_pyspark_and_names_what_is_missing():
 
 
 @pytest.mark.parametrize("version", ["4.0.1", "4.1.0", "3.5.3"])
-def test_older_spark_error_names_required_version(version, monkeypatch):
+def test_error_for_an_older_spark_names_the_required_version(version, monkeypatch):
     monkeypatch.setattr(datasource.pyspark, "__version__", version)
     with pytest.raises(MissingDependencyError, match=r"needs PySpark 4\.2 or later"):
         datasource.DefaultSource({"subscribe": "t", "bootstrap.servers": "h:1"})
@@ -104,7 +104,7 @@ def test_two_cluster_addresses_are_refused():
         datasource.DefaultSource({"bootstrap.servers": "h:1", "zookeeper.connect": "z:1"})
 
 
-def test_environment_address_is_resolved_on_the_driver(monkeypatch):
+def test_cluster_address_in_the_environment_is_read_on_the_driver(monkeypatch):
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "env:1234")
     datasource._resolved.clear()
     source = datasource.DefaultSource({"subscribe": "t"})
@@ -122,7 +122,7 @@ def test_stream_option_error_is_raised_in_a_call_that_spark_reports():
     reader.stop()
 
 
-def test_spark_conf_equals_spark_defaults_file(monkeypatch):
+def test_settings_of_spark_conf_equal_those_of_the_file_spark_defaults(monkeypatch):
     lines = (ROOT / "conf" / "spark-defaults.conf").read_text().splitlines()
     file = dict(line.split() for line in lines if line.strip() and not line.startswith("#"))
     monkeypatch.setattr(settings.tempfile, "gettempdir", lambda: "/tmp")
@@ -133,7 +133,7 @@ def test_spark_conf_equals_spark_defaults_file(monkeypatch):
         assert settings.spark_conf(store) == {settings.SOCKETS: "true"}
 
 
-def test_long_temporary_path_gets_short_socket_folder(monkeypatch):
+def test_folder_of_sparks_sockets_is_short_if_the_temporary_folder_has_a_long_path(monkeypatch):
     monkeypatch.setattr(settings.tempfile, "gettempdir", lambda: "/tmp/" + "x" * 120)
     folder = settings.spark_conf()[settings.SOCKET_FOLDER]
     assert len(folder) + settings.SOCKET_NAME_BYTES <= settings.SOCKET_PATH_MAX
@@ -168,7 +168,9 @@ def of_topic(offsets):
         (offset_document({"0": 5}), {**offset_document({"0": 9}), "transactions": True}, 4, 0),
     ],
 )
-def test_rows_skipped_by_tasks_are_counted_on_the_driver(start, end, rows, missing):
+def test_rows_that_tasks_skipped_are_computed_from_a_batchs_offsets_and_row_count(
+    start, end, rows, missing
+):
     latest = {"topics": {"t": {"0": 9}}, "lagAfterBatchTotal": 0}
     for form in (lambda document: document, json.dumps):
         source = {
@@ -200,8 +202,9 @@ def test_lag_is_read_from_spark_progress():
     assert lag.by_partition == {"t": {"0": 2, "1": 0}}
 
 
-def test_batch_repeated_after_restart_reports_missing_rows():
-    """Spark does not call ``latestOffset`` for a repeated batch, so its progress has null there."""
+def test_missing_rows_of_a_batch_that_a_restart_repeats_are_reported():
+    """Spark does not call ``latestOffset`` for a repeated batch, so its progress document has
+    null there."""
     for latest in (None, "null"):
         source = {
             "latestOffset": latest, "startOffset": json.dumps(offset_document({"0": 5})),

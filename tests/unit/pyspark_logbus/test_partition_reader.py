@@ -1,4 +1,4 @@
-"""Tests of a task's conversion of log batches to Spark's columns."""
+"""Tests of how a task of Spark's source converts log batches to Spark's columns."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_batch_has_exactly_the_columns_spark_expects():
     assert found.column("headers").to_pylist() == [None] * 4
 
 
-def test_partial_batch_yields_rows_inside_the_range():
+def test_batch_that_is_partly_outside_the_range_yields_only_rows_inside_it():
     found = build(fetched(first=1, rows=2, times=[10, 20, -1, 40]))
     assert found.column("value").to_pylist() == [b"v1", b"v2"]
     assert found.column("offset").to_pylist() == [101, 102]
     assert found.column("timestamp").cast(pa.int64()).to_pylist() == [20_000, None]
 
 
-def test_offset_gaps_of_compacted_batch_are_kept():
+def test_offset_gaps_of_a_compacted_batch_are_kept():
     found = build(fetched(deltas=[0, 5, 6, 9], first=1))
     assert found.column("offset").to_pylist() == [105, 106, 109]
 
@@ -128,8 +128,10 @@ def test_batch_of_millions_of_tiny_rows_is_read(monkeypatch):
 
 
 def test_rows_appended_after_planning_are_reported_as_loss(monkeypatch, caplog):
-    """After the batch was planned, an unclean leader election truncated the log. Records of leader
-    epoch 4 were then appended at offsets of the planned range."""
+    """After the batch was planned, an unclean leader election truncates the log.
+
+    Records of leader epoch 4 are then appended at offsets of the planned range.
+    """
     batches = [fetched(base=base) for base in (100, 104, 108)]
     epochs = [3, 4, 4]
     batches = [
@@ -153,7 +155,7 @@ def test_rows_appended_after_planning_are_reported_as_loss(monkeypatch, caplog):
         assert sum(batch.num_rows for batch in reader.read_ranges([unknown], plan)) == 12
 
 
-def test_constant_columns_are_built_once_and_sliced():
+def test_constant_columns_such_as_the_topic_are_built_once_and_sliced():
     reader._constants.clear()
     one = reader._constant("t", pa.string(), 5_000)
     other = reader._constant("t", pa.string(), 8_000)
@@ -164,7 +166,7 @@ def test_constant_columns_are_built_once_and_sliced():
     assert len(reader._constants) <= reader._CONSTANTS_MAX
 
 
-def test_constant_slice_is_reused_only_for_equal_value():
+def test_slice_of_a_constant_column_is_reused_only_for_the_same_value_and_type():
     reader._constants.clear()
     reader._slices.clear()
     kinds = [("t", pa.string()), (None, pa.string()), (None, pa.binary()), (7, pa.int32())]
@@ -175,7 +177,7 @@ def test_constant_slice_is_reused_only_for_equal_value():
             assert found.to_pylist() == [value] * count
 
 
-def test_offset_column_is_contiguous_and_exact():
+def test_offset_column_has_consecutive_numbers_from_the_first_offset():
     counting = reader._OffsetColumns()
     for first, count in (
         (0, 5),
@@ -194,8 +196,10 @@ def test_offset_column_is_contiguous_and_exact():
 
 
 def parts(*counts, size=8):
-    """Yield a batch of each given number of rows, at consecutive offsets. Values have ``size``
-    bytes."""
+    """Yield fetched batches with these numbers of rows, at consecutive offsets.
+
+    Each value has ``size`` bytes.
+    """
     at = 0
     for count in counts:
         yield RANGE, fetched(count, base=at, value=pa.array([bytes(size)] * count))
@@ -252,9 +256,12 @@ def test_batches_of_large_rows_are_joined_only_up_to_the_byte_limit():
     assert [batch.num_rows for batch in found] == [1, 1]
 
 
-def test_joined_batch_is_bounded_by_decoded_bytes(monkeypatch):
-    """Regression: the limit counted compressed bytes. 258 batches of 8 MB of zeros, 300 bytes each
-    in the log, overflowed an Arrow column, and the rows after them were lost."""
+def test_size_of_a_joined_batch_is_limited_by_its_decoded_bytes(monkeypatch):
+    """Regression: the limit counted compressed bytes.
+
+    258 batches of 8 MB of zeros, each 300 bytes long in the log, overflowed an Arrow column. The
+    rows after them were lost.
+    """
     monkeypatch.setattr(reader, "JOINED_BYTES", 2_000)
     groups = list(reader._resize(parts(*[3] * 40, size=100)))
     sizes = [sum(reader._size(rows) for _, rows in group) for group in groups]

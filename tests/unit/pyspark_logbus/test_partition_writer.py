@@ -1,4 +1,5 @@
-"""Tests of a task's conversion of Arrow batches to the log's columns, without a broker."""
+"""Tests of how a task of Spark's sink converts Arrow batches to the log's columns; without a
+broker."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from pyspark_logbus.schema import SinkColumns
 from pyspark_logbus.writers import LogbusStreamWriter, LogbusWriter, RowsWritten
 
 
-def test_abort_reports_rows_left_in_the_log(caplog):
+def test_aborted_batch_is_logged_with_a_note_that_written_rows_stay_in_the_log(caplog):
     found = options.write_options(options.parse({"topic": "t"}), "h:1")
     columns = SinkColumns(value=0)
     LogbusWriter(found, columns).abort([None, RowsWritten({"t": 1})])
@@ -51,7 +52,7 @@ def test_rows_reach_their_topics_in_order():
     }
 
 
-def test_null_topic_fails_before_any_row_is_sent():
+def test_row_with_a_null_topic_fails_before_any_row_is_sent():
     batch = pa.record_batch({"value": ["1", "2"], "topic": ["x", None]})
     with pytest.raises(NullTopicError, match="null topic present in the data"):
         next(writer.by_topic(batch, "", SinkColumns(value=0, topic=1)))
@@ -105,7 +106,7 @@ def test_header_without_key_is_refused():
 
 
 @pytest.mark.parametrize("zone", ["UTC", None])
-def test_timestamps_round_down_to_milliseconds_and_null_means_now(zone):
+def test_timestamps_are_rounded_down_to_milliseconds_and_null_becomes_the_present_time(zone):
     stamps = pa.array([1_999, -1, None], pa.timestamp("us", zone))
     batch = pa.record_batch({"value": ["1", "2", "3"], "timestamp": stamps})
     before = datetime.datetime.now(datetime.UTC).timestamp() * 1000 - 1
@@ -116,7 +117,7 @@ def test_timestamps_round_down_to_milliseconds_and_null_means_now(zone):
     assert found.type == arrow.TIMESTAMP_TYPE
 
 
-def test_producer_uses_the_query_options():
+def test_producer_of_a_task_uses_the_options_of_the_query():
     given = {
         "kafka.acks": "1", "kafka.compression.type": "lz4", "linger.ms": "7",
         "batch.size": "1000", "max.request.size": "2000", "buffer.memory": "70000",

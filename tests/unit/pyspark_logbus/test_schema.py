@@ -27,7 +27,7 @@ def struct(**kinds):
     return StructType([StructField(name, kind) for name, kind in kinds.items()])
 
 
-def test_schema_equals_the_kafka_source_schema():
+def test_schema_equals_the_schema_of_sparks_kafka_source():
     found = schema.source_schema(True)
     assert found.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -51,7 +51,7 @@ def test_spark_schema_matches_arrow_schema():
     ]
 
 
-def test_schema_may_select_columns_in_any_order():
+def test_users_schema_may_select_columns_in_any_order():
     schema.check_user_schema(struct(value=BinaryType()))
     schema.check_user_schema(struct(headers=HEADER_TYPE, offset=LongType(), key=BinaryType()))
     schema.check_user_schema(StructType([StructField("offset", LongType(), nullable=False)]))
@@ -118,7 +118,7 @@ def test_sink_columns_are_case_insensitive_and_extra_ones_ignored():
         ),
     ],
 )
-def test_wrong_sink_columns_fail_with_kafka_sink_messages(given, topic, said):
+def test_wrong_sink_columns_fail_with_the_messages_of_sparks_kafka_sink(given, topic, said):
     with pytest.raises(InvalidSchemaError, match=said):
         sink(given, topic)
 

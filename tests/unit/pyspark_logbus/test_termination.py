@@ -1,4 +1,4 @@
-"""Tests of SIGTERM, which Spark sends to a source's Python runner to stop it."""
+"""Tests of SIGTERM, by which Spark stops the Python process that runs a source."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def ended(first: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_terminated_runner_runs_its_cleanup() -> None:
+def test_source_process_that_receives_sigterm_runs_its_cleanup() -> None:
     assert ended("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)") == (
         0,
         "gave the lease back\n",
     )
 
 
-def test_runner_in_cleanup_is_not_terminated_again() -> None:
+def test_sigterm_during_the_cleanup_of_a_source_process_does_not_interrupt_it() -> None:
     assert ended("pass") == (0, "gave the lease back\n")

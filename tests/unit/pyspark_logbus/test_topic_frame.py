@@ -1,4 +1,4 @@
-"""Tests of how ``logbus.read`` translates time bounds to options of a batch query."""
+"""Tests of ``logbus.read``, which translates two times to options of a batch query."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_invalid_time_bound_error_names_the_bound(given, message):
         plan_part("events", **given, now_ms=NOW)
 
 
-def test_push_filters_is_refused_with_an_alternative():
+def test_option_push_filters_is_refused_and_the_error_advises_logbus_read():
     with pytest.raises(InvalidConfigError, match=r"pushFilters='true' is refused: .*logbus\.read"):
         options.parse({"subscribe": "t", "pushFilters": "true"})
     assert options.parse({"subscribe": "t", "pushFilters": "false"})["pushFilters"] is False

@@ -1,4 +1,4 @@
-"""Tests that Spark's writing workers, and no other process, keep freed memory for later rows."""
+"""Tests that Spark's Python workers, and no other process, keep freed memory for later rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ print(pages() - before)
 
 
 def pages_of_ten_rounds(name: str) -> int:
-    """Run a process whose main module is ``name``. It allocates and frees 30 MB of rows eleven
-    times. Return the number of page faults after the first time."""
+    """Run a process with the main module ``name`` that allocates and frees 30 MB of rows eleven
+    times.
+
+    Return the number of page faults in the last ten rounds.
+    """
     program = [sys.executable, "-c", ROUNDS.format(name=name)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     return int(done.stdout)
@@ -39,5 +42,6 @@ def test_worker_reuses_memory_of_freed_rows() -> None:
 
 
 def test_memory_policy_changes_only_in_spark_workers() -> None:
-    """In another process, freed memory returns to the system, so each round has page faults."""
+    """In any other process, freed memory returns to the system, so each round causes page
+    faults."""
     assert pages_of_ten_rounds("some.program") > 10 * 30 * 256 // 2

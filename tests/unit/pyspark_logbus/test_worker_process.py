@@ -1,4 +1,4 @@
-"""Tests that processes of PySpark's daemon, and no others, exclude modules from collections."""
+"""Tests that PySpark's daemon and its workers exclude imported modules from garbage collection."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ print(*counts)
 
 
 def counts(name: str) -> list[int]:
-    """Run a process whose main module is ``name``. Return its numbers of frozen objects after the
-    first call, after a call without imports, and after a call with imports."""
+    """Run a process with the main module ``name``; return how many objects are frozen, three times.
+
+    The numbers are taken after the first call, after a call without new imports, and after a call
+    with new imports.
+    """
     program = [sys.executable, "-c", CALLS.format(name=name)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     return [int(word) for word in done.stdout.split()]

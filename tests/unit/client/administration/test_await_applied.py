@@ -1,4 +1,4 @@
-"""Tests of the wait after a change of quotas, until every live broker has applied the change."""
+"""Tests of a change of quotas, which returns once every live broker has applied the change."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def described(rate: float | None) -> DescribedClientQuotas:
 
 
 def alter(*looks: tuple[Any, Any]) -> list[float]:
-    """Alter a quota and return the pauses in ms between checks of the brokers.
+    """Alter a quota and return the pauses in ms between the checks whether brokers have applied it.
 
-    ``looks`` has the responses of both brokers at each check. The last pair repeats.
+    ``looks`` holds, for each check, the responses of both brokers. The last pair repeats.
     """
     now, pauses, left = 0.0, [], list(looks)
     operation = quotas.alter_quotas(
@@ -67,7 +67,7 @@ def test_alter_quotas_times_out_if_a_broker_never_shows_the_change() -> None:
         alter((described(1024.0), described(512.0)))
 
 
-def test_alter_quotas_fails_if_a_broker_cannot_be_asked() -> None:
+def test_alter_quotas_fails_if_a_broker_cannot_be_reached() -> None:
     lost: LogbusError = NetworkError("the connection ended")
     with pytest.raises(NetworkError, match="the connection ended"):
         alter((described(512.0), lost))

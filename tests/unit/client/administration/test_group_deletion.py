@@ -1,4 +1,4 @@
-"""Tests of the deletion of a group over connections that end before the response, without I/O."""
+"""Tests of a group's deletion if connections end before the response; without sockets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ OK, NOT_COORDINATOR, NOT_AVAILABLE, NOT_FOUND = 0, 16, 15, 69
 
 
 def play(said: Sequence[int | LogbusError]) -> int:
-    """Delete group g and return the number of DeleteGroups requests.
+    """Delete group g and return the number of DeleteGroups requests that this needed.
 
-    ``said`` has the error code of each response, or the error of a lost connection.
+    ``said`` holds the outcome of each request: the response's error code, or the error of a lost
+    connection.
     """
     now, left = 0.0, list(said)
     cluster = Cluster((Endpoint("one", 1),), lambda: now)
@@ -55,7 +56,7 @@ def test_retried_deletion_of_a_deleted_group_succeeds(first: int | LogbusError) 
     assert play([first, OK]) == 2
 
 
-def test_deletion_of_an_unknown_group_fails() -> None:
+def test_deletion_of_a_group_that_is_unknown_at_the_first_request_fails() -> None:
     for said in ([NOT_FOUND], [NOT_COORDINATOR, NOT_FOUND]):
         with pytest.raises(GroupIdNotFoundError):
             play(said)

@@ -34,9 +34,10 @@ T0 = TopicPartition("t", 0)
 
 
 def view_of(live: int, *rows: tuple[int, ...]) -> ClusterView:
-    """Return a cluster of brokers 1 to ``live`` with topic t; each row has a partition's replicas.
+    """Return the metadata of live brokers 1 to ``live`` and of topic t.
 
-    All replicas are in sync, and the first one leads.
+    Each of ``rows`` lists the replicas of one partition. All replicas are in sync, and the first
+    one leads.
     """
     partitions = tuple(
         PartitionMetadata(number, row[0], 0, row, row) for number, row in enumerate(rows)
@@ -45,7 +46,7 @@ def view_of(live: int, *rows: tuple[int, ...]) -> ClusterView:
     return ClusterView("c", 1, brokers, {"t": TopicMetadata("t", partitions=partitions)})
 
 
-def test_topics_with_too_few_replicas_are_listed() -> None:
+def test_topics_with_a_partition_of_too_few_replicas_are_listed() -> None:
     view = view_of(3, (1, 2, 3), (1, 2))
     assert fewer_replicas(view, 2) == []
     assert fewer_replicas(view, 3) == ["t"]
@@ -67,7 +68,7 @@ def tps(view: ClusterView) -> list[TopicPartition]:
         (-1, (2,), (1, 2), "no leader", "broker 2 is up, but with another data directory"),
     ],
 )
-def test_partition_health_names_state_and_cause(
+def test_partition_health_names_the_state_and_its_cause(
     leader: int, isr: tuple[int, ...], live: tuple[int, ...], state: str, why: str
 ) -> None:
     partition = PartitionMetadata(0, leader, 0, (1, 2, 3), isr)
@@ -76,14 +77,15 @@ def test_partition_health_names_state_and_cause(
     assert found.why.startswith(why) and bool(found.why) == bool(why)
 
 
-def test_adding_replica_outside_the_isr_is_healthy() -> None:
+def test_partition_is_healthy_although_a_replica_being_added_is_outside_the_isr() -> None:
     partition = PartitionMetadata(0, 1, 0, (3, 1, 2), (1, 2))
     assert partition_health(T0, partition, (1, 2, 3)).state == "under-replicated"
     assert partition_health(T0, partition, (1, 2, 3), adding=(3,)).state == "ok"
 
 
-def test_min_insync_majority_during_a_reassignment_is_of_the_target_replicas() -> None:
-    """A majority of all six replicas would be four, and only three are in sync during the move."""
+def test_min_insync_during_a_reassignment_is_a_majority_of_the_target_replicas() -> None:
+    """During the move there are six replicas, three of them in sync: fewer than a majority of
+    all six."""
     partition = PartitionMetadata(0, 1, 0, (4, 5, 6, 1, 2, 3), (1, 2, 3))
     brokers = {number: Endpoint("h", number) for number in range(1, 7)}
     view = ClusterView("c", 1, brokers, {"t": TopicMetadata("t", partitions=(partition,))})
@@ -99,7 +101,7 @@ def test_min_insync_defaults_to_a_majority(text: str | None, least: int) -> None
     assert min_insync_of(text, 3) == least
 
 
-def test_cluster_health_covers_every_partition() -> None:
+def test_cluster_health_and_broker_loads_cover_every_partition() -> None:
     view = view_of(2, (1, 2), (2, 1), (1,))
     assert [row.state for row in cluster_health(view)] == ["ok"] * 3
     least = cluster_health(view, min_insync=lambda topic, replicas: replicas + 1)
@@ -107,7 +109,7 @@ def test_cluster_health_covers_every_partition() -> None:
     assert broker_loads(view) == {1: BrokerLoad(2, 3, 3), 2: BrokerLoad(1, 2, 2)}
 
 
-def test_plan_to_brokers_rotates_the_preferred_leader() -> None:
+def test_plan_that_moves_partitions_to_given_brokers_rotates_their_preferred_leaders() -> None:
     view = view_of(3, (1,), (1,), (2, 3))
     plan = to_brokers(view, {}, tps(view), (2, 3))
     assert plan == {
@@ -132,7 +134,7 @@ def test_plan_changes_the_replication_factor() -> None:
         to_factor(view, {}, [T0], 4)
 
 
-def test_plan_to_empty_a_broker_puts_the_new_replica_in_its_position() -> None:
+def test_plan_that_empties_a_broker_puts_each_new_replica_in_its_place_in_the_order() -> None:
     view = view_of(3, (1, 2), (2, 1), (3, 2))
     plan = off_broker(view, {}, tps(view), 1)
     assert plan == {TopicPartition("t", 0): (3, 2), TopicPartition("t", 1): (2, 3)}
@@ -168,17 +170,17 @@ def test_plan_with_an_unknown_broker_is_refused() -> None:
         ),
     ],
 )
-def test_invalid_plan_file_is_refused(text: str, why: str) -> None:
+def test_invalid_reassignment_plan_file_is_refused(text: str, why: str) -> None:
     with pytest.raises(InvalidReplicaAssignmentError, match=why):
         from_text(text)
 
 
-def test_plan_of_kafkas_tools_is_parsed() -> None:
+def test_reassignment_plan_of_kafkas_tools_is_parsed() -> None:
     row = '{"topic": "t", "partition": 0, "replicas": [2, 1], "log_dirs": ["any", "any"]}'
     assert from_text(f'{{"version": 1, "partitions": [{row}]}}') == {T0: (2, 1)}
 
 
-def test_reassignment_in_progress_counts_as_done_in_a_plan() -> None:
+def test_plan_treats_a_reassignment_in_progress_as_completed() -> None:
     view = view_of(3, (3, 1, 2))
     ongoing = {T0: Reassignment((3, 1, 2), (3,), (2,))}
     assert target(view.topics["t"].partitions[0], ongoing[T0]) == (3, 1)
@@ -193,7 +195,7 @@ def test_reassignment_in_progress_counts_as_done_in_a_plan() -> None:
     st.integers(1, 6),
     st.data(),
 )
-def test_every_plan_has_distinct_live_brokers(
+def test_every_plan_gives_a_partition_distinct_live_brokers(
     live: int, rows: list[list[int]], factor: int, data: st.DataObject
 ) -> None:
     size = data.draw(st.integers(1, 6))

@@ -1,4 +1,4 @@
-"""Tests of ``list_groups``: it asks all brokers, and repeats the request to those that fail."""
+"""Tests of ``list_groups``, which sends ListGroups to all brokers and retries those that fail."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def answer_of(said: Tells) -> Any:
 
 
 def play(rounds: Sequence[dict[int, Tells]], deadline_ms: float = 20_000.0) -> tuple[Any, float]:
-    """Run ``list_groups``. Return the groups' names or the error, and the elapsed ms.
+    """Run ``list_groups``; return the groups' names or the error, and the elapsed ms.
 
-    Each round maps the live brokers to their responses. The last round repeats. A broker with a
-    network error uses up the time-out of its request.
+    Each of ``rounds`` maps the live brokers to their responses to one round of requests. The last
+    round repeats. A broker with a network error uses up the time-out of its request.
     """
     now, at = 0.0, 0
     cluster = Cluster((Endpoint("b", 1),), lambda: now)
@@ -68,13 +68,13 @@ def play(rounds: Sequence[dict[int, Tells]], deadline_ms: float = 20_000.0) -> t
         return error, now
 
 
-def test_list_groups_repeats_the_request_to_a_broker_that_loads_its_groups() -> None:
+def test_list_groups_repeats_the_request_to_a_broker_that_still_loads_its_groups() -> None:
     loads = CoordinatorLoadInProgressError.code
     assert play([{1: "b", 2: loads}, {1: "b", 2: loads}, {1: "b", 2: "a"}])[0] == ["a", "b"]
 
 
 def test_list_groups_waits_until_other_brokers_take_over_from_a_hung_broker() -> None:
-    """Without the wait, a check of all groups' lags would pass without the hung broker's groups."""
+    """Otherwise a check of all groups' lags would pass without the groups of the hung broker."""
     hangs = NetworkError("no answer")
     found, took_ms = play([{1: "b", 2: hangs}, {1: "b"}, {1: "a"}])
     assert found == ["b"] and 5_000 <= took_ms < 6_000

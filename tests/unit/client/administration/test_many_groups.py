@@ -1,4 +1,7 @@
-"""Tests of ``lag_of_groups``: many groups in few requests, with coordinators that move or fail."""
+"""Tests of ``lag_of_groups``, which requests the lags of many groups in few requests.
+
+The groups' coordinators move to other brokers or fail.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ def play(
     code: Callable[[str, int, int], Any],
     empty: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, GroupLag], list[list[int]]]:
-    """Run ``lag_of_groups``. Return its result, and the number of groups in each request, by round.
+    """Run ``lag_of_groups``; return its result and, by round, the number of groups in each request.
 
-    ``home(group, round)`` returns the coordinator's port. ``code(group, port, round)`` returns the
-    coordinator's error code, or a network error.
+    ``home(group, round)`` returns the port of the group's coordinator. ``code(group, port, round)``
+    returns the coordinator's error code, or a network error.
     """
     now, rounds, sizes = 0.0, 0, []
     operation = lag_of_groups(
@@ -75,7 +78,7 @@ def answer(send: Send, code: Callable[[str, int, int], Any], rounds: int) -> Any
     )
 
 
-def test_groups_of_a_coordinator_are_split_into_requests() -> None:
+def test_groups_of_one_coordinator_are_split_into_requests_of_limited_size() -> None:
     names = [f"g{n}" for n in range(250)]
     found, sizes = play(names, lambda name, _: 1 + int(name[1:]) % 2, lambda *_: 0)
     assert list(found) == names
@@ -83,7 +86,7 @@ def test_groups_of_a_coordinator_are_split_into_requests() -> None:
     assert sizes == [[GROUPS_AT_ONCE] * 4, [25] * 4]
 
 
-def test_lag_of_groups_sends_no_describe_request_for_known_empty_groups() -> None:
+def test_lag_of_groups_sends_no_describe_request_for_groups_known_to_be_empty() -> None:
     names = ["a", "b", "c"]
     found, sizes = play(names, lambda *_: 1, lambda *_: 0, frozenset("ac"))
     assert {row.state for row in found.values()} == {"Empty"} and list(found) == names

@@ -1,4 +1,4 @@
-"""Tests of planned elections: the replica that becomes leader, or the reason if none does."""
+"""Tests of planned leader elections: the replica that becomes leader, or why none does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_preferred_replica_is_elected_if_it_is_in_sync(
         (-1, (2, 3), (2,), Election(None, None, "no replica is alive")),
     ],
 )
-def test_unclean_election_takes_a_live_replica_only_if_none_in_sync_is_registered(
+def test_unclean_election_elects_a_live_replica_only_if_no_isr_member_is_registered(
     leader: int, replicas: tuple[int, ...], isr: tuple[int, ...], expected: Election
 ) -> None:
     assert elections(view_of(leader, replicas, isr), {}, [TP], unclean=True) == {TP: expected}

@@ -1,4 +1,7 @@
-"""Tests of the consumer's fetch engine and fetch collector against scripted brokers."""
+"""Tests of a consumer's fetch engine, which fetches from brokers, and of its fetch collector.
+
+The collector returns the fetched records to the consumer. The test answers all requests.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def batch(base: int, count: int, size: int = 1, epoch: int = 5) -> bytearray:
 
 
 class Bench:
-    """A fetch engine and a collector, whose requests the test answers."""
+    """A fetch engine and its collector; the test answers the engine's requests."""
 
     def __init__(self, known: ClusterView | None = None, **options: Any) -> None:
         self.world = World()
@@ -151,7 +154,7 @@ def test_fetched_records_are_returned_and_positions_advance() -> None:
     assert asked_offsets(bench.fetch()) == {0: 14}
 
 
-def test_partitions_at_the_log_end_are_fetched_on_the_tail_connection() -> None:
+def test_partitions_at_the_log_end_are_fetched_with_a_wait_on_a_separate_connection() -> None:
     bench = Bench()
     bench.begin({T0: 0, T1: 0})
     asked = bench.fetch()
@@ -166,8 +169,8 @@ def test_partitions_at_the_log_end_are_fetched_on_the_tail_connection() -> None:
     assert lanes["tail"].message.max_wait_ms == 500
 
 
-def test_only_the_partition_without_local_reads_is_fetched_over_the_network() -> None:
-    """A partition whose local read failed must not stop local reads of other partitions."""
+def test_only_a_partition_whose_local_read_failed_is_fetched_over_the_network() -> None:
+    """Other partitions must still be read from the broker's files on this machine."""
     bench = Bench()
     bench.in_place.refuse(T1)
     bench.begin({T1: 0})
@@ -198,7 +201,7 @@ def test_full_buffer_stops_fetches_of_its_partition() -> None:
     assert asked_offsets(bench.fetch()) == {0: 20}
 
 
-def test_taking_batches_wakes_the_engine_only_if_a_buffer_was_full() -> None:
+def test_taking_batches_from_a_buffer_wakes_the_engine_only_if_the_buffer_was_full() -> None:
     bench = Bench(partition_fetch_bytes=1024)
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 10, size=100))
@@ -273,7 +276,7 @@ def test_fetch_is_retried_after_a_lost_connection() -> None:
     assert asked_offsets(bench.fetch()) == {0: 7}
 
 
-def test_recreated_topic_stops_the_reader() -> None:
+def test_recreated_topic_stops_the_reader_with_unknown_topic_id() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.topic_id = OTHER_ID
@@ -297,7 +300,7 @@ def test_deleted_topic_stops_the_reader() -> None:
         bench.advance()
 
 
-def test_out_of_range_offset_calls_the_readers_callback() -> None:
+def test_out_of_range_error_stops_fetches_until_the_reader_sets_another_offset() -> None:
     bench = Bench()
     bench.begin({T0: 50})
     bench.refuse(bench.fetch(), 1)
@@ -334,7 +337,7 @@ def test_truncation_below_the_position_is_reported() -> None:
 def test_truncation_is_reported_even_if_the_log_grew_past_the_position_again() -> None:
     """After two unclean elections, the log has records at the reader's offset again.
 
-    It lacks the leader epoch of the records that the reader has read.
+    Only their leader epochs differ from those of the records that the reader has read.
     """
     bench = Bench()
     bench.begin({T0: 0})
@@ -362,7 +365,8 @@ def test_truncation_is_reported_even_if_the_log_grew_past_the_position_again() -
 
 
 def test_truncation_below_a_committed_offset_is_reported() -> None:
-    """Regression: after an unclean election, a group resumed inside other records unnoticed."""
+    """Regression: after an unclean election, a group continued at its offset among other
+    records, without an error."""
     bench = Bench()
     bench.collector.begin({T0: 3}, {T0: 4})
     bench.world.run()
@@ -377,8 +381,9 @@ def test_truncation_below_a_committed_offset_is_reported() -> None:
     assert isinstance(told[0], LogTruncatedError) and told[0].offset == 1
 
 
-def test_records_older_than_a_committed_epoch_are_not_corrupt() -> None:
-    """Some clients commit the current leader epoch instead of the epoch of the last record."""
+def test_records_of_an_earlier_epoch_than_the_committed_epoch_are_not_corrupt() -> None:
+    """Some clients commit an offset with the current leader epoch, not with that of the last
+    record."""
     bench = Bench()
     bench.collector.begin({T0: 3}, {T0: 5})
     bench.world.run()
@@ -387,7 +392,7 @@ def test_records_older_than_a_committed_epoch_are_not_corrupt() -> None:
     assert bench.collector.commitable()[T0].leader_epoch == 4
 
 
-def test_commit_of_an_offset_includes_the_leader_epoch_of_the_last_record() -> None:
+def test_offset_to_commit_has_the_leader_epoch_of_the_last_record() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
@@ -398,7 +403,10 @@ def test_commit_of_an_offset_includes_the_leader_epoch_of_the_last_record() -> N
 
 
 def test_flipped_bit_in_a_leader_epoch_is_not_reported_as_truncation() -> None:
-    """The CRC does not cover the leader epoch. The log has all records, so it was not truncated."""
+    """The CRC does not cover the leader epoch.
+
+    The log still has all records, so nothing was truncated.
+    """
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
@@ -441,7 +449,7 @@ def test_wrong_crc_stops_the_reader_at_its_offset() -> None:
     assert bench.values() == [b"3"]
 
 
-def test_each_retry_of_a_corrupt_batch_asks_the_leader_for_repair() -> None:
+def test_each_retry_after_a_corrupt_batch_asks_the_leader_to_repair_the_batch() -> None:
     """Regression: a batch that was also corrupt on a second replica was never repaired."""
     bench = Bench(view(isr=(1, 2)))
     bad = batch(0, 2)
@@ -457,7 +465,7 @@ def test_each_retry_of_a_corrupt_batch_asks_the_leader_for_repair() -> None:
         assert bench.values() == [b"0", b"1"]
 
 
-def test_skipped_batch_with_a_wrong_crc_is_reported() -> None:
+def test_batch_with_a_wrong_crc_that_is_skipped_is_reported() -> None:
     bench = Bench(on_corrupt="skip")
     bench.begin({T0: 0})
     bad = batch(1, 2)
@@ -467,7 +475,7 @@ def test_skipped_batch_with_a_wrong_crc_is_reported() -> None:
     assert bench.collector.skipped == [(T0, 1, 3)]
 
 
-def test_skip_of_an_unreadable_header_looks_up_the_next_batch() -> None:
+def test_skipping_a_batch_with_an_unreadable_header_looks_up_the_next_batch() -> None:
     bench = Bench(on_corrupt="skip")
 
     def next_batch(asked: Asked) -> None:
@@ -484,7 +492,7 @@ def test_skip_of_an_unreadable_header_looks_up_the_next_batch() -> None:
     assert bench.collector.skipped == [(T0, 0, 4)]
 
 
-def test_unreadable_batch_header_is_an_error_without_skip() -> None:
+def test_unreadable_batch_header_is_an_error_unless_corrupt_batches_are_skipped() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), bytes(200))
@@ -492,7 +500,7 @@ def test_unreadable_batch_header_is_an_error_without_skip() -> None:
         bench.advance()
 
 
-def test_commitable_offsets_are_those_of_taken_records() -> None:
+def test_offsets_to_commit_are_those_after_the_taken_records() -> None:
     bench = Bench()
     bench.begin({T0: 0, T1: 9})
     bench.give(bench.fetch(), batch(0, 3))
@@ -503,7 +511,7 @@ def test_commitable_offsets_are_those_of_taken_records() -> None:
     assert (committed[T1].offset, committed[T1].leader_epoch) == (9, -1)
 
 
-def test_arrow_rows_and_records_can_be_taken_in_turn() -> None:
+def test_reader_can_take_records_and_arrow_rows_in_turn() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
@@ -523,7 +531,7 @@ def test_arrow_rows_and_records_can_be_taken_in_turn() -> None:
     assert arrow_rows([], headers=True).num_rows == 0
 
 
-def test_rows_above_the_byte_limit_are_not_taken_and_taken_rows_can_be_given_back() -> None:
+def test_rows_are_taken_up_to_a_byte_limit_and_can_be_given_back() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))

@@ -1,4 +1,5 @@
-"""Tests of ``fetch_request``, which groups partitions by topic, and of ``answers_of``."""
+"""Tests of ``fetch_request``, which builds a Fetch request, and of ``answers_of``, which splits
+its response by partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of ``Lineage``: where a log diverges from the records that a reader has read."""
+"""Tests of ``Lineage``: the leader epochs of the records that a reader has read.
+
+The reader compares them with the leader's epochs to find where the logs diverge.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def batch(base: int, count: int, epoch: int) -> LogBatch:
 def read() -> Lineage:
     """Return the lineage of a reader that read offsets 0 to 20 from the leader of epoch 7.
 
-    Offsets 0 to 9 have leader epoch 1, 10 to 14 have epoch 3, and 15 to 19 have epoch 6.
+    Offsets 0 to 9 have leader epoch 1, offsets 10 to 14 have epoch 3, and 15 to 19 have epoch 6.
     """
     lineage = Lineage()
     lineage.begin(0, -1)
@@ -47,13 +50,15 @@ def read() -> Lineage:
     ],
     ids=str,
 )
-def test_cut_returns_where_the_readers_log_and_the_leaders_log_diverge(
+def test_cut_returns_where_the_records_read_and_the_leaders_log_diverge(
     told: tuple[int, int], goes_on_at: tuple[int, int] | None
 ) -> None:
     assert read().cut(OffsetAndEpoch(*told), 20, 8) == goes_on_at
 
 
-def test_divergence_reported_by_the_leader_epoch_that_served_the_records_is_ignored() -> None:
+def test_divergence_beyond_the_position_is_ignored_from_the_leader_that_served_the_records() -> (
+    None
+):
     assert read().cut(OffsetAndEpoch(30, 5), 20, 7) is None
     assert read().cut(OffsetAndEpoch(12, 5), 20, 7) == (12, 3)
 
@@ -70,7 +75,7 @@ def test_lineage_after_a_truncation_keeps_the_earlier_epochs() -> None:
 def test_committed_leader_epoch_without_records_is_no_truncation() -> None:
     """Some clients commit the current leader epoch, which may have no records in the log.
 
-    The log lost records only if its earlier epoch ends before the committed offset.
+    The log has lost records only if the epoch before it ends before the committed offset.
     """
     lineage = Lineage()
     lineage.begin(20, 5)
@@ -82,7 +87,7 @@ def test_committed_leader_epoch_without_records_is_no_truncation() -> None:
     assert lineage.cut(OffsetAndEpoch(40, 5), 25, 7) == (23, 4)
 
 
-def test_divergence_is_never_before_the_readers_first_offset() -> None:
+def test_reported_divergence_is_never_before_the_first_offset_of_the_reader() -> None:
     lineage = Lineage()
     lineage.begin(3, -1)
     lineage.read([batch(0, 10, 4)], 3, 4)

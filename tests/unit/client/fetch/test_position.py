@@ -1,4 +1,5 @@
-"""Tests of ``FetchPosition.take`` with fetch responses from hand-made logs."""
+"""Tests of ``FetchPosition``, a reader's position in a partition, with fetch responses from
+hand-made logs."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def read(position: FetchPosition, *batches: bytes, leader_epoch: int = 3) -> Non
     assert isinstance(position.evaluate(answer(*batches)), WalkResult)
 
 
-def test_request_carries_the_leader_epoch_and_the_epoch_before_the_offset() -> None:
+def test_fetch_request_has_the_leader_epoch_and_the_epoch_of_the_last_record() -> None:
     position = at(5, last_epoch=2)
     topic_id, row = position.request(7, 1000)
     assert (topic_id, row.partition, row.fetch_offset, row.max_bytes) == ("T", 0, 5, 1000)
@@ -71,7 +72,7 @@ def test_request_carries_the_leader_epoch_and_the_epoch_before_the_offset() -> N
     assert position.request(7, 1)[1].last_fetched_epoch == 4
 
 
-def test_position_advances_by_offsets_not_by_rows() -> None:
+def test_position_advances_past_offsets_without_rows() -> None:
     """The log has offset gaps, batches without rows, control batches and aborted batches."""
     position = at(leader_epoch=0)
     found = position.evaluate(answer(*by_hand.contiguous(), aborted=by_hand.aborted_from(0)))
@@ -100,13 +101,13 @@ def test_offset_gap_is_corrupt_in_a_logbus_log_and_valid_in_a_kafka_log() -> Non
     assert theirs.offset == 9
 
 
-def test_batch_of_an_earlier_leader_epoch_than_the_last_one_is_corrupt() -> None:
+def test_batch_of_an_earlier_leader_epoch_than_the_batch_before_is_corrupt() -> None:
     position = at()
     read(position, batch(0, 2))
     assert isinstance(position.evaluate(answer(batch(2, 4, epoch=2))), Corrupt)
 
 
-def test_batch_of_a_later_epoch_than_its_leader_is_corrupt() -> None:
+def test_batch_of_a_later_epoch_than_the_epoch_of_the_leader_is_corrupt() -> None:
     assert isinstance(at().evaluate(answer(batch(0, 2, epoch=4))), Corrupt)
 
 
@@ -117,7 +118,7 @@ def test_corrupt_batch_after_valid_ones_is_left_to_the_next_fetch() -> None:
     assert position.offset == 2
 
 
-def test_stored_range_is_walked_from_the_position() -> None:
+def test_file_range_in_a_response_is_read_from_the_position_on() -> None:
     position = at(5)
     stored = StoredRange("/x", 1, 2, 0, 100)
     found = position.evaluate(answer(stored=stored))
@@ -141,7 +142,7 @@ def test_log_that_lost_records_below_the_offset_is_reported_as_truncated() -> No
 
 
 def test_fetch_omits_a_last_epoch_that_the_leader_does_not_know() -> None:
-    """Later leaders do not know a leader epoch that has no records."""
+    """A leader epoch in which no record was written is unknown to later leaders."""
     position = at(8, last_epoch=3)
     position.request(5, 1)
     assert position.evaluate(answer(diverging=OffsetAndEpoch(8, 2))) == Retry(None)
@@ -158,7 +159,7 @@ def test_fetch_omits_a_last_epoch_that_the_leader_does_not_know() -> None:
         (CorruptMessageError("crc"), Corrupt),
     ],
 )
-def test_retriable_errors_are_retried_and_others_are_final(
+def test_position_retries_after_retriable_errors_and_raises_all_others(
     error: LogbusError, evaluation: type
 ) -> None:
     position = at(5)
@@ -177,7 +178,7 @@ def test_consecutive_errors_are_counted_until_a_successful_fetch() -> None:
     assert position.evaluate(error) == Retry(error, 0)
 
 
-def test_position_awaits_the_repair_of_a_corrupt_batch_while_other_replicas_exist() -> None:
+def test_position_awaits_the_repair_of_a_corrupt_batch_only_if_other_replicas_exist() -> None:
     position = at()
     read(position, batch(0, 2))
     assert not position.awaits_repair(1000, has_copies=False)

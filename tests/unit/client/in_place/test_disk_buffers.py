@@ -1,4 +1,4 @@
-"""Tests of buffers for direct disk reads: they are aligned, and reused once no view exists."""
+"""Tests of buffers for reads by direct I/O: aligned, and reused once no view of them exists."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_buffer_is_reused_once_no_view_of_it_exists() -> None:
     assert address(kept.take(FRONT, SIZE)[0]) not in map(address, held)
 
 
-def test_full_pool_evicts_the_least_recently_used_buffer() -> None:
+def test_full_pool_of_buffers_evicts_the_least_recently_used_one() -> None:
     kept = DiskBuffers(kept_max=2)
     held = [kept.take(0, 4096)[0] for _ in range(3)]
     assert len(kept._buffers) == 2

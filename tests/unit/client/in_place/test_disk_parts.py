@@ -1,4 +1,4 @@
-"""Tests of direct I/O on file ranges, any part of which may be in the page cache."""
+"""Tests of local reads that bypass the page cache with direct I/O, except for cached pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUES = [bytes([65 + n % 26]) * size for n, size in enumerate(SIZES * 3)]
 
 
 def forget(path: str) -> None:
-    """Drop a file from the page cache, if its file system has one."""
+    """Drop a file from the page cache, if the file system uses the page cache."""
     fd = os.open(path, os.O_RDONLY)
     os.pread(
         fd, os.fstat(fd).st_size, 0
@@ -35,7 +35,7 @@ def open_count(path: str | Path) -> int:
 
 
 def open_direct(path: Path) -> int:
-    """Open a file for direct I/O, if its file system supports it."""
+    """Open a file for direct I/O, if its file system supports O_DIRECT."""
     try:
         return os.open(path, os.O_RDONLY | DIRECT)
     except OSError:
@@ -43,7 +43,7 @@ def open_direct(path: Path) -> int:
 
 
 def report_all_cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every page look absent from the page cache, whatever the kernel holds."""
+    """Make the code treat every page as absent from the page cache."""
     monkeypatch.setattr(disk_parts, "is_in_memory", lambda fd, position: False)
     monkeypatch.setattr(local_files, "is_in_memory", lambda fd, position: False)
 
@@ -60,14 +60,14 @@ def opens_direct(folder: Path) -> bool:
 
 
 def content(stored: StoredRange) -> bytes:
-    """Return the bytes of a range, read batch by batch."""
+    """Return the bytes of a file range, read batch by batch."""
     return b"".join(b.buffer for b in read_all(opened(stored, reads_once=True)))
 
 
 @pytest.mark.parametrize(
     ("part", "front"), [(1 << 12, 1 << 12), (1 << 16, 100), (1 << 21, 1 << 20)]
 )
-def test_uncached_range_is_read_once_and_only_by_direct_io(
+def test_uncached_file_range_is_read_once_and_only_by_direct_io(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int, front: int
 ) -> None:
     monkeypatch.setattr(disk_parts, "FIRST_BYTES", min(part, 1 << 16))
@@ -102,10 +102,10 @@ def test_uncached_range_is_read_once_and_only_by_direct_io(
     assert not open_count(stored.path)
 
 
-def test_range_with_only_its_first_pages_cached_is_read_directly(
+def test_file_range_with_only_its_first_pages_cached_is_read_by_direct_io(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker cached these pages when it looked up the start of the range."""
+    """The broker itself caches these pages when it looks up the start of the range."""
     begins_until = 3 * ALIGNED_BYTES
     told = lambda fd, position: position < begins_until  # noqa: E731
     monkeypatch.setattr(disk_parts, "is_in_memory", told)
@@ -121,7 +121,7 @@ def test_range_with_only_its_first_pages_cached_is_read_directly(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_range_is_read_completely_with_random_pages_cached(
+def test_file_range_is_read_completely_whichever_of_its_pages_are_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Some reads start in the middle of the file, and some batches are too large for direct I/O."""
@@ -149,7 +149,8 @@ def test_range_is_read_completely_with_random_pages_cached(
 def test_failed_direct_read_is_retried_through_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the cached read fails too, the reader gets the error and fetches from the broker."""
+    """If the read through the page cache fails too, the reader gets the error and fetches from
+    the broker."""
     stored = write(tmp_path / "0.log", VALUES)
     whole = (tmp_path / "0.log").read_bytes()
     read, failing = os.preadv, [1 << 16]
@@ -209,7 +210,7 @@ def test_direct_read_of_a_truncated_file_ends_at_its_new_end(
         parts.close()
 
 
-def test_local_reader_closed_before_the_end_closes_its_files(tmp_path: Path) -> None:
+def test_local_reader_that_is_closed_before_the_end_closes_its_files(tmp_path: Path) -> None:
     stored = write(tmp_path / "0.log", VALUES)
     forget(stored.path)
     for _ in range(3):

@@ -1,4 +1,7 @@
-"""Tests of local reads of file ranges, even of truncated, rewritten or deleted files."""
+"""Tests of local reads: a client reads log files of a broker on its own machine.
+
+The files may be truncated, rewritten or deleted meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def test_local_read_returns_every_batch_once_with_any_read_size(
     assert b"".join(batch.buffer for batch in seen) == (tmp_path / "0.log").read_bytes()
 
 
-def test_local_read_begins_in_the_middle_of_a_file(tmp_path: Path, values: list[bytes]) -> None:
+def test_local_read_can_begin_in_the_middle_of_a_file(tmp_path: Path, values: list[bytes]) -> None:
     stored = write(tmp_path / "0.log", values)
     before = sum(len((rows_batch, columns_batch)[n % 2]([values[n]])) for n in range(3))
     middle = stored._replace(position=before, length=stored.length - before)
@@ -41,7 +44,7 @@ def test_local_read_begins_in_the_middle_of_a_file(tmp_path: Path, values: list[
     assert [batch.header.base_offset for batch in seen] == list(range(3, len(values)))
 
 
-def test_uncached_bytes_are_read_from_the_disk(
+def test_bytes_outside_the_page_cache_are_read_from_the_disk(
     tmp_path: Path, values: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = write(tmp_path / "0.log", values)
@@ -97,7 +100,9 @@ def test_local_read_drops_only_the_cached_pages_that_it_loaded(
     assert all(a[1] - page < b[0] <= a[1] for a, b in itertools.pairwise(gone))
 
 
-def test_truncated_file_ends_the_range_without_a_batch(tmp_path: Path, values: list[bytes]) -> None:
+def test_file_range_ends_early_if_its_file_was_truncated(
+    tmp_path: Path, values: list[bytes]
+) -> None:
     stored = write(tmp_path / "0.log", values)
     found = opened(stored)
     os.truncate(stored.path, 1000)
@@ -123,7 +128,7 @@ def test_rewritten_bytes_are_reported_as_corruption(tmp_path: Path, values: list
     found.close()
 
 
-def test_deleted_file_is_read_while_open_and_cannot_be_reopened(
+def test_deleted_file_can_be_read_while_it_is_open_but_not_reopened(
     tmp_path: Path, values: list[bytes]
 ) -> None:
     stored = write(tmp_path / "0.log", values)
@@ -134,7 +139,9 @@ def test_deleted_file_is_read_while_open_and_cannot_be_reopened(
         opened(stored)
 
 
-def test_file_with_another_inode_is_refused(tmp_path: Path, values: list[bytes]) -> None:
+def test_file_with_another_inode_than_the_broker_named_is_refused(
+    tmp_path: Path, values: list[bytes]
+) -> None:
     path = tmp_path / "0.log"
     stored = write(path, values)
     with pytest.raises(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Tests of the assignors: one owner for each partition, balanced shares, and few moves."""
+"""Tests of the assignors of groups: one owner for each partition, balanced shares, few moves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_range_assignor_orders_static_members_first() -> None:
     }
 
 
-def test_sticky_assignor_moves_only_the_new_members_share() -> None:
+def test_sticky_assignor_moves_only_the_partitions_that_a_new_member_gets() -> None:
     old = [
         Candidate("a", None, ("t",), parts("t", 0, 2, 4), 3),
         Candidate("b", None, ("t",), parts("t", 1, 3, 5), 3),
@@ -76,7 +76,7 @@ def test_cooperative_assignor_moves_a_partition_in_two_rebalances() -> None:
     assert owners(second).keys() == set(parts("t", 0, 1, 2, 3))
 
 
-def test_partition_reported_by_two_members_stays_with_the_later_generation() -> None:
+def test_partition_that_two_members_report_belongs_to_the_member_of_the_later_generation() -> None:
     a = Candidate("a", None, ("t",), parts("t", 0), 4)
     b = Candidate("b", None, ("t",), parts("t", 0, 1), 5)
     shares = assign(COOPERATIVE_STICKY, [a, b], {"t": 2})
@@ -127,7 +127,7 @@ def test_every_partition_has_exactly_one_subscribed_owner(
 
 @settings(deadline=None, max_examples=60)
 @given(groups())
-def test_no_move_of_one_partition_improves_the_balance_of_the_sticky_assignor(
+def test_balance_of_the_sticky_assignor_cannot_be_improved_by_moving_one_partition(
     group: tuple[list[Candidate], dict[str, int]],
 ) -> None:
     members, counts = group
@@ -177,7 +177,7 @@ def test_cooperative_rebalances_converge_without_shared_partitions(
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
-def test_group_leader_decodes_the_metadata_of_members(name: str) -> None:
+def test_group_leader_decodes_the_metadata_of_logbus_members(name: str) -> None:
     owned = parts("t", 0, 3)
     said = JoinedMember("m", "i", metadata(name, ("t", "u"), owned, 5))
     heard = candidate(name, said)

@@ -19,7 +19,7 @@ OK, ILLEGAL_GENERATION, UNKNOWN_MEMBER, GATHERS, FENCED = 0, 22, 25, 27, 82
 
 
 class ScriptedMember:
-    """The group member that commits. ``held`` has the partitions that its reader still owns."""
+    """The group member that commits; ``held`` holds the partitions that it still owns."""
 
     def __init__(self) -> None:
         self.identity: MemberIdentity | None = MemberIdentity("me", 1, None)
@@ -31,9 +31,9 @@ class ScriptedMember:
 
 
 class Play:
-    """A run of ``commit`` against a coordinator that answers each request with the next code.
+    """Runs ``commit`` against a coordinator that answers each request with the next error code.
 
-    ``sent`` has the generation and partitions of each request. ``then`` is called after each
+    ``sent`` holds the generation and the partitions of each request. ``then`` is called after each
     response.
     """
 
@@ -99,7 +99,7 @@ def test_commit_during_a_long_rebalance_times_out() -> None:
     assert all(isinstance(error, RebalanceInProgressError) for error in play.done.values())
 
 
-def test_commit_of_an_evicted_member_is_refused() -> None:
+def test_commit_of_a_member_that_left_the_group_fails_with_not_owner() -> None:
     for code in (UNKNOWN_MEMBER, FENCED):
         play = Play(ScriptedMember(), [code])
         assert len(play.sent) == 1
@@ -111,14 +111,14 @@ def test_commit_of_an_evicted_member_is_refused() -> None:
 
 
 def test_offsets_of_an_earlier_assignment_are_not_committed_under_a_later_one() -> None:
-    """Regression: a commit after the next assignment overwrote later offsets of other members."""
+    """Regression: such a late commit overwrote newer offsets that other members had committed."""
     member = ScriptedMember()
     member.grant = 2
     play = Play(member, [OK])
     assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
 
 
-def test_partitions_created_after_the_group_began_to_read_count_as_added() -> None:
+def test_partitions_created_after_the_groups_first_read_count_as_added() -> None:
     snapshot = JoinSnapshot({"t": 3, "u": 2}, {"t": 1}, {"t": "a", "u": "b"})
 
     def added(topic: str, topic_id: str, count: int) -> list[bool]:

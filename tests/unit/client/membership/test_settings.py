@@ -1,4 +1,4 @@
-"""Tests of the options of group members, and of refused values."""
+"""Tests of the options of group members, and of option values that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of a member's topics: changes that make it rejoin, and topics that a leader watches."""
+"""Tests of the topics of a group member: when changed topics make it rejoin its group.
+
+The group leader watches the topics of all members.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from broker_lite.model import TopicPartition
 A, B = TopicFacts("id-a", 2), TopicFacts("id-b", 1)
 
 
-def test_topic_pattern_matches_whole_names_and_no_internal_topics() -> None:
+def test_topic_pattern_matches_only_whole_names_and_no_internal_topics() -> None:
     topics = SubscribedTopics((), "a.*|__x")
     assert topics.are_unknown and topics.watched is None
     assert topics.learn({"ab": A, "a": A, "ba": B, "__x": B})
@@ -32,7 +35,7 @@ def test_group_leader_watches_the_topics_of_all_members() -> None:
     assert not topics.would_assign_otherwise({}) and topics.partition_counts == {}
 
 
-def test_group_leader_that_keeps_the_assignment_keeps_its_topic_metadata() -> None:
+def test_group_leader_keeps_its_former_topic_metadata_while_it_keeps_the_assignment() -> None:
     topics = SubscribedTopics(("a",), None)
     topics.learn({"a": A})
     grown = TopicFacts("id-a", 5)

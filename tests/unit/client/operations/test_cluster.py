@@ -1,4 +1,4 @@
-"""Tests of the client's metadata, and of errors for partitions without a leader."""
+"""Tests of the client's cached metadata, and of its errors for partitions without a leader."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_leaderless_error_names_the_leader_that_is_down() -> None:
     )
 
 
-def test_leaderless_error_names_the_last_in_sync_replica_that_is_down() -> None:
+def test_leaderless_error_names_the_in_sync_replica_to_start_if_all_are_down() -> None:
     message = why(with_isr(3))
     assert "every in-sync replica is down: broker 3 (alive: 1, 2); start it." in message
     assert "unclean.leader.election.enable=true" in message
     assert "[LOGBUS_LEADER_NOT_AVAILABLE] no in-sync replica of the partition" in message
 
 
-def test_leaderless_error_during_an_election_names_the_controllers_log() -> None:
+def test_leaderless_error_refers_to_the_controllers_log_while_a_candidate_is_alive() -> None:
     assert "alive, but none was elected yet; if it stays so, see the log of the controller" in why(
         with_isr(1)
     )
@@ -60,7 +60,7 @@ def test_stale_metadata_does_not_restore_a_deposed_leader() -> None:
     assert cluster.learn(other, everything=True) == other
 
 
-def test_request_after_a_failure_goes_to_another_broker() -> None:
+def test_request_that_follows_a_failed_one_goes_to_another_broker() -> None:
     one, two = Endpoint("a", 1), Endpoint("b", 2)
     cluster = Cluster((one, two), lambda: 0.0)
     cluster.ask_another()

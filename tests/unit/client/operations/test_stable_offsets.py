@@ -1,4 +1,7 @@
-"""Tests of KIP-447: consumers wait for open transactions that commit offsets of their group."""
+"""Tests of KIP-447: a reader starts only at stable offsets.
+
+An offset is unstable while an open transaction is about to commit another offset of the group.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ UNSTABLE = (STABLE[0], groups.FetchedOffset(1, -1, -1, "", UnstableOffsetCommitE
 
 
 class Group:
-    """A group coordinator with an open transaction, which ends after ``unstable`` OffsetFetches."""
+    """A group coordinator with an open transaction that ends after ``unstable`` OffsetFetch
+    requests."""
 
     def __init__(self, world: World, unstable: int) -> None:
         self.world = world
@@ -80,25 +84,27 @@ def member(unstable: int, isolation: str = "read_committed") -> tuple[Any, Group
     return outcome(world, operation), group
 
 
-def test_member_waits_for_an_open_transaction_on_its_offsets() -> None:
+def test_group_member_waits_until_the_open_transaction_on_its_offset_ends() -> None:
     begun, group = member(unstable=3)
     assert begun.starts.offsets == {T0: 7, T1: 8}
     assert len(group.requests) == 4
 
 
-def test_member_starts_its_other_partitions_if_a_transaction_stays_open() -> None:
+def test_group_member_reads_its_other_partitions_while_a_transaction_stays_open() -> None:
     begun, _ = member(unstable=1000)
     assert begun.starts.offsets == {T0: 7}
 
 
-def test_reader_of_uncommitted_records_does_not_wait() -> None:
+def test_read_uncommitted_reader_does_not_wait_for_stable_offsets() -> None:
     begun, group = member(unstable=1000, isolation="read_uncommitted")
     assert begun.starts.offsets == {T0: 7, T1: 8}
     assert [row.require_stable for row in group.requests] == [False]
 
 
 @pytest.mark.parametrize("unstable", [3, 1000])
-def test_reader_that_only_uses_committed_offsets_waits_until_its_deadline(unstable: int) -> None:
+def test_reader_outside_the_group_waits_for_stable_offsets_until_its_deadline(
+    unstable: int,
+) -> None:
     world = World()
     Group(world, unstable)
     cluster = Cluster((ONE,), world.now_ms, view=view())

@@ -1,4 +1,7 @@
-"""Tests of ``Delivery``: order, sequences, retries and deadlines of batches, without I/O."""
+"""Tests of ``Delivery``, which decides when a producer sends, resends and fails its batches.
+
+It keeps their order, sequences and deadlines. There is no network.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +50,9 @@ def make(rows: int = 1, partition: int = 0, deadline_ms: float = 1e9) -> Produce
 
 
 class Bench:
-    """A delivery with metadata and a clock. The partitions' next sequence is 0.
+    """A delivery with metadata and a clock; the next sequence of each partition is 0.
 
-    Unless ``new``, the broker has already acknowledged a batch in both partitions.
+    Unless ``new`` is set, the broker has already acknowledged a batch in both partitions.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class Bench:
 
 
 def sequences(sent: Sequence[Outgoing]) -> list[tuple[int, int]]:
-    """Return the producer id and the base sequence in each sent batch's header."""
+    """Return the producer id and the base sequence in the header of each sent batch."""
     found = []
     for outgoing in sent:
         for batch in outgoing.batches:
@@ -121,7 +124,7 @@ def sequences(sent: Sequence[Outgoing]) -> list[tuple[int, int]]:
     return found
 
 
-def test_sequences_count_rows_per_partition() -> None:
+def test_sequence_numbers_count_the_rows_of_each_partition() -> None:
     bench = Bench()
     bench.add(make(3), make(2), make(4, partition=1))
     sent = bench.send()
@@ -141,7 +144,7 @@ def test_partitions_of_one_leader_share_a_request() -> None:
     ]
 
 
-def test_column_batches_that_a_broker_cannot_read_are_resent_as_rows_at_once() -> None:
+def test_column_batch_that_a_broker_cannot_read_is_resent_at_once_as_a_row_batch() -> None:
     bench = Bench()
     bench.add(make(3), make(2))
     for sent in bench.send():
@@ -172,10 +175,11 @@ def test_at_most_five_batches_per_partition_are_in_flight() -> None:
     assert sequences(bench.send()) == [(1001, 5)]
 
 
-def test_first_batch_of_a_producer_is_sent_alone() -> None:
-    """A broker whose log has deleted records accepts any first sequence of an unknown producer.
+def test_first_batch_of_a_producer_is_acknowledged_before_the_second_is_sent() -> None:
+    """A log with deleted records accepts any first sequence from an unknown producer.
 
-    If it refused the first batch, it could append the second one before the first.
+    If a broker refused the first of two batches in flight, it could append the second before the
+    first.
     """
     bench = Bench(new=True)
     bench.add(make(4), make(1), make(1, partition=1))
@@ -189,8 +193,9 @@ def test_first_batch_of_a_producer_is_sent_alone() -> None:
     assert sequences(bench.send()) == [(1001, 2), (1001, 4)]
 
 
-def test_hung_batch_is_overtaken_by_at_most_four_batches() -> None:
-    """The first batch waits at a deposed leader while the next leader appends the later batches."""
+def test_at_most_four_batches_overtake_a_batch_without_a_response() -> None:
+    """The first batch hangs at a deposed leader, while the next leader appends the later
+    batches."""
     bench = Bench()
     bench.add(*(make() for _ in range(9)))
     first, *rest = bench.send()
@@ -205,7 +210,7 @@ def test_hung_batch_is_overtaken_by_at_most_four_batches() -> None:
     assert [sequence for _, sequence in sequences([*again[1:], *bench.later()])] == [5, 6, 7, 8]
 
 
-def test_batches_wait_for_the_producer_id() -> None:
+def test_idempotent_batches_wait_until_the_producer_id_is_known() -> None:
     bench = Bench()
     bench.delivery.identity = None
     assert not bench.delivery.wants_identity
@@ -222,7 +227,7 @@ def test_non_idempotent_batches_have_no_sequences() -> None:
     assert sequences(bench.send()) == [(-1, -1), (-1, -1)]
 
 
-def test_unanswered_batches_are_resent_unchanged_and_in_order() -> None:
+def test_batches_without_a_response_are_resent_unchanged_and_in_order() -> None:
     bench = Bench()
     batches = [make(2), make(2), make(2)]
     bench.add(*batches)
@@ -247,7 +252,7 @@ def test_batch_is_retried_after_the_backoff() -> None:
     assert len(bench.later(51)) == 1
 
 
-def test_duplicate_sequence_error_acknowledges_the_batch() -> None:
+def test_duplicate_sequence_error_counts_as_an_acknowledgement() -> None:
     bench = Bench()
     bench.add(make())
     bench.fail(bench.send()[0])
@@ -256,7 +261,7 @@ def test_duplicate_sequence_error_acknowledges_the_batch() -> None:
     assert batch.error is None
 
 
-def test_out_of_order_batch_is_resent_with_its_sequence() -> None:
+def test_batch_refused_as_out_of_order_is_resent_with_its_sequence() -> None:
     bench = Bench()
     bench.add(make(), make())
     first, second = bench.send()
@@ -265,7 +270,7 @@ def test_out_of_order_batch_is_resent_with_its_sequence() -> None:
     assert sequences(bench.later()) == [(1001, 0), (1001, 1)]
 
 
-def test_batch_after_a_finally_refused_batch_takes_its_sequences() -> None:
+def test_batch_after_a_batch_refused_for_good_takes_over_its_sequences() -> None:
     bench = Bench()
     refused, following = make(3), make(2)
     bench.add(make(), refused, following)
@@ -278,7 +283,7 @@ def test_batch_after_a_finally_refused_batch_takes_its_sequences() -> None:
     assert following.error is None
 
 
-def test_batch_accepted_after_a_refused_first_batch_sets_the_sequence() -> None:
+def test_next_sequence_follows_the_batch_that_was_accepted_after_a_refused_first_batch() -> None:
     bench = Bench()
     bench.add(make(3), make(2))
     first, second = bench.send()
@@ -289,7 +294,7 @@ def test_batch_accepted_after_a_refused_first_batch_sets_the_sequence() -> None:
 
 
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN_PRODUCER, 47])
-def test_producer_state_error_gets_a_new_producer_id_if_no_duplicate_is_possible(code: int) -> None:
+def test_batch_is_resent_under_a_new_producer_id_if_the_log_cannot_have_it(code: int) -> None:
     bench = Bench()
     bench.add(make(2))
     bench.answer(bench.send()[0], base=0)
@@ -305,7 +310,7 @@ def test_producer_state_error_gets_a_new_producer_id_if_no_duplicate_is_possible
     assert sequences(bench.send()) == [(1002, 2)]
 
 
-def test_possibly_appended_batch_keeps_its_sequence() -> None:
+def test_batch_that_the_log_may_have_is_resent_with_its_sequence() -> None:
     bench = Bench()
     batch = make(2)
     bench.add(batch)
@@ -315,7 +320,7 @@ def test_possibly_appended_batch_keeps_its_sequence() -> None:
 
 
 def test_sequence_error_of_a_deposed_leader_does_not_fail_the_batch() -> None:
-    """OUT_OF_ORDER is not final, because the log of a deposed leader may lack earlier batches."""
+    """OUT_OF_ORDER is not final: the log of a deposed leader may lack earlier batches."""
     bench = Bench()
     acked, batch = make(2), make(2, deadline_ms=60_000)
     bench.add(acked)
@@ -337,7 +342,7 @@ def test_sequence_error_of_a_deposed_leader_does_not_fail_the_batch() -> None:
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_sequences_of_a_timed_out_batch_are_not_reused() -> None:
+def test_sequences_of_a_timed_out_batch_are_not_given_to_later_batches() -> None:
     bench = Bench()
     lost, following = make(2, deadline_ms=500), make(2)
     bench.add(lost)
@@ -352,7 +357,7 @@ def test_sequences_of_a_timed_out_batch_are_not_reused() -> None:
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_batch_after_a_retried_batch_does_not_take_its_sequences() -> None:
+def test_batch_after_a_retried_batch_does_not_take_over_its_sequences() -> None:
     """If both batches had the same sequence, the leader would drop the second as a duplicate."""
     bench = Bench()
     asked_again, too_large, following = make(), make(), make()
@@ -367,8 +372,9 @@ def test_batch_after_a_retried_batch_does_not_take_its_sequences() -> None:
     assert sequences(again) == [(1001, 0), (1001, 1)]
 
 
-def test_late_duplicate_error_does_not_lower_the_next_sequence() -> None:
-    """The first batch waited at a deposed leader while the next leader appended the second."""
+def test_late_duplicate_error_for_an_earlier_batch_does_not_lower_the_next_sequence() -> None:
+    """The earlier batch hung at a deposed leader, while the next leader appended the second
+    batch."""
     bench = Bench()
     bench.add(make(), make())
     first, second = bench.send()
@@ -384,8 +390,11 @@ def test_late_duplicate_error_does_not_lower_the_next_sequence() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_sequences_are_not_reused_after_an_error_with_unknown_outcome(is_answered: bool) -> None:
-    """If the broker appended the failed batch, a batch with the same sequence is a duplicate."""
+def test_sequences_are_not_reused_after_an_error_that_leaves_the_outcome_unknown(
+    is_answered: bool,
+) -> None:
+    """If the broker appended the failed batch, it would drop the next batch with this sequence
+    as a duplicate."""
     bench = Bench()
     batch = make()
     bench.add(batch)
@@ -401,10 +410,10 @@ def test_sequences_are_not_reused_after_an_error_with_unknown_outcome(is_answere
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_possibly_appended_batch_is_not_split_in_two() -> None:
+def test_batch_that_the_log_may_have_is_not_split_in_two() -> None:
     """The first attempt may have been appended before the topic's size limit was lowered.
 
-    Halves have other sequences, so the leader would append the records twice.
+    The halves would have other sequences, so the leader would append the records a second time.
     """
     bench = Bench()
     batch = make(2)
@@ -416,7 +425,7 @@ def test_possibly_appended_batch_is_not_split_in_two() -> None:
     assert bench.later() == []
 
 
-def test_time_out_of_an_unsent_batch_keeps_the_producer_id() -> None:
+def test_time_out_of_a_batch_that_was_never_sent_keeps_the_producer_id() -> None:
     bench = Bench()
     bench.view = ClusterView()
     lost = make(deadline_ms=500)
@@ -432,7 +441,7 @@ def test_time_out_of_an_unsent_batch_keeps_the_producer_id() -> None:
     assert sequences(bench.later()) == [(1001, 0)]
 
 
-def test_partition_keeps_the_old_producer_id_until_its_batches_are_answered() -> None:
+def test_partition_keeps_the_old_producer_id_until_its_batches_in_flight_are_answered() -> None:
     bench = Bench()
     bench.add(make(), make(partition=1))
     (both,) = bench.send()
@@ -447,7 +456,7 @@ def test_partition_keeps_the_old_producer_id_until_its_batches_are_answered() ->
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_too_large_batch_is_sent_as_two_halves_with_its_sequences() -> None:
+def test_batch_refused_as_too_large_is_resent_as_two_halves_with_its_sequences() -> None:
     bench = Bench()
     batch, following = make(5), make(1)
     bench.add(batch, following)
@@ -466,7 +475,7 @@ def test_too_large_batch_is_sent_as_two_halves_with_its_sequences() -> None:
     assert [each.base_offset + at for each, at in found if each] == [10, 11, 12, 13, 14]
 
 
-def test_refused_batch_halves_the_batch_size_limit_of_the_topic() -> None:
+def test_batch_refused_as_too_large_halves_the_batch_size_limit_of_its_topic() -> None:
     bench = Bench()
     batch = make(8)
     batch.size_bytes = 8000
@@ -479,7 +488,7 @@ def test_refused_batch_halves_the_batch_size_limit_of_the_topic() -> None:
     assert bench.delivery.limits_bytes == {batch.topic: 2000}
 
 
-def test_too_large_batch_of_one_record_fails_without_the_following_batch() -> None:
+def test_too_large_batch_of_one_record_fails_but_the_following_batch_does_not() -> None:
     bench = Bench()
     batch, following = make(1), make(1)
     bench.add(batch, following)
@@ -507,7 +516,7 @@ def test_batch_with_acks_0_completes_without_a_response() -> None:
     assert (batch.error, batch.base_offset) == (None, -1)
 
 
-def test_partition_without_a_leader_waits_and_requests_metadata() -> None:
+def test_batch_for_a_partition_without_a_leader_waits_and_requests_metadata() -> None:
     bench = Bench()
     bench.view = view(leaders=(1, 9))
     bench.add(make(), make(partition=1))
@@ -576,7 +585,7 @@ def test_batch_is_retried_without_backoff_at_a_newer_leader() -> None:
 
 
 def test_backoff_restarts_at_a_newer_leader() -> None:
-    """A new leader may refuse batches shortly, until a second replica is in sync."""
+    """A new leader may refuse batches for a short time, until a second replica is in sync."""
     bench = Bench()
     bench.add(make())
     bench.fail(bench.send()[0])
@@ -610,7 +619,7 @@ def test_fail_all_fails_sent_and_waiting_batches() -> None:
     assert bench.delivery.next_due_ms(0) == float("inf")
 
 
-def test_batches_beyond_the_request_size_limit_get_their_own_request() -> None:
+def test_batches_beyond_the_size_limit_of_a_request_are_sent_in_a_further_request() -> None:
     bench = Bench()
     large = [make(partition=0), make(partition=1)]
     for batch in large:

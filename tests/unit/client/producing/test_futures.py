@@ -15,7 +15,7 @@ def make() -> tuple[Outcome, list[Outcome]]:
     return Outcome("t", threading.Condition(), urged.append), urged
 
 
-def test_waiting_for_a_future_ends_the_linger_and_times_out() -> None:
+def test_waiting_for_a_future_ends_the_linger_of_its_batch_and_times_out() -> None:
     outcome, urged = make()
     future = RecordFuture(outcome, 0)
     assert not future.done()
@@ -38,7 +38,7 @@ def test_waiter_of_a_future_wakes_when_the_batch_completes() -> None:
     assert outcome.seen
 
 
-def test_callback_runs_when_the_future_is_done_or_at_once_if_it_already_is() -> None:
+def test_callback_runs_when_the_future_completes_or_at_once_if_it_is_complete() -> None:
     outcome, _ = make()
     future, called = RecordFuture(outcome, 0), []
     future.add_done_callback(called.append)
@@ -59,7 +59,7 @@ def test_callbacks_of_one_record_run_in_order() -> None:
 
 
 def test_shared_callback_of_many_records_does_not_store_their_futures() -> None:
-    """Many stored futures would slow down garbage collections."""
+    """Storing a future for each record would slow down garbage collection."""
     outcome, _ = make()
     called: list[RecordFuture] = []
 
@@ -81,7 +81,7 @@ def test_shared_callback_of_many_records_does_not_store_their_futures() -> None:
     assert RecordFuture(other, 0) != futures[0] != futures[1]
 
 
-def test_failing_callback_does_not_stop_other_callbacks_of_the_batch(
+def test_callback_that_raises_does_not_prevent_other_callbacks_of_the_batch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     outcome, _ = make()
@@ -98,8 +98,9 @@ def test_failing_callback_does_not_stop_other_callbacks_of_the_batch(
     assert "a callback of a sent record failed" in caplog.text
 
 
-def test_callback_added_during_completion_runs_once() -> None:
-    """``add_done_callback`` takes no lock, so the sender's thread may complete the record in it."""
+def test_callback_that_is_added_while_the_record_completes_runs_once() -> None:
+    """``add_done_callback`` takes no lock, so the sender's thread may complete the record
+    meanwhile."""
     for _ in range(200):
         outcome, _ = make()
         called: list[RecordFuture] = []

@@ -43,7 +43,7 @@ def test_murmur2_reference_equals_kafka_python() -> None:
         assert murmur2(key) & 0xFFFFFFFF == other(key) & 0xFFFFFFFF
 
 
-def test_murmur2_of_a_slice_hashes_its_own_rows() -> None:
+def test_murmur2_of_a_slice_of_a_column_hashes_only_the_rows_of_the_slice() -> None:
     keys = random_keys(100, 3)
     column = binary_of([None, *keys, b"behind"]).slice(1, 100)
     assert partitions_for(column, 7).tolist() == [partition_for(key, 7) for key in keys]
@@ -60,7 +60,7 @@ def test_partitions_for_accepts_empty_columns_and_empty_keys() -> None:
     assert partitions_for(binary_of([b"", b""]), 5).tolist() == [partition_for(b"", 5)] * 2
 
 
-def test_sticky_partition_changes_and_skips_leaderless_partitions() -> None:
+def test_sticky_partition_is_chosen_at_random_among_partitions_with_a_leader() -> None:
     sticky = Sticky(0)
     assert {sticky.choose(3, [0, 2]) for _ in range(10)} == {0, 2}
     assert {sticky.choose(3, []) for _ in range(10)} == {0, 1, 2}

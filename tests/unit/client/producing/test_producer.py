@@ -1,4 +1,4 @@
-"""Tests of the blocking producer after its thread ended with an unexpected exception."""
+"""Tests of the blocking producer after an unexpected exception ended its sending thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_lite.errors import ClosedError
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_flush_and_close_report_unacknowledged_records_after_a_crash() -> None:
+def test_flush_and_close_report_unacknowledged_records_after_the_thread_crashed() -> None:
     def fail() -> None:
         raise RuntimeError("planted")
 

@@ -1,4 +1,4 @@
-"""Tests of the producer's sender against scripted brokers; requests pass through their encoding."""
+"""Tests of the producer's sender against scripted brokers; requests are encoded and decoded."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def metadata(
 
 
 class Bench:
-    """A sender whose brokers answer metadata and InitProducerId requests by themselves."""
+    """A sender whose brokers answer metadata and InitProducerId requests automatically."""
 
     def __init__(self, **options: Any) -> None:
         self.world = World()
@@ -85,7 +85,7 @@ class Bench:
         self.released += count
 
     def reply(self, asked: Asked, answer: Any) -> None:
-        """Answer a request with a response object, which is not encoded."""
+        """Answer a request with a response object, without encoding the response."""
         self.world.asked.remove(asked)
         self.world.call_soon(lambda: asked.on_answer(answer))
 
@@ -113,7 +113,7 @@ class Bench:
         return rows
 
     def produced(self) -> dict[int, arrow.Columns]:
-        """Return the decoded records of the only produce request, by partition."""
+        """Return the decoded records of the only pending Produce request, by partition."""
         topic = self.world.the(ApiKey.PRODUCE).message.topics[0]
         return {
             row.partition: arrow.decode(row.records, read_header(row.records))
@@ -134,7 +134,7 @@ def test_repeated_produce_errors_of_a_partition_are_logged_once(
     assert "NOT_ENOUGH_REPLICAS" in warning
 
 
-def test_keyed_rows_are_sent_to_their_partitions_in_order_and_get_their_offsets() -> None:
+def test_rows_with_keys_are_sent_in_order_to_the_partitions_of_their_keys() -> None:
     bench = Bench()
     keys = [b"k%d" % index for index in range(20)]
     rows = bench.rows(*[(key, b"v" + key) for key in keys])
@@ -168,7 +168,7 @@ def test_rows_without_keys_go_to_one_sticky_partition_per_batch() -> None:
     assert len(first) == len(second) == 1
 
 
-def test_headers_timestamps_and_chosen_partitions_are_sent() -> None:
+def test_headers_timestamps_and_partitions_that_the_user_chose_are_sent() -> None:
     bench = Bench()
     headers = [("h", b"x")]
     rows = bench.rows((b"k", b"v"), headers=headers, partition=1, timestamp_ms=5)
@@ -179,7 +179,7 @@ def test_headers_timestamps_and_chosen_partitions_are_sent() -> None:
     assert RecordFuture(rows, 0).result(0) == ("t", 1, 3, 5)
 
 
-def test_row_for_a_missing_partition_fails() -> None:
+def test_row_for_a_partition_that_does_not_exist_fails() -> None:
     bench = Bench()
     rows = bench.rows((b"k", b"v"), partition=2)
     with pytest.raises(InvalidPartitionsError, match="has 2 partitions"):
@@ -210,7 +210,7 @@ def test_rows_are_split_into_batches_of_batch_bytes() -> None:
     assert bench.released == rows.size_bytes
 
 
-def test_arrow_chunk_with_a_partition_column_is_routed_by_row() -> None:
+def test_rows_of_an_arrow_chunk_are_sent_to_the_partitions_in_its_partition_column() -> None:
     bench = Bench()
     columns = Columns(4, binary_of([b"k"] * 4), binary_of([b"a", b"b", b"c", b"d"]))
     chunk = Chunk(
@@ -274,7 +274,9 @@ def test_metadata_is_refreshed_until_a_leader_is_elected() -> None:
 
 
 @pytest.mark.parametrize("outage_ms", [100, 400, 700, 1100, 2000, 6000, 20_000])
-def test_end_of_an_outage_is_detected_within_an_eighth_of_its_length(outage_ms: int) -> None:
+def test_batch_is_sent_after_an_outage_within_an_eighth_of_the_outages_length(
+    outage_ms: int,
+) -> None:
     bench = Bench()
     bench.rows((b"k", b"v"))
     bench.metadata = NetworkError("refused")
@@ -330,7 +332,7 @@ def test_rows_wait_until_a_new_topic_is_in_the_metadata() -> None:
     assert len(bench.produced()) == 1
 
 
-def test_topic_deleted_during_sends_fails_queued_rows() -> None:
+def test_queued_rows_of_a_topic_that_is_deleted_fail() -> None:
     bench = Bench()
     rows = bench.rows((b"k", b"v"))
     partition = next(iter(bench.produced()))
@@ -353,7 +355,7 @@ def test_records_reach_a_recreated_topic_by_its_new_id() -> None:
     assert rows.error is None
 
 
-def test_rows_fail_if_no_broker_was_ever_reached() -> None:
+def test_rows_of_a_new_producer_fail_if_no_broker_of_the_cluster_has_ever_answered() -> None:
     bench = Bench()
     bench.metadata = NoBrokersError("refused")
     rows = bench.rows((b"k", b"v"))
@@ -361,7 +363,7 @@ def test_rows_fail_if_no_broker_was_ever_reached() -> None:
     assert isinstance(rows.error, NoBrokersError)
 
 
-def test_rows_of_a_known_cluster_wait_for_silent_brokers() -> None:
+def test_rows_of_a_new_producer_wait_for_silent_brokers_of_a_known_cluster() -> None:
     """Regression: a new producer of a connected bus failed its first record after five seconds
     while all brokers restarted."""
     bench = Bench()
@@ -408,7 +410,7 @@ def test_close_of_the_sender_fails_remaining_rows() -> None:
         RecordFuture(waiting, 0).result(0)
 
 
-def test_stale_metadata_is_refreshed_and_new_partitions_are_used() -> None:
+def test_sender_refreshes_stale_metadata_and_uses_new_partitions() -> None:
     bench = Bench(metadata_max_age_ms=1000)
     bench.rows((None, b"v"))
     bench.world.the(ApiKey.PRODUCE).produced(p0=(0, 0), p1=(0, 0))

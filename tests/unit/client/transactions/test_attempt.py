@@ -1,4 +1,5 @@
-"""Tests of the keep-alive requests of a sink task's attempt, without a broker."""
+"""Tests of the keep-alive requests by which a task attempt of Spark's sink keeps its transaction
+open."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ NOBODY = "127.0.0.1:9"
         (False, ProducerFencedError("batch 0 is decided"), False),
     ],
 )
-def test_attempt_fails_only_if_its_present_task_is_fenced(
+def test_keep_alive_response_fails_an_attempt_only_if_it_fences_the_present_batch(
     is_present: bool, error: Exception, fails: bool
 ) -> None:
     producer = AttemptProducer(NOBODY, ProducerConfig(transactional_id="sink", max_block_ms=50))

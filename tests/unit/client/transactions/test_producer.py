@@ -43,7 +43,7 @@ def test_send_outside_of_a_transaction_says_to_begin(bus: Bus) -> None:
         producer.abort()
 
 
-def test_transaction_that_cannot_begin_does_not_run_its_block(bus: Bus) -> None:
+def test_with_block_of_a_transaction_that_cannot_begin_does_not_run(bus: Bus) -> None:
     transaction = bus.transaction("x")
     with pytest.raises(LogbusError, match=r"no broker|cannot connect"), transaction:
         raise AssertionError("the block ran")
@@ -52,7 +52,7 @@ def test_transaction_that_cannot_begin_does_not_run_its_block(bus: Bus) -> None:
     bus.close()
 
 
-def test_asyncio_refuses_a_send_outside_of_a_transaction() -> None:
+def test_asyncio_producer_refuses_a_send_outside_of_a_transaction() -> None:
     async def run() -> None:
         async with AsyncBus(NOBODY, client_id="test", options={}) as bus:
             producer = bus.producer(transactional_id="x")
@@ -72,13 +72,13 @@ def test_transactional_id_must_be_text(bus: Bus, given: object) -> None:
         bus.transaction(given)  # type: ignore[arg-type]
 
 
-def test_transaction_with_acks_1_of_the_bus_is_refused() -> None:
+def test_transaction_on_a_bus_with_acks_1_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="needs acks=all"):
         Bus(NOBODY, client_id="test", options={"acks": 1}).transaction("x")
 
 
 class Positions(NamedTuple):
-    """A consumer in place of a real one, with only the members that ``send_offsets`` uses."""
+    """Stands for a consumer; has only the members that ``send_offsets`` uses."""
 
     config: ConsumerConfig
 
@@ -86,12 +86,12 @@ class Positions(NamedTuple):
         return MemberOffsets("g", MemberIdentity("me", 1, None), {AT: CommittedOffset(7)})
 
 
-def test_consumer_that_commits_automatically_cannot_join_a_transaction() -> None:
+def test_offsets_of_a_consumer_that_commits_automatically_are_refused() -> None:
     with pytest.raises(InvalidConfigError, match="auto_commit=False"):
         checked_offsets(Positions(ConsumerConfig()), None)
 
 
-def test_send_offsets_takes_a_consumer_or_rows_with_a_group() -> None:
+def test_send_offsets_takes_a_consumer_or_offsets_with_a_group_name() -> None:
     rows = {AT: CommittedOffset(7)}
     consumer = Positions(ConsumerConfig(auto_commit=False))
     assert checked_offsets({AT: 7}, "g") == OffsetsToCommit("g", rows)
@@ -102,7 +102,7 @@ def test_send_offsets_takes_a_consumer_or_rows_with_a_group() -> None:
         checked_offsets(consumer, "g")
 
 
-def test_idle_transactional_producers_are_reused_up_to_a_limit() -> None:
+def test_limited_number_of_idle_transactional_producers_is_kept_for_reuse() -> None:
     idle: IdleProducers[TransactionalProducer] = IdleProducers()
     producers = [
         TransactionalProducer(NOBODY, ProducerConfig(transactional_id=f"x{each}"))

@@ -1,4 +1,4 @@
-"""Tests of a producer's transactions against scripted brokers."""
+"""Tests of the runner of a producer's transactions, against scripted brokers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ INVALID_EPOCH, OTHER_PRODUCER_ID, CONCURRENT, FENCED, ILLEGAL_GENERATION = 47, 4
 
 
 class Bench:
-    """A transaction runner, its sender and two brokers: the leader ONE and the coordinator TWO."""
+    """A transaction runner, its sender and two brokers: the partition leader ONE and the
+    transaction coordinator TWO."""
 
     def __init__(self, version: int = 2) -> None:
         self.world = World()
@@ -96,7 +97,7 @@ class Bench:
         return lambda asked: self.reply(asked, make(asked.message))
 
     def reply(self, asked: Asked, answer: Any) -> None:
-        """Answer a request with a response object, which is not encoded."""
+        """Answer a request with a response object, without encoding the response."""
         self.world.asked.remove(asked)
         self.world.call_soon(lambda: asked.on_answer(answer))
 
@@ -132,7 +133,8 @@ class Bench:
         return rows
 
     def produced(self) -> tuple[int, int, int, bool]:
-        """Return (producer id, epoch, sequence, is transactional) of the only produce request."""
+        """Return (producer id, epoch, sequence, is transactional) of the only pending Produce
+        request."""
         message = self.world.the(ApiKey.PRODUCE).message
         assert message.transactional_id == "x"
         header = read_header(message.topics[0].partitions[0].records)
@@ -148,7 +150,7 @@ class Bench:
         self.world.run()
 
     def end(self, answer: EndTxnResponse | LogbusError) -> bool:
-        """Answer the only EndTxn request. Return whether the request commits."""
+        """Answer the only EndTxn request; return whether the request commits (or else aborts)."""
         asked = self.world.the(ApiKey.END_TXN)
         assert asked.endpoint == TWO
         self.reply(asked, answer)
@@ -174,7 +176,7 @@ def test_each_transaction_has_a_new_epoch_and_begins_at_sequence_zero() -> None:
         assert bench.answer() is None
 
 
-def test_commit_waits_for_every_acknowledgement() -> None:
+def test_commit_waits_until_every_batch_is_acknowledged() -> None:
     bench = Bench()
     bench.begin()
     bench.send()
@@ -245,10 +247,13 @@ def test_offsets_in_a_transaction_carry_the_consumers_generation() -> None:
 
 
 @pytest.mark.parametrize("code", [INVALID_EPOCH, OTHER_PRODUCER_ID])
-def test_offsets_of_a_transaction_that_the_coordinator_ended_raise_transaction_aborted(
+def test_adding_offsets_to_a_transaction_that_the_coordinator_ended_raises_an_error(
     code: int,
 ) -> None:
-    """When a coordinator ends a transaction, it assigns a new producer epoch or producer id."""
+    """The error is TransactionAbortedError.
+
+    When a coordinator ends a transaction, it assigns a new producer epoch or producer id.
+    """
     bench = Bench()
     bench.begin()
     bench.call(ev.OffsetsCall("g"), OffsetsToCommit("g", {AT: CommittedOffset(3)}))
@@ -274,7 +279,7 @@ def test_refused_batch_aborts_its_transaction_and_discards_waiting_batches() -> 
     assert bench.produced() == (7, 1, 0, True)
 
 
-def test_late_answer_of_an_aborted_transaction_does_not_affect_a_later_one() -> None:
+def test_late_response_to_an_aborted_transaction_does_not_affect_the_next_transaction() -> None:
     bench = Bench()
     bench.begin()
     bench.send()
@@ -292,7 +297,7 @@ def test_late_answer_of_an_aborted_transaction_does_not_affect_a_later_one() -> 
     assert rows.error is None
 
 
-def test_batch_is_retried_while_markers_of_the_previous_transaction_are_written() -> None:
+def test_batch_is_retried_while_brokers_write_the_markers_of_the_transaction_before() -> None:
     bench = Bench()
     bench.begin()
     rows = bench.send()
@@ -323,7 +328,10 @@ def test_unanswered_commit_is_repeated_with_the_same_producer_epoch() -> None:
 
 
 def test_transactional_producer_is_idle_only_between_transactions() -> None:
-    """A bus reuses idle producers, and a producer whose ``begin`` was interrupted is unusable."""
+    """A bus reuses idle producers.
+
+    A producer whose ``begin`` was interrupted must not be reused.
+    """
     bench = Bench()
     assert bench.runner.is_resting
     bench.runner.call(ev.BeginCall(), bench.answers.append)
@@ -337,7 +345,7 @@ def test_transactional_producer_is_idle_only_between_transactions() -> None:
     assert bench.runner.is_resting
 
 
-def test_refused_record_aborts_only_the_transaction_that_is_open() -> None:
+def test_record_that_send_refuses_aborts_only_the_open_transaction() -> None:
     bench = Bench()
     bench.runner.lose(MessageTooLargeError("no transaction is open"))
     bench.begin()
@@ -358,7 +366,7 @@ def test_refused_record_aborts_only_the_transaction_that_is_open() -> None:
 
 
 def test_fenced_producer_sends_no_init_producer_id() -> None:
-    """On InitProducerId, Kafka's coordinator would abort the newer producer's transaction."""
+    """If it did, Kafka's coordinator would abort the transaction of the producer that fenced it."""
     bench = Bench()
     bench.begin()
     bench.send()
@@ -402,7 +410,7 @@ def test_closing_the_runner_fails_waiting_and_later_calls() -> None:
     [({"acks": 1}, "acks=1"), ({"acks": 0}, "acks=0"),
      ({"idempotence": False}, "enable.idempotence=false")],
 )  # fmt: skip
-def test_transactional_id_needs_acks_all_and_idempotence(
+def test_producer_with_a_transactional_id_must_have_acks_all_and_idempotence(
     options: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidConfigError, match=f"transactional.id='x' with {named}"):

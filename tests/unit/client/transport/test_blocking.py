@@ -1,4 +1,8 @@
-"""Tests of the connection pool and the reactor on loopback sockets, with network failures."""
+"""Tests of the blocking client's connection pool and of its reactor, the thread that serves
+connections.
+
+The sockets are on loopback.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ def answer(correlation_id: int, producer_id: int) -> bytes:
 
 
 class Server:
-    """A server that calls ``script`` for each received frame."""
+    """A server that calls ``script`` for each frame that it receives."""
 
     def __init__(self) -> None:
         self.script: Script = self.reply
@@ -155,7 +159,7 @@ def test_pool_does_not_reuse_a_closed_connection(server: Server, pool: Pool) -> 
     assert server.connections == 2
 
 
-def test_concurrent_borrowers_get_different_connections(server: Server, pool: Pool) -> None:
+def test_concurrent_users_of_the_pool_get_different_connections(server: Server, pool: Pool) -> None:
     one, two = (pool.borrow(server.endpoint, 1000) for _ in range(2))
     assert one is not two
     pool.release(one)
@@ -210,7 +214,9 @@ def test_unresolvable_host_fails_its_request(reactor: Reactor) -> None:
         Pool().ask(Send(endpoint, REQUEST))
 
 
-def test_fragmented_answers_are_returned_in_order(server: Server, reactor: Reactor) -> None:
+def test_responses_that_arrive_byte_by_byte_are_returned_in_order(
+    server: Server, reactor: Reactor
+) -> None:
     held: list[bytes] = []
     complete = threading.Event()
 
@@ -239,7 +245,9 @@ def test_fragmented_answers_are_returned_in_order(server: Server, reactor: React
     assert server.connections == 1
 
 
-def test_each_lane_has_its_own_connection(server: Server, reactor: Reactor) -> None:
+def test_long_poll_and_other_requests_to_a_broker_use_separate_connections(
+    server: Server, reactor: Reactor
+) -> None:
     received, done = threading.Event(), threading.Event()
     server.script = lambda connection, frame: received.set()
     failures: list[Any] = []
@@ -258,7 +266,7 @@ def test_each_lane_has_its_own_connection(server: Server, reactor: Reactor) -> N
     assert isinstance(failures[0], ClosedError)
 
 
-def test_timers_run_until_the_reactor_stops(reactor: Reactor) -> None:
+def test_timers_of_the_reactor_run_until_it_stops(reactor: Reactor) -> None:
     order: list[int] = []
     done = threading.Event()
 
@@ -274,7 +282,7 @@ def test_timers_run_until_the_reactor_stops(reactor: Reactor) -> None:
     reactor.stop()
 
 
-def test_stopped_reactor_fails_requests_in_flight(server: Server) -> None:
+def test_requests_in_flight_fail_when_the_reactor_stops(server: Server) -> None:
     server.script = server.ignore
     reactor = Reactor("test", "test-reactor")
     reactor.start()
@@ -288,9 +296,10 @@ def test_stopped_reactor_fails_requests_in_flight(server: Server) -> None:
 
 
 def test_stopped_reactor_does_not_use_its_closed_file_descriptors() -> None:
-    """Regression: a later forked child closed the numbers of the reactor's closed pipe once more.
+    """Regression: the reactor's pipe was closed, but a forked child closed its descriptor numbers
+    again.
 
-    Other files had reused the numbers, so Popen(preexec_fn=…) failed, which Spark uses. A late
+    Other files had reused the numbers, so ``Popen(preexec_fn=…)``, which Spark uses, failed. A late
     ``wake`` also wrote into these files.
     """
     reactor = Reactor("test", "test-reactor")
@@ -315,7 +324,9 @@ def test_stopped_reactor_does_not_use_its_closed_file_descriptors() -> None:
     assert child.returncode == 0, child.stderr
 
 
-def test_dead_broker_fails_only_its_own_one_of_several_requests(server: Server, pool: Pool) -> None:
+def test_dead_broker_fails_only_its_own_request_of_several_sent_together(
+    server: Server, pool: Pool
+) -> None:
     def operation() -> Any:
         answers = yield SendAll([Send(server.endpoint, REQUEST), Send(dead(), REQUEST)])
         return answers
@@ -325,7 +336,9 @@ def test_dead_broker_fails_only_its_own_one_of_several_requests(server: Server, 
     assert isinstance(bad, NetworkError)
 
 
-def test_brokers_are_asked_in_turn_until_one_answers(server: Server, pool: Pool) -> None:
+def test_request_is_sent_to_one_broker_after_the_other_until_one_answers(
+    server: Server, pool: Pool
+) -> None:
     cluster = Cluster((dead(), server.endpoint), monotonic_ms)
     found = pool.run(requests.init_producer_id(cluster, monotonic_ms() + 10_000))
     assert found == (7, 0)
@@ -341,7 +354,7 @@ def test_unreachable_cluster_raises_no_brokers_error(monkeypatch: pytest.MonkeyP
 
 
 def test_pool_is_shared_only_by_clients_with_the_same_credential() -> None:
-    """Spark reuses worker processes, which must not send with the login of another user."""
+    """Spark reuses worker processes. A task must not send with the login of another user."""
 
     def pool_of(user: str, password: str) -> Pool:
         login = ClientSecurity(
@@ -354,8 +367,8 @@ def test_pool_is_shared_only_by_clients_with_the_same_credential() -> None:
 
 
 class LoginServer(Server):
-    """A server that accepts PLAIN logins for sessions of 1 ms. If ``refuses`` is set, it refuses
-    them."""
+    """A server that accepts PLAIN logins for sessions of 1 ms, or refuses them if ``refuses`` is
+    set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -413,7 +426,7 @@ def test_reactor_logs_in_again_on_the_same_connection_before_its_session_ends() 
         server.close()
 
 
-def test_pool_replaces_a_connection_whose_login_session_has_ended() -> None:
+def test_pool_replaces_a_connection_whose_login_session_has_expired() -> None:
     server, pool = LoginServer(), Pool("test", WITH_PLAIN)
     try:
         for _ in range(2):

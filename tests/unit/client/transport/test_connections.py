@@ -1,4 +1,7 @@
-"""Tests of the choice and replacement of connections for requests, without sockets."""
+"""Tests of which connection a request uses, and when a connection is replaced; without sockets.
+
+A *lane* names one of several connections to a broker.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def test_each_endpoint_and_lane_has_its_own_connection() -> None:
     assert connections.get(ONE, "tail") is others[1]
 
 
-def test_forgetting_a_closed_connection_keeps_its_replacement() -> None:
+def test_removing_a_closed_connection_keeps_the_connection_that_replaced_it() -> None:
     connections = Connections("test")
     first, _, answers = asked(connections, ONE)
     assert connections.disconnect(ONE, "") is first and isinstance(answers[0], ClosedError)

@@ -16,7 +16,7 @@ from broker_lite.model import Endpoint
 
 
 class Large:
-    """A request that is larger than a socket's send buffer."""
+    """A request that does not fit into a socket's send buffer."""
 
     has_answer = True
 
@@ -29,7 +29,8 @@ class Large:
 
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_asyncio_connection_closes_during_reads_and_writes(is_closed: bool) -> None:
-    """Regression: the event loop changed the epoll registration of an already closed socket."""
+    """Regression: the event loop modified the epoll registration of a socket that was already
+    closed."""
     troubles: list[dict[str, Any]] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the buffer pool that all threads share."""
+"""Tests of the pool of receive buffers, which all threads of a client share."""
 
 from __future__ import annotations
 

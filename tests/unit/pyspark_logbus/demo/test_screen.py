@@ -1,4 +1,4 @@
-"""Tests of the demo's progress line."""
+"""Tests of the progress line that the demo prints."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def test_progress_bar_shows_rows_read_by_the_query(progress: Progress, bar: int,
     assert said in line and len(line) <= 96
 
 
-def test_demo_takes_the_short_help_option() -> None:
+def test_demo_accepts_the_short_help_option() -> None:
     assert CliRunner().invoke(main, ["-h"]).exit_code == 0

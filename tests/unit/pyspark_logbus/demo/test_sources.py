@@ -1,4 +1,4 @@
-"""Tests of where the demo's lines come from: a user's file and the machine's logs."""
+"""Tests of the sources of the demo's lines: a file of the user, or the logs of this machine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from pyspark_logbus.demo.sources import FileTail, from_file, from_machine
     ("ending", "pack"),
     [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)],
 )
-def test_user_file_is_read_plain_or_compressed(tmp_path: Path, ending: str, pack: object) -> None:
+def test_users_file_is_read_whether_plain_or_compressed(
+    tmp_path: Path, ending: str, pack: object
+) -> None:
     path = tmp_path / f"access.log{ending}"
     path.write_bytes(pack(b"one\r\n\n  \ntwo\xff\nthree"))  # type: ignore[operator]
     assert [source.lines for source in from_file(path, 100)] == [[b"one", b"two\xff", b"three"]]
     assert from_file(path, 2)[0].lines == [b"one", b"two\xff"]
 
 
-def test_nul_bytes_do_not_hide_the_lines_of_a_user_file(tmp_path: Path) -> None:
+def test_nul_bytes_do_not_hide_the_lines_of_a_users_file(tmp_path: Path) -> None:
     """Regression: one NUL byte silently hid all lines of the file."""
     path = tmp_path / "crashed.log"
     path.write_bytes(b"one\ntw\x00o\nthree\n")
@@ -88,7 +90,7 @@ def test_readable_machine_logs_are_collected(
     assert sum(len(source.lines) for source in from_machine(4)) == 4
 
 
-def test_tail_returns_complete_lines_once(tmp_path: Path) -> None:
+def test_following_a_growing_file_returns_each_complete_line_once(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     tail = FileTail(lambda: [one, two])
     assert tail.lines(10) == []
