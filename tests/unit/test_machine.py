@@ -1,4 +1,4 @@
-"""Tests of the id by which processes tell whether they run on the same machine."""
+"""Tests of the machine id, by which a client tells whether a broker runs on the same machine."""
 
 from __future__ import annotations
 

@@ -45,11 +45,13 @@ def test_binary_array_is_built_from_offsets_and_bytes() -> None:
         (pa.array([b"x" * i if i % 3 else None for i in range(40)]).slice(7, 4), [7, 8, -1, 10]),
     ],
 )
-def test_lengths_of_returns_the_length_of_each_entry(array: pa.Array, expected: list[int]) -> None:
+def test_lengths_of_returns_the_length_of_each_binary_value(
+    array: pa.Array, expected: list[int]
+) -> None:
     assert arrays.lengths_of(array, -1).tolist() == expected
 
 
-def test_bitmap_marks_the_valid_rows() -> None:
+def test_arrow_bitmap_marks_the_rows_that_are_not_null() -> None:
     valid = np.array([True, False, True] * 5)
     buffers = [arrays.bitmap(valid), pa.py_buffer(np.arange(15))]
     array = pa.Array.from_buffers(pa.int64(), 15, buffers)

@@ -208,7 +208,7 @@ def test_headers_with_sparks_type_are_accepted() -> None:
     assert out.headers.to_pylist() == [[{"key": "k", "value": b"v"}]]
 
 
-def test_columns_that_are_null_or_constant_are_omitted() -> None:
+def test_null_columns_and_constant_timestamps_are_omitted_from_the_batch() -> None:
     nulls = pa.nulls(3, pa.binary())
     empty = pa.array([[], None, []], arrow.HEADERS_TYPE)
     same = pa.array([7, 7, 7], pa.int64())
@@ -290,7 +290,7 @@ def test_producer_fields_are_written_to_the_header() -> None:
     assert header.last_sequence == 79
 
 
-def test_decoding_an_uncompressed_column_batch_copies_nothing() -> None:
+def test_decoding_an_uncompressed_column_batch_copies_no_values() -> None:
     value = pa.array([b"x" * 100_000] * 10)
     buffer = arrow.encode(Columns(10, None, value), timestamp_ms=0)
     before = pa.total_allocated_bytes()
@@ -302,7 +302,7 @@ def test_decoding_an_uncompressed_column_batch_copies_nothing() -> None:
     assert out.value[9].as_py() == b"x" * 100_000
 
 
-def test_decoded_columns_keep_their_memory_alive_at_any_alignment() -> None:
+def test_decoded_columns_stay_valid_whatever_the_alignment_of_their_buffer() -> None:
     batch_bytes = bytes(arrow.encode(sample(), timestamp_ms=0))
     for shift in range(9):
         frame = memoryview(bytearray(shift) + batch_bytes)[shift:]
@@ -318,7 +318,7 @@ def test_batch_above_the_limits_is_refused() -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 2000, 5000, 20_000, 1 << 20])
-def test_split_keeps_the_order_and_the_byte_limit(max_bytes: int) -> None:
+def test_split_columns_keep_the_order_of_rows_and_the_byte_limit(max_bytes: int) -> None:
     columns = sample()
     parts = list(arrow.split(columns, max_bytes))
     for part in parts:
@@ -328,7 +328,7 @@ def test_split_keeps_the_order_and_the_byte_limit(max_bytes: int) -> None:
         assert [row for part in parts for row in lists(part)[index]] == whole
 
 
-def test_split_gives_slices_of_about_equal_size() -> None:
+def test_columns_are_split_into_slices_of_about_equal_size() -> None:
     columns = Columns(10_000, None, pa.array([b"x" * 200] * 10_000))
     parts = list(arrow.split(columns, 1 << 20))
     assert len(parts) == 3
@@ -336,7 +336,7 @@ def test_split_gives_slices_of_about_equal_size() -> None:
     assert max(rows) - min(rows) <= 2, rows  # A small remainder would cost as much as a full slice.
 
 
-def test_column_batch_with_an_unknown_preamble_is_refused() -> None:
+def test_column_batch_with_unknown_bytes_before_its_arrow_message_is_refused() -> None:
     buffer = arrow.encode(sample(), timestamp_ms=0)
     header = batch.read_header(buffer)
     with pytest.raises(CorruptMessageError):
@@ -363,7 +363,7 @@ def test_descending_value_offsets_in_a_column_batch_are_detected() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 60])
-def test_column_batch_built_by_copying_equals_one_written_as_a_stream(
+def test_small_column_batch_built_by_copying_equals_one_that_pyarrow_writes(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for columns in (sample(count), sample(2 * count).slice(count, 2 * count)):

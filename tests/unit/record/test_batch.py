@@ -46,7 +46,7 @@ def append_error(buffer: bytearray, max_bytes: int = MAX_BYTES) -> type[LogbusEr
 
 
 def with_fields(buffer: bytearray, **fields: int) -> bytearray:
-    """Return the batch with changed header fields and a correct CRC."""
+    """Return the batch with these header fields replaced and its CRC corrected."""
     header = batch.read_header(buffer)._replace(**fields)
     fmt.HEADER.pack_into(buffer, 0, *header)
     batch.set_crc(buffer)
@@ -94,7 +94,9 @@ def test_idempotent_and_transactional_batches_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_append_checks_the_size_and_the_number_of_batches(make: Callable[[], bytearray]) -> None:
+def test_append_accepts_exactly_one_batch_within_the_size_limit(
+    make: Callable[[], bytearray],
+) -> None:
     buffer = make()
     assert append_error(buffer, len(buffer)) is None
     assert append_error(buffer, len(buffer) - 1) is MessageTooLargeError
@@ -143,7 +145,9 @@ def test_column_batch_with_a_wrong_null_count_gets_a_non_retriable_error() -> No
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_column_batch_with_headers_beyond_their_list_gets_a_non_retriable_error() -> None:
+def test_column_batch_whose_header_lists_end_beyond_its_headers_gets_a_non_retriable_error() -> (
+    None
+):
     headers = pa.array([[("h", b"1")], [("h", b"2"), ("h", b"3")]], arrow.HEADERS_TYPE)
     columns = arrow.Columns(2, None, pa.array([b"a", b"b"]), None, headers)
     buffer = bytearray(arrow.encode(columns, timestamp_ms=0))
@@ -153,7 +157,7 @@ def test_column_batch_with_headers_beyond_their_list_gets_a_non_retriable_error(
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_client_batch_with_offset_gaps_is_refused() -> None:
+def test_batch_of_a_producer_with_offset_gaps_is_refused() -> None:
     deltas = np.arange(3, dtype=np.int32)
     columns = arrow.Columns(3, None, pa.array([b"a", b"b", b"c"]), offset_deltas=deltas)
     assert append_error(bytearray(arrow.encode(columns, timestamp_ms=0))) is InvalidRecordError
@@ -167,7 +171,9 @@ def test_batch_with_more_records_than_bytes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_stamp_of_offset_and_epoch_keeps_the_crc_valid(make: Callable[[], bytearray]) -> None:
+def test_setting_offset_and_leader_epoch_of_a_batch_keeps_its_crc_valid(
+    make: Callable[[], bytearray],
+) -> None:
     buffer = make()
     before = batch.read_header(buffer)
     batch.stamp(buffer, before, 1 << 40, 17)
@@ -225,6 +231,6 @@ def test_truncated_batch_header_is_corrupt() -> None:
             batch.read_header(rows_batch()[:size])
 
 
-def test_last_sequence_of_a_batch_wraps_to_zero() -> None:
+def test_last_sequence_of_a_batch_wraps_to_zero_after_2_to_the_31() -> None:
     header = batch.read_header(with_fields(rows_batch(), base_sequence=2**31 - 3))
     assert header.last_sequence == 6

@@ -1,4 +1,4 @@
-"""Tests of Kafka's codecs: round trips, other implementations, and decompression bombs."""
+"""Tests of Kafka's compression codecs against other implementations and decompression bombs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def test_logbus_and_other_implementations_read_each_others_data(codec: int, data
 @pytest.mark.parametrize("codec", (fmt.CODEC_NONE, *CODECS))
 @given(data=st.binary(max_size=3000), times=st.integers(1, 50))
 @settings(max_examples=40)
-def test_data_survive_compression_and_decompression(codec: int, data: bytes, times: int) -> None:
+def test_data_are_unchanged_after_compression_and_decompression(
+    codec: int, data: bytes, times: int
+) -> None:
     plain = data * times
     for buffer in (plain, bytearray(plain), memoryview(plain)):
         packed = compress(codec, buffer)

@@ -1,4 +1,4 @@
-"""Tests of control batches: golden bytes in Kafka's format, and their decoding."""
+"""Tests of transaction markers, which are control batches: their bytes and their decoding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_commit_marker_has_kafkas_bytes() -> None:
     assert header == read_header(buffer)
 
 
-def test_marker_equals_a_control_batch_of_one_row() -> None:
+def test_marker_has_the_bytes_that_the_general_encoder_writes_for_its_record() -> None:
     buffer, _ = encode_markers([Marker(9, 1, 0x01020304, False)], 0, -1, TIME_MS)
     rows = encode_rows(
         [Row(0, TIME_MS, b"\0\0\0\0", b"\0\0\1\2\3\4")],
@@ -49,7 +49,7 @@ def test_marker_is_decoded_as_encoded(is_commit: bool) -> None:
     assert decode_marker(buffer, header) == EndOfTransaction(is_commit, 7)
 
 
-def test_markers_of_one_buffer_have_consecutive_offsets() -> None:
+def test_markers_that_are_encoded_together_have_consecutive_offsets() -> None:
     markers = [Marker(1, 0, 5, True), Marker(2, 0, 5, False), Marker(3, 4, 6, True)]
     buffer, headers = encode_markers(markers, 10, 2, TIME_MS)
     assert [header.base_offset for header in headers] == [10, 11, 12]
@@ -65,6 +65,6 @@ def test_control_record_of_another_type_decodes_to_no_marker(kind: int) -> None:
     assert decode_marker(buffer, header) is None
 
 
-def test_control_batch_of_another_size_decodes_to_no_marker() -> None:
+def test_control_batch_with_an_unexpected_size_decodes_to_no_marker() -> None:
     data = encode_rows([Row(0, TIME_MS, b"\0\0\0\1", b"")], attributes=0x30, producer_id=1)
     assert decode_marker(data, read_header(data)) is None

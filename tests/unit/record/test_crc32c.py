@@ -1,4 +1,5 @@
-"""Tests of the CRC-32C against published values and crcmod, with and without google-crc32c."""
+"""Tests of the CRC-32C against published values and crcmod, with and without the package
+google-crc32c."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 @pytest.fixture
 def without_wheel(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Import the module as on a machine without google-crc32c."""
+    """Import the module as if the package google-crc32c were not installed."""
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     assert module.__file__ is not None
     spec = importlib.util.spec_from_file_location("crc32c_without_wheel", module.__file__)
@@ -41,7 +42,9 @@ def test_google_crc32c_is_used_if_installed() -> None:
 
 
 @given(st.binary(max_size=5000), st.integers(0, 5000))
-def test_checksum_agrees_with_crcmod_also_in_two_parts(data: bytes, cut: int) -> None:
+def test_checksum_equals_that_of_crcmod_also_if_computed_in_two_parts(
+    data: bytes, cut: int
+) -> None:
     assert crc32c(data) == oracle(data)
     assert crc32c(data[cut:], crc32c(data[:cut])) == oracle(data)
 

@@ -1,6 +1,6 @@
 """Tests with mutated batches: each raises a logbus error or decodes, and none crashes the process.
 
-A crash ends the process and the test run. More cases: ``LOGBUS_FUZZ_CASES=1000000 pytest
+A crash ends the process and the test run. To run more mutations: ``LOGBUS_FUZZ_CASES=1000000 pytest
 tests/unit/record/test_fuzz.py``, or as a program, ``python tests/unit/record/test_fuzz.py 1000000
 [seed]``.
 """
@@ -94,7 +94,8 @@ def mutate(batch_bytes: bytes, source: random.Random) -> bytes:
 
 
 def try_columns(data: bytes, header: batch.BatchHeader) -> None:
-    """Check that decoded columns can be read, and that transcoding gives as many rows."""
+    """If a column batch decodes, check that its values can be read and transcoded to as many
+    rows."""
     try:
         columns = arrow.decode(data, header)
     except REFUSALS:
@@ -106,7 +107,7 @@ def try_columns(data: bytes, header: batch.BatchHeader) -> None:
 
 
 def try_rows(data: bytes, header: batch.BatchHeader) -> None:
-    """Check that the decoder to rows and the decoder to columns accept the same row batches."""
+    """Check that decoding a row batch to rows and to columns gives as many records or both fail."""
     expected: int | None
     try:
         expected = len(records.decode_rows(data, header))

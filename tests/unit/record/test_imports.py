@@ -1,4 +1,4 @@
-"""Tests that encoding and decoding import no pandas, which some functions of pyarrow import."""
+"""Tests that batches are encoded and decoded without pandas, which parts of pyarrow import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the checks on an Arrow message before pyarrow reads it."""
+"""Tests of the checks of an Arrow message in a column batch, before pyarrow reads the message."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_check_of_a_valid_message_returns_its_sizes_and_codec(
 
 
 @pytest.mark.parametrize("flags", range(1, 32))
-def test_column_flags_that_do_not_match_the_message_are_refused(flags: int) -> None:
+def test_column_flags_that_do_not_match_the_columns_in_the_message_are_refused(flags: int) -> None:
     if flags != ALL:
         with pytest.raises(CorruptMessageError):
             check(encoded(), flags)
@@ -173,7 +173,7 @@ def test_cached_message_metadata_are_not_used_for_another_body_or_other_columns(
         check(buffer, fmt.FLAG_VALUE)
 
 
-def test_uncompressed_buffers_of_a_compressed_message_are_read() -> None:
+def test_uncompressed_buffers_inside_a_compressed_message_are_read() -> None:
     # A declared size of -1 marks an uncompressed buffer. Other writers use such buffers where
     # compression saves no space.
     options = pa.ipc.IpcWriteOptions(compression="lz4")

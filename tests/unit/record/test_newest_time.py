@@ -1,4 +1,4 @@
-"""Tests of ``fill_in``, which sets a missing maximum timestamp of a batch from its records."""
+"""Tests of ``fill_in``, which computes a batch's maximum timestamp if the producer left it out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of row batches, byte for byte, against the codecs of two other clients."""
+"""Tests of row batches, byte for byte, against the codecs of two other Kafka clients."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_idempotent_producers_batch_has_the_same_header_as_other_clients() -> No
     )
 
 
-def test_offset_gaps_and_base_values_are_encoded() -> None:
+def test_offset_gaps_and_base_offset_and_timestamp_are_encoded() -> None:
     rows = [Row(100, 50, None, b"a"), Row(103, 49, b"", b""), Row(107, 60, b"k", None)]
     buffer = encode_rows(rows, leader_epoch=4)
     header = batch.read_header(buffer)

@@ -1,4 +1,5 @@
-"""Tests of the scan for record positions, compared with a walk from record to record."""
+"""Tests of the vectorised search for the records in a row batch, against a walk record by
+record."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def body_of(contents: list[bytes], attributes: int = 0) -> np.ndarray:
 
 @given(st.lists(CONTENT, min_size=1, max_size=50))
 @settings(max_examples=300, deadline=None)
-def test_vectorised_scan_finds_the_same_records_as_a_walk(contents: list[bytes]) -> None:
+def test_vectorised_search_finds_the_same_records_as_a_walk(contents: list[bytes]) -> None:
     body = body_of(contents)
     found, ends = scan.find_records(body, len(contents))
     walked, walked_ends = scan._walk(body, len(contents))
@@ -50,7 +51,7 @@ def test_records_with_nonzero_attributes_are_found(contents: list[bytes], attrib
     assert ends[-1] == len(body)
 
 
-def test_candidates_inside_a_record_are_not_taken_as_records() -> None:
+def test_bytes_inside_a_record_that_look_like_a_record_are_not_taken_as_one() -> None:
     # Each record contains an inner record that ends where the outer record ends.
     inner = bytes([0] * 7)
     content = b"abcd" + bytes([2 * len(inner)]) + inner

@@ -1,4 +1,4 @@
-"""Tests of transcoding between rows and columns, compared with the codec that works row by row."""
+"""Tests of transcoding between row batches and columns, against the codec that works row by row."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def stored_columns(columns: Columns, rows: bytearray) -> memoryview:
 
 
 def both_ways(rows: list[Row], **fields: int) -> Columns:
-    """Transcode rows to columns, to a column batch and back; check rows and bytes."""
+    """Transcode rows to columns and back; check that rows and bytes are unchanged.
+
+    Return the columns.
+    """
     buffer = encode_rows(rows, leader_epoch=3, **fields)
     header = batch.read_header(buffer)
     columns = rows_to_columns(buffer, header)
@@ -130,7 +133,7 @@ def test_producer_fields_and_attributes_survive_transcoding() -> None:
     )
 
 
-def test_columns_from_rows_with_null_or_constant_values_are_omitted() -> None:
+def test_all_null_columns_and_constant_timestamps_of_rows_are_omitted() -> None:
     columns = both_ways([Row(i, 9, None, None) for i in range(5)])
     assert columns == Columns(5, None, None)
     columns = both_ways([Row(i, 9, b"", b"v") for i in range(5)])
@@ -213,7 +216,7 @@ def test_batch_with_millions_of_zero_bytes_is_transcoded() -> None:
     assert as_rows(rows_to_columns(buffer, header), header) == rows
 
 
-def test_changed_byte_of_a_row_batch_gives_the_result_of_the_row_decoder() -> None:
+def test_changed_byte_of_a_row_batch_has_the_same_result_as_in_the_row_decoder() -> None:
     rows = [Row(i, i, b"key", b"value", (("h", b"x"),)) for i in range(4)]
     plain = encode_rows(rows)
     for position in range(fmt.HEADER_BYTES, len(plain)):
@@ -249,7 +252,7 @@ def test_unknown_codec_is_refused() -> None:
 def in_a_log(
     groups: list[list[Row]], codecs: list[int], gaps: list[int]
 ) -> list[tuple[bytearray, batch.BatchHeader]]:
-    """Return consecutive batches of rows, with ``gaps[i]`` missing offsets after batch i."""
+    """Return row batches as a log stores them, with ``gaps[i]`` missing offsets after batch i."""
     found, base = [], 1 << 40
     for rows, codec, gap in zip(groups, codecs, gaps):
         moved = [row._replace(offset=row.offset - rows[0].offset + base) for row in rows]
@@ -305,7 +308,7 @@ def test_row_batches_are_joined_up_to_the_byte_limit(monkeypatch: pytest.MonkeyP
 def test_wrong_record_count_in_any_joined_batch_is_corrupt(
     which: int, lies: dict[str, int]
 ) -> None:
-    """The surplus of one batch must not make up for a missing record of the next batch."""
+    """A surplus of records in one batch must not make up for a missing record in the next batch."""
     rows = [Row(0, 5, b"k", b"v"), Row(1, 6, None, b"w")]
     batches = in_a_log([rows] * 3, [0] * 3, [0] * 3)
     buffer, header = batches[which]

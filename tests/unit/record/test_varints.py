@@ -1,4 +1,4 @@
-"""Tests of varints in arrays, compared with the functions for a single varint."""
+"""Tests of numpy code that decodes many varints at once, against code for a single varint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EDGES = [0, -1, 1, 63, 64, -64, -65, 8191, 8192, -8192, -8193, 2**31, 2**63 - 1,
 
 
 def plain(values: list[int]) -> tuple[bytes, list[int]]:
-    """Return the encoded values one after another, and the start position of each."""
+    """Return the values encoded one after another, and the start position of each."""
     out, starts = bytearray(), []
     for value in values:
         starts.append(len(out))

@@ -1,6 +1,7 @@
-"""Tests of the batch walker over hand-made logs.
+"""Tests of the batch walker, which iterates over the batches in fetched bytes of hand-made logs.
 
-A void batch has no rows for the reader: it is a control batch, empty, or of an aborted transaction.
+A *void* batch has no rows for the reader: it is a control batch, empty, or of an aborted
+transaction.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def walked(batches: list[bytes], policy: WalkPolicy = OWN_LOG, offset: int = 0) 
 
 
 def bad(batches: list[bytes], walker: BatchWalker) -> tuple[list[int], BadBatch]:
-    """Return the base offsets of the valid batches, and the error after them."""
+    """Return the base offsets of the valid batches, and the error that the walk raises after
+    them."""
     good: list[int] = []
     with pytest.raises(BadBatch) as caught:
         good.extend(each.header.base_offset for each in walker.walk(b"".join(batches)))
@@ -34,7 +36,7 @@ def row_batches(batches: list[bytes]) -> list[int]:
     return [h.base_offset for h in headers if h.record_count and not h.is_control]
 
 
-def test_walker_advances_by_the_last_offset_delta() -> None:
+def test_walker_advances_by_the_last_offset_of_a_batch_not_by_its_record_count() -> None:
     batches = by_hand.contiguous()
     walker = BatchWalker(OWN_LOG, 0)
     found = list(walker.walk(b"".join(batches)))
@@ -60,7 +62,7 @@ def test_walker_marks_batches_of_aborted_transactions_as_void(policy: WalkPolicy
     assert len(found) == len(batches)
 
 
-def test_walker_keeps_a_plain_batch_of_a_producer_with_an_aborted_transaction() -> None:
+def test_plain_batch_of_a_producer_with_an_aborted_transaction_is_not_void() -> None:
     batches = [by_hand.rows([0], pid=1), by_hand.rows([1]), by_hand.rows([2], pid=1)]
     plain = bytearray(batches[2])
     batches[2] = by_hand.finished(plain, 2, 3, attributes=0)
@@ -68,13 +70,13 @@ def test_walker_keeps_a_plain_batch_of_a_producer_with_an_aborted_transaction() 
     assert [each.is_void for each in found] == [True, False, False]
 
 
-def test_walk_that_starts_inside_an_aborted_transaction_skips_its_rest() -> None:
+def test_walk_that_starts_inside_an_aborted_transaction_marks_its_rest_as_void() -> None:
     batches = by_hand.contiguous()[6:]
     found = walked(batches, OWN_LOG._replace(aborted=by_hand.ABORTED), 18)
     assert [each.header.base_offset for each in found if not each.is_void][:2] == [24, 32]
 
 
-def test_aborted_transaction_continues_in_the_next_buffer() -> None:
+def test_aborted_transaction_may_continue_in_the_next_buffer() -> None:
     whole = walked(by_hand.contiguous(), OWN_LOG._replace(aborted=by_hand.ABORTED))
     walker = BatchWalker(OWN_LOG._replace(aborted=by_hand.ABORTED), 0)
     single = [each for data in by_hand.contiguous() for each in walker.walk(data)]
@@ -116,7 +118,7 @@ def test_batch_before_the_offset_is_skipped_only_in_a_kafka_log() -> None:
     assert bad(batches, BatchWalker(OWN_LOG, 5))[1].position == 0
 
 
-def test_walk_may_begin_inside_a_batch_unless_it_is_at_a_boundary() -> None:
+def test_walk_may_begin_inside_a_batch_unless_it_must_begin_at_a_batch_boundary() -> None:
     batches = by_hand.contiguous()[1:3]
     assert len(walked(batches, OWN_LOG, 8)) == 2
     assert bad(batches, BatchWalker(OWN_LOG, 8, at_boundary=True))[0] == []
@@ -133,7 +135,7 @@ def test_batch_with_a_falling_or_too_high_leader_epoch_is_corrupt() -> None:
     assert len(walked(batches, OWN_LOG._replace(orders_epochs=False))) == 3
 
 
-def test_walk_finds_a_wrong_checksum_only_if_its_policy_checks_crcs() -> None:
+def test_walk_detects_a_wrong_crc_only_if_it_is_told_to_check_crcs() -> None:
     batches = [by_hand.rows([0]), by_hand.rows([1]), by_hand.rows([2])]
     batches[1] = batches[1][:-2] + b"xx"
     assert len(walked(batches)) == 3
@@ -141,7 +143,7 @@ def test_walk_finds_a_wrong_checksum_only_if_its_policy_checks_crcs() -> None:
     assert good == [0] and error.header is not None and error.header.base_offset == 1
 
 
-def test_batch_cut_by_the_buffer_is_reported_with_its_size() -> None:
+def test_walk_reports_the_size_of_a_batch_of_which_the_buffer_has_only_a_part() -> None:
     first, second = by_hand.rows([0]), by_hand.rows([1], size=1000)
     walker = BatchWalker(OWN_LOG, 0)
     assert len(list(walker.walk(first + second[:-1]))) == 1
@@ -160,7 +162,7 @@ def test_walk_of_headers_needs_no_batch_bodies() -> None:
     assert walker.position == start + len(batches[1])
 
 
-def test_batch_beyond_the_end_of_the_walk_is_corrupt() -> None:
+def test_batch_that_ends_beyond_the_end_of_the_file_range_is_corrupt() -> None:
     data = by_hand.rows([0])
     walker = BatchWalker(OWN_LOG, 0, position=7, end=7 + len(data) - 1)
     good, error = bad([data], walker)

@@ -1,4 +1,4 @@
-"""Tests of the controller's state machine under random changes of brokers and topics."""
+"""Tests of the controller's state machine: random events, and the writes that it decides on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from broker_lite.replication.election import has_live_leader
 
 
 class Random:
-    """A controller with four brokers under random events; invariants are checked after each."""
+    """A controller with four brokers that gets random events; each is followed by a check of the
+    invariants."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -65,9 +66,9 @@ class Random:
                 )
 
     def feed(self, event: ev.ControllerEvent) -> None:
-        """Pass an event to the controller, and report its writes as done.
+        """Pass an event to the controller, and carry out the writes that it returns.
 
-        Some writes are refused, because a leader has written the same znode first.
+        Some writes are refused, as if a partition leader had written the same znode first.
         """
         left = self.machine.step(self.now_ms, event)
         answers = refusals = 0
@@ -96,7 +97,7 @@ class Random:
         self.check()
 
     def leader_wrote(self) -> StateChange | None:
-        """Return a random ISR change that a live leader may write; None without a live leader."""
+        """Return a random ISR change that a live leader could write; None without a live leader."""
         keys = [k for k in self.metadata.partition_keys() if self.rng.random() < 0.3]
         for key in keys:
             view = self.metadata.partition(key)
@@ -214,7 +215,7 @@ def test_states_of_many_partitions_are_split_into_several_writes() -> None:
 
 @pytest.mark.parametrize("setting", ["two", "-1", ""])
 def test_unreadable_topic_setting_does_not_stop_the_controller(setting: str) -> None:
-    """If the controller stopped, every next controller would stop at the same setting."""
+    """If it stopped the controller, each next controller would stop at the same setting."""
     machine = Controller()
     live = {n: BrokerView(n, Endpoint("h", 1), f"D{n}", 10 + n) for n in (1, 2, 3)}
     isr = tuple(ReplicaId(n, f"D{n}") for n in live)
@@ -229,7 +230,7 @@ def test_unreadable_topic_setting_does_not_stop_the_controller(setting: str) -> 
     assert [replica.broker_id for replica in write.changes[0].state.isr] == [1, 2]
 
 
-def test_controllers_answer_carries_the_token_of_its_request() -> None:
+def test_controllers_answer_names_its_request_by_the_requests_token() -> None:
     machine = Controller()
     machine.step(0, ev.Loaded(1, {}, {}, {}))
     [answer] = machine.step(0, ev.TopicDeletionRequested(5, "none"))

@@ -1,4 +1,4 @@
-"""Tests of elections: the replicas that may lead, and the reason if none may."""
+"""Tests of leader elections: which replicas may lead, and the reason if none may."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_election_is_due_exactly_if_it_would_change_the_leader_epoch(
     assert not is_election_due(elected, brokers)
 
 
-def test_broker_does_not_lead_in_the_epoch_of_its_earlier_process() -> None:
+def test_restarted_broker_does_not_lead_in_the_leader_epoch_of_its_former_process() -> None:
     state = LeaderAndIsr(1, 3, (ReplicaId(1, "A"),), 1, leader_broker_epoch=10)
     assert leads(state, ReplicaId(1, "A"), {10})
     assert not leads(state, ReplicaId(1, "A"), {11})
@@ -108,7 +108,7 @@ def test_broker_does_not_lead_in_the_epoch_of_its_earlier_process() -> None:
     assert not leads(state, ReplicaId(2, "A"), {10})
 
 
-def test_leaderless_reason_names_the_broker_and_the_directory() -> None:
+def test_reason_for_a_missing_leader_names_the_broker_and_its_directory() -> None:
     state = LeaderAndIsr(NO_BROKER, 3, (ReplicaId(1, "A"),), 1)
     assert "broker 1 is down" in str(leaderless_reason(state, [1], {}))
     other = brokers_of({1: ("B", 5)})
@@ -138,7 +138,7 @@ assigned = st.permutations(IDS).flatmap(
 
 
 @given(states, assigned, registered_brokers, some_ids, st.integers(1, 3))
-def test_election_handles_draining_full_suspected_and_unassigned_members(
+def test_election_avoids_draining_full_suspected_and_unassigned_isr_members(
     state: LeaderAndIsr,
     replicas: list[int],
     registered: dict[int, BrokerView],
@@ -188,7 +188,7 @@ def test_election_handles_draining_full_suspected_and_unassigned_members(
         (2, 3, 1, 3, (1, 2, 3)),
     ],
 )
-def test_broker_with_a_full_disk_leads_nothing_and_leaves_the_isr_down_to_min_insync(
+def test_broker_with_a_full_disk_leaves_the_isr_unless_min_insync_needs_it(
     full: int, min_insync: int, leader: int, epoch: int, isr: tuple[int, ...]
 ) -> None:
     state = LeaderAndIsr(1, 3, tuple(ReplicaId(n, "A") for n in IDS), 1, leader_broker_epoch=1)
@@ -232,10 +232,11 @@ def test_damaged_replica_leaves_the_isr_if_another_member_remains(
 
 
 @given(states, assignments, registered_brokers, st.sampled_from(IDS))
-def test_can_be_left_agrees_with_the_election_of_a_draining_broker(
+def test_draining_broker_cannot_leave_any_isr_after_the_election(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
-    """A draining broker waits until ``can_leave_isr`` is false for all its partitions."""
+    """A draining broker stops once ``can_leave_isr`` is false for all its partitions, so an
+    election must make it false."""
     view = live.get(own)
     if view is None or not view.draining:
         return

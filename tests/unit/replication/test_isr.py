@@ -1,4 +1,4 @@
-"""Tests of the ISR's states and of the high watermark."""
+"""Tests of the states of an ISR whose change is not yet written, and of the high watermark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker_lite.replication.isr import (
 A, B, C = ReplicaId(1, "A"), ReplicaId(2, "B"), ReplicaId(3, "C")
 
 
-def test_maximal_isr_includes_joining_and_leaving_replicas() -> None:
+def test_maximal_isr_includes_replicas_whose_join_or_removal_is_not_yet_written() -> None:
     assert CommittedIsr((A, B)).maximal == (A, B)
     assert PendingExpandIsr((A, B), C).maximal == (A, B, C)
     assert PendingShrinkIsr((A, B, C), (C,)).maximal == (A, B, C)

@@ -1,4 +1,4 @@
-"""Tests of a replica's state machine under random events: effects, answers and acknowledgements."""
+"""Tests of a replica's state machine under random events, and after a failed disk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ KEY = PartitionKey("T", 0)
 
 
 class Disk:
-    """A log that queues the replica's disk effects; ``next_event`` executes the oldest one."""
+    """A log that queues the disk operations that a replica decides on; ``next_event`` executes
+    the oldest."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -145,8 +146,8 @@ def test_replica_stays_offline_after_a_storage_failure() -> None:
         partition.check_leader()
 
 
-def test_offline_replica_raises_without_accumulating_tracebacks() -> None:
-    """Clients may retry against a failed disk for ever, so each error must stay small."""
+def test_repeated_errors_of_an_offline_replica_do_not_accumulate_tracebacks() -> None:
+    """Clients may retry endlessly against a failed disk, so the size of an error must not grow."""
     partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)
     partition.step(0, StorageFailed(StorageError("the disk is gone")))
     depths = []

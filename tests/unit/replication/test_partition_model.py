@@ -1,6 +1,7 @@
 """A model check of replication: three replicas under random events, then with each rule removed.
 
-The simulator does the same with the real shell. This check names a broken rule within a second.
+The simulator in tests/sim does the same with the whole broker. This check names a broken rule
+within a second.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def test_follower_with_records_below_the_leaders_log_start_stays_out_of_the_isr(
     world.heal()
 
 
-def test_model_check_delivers_every_kind_of_event() -> None:
+def test_model_check_generates_every_kind_of_event() -> None:
     seen: set[type] = set()
     for seed in range(4):
         world = World(seed)
@@ -162,7 +163,7 @@ def diverging_follower_raises_the_high_watermark(patch: pytest.MonkeyPatch) -> N
 
 
 def follower_truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """Truncate to the high watermark, as Kafka did before KIP-101."""
+    """Plant a fault: a follower truncates to its high watermark, as Kafka did before KIP-101."""
     begin = Follower.begin
 
     def cut(self: Follower) -> list[fx.Effect]:
@@ -227,7 +228,8 @@ def damaged_records_are_truncated_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def damaged_records_are_truncated_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
-    """Let a replica outside the ISR truncate damage in an epoch in which its leader may add it."""
+    """Plant a fault: a replica truncates damaged records in an epoch in which it may still join
+    the ISR."""
     resume = Follower.resume
 
     def hasty(self: Follower) -> list[fx.Effect]:

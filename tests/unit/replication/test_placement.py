@@ -1,4 +1,4 @@
-"""Tests of the placement of replicas of new partitions."""
+"""Tests of the placement of new partitions' replicas on brokers and racks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_replicas_of_a_partition_use_as_many_racks_as_possible(
         assert len({live[number].rack for number in row}) == min(factor, len(set(racks)))
 
 
-def test_leaders_of_a_dead_broker_move_to_all_other_brokers_evenly() -> None:
+def test_second_replicas_of_one_brokers_partitions_are_spread_over_all_other_brokers() -> None:
     live = brokers_of(*[None] * 5)
     heirs = Counter(row[1] for row in place(100, 3, live, first=0) if row[0] == 1)
     assert set(heirs) == {2, 3, 4, 5} and max(heirs.values()) - min(heirs.values()) <= 1

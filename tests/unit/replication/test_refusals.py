@@ -1,4 +1,7 @@
-"""Tests of refused requests of replication, which the README lists with their errors and tests."""
+"""Tests of the replication requests that are refused, by the table in the replication README.
+
+The table lists each refusal with its error and its test.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def test_each_refusal_in_the_readme_has_an_error_and_a_test() -> None:
 
 
 def leader(min_insync: int = 1) -> Partition:
-    """Return a leader of epoch 5 with 20 flushed records, whose follower has not fetched yet."""
+    """Return the leader of epoch 5 with 20 flushed records, whose follower has not fetched yet."""
     partition = Partition(
         PartitionKey("T", 0), LOCAL, log_end_offset=20, flushed_end=20, high_watermark=0
     )
@@ -98,8 +101,11 @@ def test_refused_follower_fetches_have_distinct_errors() -> None:
     assert isinstance(reply, Reply) and isinstance(reply.error, errors.NotLeaderError)
 
 
-def test_error_for_a_small_isr_before_an_append_differs_from_one_after_it() -> None:
-    """The error before the append is definite. After the append, the records may be in the log."""
+def test_isr_below_min_insync_has_different_errors_before_and_after_an_append() -> None:
+    """The error before the append says for certain that no record is in the log.
+
+    After the append, the records may be in the log.
+    """
     partition = leader(min_insync=3)
     [reply] = partition.step(0, AppendRequested(7, ACKS_ALL, b""))
     assert isinstance(reply, Reply) and isinstance(reply.error, errors.NotEnoughReplicasError)
@@ -107,9 +113,10 @@ def test_error_for_a_small_isr_before_an_append_differs_from_one_after_it() -> N
 
 
 def cluster() -> Controller:
-    """Return a controller with brokers 1 and 2 live, 3 down, and 4 never registered.
+    """Return a controller of brokers 1 and 2, which live, and 3, which is down.
 
-    The preferred replica leads t-0. t-1 has no leader, because its only replica is on broker 3.
+    Broker 4 was never registered. The preferred replica leads t-0. Partition t-1 has no leader,
+    because its only replica is on broker 3.
     """
     live = {
         number: BrokerView(
@@ -163,7 +170,7 @@ def cluster() -> Controller:
         (ev.RetirementRequested(1, 4), errors.BrokerIdNotRegisteredError, "never"),
     ],
 )
-def test_impossible_replica_requests_have_distinct_errors(
+def test_impossible_elections_reassignments_and_removals_have_distinct_errors(
     request_: ev.Request, error: type[LogbusError], cure: str
 ) -> None:
     effects: Sequence[fx.ControllerEffect] = cluster().step(0, request_)

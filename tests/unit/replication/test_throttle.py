@@ -18,7 +18,7 @@ def test_replication_throttle_allows_at_most_the_rate_plus_one_batch() -> None:
     assert sent >= 9600
 
 
-def test_replication_throttle_saves_at_most_one_second_of_its_rate() -> None:
+def test_replication_throttle_accumulates_at_most_one_second_of_its_rate() -> None:
     throttle, settings = Throttle(LEADER_RATE), {LEADER_RATE: "1000"}
     assert throttle.allowance(settings, 5.0) == 0
     assert throttle.allowance(settings, 500.0) == 1000

@@ -1,4 +1,4 @@
-"""Tests of ACLs as values: their validity, and filters that select them."""
+"""Tests of access control lists: which entries are valid, and which entries a filter selects."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_audit_lines_beyond_the_rate_are_dropped_and_counted() -> None:
     assert limit.counts(None, 6_000) == (0, 0)
 
 
-def test_client_text_in_the_audit_log_stays_on_one_line_and_is_truncated() -> None:
+def test_text_from_clients_is_escaped_to_one_line_and_truncated_in_the_audit_log() -> None:
     text = line_of(0, "login", {"user": 'a\n{"event": "login"}\x1b[0m', "client_id": "x" * 999})
     assert text.isascii() and text.isprintable()
     row = json.loads(text)

@@ -1,4 +1,5 @@
-"""Tests of decisions over ACLs, compared with a reference that reads all ACLs each time."""
+"""Tests of the authorizer's decisions, compared with a reference that searches all ACLs each
+time."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def acl(
 def reference(
     acls: set[Acl], principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
 ) -> bool:
-    """Return Kafka's decision, from a search through all ACLs."""
+    """Return the decision that Kafka would make, found by a search through all ACLs."""
     about = [
         entry
         for pattern, entry in acls
@@ -97,7 +98,8 @@ def random_acls(rng: random.Random) -> set[Acl]:
 
 
 def test_decisions_equal_the_reference_before_and_after_deleting_an_acl() -> None:
-    """CVE-2024-27309: in Kafka, the deletion of an ACL removed another ACL of the same resource."""
+    """CVE-2024-27309: in Kafka, the deletion of an ACL also removed another ACL of the same
+    resource."""
     for seed in range(SETS):
         rng = random.Random(seed)
         acls = random_acls(rng)
@@ -117,7 +119,7 @@ def test_decisions_equal_the_reference_before_and_after_deleting_an_acl() -> Non
             assert index.may(*question) == reference(acls - {gone}, *question), seed
 
 
-def test_adding_a_denial_never_allows_more() -> None:
+def test_adding_a_deny_acl_never_allows_more() -> None:
     for seed in range(SETS // 4):
         rng = random.Random(seed)
         acls = random_acls(rng)
@@ -135,19 +137,19 @@ def test_decision_names_the_deciding_acl() -> None:
     assert index.decide(BOB, HOST, DESCRIBE, TOPIC, "ax") == (False, None)
 
 
-def test_super_user_is_allowed_despite_a_denial() -> None:
+def test_super_user_is_allowed_despite_a_deny_acl() -> None:
     index = index_of(acl(DENY, Operation.ALL, "*"), super_users=frozenset({ALICE}))
     assert index.may(ALICE, HOST, READ, TOPIC, "a")
     assert index.may_any(ALICE, HOST, READ, TOPIC)
 
 
-def test_allow_if_none_applies_only_to_resources_without_acls() -> None:
+def test_allow_everyone_if_no_acl_is_found_applies_only_to_resources_without_acls() -> None:
     index = index_of(acl(ALLOW, READ, "a", principal=BOB), allow_if_none=True)
     assert index.may(ALICE, HOST, READ, TOPIC, "other")
     assert not index.may(ALICE, HOST, READ, TOPIC, "a")
 
 
-def test_cached_decision_is_not_used_after_a_change() -> None:
+def test_cached_decision_is_not_used_after_a_change_of_acls() -> None:
     allow = acl(ALLOW, READ, "a")
     index = index_of(allow)
     assert index.may(ALICE, HOST, READ, TOPIC, "a")
@@ -169,8 +171,10 @@ def test_cached_decision_is_not_used_after_a_change() -> None:
         ([acl(ALLOW, WRITE, "*"), acl(DENY, WRITE, "t", type_=PREFIXED)], True),
     ],
 )
-def test_permission_on_any_topic_follows_kafkas_rules(acls: list[Acl], expected: bool) -> None:
-    """InitProducerId needs this rule, which is ``authorizeByResourceType`` in Kafka."""
+def test_permission_on_at_least_one_topic_follows_kafkas_rules(
+    acls: list[Acl], expected: bool
+) -> None:
+    """InitProducerId needs this permission, which Kafka computes in ``authorizeByResourceType``."""
     assert index_of(*acls).may_any(ALICE, HOST, WRITE, TOPIC) is expected
 
 
@@ -183,7 +187,7 @@ def test_number_of_cached_decisions_is_limited(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_decision_on_an_impossible_topic_name_is_not_cached() -> None:
-    """If such names were cached, a user without permissions could fill the broker's memory."""
+    """Otherwise a user without permissions could fill the broker's memory with such names."""
     index = index_of(acl(ALLOW, READ, "t", type_=PREFIXED))
     for name in ("t" * 256, "x" * 32_767):
         assert index.may(ALICE, HOST, READ, TOPIC, name) == name.startswith("t")

@@ -1,4 +1,4 @@
-"""Tests of Kafka's rules that map certificate names to principals."""
+"""Tests of Kafka's rules that map the names in certificates to principals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_rules_map_certificate_names_to_principals(rules: str, expected: str) ->
 
 
 def test_rule_pattern_must_match_the_whole_certificate_name() -> None:
-    """If part of a name could match, the owner of a longer name could pose as another user."""
+    """If a match of a part sufficed, the owner of a longer name could act as another user."""
     rules = parse_rules("RULE:CN=(admin)/$1/")
     assert principal_of("CN=admin", rules) == "User:admin"
     with pytest.raises(SaslAuthenticationError, match="no rule"):
@@ -38,7 +38,7 @@ def test_rule_pattern_must_match_the_whole_certificate_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "CN=" + "x" * 1024, "CN=a\nb", "CN=a\x00"])
-def test_unusable_certificate_name_is_refused(name: str) -> None:
+def test_empty_overlong_or_unprintable_certificate_name_is_refused(name: str) -> None:
     with pytest.raises(SaslAuthenticationError, match="certificate's name"):
         principal_of(name, parse_rules("DEFAULT"))
 

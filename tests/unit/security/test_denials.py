@@ -1,4 +1,4 @@
-"""Tests of the errors of denied requests."""
+"""Tests of the error messages of denied requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_denial_names_principal_resource_and_the_command_that_allows_it(
     assert message.endswith(ALLOW + command)
 
 
-def test_denial_by_topic_id_does_not_reveal_the_name() -> None:
+def test_denial_of_a_topic_id_does_not_reveal_the_topics_name() -> None:
     message = denial("User:a", READ, TOPIC, "secret", OF_THIS_ID).message
     assert message == f"User:a may not read topic of this id{ALLOW}a read --topic NAME"
 
@@ -49,7 +49,7 @@ def test_denial_by_topic_id_does_not_reveal_the_name() -> None:
         (ClusterAuthorizationError("the user may write to no topic"), "bob", "User:bob", "bob"),
     ],
 )
-def test_client_names_the_topic_of_a_denial_by_code_or_id(
+def test_client_adds_the_topic_to_a_denial_that_has_only_an_error_code_or_topic_id(
     error: LogbusError, user: str, principal: str, argument: str
 ) -> None:
     found = named(error, user, WRITE, TOPIC, "t")
@@ -57,6 +57,6 @@ def test_client_names_the_topic_of_a_denial_by_code_or_id(
     assert found.message == f"{principal} may not write topic 't'{ALLOW}{argument} write --topic t"
 
 
-def test_other_errors_are_not_denials() -> None:
+def test_client_leaves_errors_other_than_denials_unchanged() -> None:
     error = NotLeaderError()
     assert named(error, "alice", WRITE, TOPIC, "t") is error

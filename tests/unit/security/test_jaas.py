@@ -55,7 +55,7 @@ def test_invalid_jaas_text_is_refused_without_showing_its_values(text: str, word
     assert SECRET not in str(failure.value)
 
 
-def test_repr_of_parsed_jaas_text_hides_values() -> None:
+def test_repr_of_a_parsed_jaas_text_hides_the_values_of_its_options() -> None:
     assert SECRET not in repr(parse_jaas(f'{SCRAM} required password="{SECRET}";'))
 
 

@@ -1,4 +1,4 @@
-"""Tests of the delay of responses to failed logins, which depends on the client's address."""
+"""Tests of how long a broker delays its response to a failed login, by the client's address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_address_with_over_twenty_failures_a_minute_gets_the_slow_delay() -> Non
     assert [failures.delay_s("10.0.0.7", 100_000) for _ in range(20)] == [DELAY_S] * 20
 
 
-def test_failed_logins_of_an_ipv6_64_count_as_one_address() -> None:
+def test_failed_logins_from_one_ipv6_network_of_64_bits_count_as_one_address() -> None:
     assert network_of("2001:db8:0:1::1") == network_of("[2001:db8:0:1:ffff::2]")
     assert network_of("2001:db8:0:1::1") != network_of("2001:db8:0:2::1")
     failures = FailedLogins()
@@ -38,7 +38,7 @@ def test_number_of_addresses_with_failed_logins_is_limited() -> None:
     assert len(failures._left) == ADDRESSES_MAX
 
 
-def test_failing_address_keeps_the_slow_delay_despite_evictions() -> None:
+def test_address_that_keeps_failing_is_not_evicted_by_many_other_addresses() -> None:
     failures = FailedLogins()
     for _ in range(FAILURES_PER_MIN):
         failures.delay_s("192.0.2.1", 0)
@@ -47,7 +47,8 @@ def test_failing_address_keeps_the_slow_delay_despite_evictions() -> None:
         assert failures.delay_s("192.0.2.1", 0) == SLOW_DELAY_S
 
 
-def test_ipv4_addresses_mapped_into_ipv6_are_counted_apart() -> None:
-    """A listener on ``::`` sees IPv4 clients as ::ffff:a.b.c.d, and one /64 holds all of these."""
+def test_ipv4_addresses_mapped_into_ipv6_are_counted_separately() -> None:
+    """A listener on ``::`` sees IPv4 clients as ::ffff:a.b.c.d, which are all in one /64
+    network."""
     assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1")
     assert network_of("::ffff:192.0.2.1") != network_of("::ffff:192.0.2.2")

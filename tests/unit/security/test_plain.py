@@ -1,4 +1,4 @@
-"""Tests of PLAIN's message, and of passwords checked against the stored keys of SCRAM."""
+"""Tests of the SASL PLAIN message, and of its password's check against stored SCRAM keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_malformed_plain_message_is_refused_without_showing_its_password(
     assert "password" not in str(refused.value).replace("user, password", "")
 
 
-def test_plain_password_matches_the_keys_of_both_rotated_passwords() -> None:
+def test_plain_password_matches_the_keys_of_the_new_or_the_former_password() -> None:
     pairs = tuple(derive_keys(SHA_512, each, SALT, 4096).pair() for each in ("new", "old"))
     credential = ScramCredential(SALT, 4096, pairs, 10)
     for number, password in enumerate(("new", "old")):

@@ -1,4 +1,4 @@
-"""Tests that plant a fault in a copy of the code and check that the named test finds the fault.
+"""Tests that plant a security fault in a copy of the code and check that a test finds the fault.
 
 ``make fuzz`` runs them. ``make test`` checks only that the code and the test of each fault exist.
 """
@@ -22,7 +22,10 @@ NETWORK, SECURITY = "server/network/", "security/"
 
 
 class Plant(NamedTuple):
-    """A fault: ``wrong`` replaces ``right`` in ``file``. Then ``test`` (file, name) must fail."""
+    """A planted fault: with ``wrong`` in place of ``right`` in ``file``, ``test`` must fail.
+
+    ``test`` is a pair of test file and function name.
+    """
 
     file: str
     right: str
@@ -74,7 +77,7 @@ PLANTS = {
         "        made = AclIndex(entries, super_users=self._super_users, "
         "allow_if_none=self._allow_if_none)\n        made._cache = self._cache\n"
         "        return made\n",
-        (AUTHORIZER, "test_cached_decision_is_not_used_after_a_change"),
+        (AUTHORIZER, "test_cached_decision_is_not_used_after_a_change_of_acls"),
     ),
     "a prefixed pattern is looked up as a literal one": Plant(
         SECURITY + "authorizer.py",
@@ -86,7 +89,7 @@ PLANTS = {
         NETWORK + "logins.py",
         "        if session.mechanism and (principal, mechanism) != ",
         "        if session.number < 0 and (principal, mechanism) != ",
-        (LOGINS, "test_session_must_log_in_again_after_its_lifetime_as_the_same_user"),
+        (LOGINS, "test_client_must_log_in_again_as_the_same_user_after_its_session_lifetime"),
     ),
     "the replica id of a follower is not compared": Plant(
         NETWORK + "access.py",
@@ -109,7 +112,7 @@ PLANTS = {
         "            raise\n",
         (
             "unit/server/network/test_tls_listener.py",
-            "test_changed_certificate_files_serve_new_connections_unless_unusable",
+            "test_changed_certificate_files_are_used_for_new_connections_unless_they_are_unusable",
         ),
     ),
     "sessions of a deleted user continue": Plant(
@@ -122,7 +125,7 @@ PLANTS = {
         NETWORK + "access.py",
         "            self._mark is not self._authorizer.index.mark\n",
         "            self._allowed is None\n",
-        (ACCESS, "test_cached_permissions_are_dropped_when_acls_user_or_operation_change"),
+        (ACCESS, "test_cached_permissions_are_not_used_for_other_acls_users_or_operations"),
     ),
     "PLAIN is accepted without TLS": Plant(
         NETWORK + "logins.py",
@@ -161,7 +164,7 @@ PLANTS = {
         NETWORK + "logins.py",
         "        if proof.ends_ms:\n",
         "        if False:\n",
-        (LOGINS, "test_session_must_log_in_again_when_its_token_ends"),
+        (LOGINS, "test_client_must_log_in_again_when_its_token_expires"),
     ),
 }
 WITH_NONCE = """
@@ -174,7 +177,7 @@ def _with_nonce(server: ScramServer, text: str) -> str:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_code_and_test_of_each_planted_fault_exist(name: str) -> None:
-    """Regression: tests had been renamed, so six planted faults were checked by no test."""
+    """Regression: after tests had been renamed, no test checked six of the planted faults."""
     plant = PLANTS[name]
     file, test = plant.test
     text = (PACKAGE / plant.file).read_text("utf-8")
@@ -199,7 +202,7 @@ def test_planted_fault_makes_its_test_fail(name: str, tmp_path: Path) -> None:
 
 
 def _run(test: tuple[str, str], package: Path) -> subprocess.CompletedProcess[str]:
-    """Run a test, given as (file, function), against the copy of the package in ``package``."""
+    """Run a test, given as (file, function), against the copy of the package below ``package``."""
     environment = os.environ | {"PYTHONPATH": str(package), "LOGBUS_TEST_INSTALLED": "0"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""Tests of quotas: Kafka's precedence, impossible entities, and the token bucket."""
+"""Tests of quotas: Kafka's precedence, invalid entities, and the token bucket."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_most_specific_entity_with_the_quota_decides(present: set[int]) -> None:
     assert table.limits("alice", "app")[PRODUCER_BYTE_RATE].rate == min(present) + 1
 
 
-def test_each_quota_key_is_decided_by_itself() -> None:
+def test_each_kind_of_quota_is_taken_from_its_own_most_specific_entity() -> None:
     table = QuotaTable({ORDER[0]: {PRODUCER_BYTE_RATE: 1.0}, ORDER[7]: {REQUEST_PERCENTAGE: 5.0}})
     limits = table.limits("alice", "app")
     assert {key: limit.rate for key, limit in limits.items()} == {
@@ -129,7 +129,7 @@ def test_invalid_quota_value_is_refused(
     st.floats(1, 1e6),
     st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 5000)), min_size=1, max_size=30),
 )
-def test_throttled_client_never_exceeds_rate_and_burst(
+def test_throttled_client_never_exceeds_its_rate_plus_one_burst(
     rate: float, requests: list[tuple[float, int]]
 ) -> None:
     bucket, now_ms, spent = TokenBucket(rate, 0), 0.0, 0.0
@@ -152,7 +152,7 @@ def test_token_bucket_holds_no_more_than_its_burst() -> None:
     assert not bucket.is_full(3_600_500) and bucket.is_full(3_601_500)
 
 
-def test_quota_filter_selects_by_name_by_default_and_by_any() -> None:
+def test_quota_filter_selects_entities_by_name_by_default_or_with_any_name() -> None:
     def found(*components: Component, strict: bool = False) -> list[int]:
         return [at for at, each in enumerate(ORDER) if selects(components, each, strict=strict)]
 

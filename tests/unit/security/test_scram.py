@@ -1,4 +1,5 @@
-"""Tests of SCRAM: client and server, another implementation, RFC 7677's example, bad input."""
+"""Tests of SCRAM logins: client and server, another implementation, the RFC 7677 example, bad
+input."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def test_scram_client_logs_in_at_a_server_of_another_implementation() -> None:
 
 
 @pytest.mark.parametrize("password", ["new", "old"])
-def test_both_passwords_of_a_rotation_log_in(password: str) -> None:
+def test_new_and_former_password_log_in_during_a_rotation(password: str) -> None:
     login = login_of("new", "old")
     log_in(login, ScramClient(SHA_256, "alice", password, "n1"))
     assert login.pair == pair_of(password)
@@ -83,15 +84,15 @@ def test_both_passwords_of_a_rotation_log_in(password: str) -> None:
 @pytest.mark.parametrize(
     "user", ["\ufb01ona", "Jose\u0301", "\u05d0\u05d1-1", "\u2167", "a,b=c=2C"]
 )
-def test_user_name_is_not_normalized(user: str) -> None:
-    """SASLprep would change or refuse these names. Kafka does not apply it."""
+def test_user_name_is_compared_without_unicode_normalization(user: str) -> None:
+    """SASLprep, which Kafka does not apply either, would change or refuse these names."""
     users = {user: ScramCredential(SALT, 4096, (pair_of("new"),))}
     login = ScramLogin(SHA_256, users.get, "server-nonce", FAKE_KEY)
     log_in(login, ScramClient(SHA_256, user, "new", "n1"))
     assert login.user == user
 
 
-def test_similar_user_name_does_not_log_in() -> None:
+def test_user_name_with_an_invisible_character_does_not_log_in() -> None:
     login = login_of("new")
     client = ScramClient(SHA_256, "al\u00adice", "new", "n1")
     challenge = login.challenge(client.first())
@@ -123,7 +124,7 @@ def test_salt_of_an_unknown_user_is_stable_and_differs_between_users() -> None:
 
 
 def test_proof_of_another_nonce_is_refused() -> None:
-    """CVE-2024-56128: a server that does not check the final nonce accepts replayed proofs."""
+    """CVE-2024-56128: a server that does not compare the nonces accepts replayed proofs."""
     client = ScramClient(SHA_256, "alice", "new", "n1")
     first_login = login_of("new")
     proof = client.final(first_login.challenge(client.first()))
@@ -134,7 +135,10 @@ def test_proof_of_another_nonce_is_refused() -> None:
 
 
 def test_fake_keys_of_an_unknown_user_do_not_log_in() -> None:
-    """The fake stored key of unknown users is zero bytes, so a client could compute its proof."""
+    """For an unknown user the server checks against a stored key of zero bytes.
+
+    A client could compute a proof that matches this key.
+    """
     salt = login_of("new").challenge(b"n,,n=trudy,r=n1").split(b",")[1][2:]
     keys = ScramKeys(SHA_256, base64.b64decode(salt), 8192, bytes(32), bytes(32))
     with pytest.raises(SaslAuthenticationError):
@@ -208,7 +212,7 @@ def test_scram_client_refuses_a_server_without_the_users_keys() -> None:
         client.verify(b"e=unknown-user")
 
 
-def test_login_with_keys_of_an_old_password_names_the_cause() -> None:
+def test_error_of_a_client_with_keys_of_a_former_password_names_the_cause() -> None:
     keys = derive_keys(SHA_256, "p", bytes(16), 4096)
     with pytest.raises(SaslAuthenticationError, match="has changed"):
         ScramClient(SHA_256, "alice", keys, "n1").final(b"r=n1x,s=AAAA,i=4096")

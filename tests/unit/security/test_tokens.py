@@ -1,4 +1,4 @@
-"""Tests of access tokens: the OAUTHBEARER message, key sets, and the checks of a token."""
+"""Tests of OAuth access tokens: the OAUTHBEARER message, key sets, and the checks of a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of ACLs as text: round trips, defaults, and invalid text."""
+"""Tests of ACLs written as text: round trips, defaults, and invalid text."""
 
 from __future__ import annotations
 
@@ -70,8 +70,11 @@ def test_invalid_acl_text_is_refused(wrong: dict[str, str]) -> None:
         ({"name": "t", "principal": "team-*"}, "for each user"),
     ],
 )
-def test_star_inside_a_name_of_a_new_acl_is_refused(wrong: dict[str, str], cure: str) -> None:
-    """Such a denial protected nothing. An existing ACL with a star can be deleted."""
+def test_new_acl_with_a_star_inside_a_name_is_refused(wrong: dict[str, str], cure: str) -> None:
+    """Only ``*`` alone is a wildcard, so a deny ACL for ``secret-*`` protected nothing.
+
+    An existing ACL with such a name can still be deleted.
+    """
     words = {**WORDS, "permission": "deny", "principal": "alice", **wrong}
     with pytest.raises(InvalidRequestError, match=cure):
         new_acl_of_words(words)

@@ -1,4 +1,4 @@
-"""Tests of the audit log's file: its permissions, rotation, and errors."""
+"""Tests of the audit log's file: its permissions, rotation, lines and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def test_audit_log_writes_its_lines_to_a_private_file(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_full_audit_log_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_log_file_that_reached_its_size_limit_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(audit, "FILE_BYTES_MAX", 500)
     path = tmp_path / "audit.log"
     log = AuditLog(str(path))
@@ -66,7 +68,7 @@ def test_audit_log_without_a_path_writes_nothing() -> None:
     assert not log.is_on
 
 
-def test_every_api_in_the_audit_table_is_served() -> None:
+def test_every_api_in_the_table_of_audited_apis_is_served() -> None:
     assert CHANGES.keys() <= ROWS.keys()
 
 
@@ -80,7 +82,7 @@ def test_audit_log_names_group_and_partition_of_deleted_offsets() -> None:
     assert [change.object for change in found] == ["offset of group readers in events-3"]
 
 
-def test_audit_log_records_an_acl_in_words() -> None:
+def test_audit_log_contains_changed_acls_in_words() -> None:
     numbers = {
         "resource_type": 2,
         "resource_pattern_type": 4,
@@ -105,7 +107,7 @@ def test_audit_log_records_an_acl_in_words() -> None:
     assert deleted.before == found[0].after
 
 
-def test_audit_log_records_a_transaction_that_an_administrator_ends() -> None:
+def test_audit_log_contains_transactions_that_an_administrator_ends() -> None:
     message: Any = SimpleNamespace(
         markers=[SimpleNamespace(producer_id=7, transaction_result=False)]
     )

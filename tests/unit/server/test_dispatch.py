@@ -1,4 +1,4 @@
-"""Tests of the dispatcher: unsupported, failing and oversized requests get their own errors."""
+"""Tests of the dispatcher: requests that are unsupported, fail or are too large get an error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def dispatcher_of(world: World) -> Dispatcher:
 
 
 def old_produce(acks: int) -> bytes:
-    """Return a Produce 2 request to t-0 without records, as from a client of 2016."""
+    """Return a Produce 2 request to t-0 without records, as a client of 2016 sends it."""
     writer = Writer()
     writer.i16(ApiKey.PRODUCE)
     writer.i16(2)
@@ -101,8 +101,8 @@ def test_unsupported_version_error_names_the_served_versions(
 def test_version_below_zero_is_refused_for_each_api(
     key: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Regression: version -1 stood for a SASL message without a header, so the dispatcher passed
-    such requests to their handlers."""
+    """Regression: internally, version -1 marks a SASL message without a header, so the
+    dispatcher passed requests with version -1 to their handlers."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -144,7 +144,7 @@ def test_handler_with_an_unexpected_error_fails_only_its_request(
 
 
 def long_join() -> bytes:
-    """Return a JoinGroup request with 3 MiB of metadata."""
+    """Return a JoinGroup request with 3 MiB of member metadata."""
     protocols = (members.JoinProtocol("range", bytes(3 << 20)),)
     join = members.JoinGroupRequest("g", 10_000, 60_000, "", None, protocols)
     return bytes(encode_call(join, 3, "c")[4:])
@@ -165,7 +165,7 @@ def code_of(name: str, version: int, data: bytes) -> int:
 def test_oversized_request_is_refused_and_the_connection_stays_open() -> None:
     """If the broker closed the connection, the leader of a large group would retry for ever.
 
-    SyncGroup requests have a higher limit, because a group's assignment may be large.
+    SyncGroup requests have a higher size limit, because the assignment of a group may be large.
     """
 
     async def body(world: World) -> None:

@@ -81,7 +81,7 @@ def test_http_port_answers_each_path() -> None:
     run(test)
 
 
-def test_readiness_probe_names_the_reasons() -> None:
+def test_readiness_probe_names_the_reasons_why_the_broker_is_not_ready() -> None:
     async def test(ask: Ask) -> None:
         answer = await ask(get("/readyz"))
         assert answer.startswith(b"HTTP/1.1 503") and b'["draining"]' in answer
@@ -89,7 +89,7 @@ def test_readiness_probe_names_the_reasons() -> None:
     run(test, "draining")
 
 
-def test_http_port_off_loopback_refuses_metrics_and_hides_readiness_reasons() -> None:
+def test_http_port_off_loopback_refuses_metrics_and_hides_the_reasons_of_readiness() -> None:
     async def test(ask: Ask) -> None:
         answer = await ask(get("/metrics"))
         assert answer.startswith(b"HTTP/1.1 403") and b"metrics.listener.name" in answer
@@ -123,7 +123,8 @@ def test_silent_http_client_is_closed_after_the_timeout(monkeypatch: pytest.Monk
 def test_http_connection_beyond_the_limit_replaces_the_oldest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Silent connections made health checks fail, which restarts a broker."""
+    """Regression: silent connections reached the limit and made health checks fail, which
+    restarts a broker."""
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
 
     async def test(ask: Ask) -> None:
@@ -136,10 +137,10 @@ def test_http_connection_beyond_the_limit_replaces_the_oldest(
     run(test)
 
 
-def test_answered_https_client_that_stays_connected_is_closed_for_the_next(
+def test_https_client_that_stays_connected_after_its_response_makes_room_for_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With TLS, the end of a connection waits for the client, up to half a minute."""
+    """With TLS, closing a connection waits for the client, up to half a minute."""
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
     pem = write_pem(tmp_path)
     context = trusting(pem)
@@ -271,7 +272,7 @@ def test_metrics_request_logs_in_with_a_client_certificate(
     run(test, login=login(config), context=trusting(pem, own))
 
 
-def test_changed_certificate_serves_new_http_connections(tmp_path: Path) -> None:
+def test_changed_certificate_is_used_for_new_https_connections(tmp_path: Path) -> None:
     pem = write_pem(tmp_path / "old")
     one = login(secured(pem))
     new = write_pem(tmp_path / "new", ca=authority("another"))

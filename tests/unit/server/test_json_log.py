@@ -34,7 +34,9 @@ def lines() -> Iterator[io.StringIO]:
     logger.removeHandler(handler)
 
 
-def test_json_log_line_is_one_object_with_event_and_subject(lines: io.StringIO) -> None:
+def test_json_log_line_is_one_object_with_event_topic_and_partition(
+    lines: io.StringIO,
+) -> None:
     extra = log_event("isr_changed", tp=TopicPartition("ev\nents", 3))
     logging.getLogger("tests.json").warning("%s: now %s", "ev\nents-3", [1, 2], extra=extra)
     (text,) = lines.getvalue().splitlines()
@@ -60,7 +62,7 @@ def test_stack_trace_stays_in_its_json_log_line(lines: io.StringIO) -> None:
     assert json.loads(text)["exception"].endswith("OSError: no disk")
 
 
-def test_undeclared_log_event_is_refused() -> None:
+def test_log_event_that_the_table_does_not_declare_is_refused() -> None:
     with pytest.raises(KeyError):
         log_event("nothing_of_this_name")
 

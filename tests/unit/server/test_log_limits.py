@@ -1,4 +1,4 @@
-"""Tests of the limits of a broker's log: repeated lines, and rotated files."""
+"""Tests of the limits of a broker's log: repeated lines are suppressed, and files rotated."""
 
 from __future__ import annotations
 
@@ -49,14 +49,16 @@ def test_repeated_warning_is_logged_once_a_minute_with_the_suppressed_count(line
     assert lines.said[1:] == ["t-0 offset 7: corrupt (59 such lines were left out before)"]
 
 
-def test_warnings_about_one_object_count_as_repetitions(lines: Lines) -> None:
+def test_warnings_about_the_same_object_count_as_repetitions_though_their_text_differs(
+    lines: Lines,
+) -> None:
     for port in range(5):
         say(lines, 0, f"10.0.0.1:{port}: closed", about="10.0.0.1")
     say(lines, 0, "10.0.0.2:1: closed", about="10.0.0.2")
     assert lines.said == ["10.0.0.1:0: closed", "10.0.0.2:1: closed"]
 
 
-def test_different_lines_of_one_log_statement_are_limited(lines: Lines) -> None:
+def test_number_of_different_lines_of_one_log_statement_is_limited(lines: Lines) -> None:
     for number in range(1000):
         say(lines, 0, f"offset {number}")
     say(lines, 0, "another statement", line=2)
@@ -71,7 +73,7 @@ def test_repeated_info_lines_are_not_limited(lines: Lines) -> None:
     assert lines.said == ["leads"] * 3
 
 
-def test_output_file_is_rotated_and_the_newest_has_the_crash_output(
+def test_output_of_a_crash_is_in_the_newest_file_after_rotations(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "broker.log"

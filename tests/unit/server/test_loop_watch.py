@@ -1,4 +1,7 @@
-"""Tests of the recorded delays of the event loop, with a clock that the test sets."""
+"""Tests of the recorded delays of a broker's event loop, with a clock that the test sets.
+
+A timer that runs late shows how long the event loop was blocked.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class SetClock(Clock):
 
 
 async def lateness(*kept_ms: int) -> Metrics:
-    """Return the metrics after timers that ran late by these milliseconds."""
+    """Return the metrics after timers that ran late by these numbers of milliseconds."""
     loop, clock, metrics = asyncio.get_running_loop(), SetClock(), Metrics()
     watch = LoopWatch(loop, clock=clock, metrics=metrics)
     turns = iter(kept_ms)
@@ -54,7 +57,7 @@ def delays(metrics: Metrics) -> tuple[tuple[int, ...], float]:
     return sample.buckets[()]
 
 
-def test_loop_watch_records_delays_and_delays_above_the_limit() -> None:
+def test_loop_watch_records_every_delay_and_counts_those_above_the_limit() -> None:
     metrics = asyncio.run(lateness(0, RULE_MS, RULE_MS + 1, 70, 2))
     counts, total = delays(metrics)
     assert total == pytest.approx(0.083)
@@ -68,7 +71,7 @@ def test_early_timer_counts_as_no_loop_delay() -> None:
 
 
 class RecordedLoop:
-    """An event loop in place of a real one, which stores timers for the test to call."""
+    """Stands for an event loop, and stores timers that the test then calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, Any]] = []
@@ -80,7 +83,7 @@ class RecordedLoop:
 def test_loop_watch_of_an_idle_broker_measures_less_often() -> None:
     """Regression: three idle brokers used 1.6 % of a core, mostly for timers every 20 ms.
 
-    A few requests, such as waiting follower fetches, do not count as load.
+    A few requests, such as the waiting fetches of followers, do not count as load.
     """
     loop, metrics = RecordedLoop(), Metrics()
     watch = LoopWatch(loop, clock=SetClock(), metrics=metrics)  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def test_unknown_metric_names_are_refused() -> None:
         metrics.gauge("request", lambda: 1)
 
 
-def test_topics_beyond_the_limit_share_a_metric_series() -> None:
+def test_metrics_of_topics_beyond_the_limit_share_one_series() -> None:
     metrics = Metrics(topics_max=2)
     for number in range(1000):
         metrics.traffic(f"t{number}").sent_bytes.n += 1
@@ -73,7 +73,7 @@ def test_topics_beyond_the_limit_share_a_metric_series() -> None:
 
 
 def test_broker_has_at_most_1500_metric_series() -> None:
-    """The broker has 1,000 topics, and every API had every error.
+    """The broker has 1,000 topics, and every API has returned every error.
 
     Clients cannot choose the values of other labels, which are few.
     """

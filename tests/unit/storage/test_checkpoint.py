@@ -1,4 +1,7 @@
-"""Tests of checkpoint files: a damaged file is refused, and a write replaces a file atomically."""
+"""Tests of checkpoint files, which hold an offset of each partition.
+
+A damaged file is refused, and a write replaces the file atomically.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from broker_lite.storage import Log
 
 
 class Trace:
-    """A seeded run of storage operations that records the acknowledged offsets."""
+    """A seeded random run of storage operations, and the offsets that the log has acknowledged."""
 
     def __init__(self, seed: int, length: int) -> None:
         self.random = Random(seed)
@@ -98,7 +98,7 @@ class Trace:
         self.appended_end = log.log_end_offset
 
     def check(self) -> None:
-        """Compare the recovered log with the acknowledged offsets and the written batches."""
+        """Compare the recovered log with the acknowledged offsets and with the written batches."""
         log = self.disk.log
         assert log.reader.corruption == ()
         assert log.flushed_end == log.log_end_offset >= self.promised_end
@@ -119,7 +119,8 @@ class Trace:
         self.check_producer(log)
 
     def check_transactions(self, log: Log) -> None:
-        """Compare the log's open and aborted transactions with all batches ever written to it."""
+        """Compare the log's open and aborted transactions with all batches ever written to the
+        log."""
         open_at: dict[int, list[int]] = {}
         aborted: dict[int, list[int]] = {}
         for offset, data in sorted(self.written.items()):
@@ -149,7 +150,8 @@ class Trace:
         assert listed.keys() <= aborted.keys()
 
     def check_producer(self, log: Log) -> None:
-        """Check that the last batch is a duplicate and that a gap in sequence is refused."""
+        """Check that the last batch sent again is a duplicate, and that a sequence gap is
+        refused."""
         last = max(
             (o for o, data in self.written.items() if o < log.log_end_offset and is_plain(data)),
             default=None,
@@ -207,7 +209,7 @@ def test_flushed_batches_survive_a_power_cut_at_every_operation(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(10, 13))
-def test_flushed_batches_survive_in_every_disk_state_after_a_power_cut(seed: int) -> None:
+def test_flushed_batches_survive_whichever_unsynced_pages_a_power_cut_loses(seed: int) -> None:
     first, end = _operations(seed, 120)
     for i in range(60):
         stop_at = Random(i).randint(first, end)
@@ -224,7 +226,7 @@ def test_killed_process_loses_no_appended_batch(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30, 33))
-def test_recovery_survives_a_power_cut_at_every_operation(seed: int) -> None:
+def test_recovery_survives_a_power_cut_at_each_of_its_own_operations(seed: int) -> None:
     _, end = _operations(seed, 50)
     for i in range(40):
         trace = _cut_and_recover(seed, 50, end - i, Random(i))

@@ -25,7 +25,7 @@ def written(random: Random) -> tuple[Disk, dict[int, bytes]]:
 
 
 def damage(disk: Disk, random: Random) -> str:
-    """Damage a random file of the log as a disk or an operator might; return a description."""
+    """Damage a random file of the log, as a disk or an operator might; return a description."""
     name = random.choice([n for n in disk.names() if disk.files.size(f"{FOLDER}/{n}")])
     data = bytearray(disk.content(name))
     at = random.randrange(len(data))
@@ -50,7 +50,7 @@ def damage(disk: Disk, random: Random) -> str:
 
 
 def as_reader(data: bytes, offset: int) -> BatchHeader | None:
-    """Return the header of the batch that holds ``offset``; None if the header is unusable."""
+    """Return the header of the batch with ``offset`` in it, or None if the header is unusable."""
     try:
         header = read_header(data)
     except CorruptMessageError:
@@ -60,10 +60,10 @@ def as_reader(data: bytes, offset: int) -> BatchHeader | None:
 
 
 def check(log: Log, batches: dict[int, bytes]) -> set[int]:
-    """Read every offset, and return the offsets that cannot be read.
+    """Read every offset; return the offsets that cannot be read.
 
-    Each read must return the written batch, a corrupt batch that ``verify`` reports, or
-    CorruptMessageError.
+    Each read must return the batch that was written, or a corrupt batch that ``verify`` reports, or
+    raise CorruptMessageError.
     """
     lost: set[int] = set()
     offset = log.log_start_offset

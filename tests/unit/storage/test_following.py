@@ -1,4 +1,4 @@
-"""Tests of a follower's log: appends, truncation, and emptying the log at another offset."""
+"""Tests of a follower's log: appends of fetched batches, truncation, and a restart at an offset."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from broker_lite.storage.scan import walk_headers
 
 
 def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
-    """Return the leader's batches from ``offset``; unlike a fetch, they may span segments."""
+    """Return the leader's batches from ``offset`` on; unlike those of a fetch, they may span
+    segments."""
     data, end = b"", leader.log_end_offset
     while offset < end and len(data) < max_bytes:
         piece = leader.reader.read(offset, max_bytes - len(data), end)
@@ -39,14 +40,15 @@ def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
 
 
 def lives(disk: Disk) -> Iterator[Log]:
-    """Yield the open log, the log reopened after a crash, and again after a clean stop."""
+    """Yield the open log, then the log reopened after a crash, then reopened after a clean stop."""
     yield disk.log
     yield disk.reopen()
     yield disk.reopen(clean=True)
 
 
 def filled(count: int, *, first_epoch: int = 1, per_epoch: int = 30) -> Log:
-    """Return a leader's log of ``count`` records, with a new epoch every ``per_epoch`` records."""
+    """Return a leader's log of ``count`` records, with a new leader epoch every ``per_epoch``
+    records."""
     log = Disk().log
     for i in range(count):
         append(log, batch(producer=(7, 0, i)), epoch=first_epoch + i // per_epoch)
@@ -56,7 +58,7 @@ def filled(count: int, *, first_epoch: int = 1, per_epoch: int = 30) -> Log:
 # The follower appends batches that it fetched from a leader.
 
 
-def test_batches_that_do_not_continue_the_log_are_refused() -> None:
+def test_fetched_batches_that_do_not_continue_the_log_are_refused() -> None:
     leader, disk = filled(20, per_epoch=8), Disk()
     follower = disk.log
     follower.append_as_follower(fetched(leader, 0, 1000), 9, 0)
@@ -74,7 +76,7 @@ def test_batches_that_do_not_continue_the_log_are_refused() -> None:
     assert follower.append_as_follower(memoryview(first), 9, 0) == 20
 
 
-def test_incomplete_batch_is_left_for_the_next_fetch() -> None:
+def test_incomplete_batch_at_the_end_of_a_fetch_is_left_for_the_next_fetch() -> None:
     leader, follower = filled(3), Disk().log
     whole = fetched(leader, 0)
     for length in (0, 30, 119):
@@ -83,7 +85,7 @@ def test_incomplete_batch_is_left_for_the_next_fetch() -> None:
     assert follower.append_as_follower(whole[240:], 1, 0) == 3
 
 
-def test_batches_without_disk_space_are_left_for_the_next_fetch() -> None:
+def test_fetched_batches_that_do_not_fit_on_the_disk_are_left_for_the_next_fetch() -> None:
     leader, disk = filled(60, per_epoch=20), Disk()
     follower = disk.log
     disk.files.fail_next("write", ENOSPC, path="leader-epoch", times=2)
@@ -110,7 +112,8 @@ def test_fetched_append_error_other_than_a_full_disk_stops_the_data_directory() 
 
 
 def test_new_leader_knows_the_sequences_it_appended_as_follower() -> None:
-    """A follower records sequences without checking them, so that it can check them as leader."""
+    """A follower records sequences without checking them, so that it can check later ones as
+    leader."""
     leader, follower = filled(40), Disk().log
     follower.append_as_follower(fetched(leader, 0), 2, 0)
     follower.start_epoch(5)
@@ -158,8 +161,9 @@ def test_retried_truncation_removes_truncated_batches_from_producer_state(
     assert log.log_end_offset >= 6
 
 
-def test_logs_reconciled_by_epoch_become_equal() -> None:
-    """The cases of KIP-101 and KIP-279: rounds of (epoch, end offset) find the common part."""
+def test_diverged_logs_become_equal_by_comparing_leader_epochs() -> None:
+    """The cases of KIP-101 and KIP-279: the follower repeatedly asks the leader for the end
+    offset of its last leader epoch, and truncates, until both logs agree."""
     for seed in range(200):
         rng = Random(seed)
         common = rng.randint(0, 30)
@@ -201,7 +205,9 @@ def test_logs_reconciled_by_epoch_become_equal() -> None:
 
 @pytest.mark.parametrize("start", [0, 10, 33, 34, 40, 68, 80, 81, 5000])
 @pytest.mark.parametrize("log_start", [0, 36, 70])
-def test_start_at_empties_the_log_at_any_offset(start: int, log_start: int) -> None:
+def test_start_at_empties_the_log_and_continues_it_at_any_offset(
+    start: int, log_start: int
+) -> None:
     disk = Disk()
     for i in range(80):
         append(disk.log, batch(producer=(7, 0, i)), epoch=1 + i // 30)
@@ -244,7 +250,7 @@ def test_follower_appends_a_batch_that_contains_the_leaders_log_start() -> None:
         disk.log.append_as_follower(fetched(leader, 25), 1, 0)
 
 
-def test_truncation_below_the_log_start_empties_the_log_at_that_offset() -> None:
+def test_log_truncated_below_its_start_is_empty_and_continues_at_that_offset() -> None:
     disk = Disk()
     disk.write(80)
     disk.log.delete_records_before(50)
@@ -259,9 +265,9 @@ def test_truncation_below_the_log_start_empties_the_log_at_that_offset() -> None
 
 
 def test_truncation_inside_the_first_batch_keeps_the_log_start() -> None:
-    """Regression: the log began at the truncation offset, which lost the records before it.
+    """Regression: the log then began at the truncation offset, so it lacked the records before it.
 
-    If such a replica became leader, all replicas lost them.
+    If such a replica became leader, all replicas lost these records.
     """
     disk = Disk()
     append(disk.log, batch(3))
@@ -275,9 +281,10 @@ def test_truncation_inside_the_first_batch_keeps_the_log_start() -> None:
 
 
 def test_truncation_below_the_log_start_is_completed_after_a_full_disk() -> None:
-    """Regression: the failed try left an empty log whose start was beyond its end.
+    """Regression: the truncation that failed left an empty log whose start was beyond its end.
 
-    The retry then found nothing to do, and later fetched records counted as deleted.
+    The retry then found nothing to truncate, and records that were fetched later counted as
+    deleted.
     """
     for failing in ("recovery-point", "leader-epoch", segment_name(30), "log-start"):
         disk = Disk()
@@ -294,7 +301,7 @@ def test_truncation_below_the_log_start_is_completed_after_a_full_disk() -> None
             assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (30, 30, ())
 
 
-def test_truncation_syncs_older_segments_too() -> None:
+def test_truncation_also_flushes_the_older_segments() -> None:
     disk = Disk()
     disk.write(50, flush=False)
     disk.log.truncate_to(40)
@@ -369,7 +376,8 @@ STEP = 12
 
 
 class Followed:
-    """A seeded random run of a follower's log. ``claimed`` is the reported flushed end offset."""
+    """A seeded random run of a follower's log; ``claimed`` is the flushed end that the log
+    reported."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -408,7 +416,7 @@ class Followed:
             log.apply_retention(self.disk.now_ms, log.flushed_end)
 
     def cut(self, log: Log, offset: int) -> None:
-        """Truncate the log to ``offset`` and lower the expected flushed end."""
+        """Truncate the log to ``offset``, and lower the flushed end that the test expects."""
         self.claimed = min(self.claimed, offset - 2)
         if offset < log.log_start_offset:
             self.claimed_start = 0
@@ -428,7 +436,7 @@ class Followed:
         self.again(lambda: log.append_as_follower(sent, self.epoch, 0))
 
     def again(self, change: Callable[[], object]) -> None:
-        """Run a change of the log. Retry it once if the disk was full, as brokers do."""
+        """Make a change of the log; if the disk was full, retry it once, as brokers do."""
         try:
             change()
         except StorageError:
@@ -489,7 +497,7 @@ def test_follower_survives_a_power_cut_at_every_operation(seed: int) -> None:
 @pytest.mark.parametrize("error", [ENOSPC, EIO])
 @pytest.mark.parametrize("seed", range(2))
 def test_follower_survives_a_fault_at_every_operation(seed: int, error: int) -> None:
-    """A retry or the next start completes an interrupted operation."""
+    """A retry, or else the next start, completes the interrupted operation."""
     trace = Followed(seed)
     first = trace.disk.files.operations
     trace.run(50)
@@ -510,7 +518,7 @@ def test_follower_survives_a_fault_at_every_operation(seed: int, error: int) -> 
 
 
 def fail_at(files: MemFiles, at: int, error: int) -> None:
-    """Let the disk operation with the number ``at`` fail once with ``error``."""
+    """Let the disk operation number ``at`` fail once with ``error``."""
     before = files._take_fault
 
     def take_fault(operation: str, path: str) -> tuple[str, str, int, int] | None:

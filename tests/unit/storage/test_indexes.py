@@ -18,7 +18,7 @@ def offsets() -> OffsetIndex:
     return index
 
 
-def test_offset_index_floor_finds_the_last_entry_by_offset_and_by_position() -> None:
+def test_offset_index_finds_the_last_entry_at_or_before_an_offset_or_file_position() -> None:
     index = offsets()
     cases = [(0, (0, 0)), (4, (0, 0)), (5, (5, 100)), (39, (9, 250)), (1000, (40, 900))]
     for offset, (found, position) in cases:
@@ -28,14 +28,14 @@ def test_offset_index_floor_finds_the_last_entry_by_offset_and_by_position() -> 
     assert OffsetIndex(BASE).last() == (BASE, 0)
 
 
-def test_index_cut_returns_a_copy_without_later_entries() -> None:
+def test_cutting_an_index_returns_a_copy_without_later_entries() -> None:
     index = offsets()
     cut = index.cut(250)
     cut.add(BASE + 7, 200)
     assert (len(index), len(cut), cut.last()) == (3, 2, (BASE + 7, 200))
 
 
-def test_time_index_starts_before_the_first_possible_match() -> None:
+def test_time_index_returns_an_offset_before_the_first_possible_match() -> None:
     index = TimeIndex(BASE)
     for timestamp, offset in ((50, 5), (40, 9), (50, 12), (90, 20)):
         index.add(timestamp, BASE + offset)

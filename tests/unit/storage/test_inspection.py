@@ -1,4 +1,4 @@
-"""Tests of the offline check of a data directory: it reports each kind of damage and no others."""
+"""Tests of the check of a stopped broker's data directory, which reports each kind of damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAST = 68
 
 
 def written() -> Disk:
-    """Return a disk with 80 flushed batches of 120 bytes in segments from 0, 34 and 68."""
+    """Return a disk with 80 flushed batches of 120 bytes, in segments from offsets 0, 34 and 68."""
     disk = Disk()
     disk.write(80, checkpoint=True)
     return disk
@@ -25,12 +25,12 @@ def checked(disk: Disk) -> list[FileCheck]:
 
 
 def problems(disk: Disk) -> dict[str, tuple[str, ...]]:
-    """Return the problems of each file that has problems, by file name."""
+    """Return the problems that the check finds in each file, by file name."""
     return {c.path.rpartition("/")[2]: c.problems for c in checked(disk) if c.problems}
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_sound_directory_has_no_problems(clean: bool) -> None:
+def test_undamaged_data_directory_has_no_problems(clean: bool) -> None:
     disk = written()
     if clean:
         disk.reopen(clean=True)
@@ -81,7 +81,7 @@ def test_inspection_reports_lost_data(damage: Damage, file: str, said: str) -> N
     assert not any(c.is_made_again for c in checked(disk) if c.problems)
 
 
-def test_loss_of_every_segment_is_reported() -> None:
+def test_loss_of_all_segments_of_a_log_is_reported() -> None:
     disk = written()
     for name in disk.names(paths.LOG):
         disk.remove(name)
@@ -102,7 +102,7 @@ def test_damaged_file_that_a_start_rebuilds_is_reported_as_rebuildable(name: str
 
 
 @pytest.mark.parametrize("name", [paths.META, paths.RECOVERY_POINTS, paths.LOG_STARTS])
-def test_damaged_directory_files_are_reported(name: str) -> None:
+def test_damaged_files_of_the_whole_data_directory_are_reported(name: str) -> None:
     disk = written()
     disk.log.delete_records_before(1)
     file = disk.files.open(f"{DATA}/{name}", writable=True)

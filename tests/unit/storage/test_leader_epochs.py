@@ -1,4 +1,4 @@
-"""Tests of a log's leader epochs: assignment, end offsets, truncation and durability."""
+"""Tests of the leader epochs that a log records, each with its start offset."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_new_epoch_removes_entries_of_later_epochs_or_offsets() -> None:
     ("epoch", "expected"),
     [(0, (10, 0)), (2, (10, 2)), (3, (20, 2)), (5, (20, 2)), (7, (30, 7)), (8, None), (-1, None)],
 )
-def test_end_offset_for_returns_the_end_of_the_epoch(
+def test_end_offset_of_an_unknown_epoch_is_that_of_the_next_lower_epoch(
     epoch: int, expected: tuple[int, int] | None
 ) -> None:
     found = chain((2, 10), (7, 20)).end_offset_for(epoch, 30)
@@ -47,18 +47,18 @@ def test_end_offset_for_returns_the_end_of_the_epoch(
     assert found == (OffsetAndEpoch(*wanted) if wanted else None)
 
 
-def test_log_without_leader_epochs_has_no_epoch_end_offsets() -> None:
+def test_log_without_leader_epochs_returns_no_end_offset_of_an_epoch() -> None:
     empty = chain()
     assert empty.end_offset_for(0, 5) is None
     assert (empty.latest, empty.epoch_at(3)) == (-1, -1)
 
 
-def test_epoch_at_returns_the_epoch_that_wrote_an_offset() -> None:
+def test_epoch_at_returns_the_leader_epoch_in_which_an_offset_was_written() -> None:
     epochs = chain((2, 10), (7, 20))
     assert [epochs.epoch_at(o) for o in (9, 10, 19, 20, 99)] == [-1, 2, 2, 7, 7]
 
 
-def test_leader_epochs_are_truncated_at_the_end_and_at_the_start() -> None:
+def test_leader_epochs_of_truncated_or_deleted_records_are_removed() -> None:
     epochs = chain((2, 10), (7, 20), (8, 30))
     assert not epochs.truncate_from_end(31)
     assert epochs.truncate_from_end(30)
@@ -72,7 +72,7 @@ def test_leader_epochs_are_truncated_at_the_end_and_at_the_start() -> None:
     assert not chain((2, 10)).truncate_from_start(5)
 
 
-def test_assigned_leader_epoch_is_on_disk_on_return() -> None:
+def test_assigned_leader_epoch_is_on_disk_when_the_call_returns() -> None:
     for seed in range(10):
         epochs = chain()
         epochs.assign(3, 0)

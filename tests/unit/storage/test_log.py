@@ -101,7 +101,7 @@ def test_batch_larger_than_a_segment_gets_its_own_segment() -> None:
         assert offsets(disk.log) == [0, 1, 2]
 
 
-def test_segment_rolls_by_append_time_not_by_record_time() -> None:
+def test_age_at_which_a_segment_rolls_counts_from_its_first_append_not_from_timestamps() -> None:
     disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
     append(disk.log, batch(timestamp=5), now_ms=1000)
     append(disk.log, batch(timestamp=9 * HOUR), now_ms=999 + HOUR)
@@ -110,8 +110,8 @@ def test_segment_rolls_by_append_time_not_by_record_time() -> None:
     assert disk.log.reader.segment_count == 2
 
 
-def test_emptied_segment_rolls_by_the_time_of_its_next_append() -> None:
-    """Regression: the age of an emptied segment was that of its removed batches."""
+def test_age_of_a_segment_that_was_emptied_counts_from_its_next_append() -> None:
+    """Regression: after a truncation, an empty segment had the age of the removed batches."""
     disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
     append(disk.log, now_ms=1000)
     disk.log.truncate_to(0)
@@ -120,7 +120,7 @@ def test_emptied_segment_rolls_by_the_time_of_its_next_append() -> None:
     assert disk.log.reader.segment_count == 1
 
 
-def test_first_append_time_survives_an_unclean_stop() -> None:
+def test_time_of_a_segments_first_append_survives_an_unclean_stop() -> None:
     disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
     append(disk.log, now_ms=1000)
     disk.now_ms = HOUR - 1
@@ -165,7 +165,7 @@ def test_flush_after_a_roll_fails_if_the_directory_cannot_be_synced() -> None:
 
 
 @pytest.mark.parametrize("written", [0, 1, 60, 119])
-def test_full_disk_refuses_one_append_and_keeps_the_log_usable(written: int) -> None:
+def test_append_that_a_full_disk_refuses_leaves_the_log_usable(written: int) -> None:
     disk = Disk()
     disk.write(3)
     disk.files.fail_next("write", ENOSPC, path=".log", after_bytes=written)
@@ -193,8 +193,8 @@ def test_full_disk_accepts_appends_once_space_is_free() -> None:
     assert offsets(disk.log) == list(range(end + 1))
 
 
-def test_full_disk_refuses_small_appends_until_the_threshold_is_free() -> None:
-    """Small appends would use up the space that a start and a new leader epoch need."""
+def test_full_disk_refuses_even_small_appends_until_enough_space_is_free() -> None:
+    """Otherwise small appends would use up the space that a start and a new leader epoch need."""
     disk = Disk()
     disk.write(3)
     disk.fill()
@@ -210,7 +210,7 @@ def test_full_disk_refuses_small_appends_until_the_threshold_is_free() -> None:
     assert offsets(disk.log) == [0, 1, 2, 3]
 
 
-def test_full_disk_still_answers_duplicates() -> None:
+def test_duplicate_is_acknowledged_although_the_disk_is_full() -> None:
     disk = Disk()
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, False)
     disk.fill()
@@ -219,7 +219,7 @@ def test_full_disk_still_answers_duplicates() -> None:
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, True)
 
 
-def test_full_disk_at_checkpoint_creation_or_retention_keeps_the_data_directory_running() -> None:
+def test_full_disk_at_a_checkpoint_a_creation_or_retention_stops_no_log() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096))
     disk.write(200, checkpoint=True)
     disk.write(1)
@@ -243,7 +243,7 @@ def test_full_disk_at_checkpoint_creation_or_retention_keeps_the_data_directory_
     assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (136, 204, ())
 
 
-def test_retention_frees_space_although_the_full_disk_refuses_a_roll() -> None:
+def test_retention_deletes_segments_although_a_full_disk_prevents_a_new_segment() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096, segment_ms=60_000))
     disk.write(100)
     disk.files.fail_next("create", ENOSPC, path=".log", times=99)
@@ -254,7 +254,7 @@ def test_retention_frees_space_although_the_full_disk_refuses_a_roll() -> None:
     assert disk.log.log_start_offset == 34 and disk.log.reader.segment_count == 3
 
 
-def test_full_disk_at_a_roll_or_an_epoch_refuses_one_append() -> None:
+def test_full_disk_at_a_new_segment_or_leader_epoch_refuses_only_that_append() -> None:
     disk = Disk()
     disk.write(34)
     disk.files.fail_next("create", ENOSPC, path=".log")
@@ -277,7 +277,7 @@ def test_retry_of_a_refused_batch_is_not_a_duplicate() -> None:
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, False)
 
 
-def test_failed_truncation_after_a_short_write_stops_the_data_directory() -> None:
+def test_short_write_that_cannot_be_truncated_stops_the_data_directory() -> None:
     disk = Disk()
     disk.write(1)
     disk.files.fail_next("write", ENOSPC, path=".log", after_bytes=10)
@@ -318,7 +318,7 @@ def test_append_error_other_than_a_full_disk_stops_the_data_directory() -> None:
     assert disk.log.failed
 
 
-def test_full_disk_at_an_index_or_snapshot_fails_no_append() -> None:
+def test_full_disk_at_an_index_or_a_producer_snapshot_fails_no_append() -> None:
     disk = Disk()
     for suffix in ("index", "snapshot"):
         disk.files.fail_next("create", errno.ENOSPC, path=suffix, times=4)
@@ -365,7 +365,7 @@ def test_batch_marked_log_append_time_by_its_producer_is_refused() -> None:
 # The log checks the sequence numbers of producers.
 
 
-def test_duplicate_returns_the_offsets_of_the_first_append() -> None:
+def test_batch_that_is_appended_twice_returns_the_offsets_of_the_first_append() -> None:
     log = Disk().log
     for sequence in range(0, 12, 2):
         append(log, batch(2, producer=(7, 0, sequence)))
@@ -383,7 +383,7 @@ def test_unknown_producer_may_begin_at_any_sequence_after_records_were_deleted()
     append(log, batch(producer=(8, 0, 5)))
 
 
-def test_expired_producer_may_continue_its_sequence_after_a_restart() -> None:
+def test_expired_producer_may_continue_its_sequence_even_after_a_broker_restart() -> None:
     disk = Disk()
     append(disk.log, batch(producer=(7, 0, 0)), now_ms=0)
     disk.log.apply_retention(24 * HOUR, 1)
@@ -470,7 +470,7 @@ def test_truncation_shortens_segments_leader_epochs_and_producer_state() -> None
     assert (log.reader.corruption, offsets(log)) == ((), list(range(41)))
 
 
-def test_truncation_inside_a_batch_removes_the_batch() -> None:
+def test_truncation_inside_a_batch_removes_the_whole_batch() -> None:
     disk = Disk()
     append(disk.log, batch(5))
     append(disk.log, batch(5))
@@ -481,7 +481,7 @@ def test_truncation_inside_a_batch_removes_the_batch() -> None:
     assert disk.log.log_end_offset == 5
 
 
-def test_delete_records_is_durable_and_refuses_an_offset_beyond_the_log_end() -> None:
+def test_deletion_of_records_is_durable_and_refuses_an_offset_beyond_the_log_end() -> None:
     disk = Disk()
     disk.write(80)
     log = disk.log
@@ -516,7 +516,7 @@ def test_retention_deletes_whole_old_segments_after_a_delay() -> None:
     assert offsets(disk.reopen()) == list(range(68, 80))
 
 
-def test_retention_rolls_an_old_active_segment_but_never_deletes_it() -> None:
+def test_retention_replaces_an_old_active_segment_by_a_new_one_before_deleting_it() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_ms=100, segment_ms=1000))
     append(disk.log, batch(timestamp=0))
     assert len(disk.log.apply_retention(999, 1)) == 0
@@ -531,7 +531,7 @@ def test_retention_rolls_an_old_active_segment_but_never_deletes_it() -> None:
     assert append(log).base_offset == 1
 
 
-def test_retention_deletes_torn_files_before_the_log_start() -> None:
+def test_retention_deletes_saved_torn_writes_before_the_log_start() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
     disk.write(3)
     disk.grow(segment_name(0), b"torn")
@@ -558,7 +558,7 @@ def test_deleted_log_refuses_writes_and_its_partition_can_be_recreated() -> None
     assert [n for n in disk.files.list_dir("/data") if n.endswith(".deleted")] == []
 
 
-def test_partition_deleted_three_times_within_file_delete_delay_is_discarded(
+def test_partition_can_be_deleted_three_times_within_file_delete_delay(
     tmp_path: Path,
 ) -> None:
     """Reassignments may delete and recreate a replica several times within file.delete.delay.ms."""
@@ -601,7 +601,7 @@ def test_deleted_partitions_leave_no_file_open(tmp_path: Path) -> None:
     assert open_files() == before
 
 
-def test_append_racing_with_deletion_does_not_stop_the_data_directory() -> None:
+def test_append_that_races_with_the_logs_deletion_does_not_stop_the_data_directory() -> None:
     disk = Disk()
     disk.write(34)
     log = disk.log

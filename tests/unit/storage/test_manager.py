@@ -1,4 +1,7 @@
-"""Tests of the data directory: lock, identity, checkpoints, creation and deletion of partitions."""
+"""Tests of the manager of a data directory: lock, identity, checkpoints, partitions.
+
+A *stray log* belongs to no partition that the broker has in the metadata.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def manager(files: MemFiles) -> LogManager:
     return made
 
 
-def test_directory_identity_is_created_once_and_each_start_is_counted() -> None:
+def test_directory_gets_its_id_once_and_each_start_is_counted() -> None:
     files = MemFiles()
     first = LogManager(files, DATA)
     first.lock()
@@ -59,7 +62,9 @@ def test_start_counter_is_on_disk_before_lock_returns() -> None:
             files.crash(Random(seed))
 
 
-def test_data_directory_locked_by_another_process_is_refused_by_name(tmp_path: Path) -> None:
+def test_error_for_a_data_directory_that_another_process_has_locked_names_it(
+    tmp_path: Path,
+) -> None:
     first = LogManager(OsFiles(), str(tmp_path))
     first.lock()
     with pytest.raises(DirectoryLockedError, match=str(tmp_path)):
@@ -82,7 +87,7 @@ def test_data_directory_is_bound_to_one_cluster_id() -> None:
         again.adopt_cluster("two")
 
 
-def test_damaged_or_missing_directory_identity_is_refused_with_the_remedy() -> None:
+def test_error_for_a_damaged_or_missing_directory_id_names_the_remedy() -> None:
     disk = Disk()
     disk.kill()
     meta = f"{DATA}/{paths.META}"
@@ -96,7 +101,7 @@ def test_damaged_or_missing_directory_identity_is_refused_with_the_remedy() -> N
     assert disk.files.locked == set()
 
 
-def test_data_directory_below_a_file_raises_a_storage_error(tmp_path: Path) -> None:
+def test_data_directory_at_the_path_of_a_file_raises_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="cannot be used"):
         LogManager(OsFiles(), str(tmp_path / "file")).lock()
@@ -126,13 +131,14 @@ def test_unchanged_offsets_are_not_checkpointed_again() -> None:
         ("set_log_start", 5000, lambda log: log.start_at(5000)),
     ],
 )
-def test_checkpoint_beside_a_change_of_the_log_start_keeps_the_new_start(
+def test_checkpoint_during_a_change_of_the_log_start_saves_the_new_start(
     monkeypatch: pytest.MonkeyPatch, written: str, start: int, change: Callable[[Log], object]
 ) -> None:
-    """Regression: between the change on disk and in memory, the checkpoint saved the former start.
+    """Regression: a log start is changed on disk, then in memory. A checkpoint between both saved
+    the former start.
 
-    After a crash before the next checkpoint, deleted records were back, or a restarted log had lost
-    its records or was damaged.
+    After a crash before the next checkpoint, deleted records were back. A log that had been
+    restarted at another offset had lost its records, or was damaged.
     """
     disk = Disk()
     disk.write(80)
@@ -174,7 +180,7 @@ def test_damaged_checkpoint_is_ignored_with_a_warning(name: str) -> None:
 
 
 def test_log_with_a_damaged_start_checkpoint_begins_at_its_first_segment() -> None:
-    """The segments that retention deleted are not reported as lost."""
+    """The segments before it, which retention deleted, are not reported as lost."""
     disk = Disk()
     disk.write(80, checkpoint=True)
     disk.log.delete_records_before(40)
@@ -220,9 +226,10 @@ def test_recreated_topic_gets_an_empty_log() -> None:
 
 
 def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
-    """Regression: a crash after a log's deletion left its offsets in the checkpoints.
+    """Regression: a crash right after a log's deletion left the log's offsets in the checkpoints.
 
-    A new log of the same partition then began at the old log's offset and was reported as damaged.
+    A new log of the same partition then began at the offset of the deleted log, and was reported as
+    damaged.
     """
     disk = Disk()
     disk.write(50, checkpoint=True)
@@ -239,9 +246,10 @@ def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
 
 
 def test_stray_log_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
-    """Regression: the deleted records of the stray log were back after the next start.
+    """Regression: records that had been deleted from the stray log were back after the next start.
 
-    If the topic was recreated before that start, an existing segment file stopped the directory.
+    If the topic was recreated before that start, an existing segment file stopped the data
+    directory.
     """
     disk = Disk()
     disk.write(50, checkpoint=True)
@@ -256,7 +264,7 @@ def test_stray_log_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
     assert not disk.manager.failed
 
 
-def test_stray_log_is_kept_for_its_retention_across_starts() -> None:
+def test_stray_log_is_kept_for_the_configured_time_even_across_starts() -> None:
     files = MemFiles()
     first = LogManager(files, DATA, stray_retention_ms=1000)
     first.lock()
@@ -316,8 +324,11 @@ def test_failed_clean_shutdown_releases_the_lock() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_start_and_new_epoch_on_a_full_disk_use_the_reserve_file(clean: bool) -> None:
-    """Each start frees the reserve file for its own writes and writes it again later."""
+def test_start_and_new_leader_epoch_on_a_full_disk_use_the_space_of_the_reserve_file(
+    clean: bool,
+) -> None:
+    """Each start deletes the reserve file to have space for its own writes, and writes the file
+    again later."""
     disk = Disk()
     disk.write(5)
     disk.log.start_epoch(2)
@@ -341,7 +352,7 @@ def test_start_and_new_epoch_on_a_full_disk_use_the_reserve_file(clean: bool) ->
     assert offsets(disk.reopen()) == [0, 1, 2, 3, 4, 5]
 
 
-def test_space_returns_total_and_usable_bytes_of_the_disk() -> None:
+def test_space_of_a_data_directory_is_the_total_and_usable_bytes_of_its_disk() -> None:
     disk = Disk()
     disk.files.capacity_bytes = 4 << 20
     total, usable = disk.manager.space()

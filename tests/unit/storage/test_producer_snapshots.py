@@ -1,4 +1,4 @@
-"""Tests of producer snapshot files: which ones a log keeps, loads and deletes."""
+"""Tests of the snapshot files of producer state: which ones a log keeps, loads and deletes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_lite.storage.producer_state import ProducerState
 
 
 class Kept:
-    """A directory with producer snapshots at the given offsets."""
+    """A directory with producer snapshots at these offsets."""
 
     def __init__(self, *offsets: int) -> None:
         self.files = MemFiles()
@@ -53,7 +53,7 @@ def test_damaged_or_misnamed_snapshot_is_not_loaded() -> None:
     assert found.next_offset == 20
 
 
-def test_snapshots_beyond_the_end_or_below_the_start_are_deleted() -> None:
+def test_producer_snapshots_beyond_the_log_end_or_below_the_log_start_are_deleted() -> None:
     kept = Kept(20, 100)
     assert not kept.snapshots.drop_beyond(100)
     assert kept.snapshots.drop_beyond(99)

@@ -1,4 +1,8 @@
-"""Tests of producer state: duplicates, sequence gaps, epochs, expiry and snapshots."""
+"""Tests of producer state: duplicates, sequence gaps, epochs, expiry and snapshots.
+
+The log records the last five batches of each idempotent producer, and the last batch of it that was
+refused.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ def test_batch_after_a_sequence_gap_is_refused(sequence: int) -> None:
         judge(state(0, 1, 2), sequence)
 
 
-def test_each_of_the_last_five_batches_is_a_duplicate_with_its_offsets() -> None:
+def test_repetition_of_one_of_the_last_five_batches_is_a_duplicate_with_its_offsets() -> None:
     made = state(0, 2, 4, 6, 8, 10, rows=2)
     for sequence in (2, 4, 6, 8, 10):
         found = judge(made, sequence, 2)
@@ -48,7 +52,7 @@ def test_each_of_the_last_five_batches_is_a_duplicate_with_its_offsets() -> None
 
 
 @pytest.mark.parametrize(("sequence", "rows"), [(0, 2), (2, 2), (1, 1), (0, 4)])
-def test_batch_older_than_the_recorded_ones_is_a_duplicate_without_its_offset(
+def test_repetition_of_a_batch_before_the_last_five_is_a_duplicate_without_its_offset(
     sequence: int, rows: int
 ) -> None:
     made = state(0, 2, 4, 6, 8, 10, 12, rows=2)
@@ -56,7 +60,7 @@ def test_batch_older_than_the_recorded_ones_is_a_duplicate_without_its_offset(
     assert (found.base_offset, found.next_offset) == (NO_OFFSET, 4)
 
 
-def test_batch_older_than_the_recorded_ones_is_refused_if_the_log_may_lack_it() -> None:
+def test_batch_before_the_last_five_is_refused_if_the_log_may_lack_it() -> None:
     unknown = ProducerState()
     unknown.forgot = True
     for sequence in (4, 6, 8, 10, 12, 14):
@@ -72,8 +76,9 @@ def test_batch_older_than_the_recorded_ones_is_refused_if_the_log_may_lack_it() 
             judge(made, 0, 2)
 
 
-def test_batch_older_than_the_recorded_ones_is_a_duplicate_even_after_retention() -> None:
-    """A refusal would make Java's producer retry the appended batch until its delivery timeout."""
+def test_batch_before_the_last_five_is_a_duplicate_even_after_retention() -> None:
+    """If it were refused, Java's producer would resend the appended batch until its delivery
+    timeout."""
     made = state(0, 2, 4, 6, 8, 10, rows=2)
     made.update(header(0, producer=8), made.next_offset, -10)
     made.expire(0, 10)
@@ -128,7 +133,7 @@ def test_batch_of_an_older_producer_epoch_is_fenced() -> None:
 
 
 @pytest.mark.parametrize(("forgot", "marked"), [(True, False), (False, True)])
-def test_unknown_producer_begins_at_zero_unless_it_may_have_expired(
+def test_unknown_producer_must_begin_at_sequence_zero_unless_its_state_may_have_expired(
     forgot: bool, marked: bool
 ) -> None:
     made = ProducerState()
@@ -148,14 +153,14 @@ def test_unknown_producer_begins_at_zero_unless_it_may_have_expired(
         (LAST, OutOfOrderSequenceError),
     ],
 )
-def test_batch_after_a_refused_batch_gets_the_same_error(
+def test_batch_that_follows_a_refused_batch_gets_the_same_error(
     sequence: int, expected: type[Exception] | None
 ) -> None:
     refused = RefusedBatch(0, 3, errors.StorageError.code, "full")
     assert behind(state(0, 1, 2), refused, sequence) is expected
 
 
-def test_gap_unrelated_to_the_refused_batch_is_refused_as_out_of_order() -> None:
+def test_sequence_gap_that_the_refused_batch_does_not_explain_is_out_of_order() -> None:
     appended = RefusedBatch(0, 2, errors.StorageError.code, "full")
     assert behind(state(0, 1, 2), appended, 4) is OutOfOrderSequenceError
     later = RefusedBatch(0, 9, errors.StorageError.code, "full")
@@ -166,7 +171,8 @@ def test_gap_unrelated_to_the_refused_batch_is_refused_as_out_of_order() -> None
 def test_new_producer_cannot_begin_after_its_refused_first_batch(forgot: bool) -> None:
     """After a deletion of records, an unknown producer may begin at any sequence.
 
-    If the log appended the second batch first, it could never append the refused first batch.
+    If the log appended the producer's second batch first, it could never append the first batch,
+    which it had refused.
     """
     refused = RefusedBatch(0, 0, errors.NotEnoughReplicasError.code, "1 of 2")
     made = ProducerState()
@@ -185,7 +191,8 @@ def test_refused_batch_is_matched_across_the_wrap_of_sequences() -> None:
 def behind(
     made: ProducerState, refused: RefusedBatch, sequence: int, forgot: bool = False
 ) -> type[Exception] | None:
-    """Return the type of the error that a batch gets after ``refused``; None if it is accepted."""
+    """Return the type of the error of a batch that is sent after ``refused``; None if it is
+    accepted."""
     try:
         made.check(header(sequence), may_have_forgotten=forgot, refused=refused)
     except errors.LogbusError as error:
@@ -193,7 +200,7 @@ def behind(
     return None
 
 
-def test_expiry_removes_idle_producers_and_records_their_loss() -> None:
+def test_expiry_removes_idle_producers_and_records_that_state_was_removed() -> None:
     made = ProducerState()
     made.update(header(0), 0, 100)
     made.update(header(0, producer=8), 1, 500)

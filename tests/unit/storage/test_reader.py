@@ -1,4 +1,8 @@
-"""Tests of reads: batches, lookups by timestamp and by bytes, verification, concurrent writes."""
+"""Tests of a log's reader: batches, lookups by timestamp and by bytes, verification.
+
+Some tests read while another thread appends or truncates. A closed segment is *loaded* when it is
+read and *released* later, which closes its files.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ from broker_lite.storage.scan import CorruptRange, inspect_file
 
 
 def lives(disk: Disk) -> Iterator[Log]:
-    """Yield the open log, the log reopened after a clean stop, and again after a crash."""
+    """Yield the open log, then the log reopened after a clean stop, then reopened after a crash."""
     yield disk.log
     yield disk.reopen(clean=True)
     yield disk.reopen()
@@ -49,7 +53,7 @@ def test_read_returns_whole_batches_within_end_and_max_bytes() -> None:
     assert piece.base_offset == 3
 
 
-def test_first_batch_may_exceed_max_bytes_only_with_min_one() -> None:
+def test_first_batch_of_a_read_may_exceed_max_bytes_only_if_the_caller_allows_it() -> None:
     log = Disk().log
     append(log, batch(size=900))
     append(log)
@@ -70,7 +74,7 @@ def test_read_at_the_end_is_empty_and_beyond_it_out_of_range() -> None:
 
 @pytest.mark.parametrize("interval", [0, 200, 1000, 1 << 20])
 @pytest.mark.parametrize("max_bytes", [1, 500, 3000, 1 << 20])
-def test_every_offset_is_found_with_every_index_interval(interval: int, max_bytes: int) -> None:
+def test_every_offset_is_found_whatever_the_index_interval(interval: int, max_bytes: int) -> None:
     disk = Disk(dataclasses.replace(SMALL, index_interval_bytes=interval))
     for i in range(60):
         append(disk.log, batch(1 + i % 3, size=90 + 7 * (i % 5)))
@@ -101,7 +105,7 @@ def test_closed_segments_are_loaded_when_read_and_released_again() -> None:
 
 
 def filled() -> Log:
-    """Return a reopened log of 700 records in 21 segments. The timestamps are the offsets."""
+    """Return a reopened log of 700 records in 21 segments; each timestamp equals its offset."""
     disk = Disk()
     for i in range(700):
         append(disk.log, batch(timestamp=i))
@@ -113,7 +117,8 @@ def loaded(log: Log) -> int:
 
 
 def test_lookups_by_time_release_closed_segments() -> None:
-    """Regression: each lookup by time left its segment loaded until retention deleted it."""
+    """Regression: each lookup by timestamp left the segment that it had read loaded until
+    retention deleted it."""
     log = filled()
     for i in range(0, 700, 20):
         found = log.reader.offset_for_timestamp(i, 700)
@@ -122,15 +127,16 @@ def test_lookups_by_time_release_closed_segments() -> None:
 
 
 def test_ranges_by_bytes_release_closed_segments() -> None:
-    """Regression: a planner that walked a log in ranges of bytes left every segment loaded."""
+    """Regression: a query planner that went through a log in ranges of bytes left every segment
+    loaded."""
     log, start = filled(), 0
     while start < 700:
         start, _ = log.reader.offset_for_bytes(start, 2000, 700)
         assert loaded(log) <= 5
 
 
-def test_interleaved_readers_release_closed_segments() -> None:
-    """Regression: a reader that continued in a released segment loaded it for good."""
+def test_many_readers_at_different_offsets_release_closed_segments() -> None:
+    """Regression: a reader that continued in a released segment loaded the segment for good."""
     log, ends = filled(), [0, 100, 200, 300, 400, 500, 600]
     while any(end < 700 for end in ends):
         for i, end in enumerate(ends):
@@ -140,9 +146,8 @@ def test_interleaved_readers_release_closed_segments() -> None:
 
 
 def test_deleted_segment_has_no_open_file() -> None:
-    """Regression: the space of up to four deleted segments stayed in use while later segments
-    were not read.
-    """
+    """Regression: the disk space of up to four deleted segments stayed in use until later
+    segments were read."""
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
     disk.write(100)
     log = disk.log
@@ -165,7 +170,8 @@ def test_segment_that_becomes_active_stays_loaded() -> None:
 def test_segment_that_is_truncated_while_a_reader_loads_it_accepts_appends(
     suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the reader replaced the truncated segment's writable file or cut index."""
+    """Regression: the reader put its read-only file, or the index from before the truncation, in
+    place of the segment's own."""
     disk = Disk()
     disk.write(80)
     log, open_file = disk.log, disk.files.open
@@ -216,7 +222,7 @@ def test_offset_for_bytes_returns_a_batch_boundary_above_the_start_offset() -> N
         log.reader.offset_for_bytes(9, 1000, 200)
 
 
-def test_offset_for_bytes_returns_nearly_the_requested_bytes() -> None:
+def test_offset_for_bytes_is_nearly_the_requested_bytes_away() -> None:
     disk = Disk(TopicConfig(index_interval_bytes=1000))
     disk.write(2000)
     _, count = disk.log.reader.offset_for_bytes(0, 100_000, 2000)
@@ -238,9 +244,9 @@ def rows(*times: int) -> bytearray:
 
 
 def rows_of_old_sarama(*times: int) -> bytearray:
-    """Return a row batch as sarama before 1.46 sends it and a broker stores it.
+    """Return a row batch as sarama before 1.46 sends it and as a broker stores it.
 
-    sarama does not set the maximum timestamp, so brokers read it from the records.
+    sarama does not set the maximum timestamp in the header, so brokers compute it from the records.
     """
     data = rows(*times)
     set_max_timestamp(data, read_header(data), -1)
@@ -286,7 +292,7 @@ def test_max_timestamp_ignores_deleted_records(make: object) -> None:
 
 
 def test_timestamp_lookup_returns_the_maximum_timestamp_of_an_undecodable_batch() -> None:
-    """If the lookup raised an error, no later batch could be found."""
+    """If the lookup raised an error instead, no later batch could be found by timestamp."""
     log = Disk().log
     append(log, bytearray(poison.backwards(3, "lz4")))
     append(log, columns(2000))
@@ -306,7 +312,7 @@ def test_timestamp_lookup_does_not_decompress_a_batch_beyond_the_limit() -> None
     assert log.reader.first_at(1, 2) == ListedOffset(1, 20, 1)
 
 
-def test_timestamp_lookup_works_across_segments_and_restarts() -> None:
+def test_timestamp_lookup_works_across_several_segments_and_restarts() -> None:
     disk = Disk()
     for i in range(120):
         append(disk.log, columns(1000 + 10 * (i ^ 3)))
@@ -332,14 +338,14 @@ def test_timestamp_lookup_reports_damage_that_it_skips(at: int) -> None:
     assert [(bad.first_offset, bad.next_offset) for bad in damage] == [(2, 4)]
 
 
-def test_timestamp_lookup_never_finds_rows_without_timestamp() -> None:
+def test_timestamp_lookup_never_finds_records_without_a_timestamp() -> None:
     log = Disk().log
     append(log, batch(timestamp=-1))
     assert log.reader.offset_for_timestamp(0, 1) is None
 
 
 @pytest.mark.parametrize("make", [columns, rows])
-def test_first_at_returns_the_timestamp_of_the_next_record(make: object) -> None:
+def test_first_at_returns_the_first_record_at_or_after_an_offset(make: object) -> None:
     log = Disk().log
     for times in ((10, 30, 20), (25, 26), (50, 5, 60)):
         append(log, make(*times))  # type: ignore[operator]
@@ -367,7 +373,7 @@ def test_timestamp_lookups_skip_void_batches_missing_offsets_and_aborted_records
     assert found == ListedOffset(24, by_hand.TIME_MS, by_hand.EPOCH)
 
 
-def test_first_at_skips_a_corrupt_batch_once_it_is_known() -> None:
+def test_first_at_skips_a_corrupt_batch_once_it_is_known_as_corrupt() -> None:
     disk = Disk()
     for times in ((10, 20), (30, 40), (50, 60)):
         append(disk.log, rows(*times))
@@ -378,7 +384,7 @@ def test_first_at_skips_a_corrupt_batch_once_it_is_known() -> None:
     assert disk.log.reader.first_at(2, 6) == ListedOffset(4, 50, 1)
 
 
-def test_first_at_returns_minus_one_for_rows_without_timestamp() -> None:
+def test_first_at_returns_timestamp_minus_one_for_records_without_a_timestamp() -> None:
     log = Disk().log
     append(log, rows(-1, -1))
     assert [log.reader.first_at(offset, 2) for offset in (0, 1)] == [
@@ -404,7 +410,8 @@ def test_verify_reports_a_corrupt_batch_and_continues() -> None:
 def test_verify_continues_after_a_corrupt_batch_that_claims_later_offsets() -> None:
     """Regression: the check never ended.
 
-    With a flipped bit in a batch's last offset, reads at later offsets returned that batch again.
+    With a flipped bit in a batch's last offset, each read at a later offset returned that batch
+    again.
     """
     disk = Disk()
     disk.write(30)
@@ -415,7 +422,7 @@ def test_verify_continues_after_a_corrupt_batch_that_claims_later_offsets() -> N
     assert disk.log.reader.verify(0, 6) == []
 
 
-def test_verify_reports_batches_whose_epoch_contradicts_the_leader_epoch_file() -> None:
+def test_verify_reports_batches_whose_leader_epoch_contradicts_the_leader_epoch_file() -> None:
     disk = Disk()
     disk.write(10)
     data = bytearray(disk.content(segment_name(0)))
@@ -425,7 +432,7 @@ def test_verify_reports_batches_whose_epoch_contradicts_the_leader_epoch_file() 
     assert [bad.first_offset for bad in disk.log.reader.verify(0, 10)] == [5, 6, 7, 8, 9]
 
 
-def test_inspect_file_reports_each_batch_of_a_segment_file() -> None:
+def test_inspection_of_a_segment_file_lists_each_batch() -> None:
     disk = Disk()
     disk.write(5)
     disk.flip(segment_name(0), 2 * 120 + 9)
@@ -454,9 +461,9 @@ def test_damage_found_by_a_read_is_reported_and_skipped() -> None:
 
 @pytest.mark.parametrize("reads_before", range(3))
 def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -> None:
-    """A deposed leader truncates its log while a read runs, and then appends at the same offsets.
+    """While the read runs, a deposed leader truncates its log and then appends at the same offsets.
 
-    Offsets recorded as damaged would be unreadable until the next start.
+    Offsets that were recorded as damaged would be unreadable until the next start.
     """
     disk = Disk()
     disk.write(20)
@@ -490,9 +497,8 @@ def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -
 
 @pytest.mark.parametrize("start", [9, 10, 15])
 def test_read_in_the_middle_of_a_truncation_is_not_reported_as_damage(start: int) -> None:
-    """Regression: the file was cut before readers saw the new end, so that the broker logged and
-    counted damage.
-    """
+    """Regression: the file was truncated before readers saw the new log end, so the broker
+    logged and counted damage."""
     disk = Disk()
     disk.write(20)
     log = disk.log
@@ -518,8 +524,11 @@ def test_read_in_the_middle_of_a_truncation_is_not_reported_as_damage(start: int
 
 
 @pytest.mark.parametrize("reads_before", range(2))
-def test_read_during_a_truncation_leaves_no_stale_hints(reads_before: int) -> None:
-    """Regression: the read cached file positions of truncated batches as hints.
+def test_read_during_a_truncation_leaves_no_cached_positions_of_truncated_batches(
+    reads_before: int,
+) -> None:
+    """Regression: the read cached the file positions of truncated batches, to find later offsets
+    faster.
 
     Later reads at these offsets failed as corrupt, or returned uncommitted records.
     """
@@ -559,7 +568,8 @@ def test_read_during_a_truncation_leaves_no_stale_hints(reads_before: int) -> No
 def test_read_that_a_truncation_overtakes_returns_no_range_of_the_removed_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: the range had a negative length, or an end beyond the truncated log."""
+    """Regression: the returned file range had a negative length, or an end beyond the truncated
+    log."""
     disk = Disk()
     disk.write(60)
     log = disk.log
@@ -580,8 +590,9 @@ def test_read_that_a_truncation_overtakes_returns_no_range_of_the_removed_batche
 # Readers run on other threads than the writer.
 
 
-def test_flushed_end_only_grows_beside_a_concurrent_writer(tmp_path: Path) -> None:
-    """``flushed_end`` only grows, never passes the synced bytes, and reaches the log's end."""
+def test_flushed_end_only_grows_while_another_thread_appends(tmp_path: Path) -> None:
+    """``flushed_end`` never passes the bytes that were synced, and finally reaches the end of
+    the log."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))
     manager.lock()
     manager.open_all(0)
@@ -608,7 +619,9 @@ def test_flushed_end_only_grows_beside_a_concurrent_writer(tmp_path: Path) -> No
     manager.close_clean()
 
 
-def test_reads_beside_a_concurrent_writer_return_whole_consecutive_batches(tmp_path: Path) -> None:
+def test_reads_return_whole_consecutive_batches_while_another_thread_appends(
+    tmp_path: Path,
+) -> None:
     """Two threads read while the test appends and flushes."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))
     manager.lock()

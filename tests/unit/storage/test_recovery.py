@@ -1,4 +1,9 @@
-"""Tests of the recovered log after each kind of crash or damage."""
+"""Tests of the recovered log after each kind of crash or damage.
+
+A *torn tail* is what an interrupted write leaves at the end of a log. Recovery cuts it and saves it
+in a *torn file*. Below the recovery point, all batches were flushed, so no torn tail can begin
+there.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ def test_empty_log_opens_empty() -> None:
     assert disk.manager.reports[KEY].scanned_bytes == 0
 
 
-def test_start_after_a_clean_stop_scans_nothing() -> None:
+def test_start_after_a_clean_stop_scans_no_segment() -> None:
     disk = Disk()
     disk.write(100)
     log = disk.reopen(clean=True)
@@ -49,7 +54,7 @@ def test_clean_marker_is_deleted_by_the_start() -> None:
     assert not disk.manager.was_clean
 
 
-def test_crash_recovery_keeps_and_flushes_cached_batches() -> None:
+def test_recovery_keeps_and_flushes_batches_that_the_page_cache_still_has() -> None:
     disk = Disk()
     disk.write(5, flush=False)
     log = disk.reopen()
@@ -92,7 +97,7 @@ def test_partial_body_is_copied_to_a_torn_file() -> None:
     assert disk.manager.suspect_logs == frozenset()
 
 
-def test_bad_checksum_above_the_recovery_point_is_a_torn_tail() -> None:
+def test_wrong_checksum_above_the_recovery_point_begins_a_torn_tail() -> None:
     disk = Disk()
     disk.write(4, flush=False)
     disk.flip(FIRST, 2 * 120 + 100)
@@ -102,8 +107,11 @@ def test_bad_checksum_above_the_recovery_point_is_a_torn_tail() -> None:
 
 
 @pytest.mark.parametrize("position", [2 * 120 + 100, 2 * 120 + 9, 3 * 120 + 100])
-def test_log_that_loses_a_complete_corrupt_batch_is_reported_as_doubted(position: int) -> None:
-    """An interrupted write leaves a partial batch. A complete corrupt batch was damaged later."""
+def test_log_of_which_recovery_cuts_a_complete_corrupt_batch_is_reported_as_suspect(
+    position: int,
+) -> None:
+    """An interrupted write leaves a partial batch, so a complete batch was damaged after it was
+    written."""
     disk = Disk()
     disk.write(4)
     disk.flip(FIRST, position)
@@ -137,7 +145,7 @@ def test_zero_filled_tail_is_cut_without_a_copy() -> None:
     assert disk.files.size(f"{FOLDER}/{FIRST}") == 360
 
 
-def test_wrong_length_begins_a_torn_tail() -> None:
+def test_batch_with_a_wrong_length_begins_a_torn_tail() -> None:
     disk = Disk()
     disk.write(2)
     data = batch()
@@ -146,7 +154,7 @@ def test_wrong_length_begins_a_torn_tail() -> None:
     assert offsets(disk.reopen()) == [0, 1]
 
 
-def test_older_epoch_after_a_newer_one_begins_a_torn_tail() -> None:
+def test_batch_of_an_older_leader_epoch_than_the_batch_before_begins_a_torn_tail() -> None:
     disk = Disk()
     append(disk.log, epoch=5)
     stale = batch()
@@ -169,7 +177,7 @@ def test_segments_behind_a_torn_tail_become_torn_files() -> None:
     assert append(log).base_offset == 39
 
 
-def test_missing_middle_segment_above_the_recovery_point_ends_the_log() -> None:
+def test_log_ends_before_a_missing_segment_above_the_recovery_point() -> None:
     disk = Disk()
     disk.write(80, flush=False)
     disk.remove(segment_name(34))
@@ -178,7 +186,7 @@ def test_missing_middle_segment_above_the_recovery_point_ends_the_log() -> None:
     assert disk.names(".torn") == [segment_name(68, "-1.torn")]
 
 
-def test_torn_files_are_numbered_and_bounded() -> None:
+def test_torn_files_are_numbered_and_limited_in_number() -> None:
     disk = Disk()
     disk.write(1)
     for _ in range(20):
@@ -192,7 +200,7 @@ def test_torn_files_are_numbered_and_bounded() -> None:
 # Below the recovery point, batches were flushed, so damage is reported and never cut off.
 
 
-def test_bad_checksum_below_the_recovery_point_is_kept_and_reported() -> None:
+def test_batch_with_a_wrong_checksum_below_the_recovery_point_is_kept_and_reported() -> None:
     disk = Disk()
     disk.write(20, checkpoint=True)
     disk.flip(FIRST, 4 * 120 + 100)
@@ -225,7 +233,8 @@ def test_corrupt_header_below_the_recovery_point_makes_only_its_batch_unreadable
 def test_corrupt_batch_that_claims_later_offsets_does_not_stop_the_start(
     position: int, is_known: bool
 ) -> None:
-    """Regression: every start failed, as the replay of producer state read beyond the log's end."""
+    """Regression: every start failed, because rebuilding the producer state read beyond the
+    log's end."""
     disk = Disk()
     disk.write(20, checkpoint=True)
     if not is_known:
@@ -241,7 +250,7 @@ def test_corrupt_batch_that_claims_later_offsets_does_not_stop_the_start(
     assert append(log).base_offset == 20
 
 
-def test_truncated_file_below_the_recovery_point_never_reuses_offsets() -> None:
+def test_log_whose_file_is_cut_below_the_recovery_point_never_reuses_offsets() -> None:
     disk = Disk()
     disk.write(20, checkpoint=True)
     disk.shrink(FIRST, 5 * 120 + 7)
@@ -359,7 +368,7 @@ def test_offset_index_of_an_earlier_shorter_log_is_rebuilt() -> None:
 
 
 def test_index_with_wrong_positions_is_rebuilt() -> None:
-    """The index file has a valid checksum and wrong positions, as after a bug of the writer."""
+    """The index file has a correct checksum but wrong positions, as if the writer had a bug."""
     disk = Disk()
     disk.write(80)
     disk.log.apply_retention(0, 0)
@@ -371,7 +380,7 @@ def test_index_with_wrong_positions_is_rebuilt() -> None:
     assert all(log.reader.read(o, 1, 80).base_offset == o for o in range(34))
 
 
-def test_producer_snapshot_beyond_the_end_is_deleted_and_the_state_replayed() -> None:
+def test_producer_snapshot_beyond_the_log_end_is_deleted_and_the_state_rebuilt() -> None:
     disk = Disk()
     for sequence in range(4):
         append(disk.log, batch(producer=(7, 0, sequence)))
@@ -386,7 +395,7 @@ def test_producer_snapshot_beyond_the_end_is_deleted_and_the_state_replayed() ->
         append(log, batch(producer=(7, 0, 9)))
 
 
-def test_producer_state_is_replayed_if_its_snapshot_is_corrupt() -> None:
+def test_producer_state_is_rebuilt_from_the_batches_if_its_snapshot_is_corrupt() -> None:
     disk = Disk()
     for sequence in range(3):
         append(disk.log, batch(producer=(7, 0, sequence)))
@@ -398,7 +407,7 @@ def test_producer_state_is_replayed_if_its_snapshot_is_corrupt() -> None:
     assert append(disk.log, batch(producer=(7, 0, 3))).base_offset == 3
 
 
-def test_producer_state_is_the_snapshot_and_the_batches_after_it() -> None:
+def test_producer_state_is_rebuilt_from_the_snapshot_and_the_batches_after_it() -> None:
     disk = Disk()
     for sequence in range(60):
         append(disk.log, batch(producer=(7, 0, sequence)))
@@ -412,7 +421,7 @@ def test_producer_state_is_the_snapshot_and_the_batches_after_it() -> None:
 
 @pytest.mark.parametrize("field", ["producer_id", "producer_epoch", "base_sequence"])
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_replay_of_producers_reports_a_damaged_header_and_ignores_it(
+def test_rebuild_of_producer_state_reports_a_damaged_batch_header_and_ignores_the_batch(
     field: str, damaged: int
 ) -> None:
     """A flipped bit could turn producer epoch 0 into 128, which would fence the producer."""
@@ -436,7 +445,7 @@ def test_replay_of_producers_reports_a_damaged_header_and_ignores_it(
     assert disk.log.log_end_offset == 3
 
 
-def test_replay_of_producers_ignores_damage_below_the_log_start() -> None:
+def test_rebuild_of_producer_state_ignores_damage_below_the_log_start() -> None:
     disk = Disk()
     for sequence in range(3):
         append(disk.log, batch(producer=(7, 0, sequence)))
@@ -501,7 +510,7 @@ def test_segment_that_overlaps_its_predecessor_becomes_a_torn_file() -> None:
     assert disk.names(".torn") == [segment_name(20, "-1.torn")]
 
 
-def test_recovery_after_a_failed_fsync_drops_unflushed_batches() -> None:
+def test_recovery_after_a_failed_fsync_removes_unflushed_batches() -> None:
     disk = Disk()
     disk.write(40)
     disk.write(60, flush=False)
@@ -513,8 +522,11 @@ def test_recovery_after_a_failed_fsync_drops_unflushed_batches() -> None:
     assert 40 <= log.log_end_offset < 100
 
 
-def test_recovery_after_a_failed_fsync_drops_a_batch_in_the_page_of_the_recovery_point() -> None:
-    """The page cache is dropped in whole pages, so this page must be dropped from its beginning."""
+def test_recovery_after_a_failed_fsync_removes_a_batch_in_the_page_of_the_recovery_point() -> None:
+    """Recovery drops the page cache, so that it reads what is on disk.
+
+    The kernel drops only whole pages, so the range must begin where this page begins.
+    """
     disk = Disk()
     disk.write(10)
     disk.reopen(clean=True)
@@ -540,7 +552,8 @@ def test_second_recovery_changes_nothing() -> None:
 
 
 def test_time_index_of_lost_batches_is_not_used_for_later_ones() -> None:
-    """Regression: after a power cut, the saved time index still had entries of lost batches.
+    """Regression: after a power cut, the saved time index still had entries of batches that were
+    lost.
 
     Lookups by timestamp then skipped batches that were appended later.
     """
@@ -561,7 +574,8 @@ def test_time_index_of_lost_batches_is_not_used_for_later_ones() -> None:
 
 
 def test_damage_in_deleted_records_is_not_reported() -> None:
-    """Regression: the replica left the ISR for such damage, and fetched its whole log again."""
+    """Regression: because of such damage, the replica left the ISR and fetched its whole log
+    again."""
     disk = Disk()
     disk.write(20, checkpoint=True)
     disk.flip(segment_name(0), 3 * 120 + 100)
@@ -574,7 +588,8 @@ def test_damage_in_deleted_records_is_not_reported() -> None:
 
 @pytest.mark.parametrize("byte", [23, 25, 26])
 def test_start_reports_a_corrupt_batch_that_claims_offsets_beyond_the_log_end(byte: int) -> None:
-    """Regression: a flipped bit in a batch's last offset made every start of the broker fail."""
+    """Regression: a flipped bit in the last offset of a batch made every start of the broker
+    fail."""
     disk = Disk()
     for i in range(20):
         append(disk.log, batch(producer=(7, 0, i)))

@@ -1,4 +1,4 @@
-"""Tests of the record of refused batches, with which a broker refuses the batches after them."""
+"""Tests of the record of refused batches, by which a broker also refuses the batches after them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_refused_batch_is_found_only_for_its_producer_epoch_and_partition() -> N
 @pytest.mark.parametrize(
     ("producer", "error"), [(-1, FULL), (7, errors.InvalidRecordError("no records"))]
 )
-def test_batches_that_no_producer_retries_are_not_recorded(
+def test_refused_batches_that_no_producer_resends_are_not_recorded(
     producer: int, error: errors.LogbusError
 ) -> None:
     refused = RefusedBatches()

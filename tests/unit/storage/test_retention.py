@@ -18,8 +18,10 @@ def count(
 
 
 def segments(*newest_days: float, size: int = 100) -> list[SegmentFacts]:
-    """Return a segment of ten offsets for each given age in days of its newest record. Appends are
-    as old as the records."""
+    """Return a segment of ten offsets for each age, in days, of the segment's newest record.
+
+    Each segment's last append is as old as its newest record.
+    """
     return [
         SegmentFacts(i * 10, size, NOW - int(days * DAY), NOW - int(days * DAY))
         for i, days in enumerate(newest_days)
@@ -83,7 +85,7 @@ def one(max_timestamp: int, appended: int) -> list[SegmentFacts]:
         "no timestamp and recent append: kept by append time",
     ],
 )
-def test_segment_expires_by_a_plausible_timestamp_or_else_by_append_time(
+def test_segment_expires_by_its_newest_timestamp_or_by_append_time_if_that_is_implausible(
     max_timestamp: int, appended: int, gone: bool
 ) -> None:
     assert count(one(max_timestamp, appended), retention_ms=7 * DAY) == int(gone)

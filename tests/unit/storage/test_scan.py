@@ -1,4 +1,4 @@
-"""Tests of walks over a segment's batches, and of the search for the next valid batch."""
+"""Tests of walks over a segment's batches, and of *resync*, the search for the next valid batch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_walk_checks_offset_length_epoch_and_magic_of_each_batch() -> None:
         assert caught.value.offset == 1
 
 
-def test_resync_finds_the_next_batch_that_a_later_batch_continues() -> None:
+def test_resync_finds_the_next_batch_whose_offsets_the_following_batch_continues() -> None:
     batches = chain(5)
     file = file_of(b"garbage" * 9, *batches[2:])
     found = resync(file, 0, file.size, 1, 100)
@@ -68,7 +68,7 @@ def test_resync_finds_the_next_batch_that_a_later_batch_continues() -> None:
     assert resync(file, 0, file.size, 0, 2) is None
 
 
-def test_resync_ignores_a_batch_inside_a_record() -> None:
+def test_resync_ignores_an_encoded_batch_inside_a_record() -> None:
     inner = batch()
     fmt.STAMP.pack_into(inner, 0, 3, 108, 1)
     outer = bytearray(b"broken" + bytes(inner) + b"more of the record")

@@ -24,7 +24,7 @@ TRANSACTIONAL = fmt.ATTRIBUTE_TRANSACTIONAL
 
 
 def write(log: Log, producer: int = 7, epoch: int = 0, sequence: int = 0, **fields: int) -> int:
-    """Append a transactional batch of one row; return its offset."""
+    """Append a transactional batch of one row; return the row's offset."""
     data = batch(producer=(producer, epoch, sequence), attributes=TRANSACTIONAL, **fields)
     return append(log, data).base_offset
 
@@ -90,7 +90,7 @@ def test_oldest_open_transaction_bounds_the_last_stable_offset() -> None:
     assert stable(log) == log.log_end_offset
 
 
-def test_ended_transactions_are_forgotten_once_their_markers_are_committed() -> None:
+def test_ended_transaction_bounds_no_stable_offset_once_its_marker_is_committed() -> None:
     log = Disk().log
     for sequence in range(5):
         write(log, sequence=sequence)
@@ -101,7 +101,9 @@ def test_ended_transactions_are_forgotten_once_their_markers_are_committed() -> 
     assert log.reader.unstable.ended == ()
 
 
-def test_log_end_is_published_after_the_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_see_an_open_transaction_before_they_see_its_first_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A reader that sees the new log end must also see the transaction that the append opened."""
     log = Disk().log
     seen: list[tuple[int, object]] = []
@@ -147,8 +149,8 @@ def test_unknown_producer_of_transaction_version_2_must_begin_at_sequence_0() ->
     assert append(disk.log, data).base_offset == 3
 
 
-def test_marker_without_a_transaction_fences_a_late_batch() -> None:
-    """A batch may reach a new leader after the transaction was aborted at the former leader."""
+def test_marker_of_a_transaction_without_batches_fences_a_late_batch() -> None:
+    """A batch may reach a new leader after its transaction was aborted at the former leader."""
     log = Disk().log
     marked = log.append_markers([Marker(7, 1, 1, False, True)], 1, 0)
     assert marked == (0, 1, (None,))
@@ -181,7 +183,7 @@ def test_marker_of_a_deposed_coordinator_is_refused() -> None:
     ("raises_epoch", "epoch", "is_refused"),
     [(True, 3, True), (True, 4, False), (False, 2, True), (False, 3, False), (False, 4, False)],
 )
-def test_marker_below_the_least_epoch_of_its_version_is_refused(
+def test_marker_with_a_lower_epoch_than_its_transaction_version_requires_is_refused(
     raises_epoch: bool, epoch: int, is_refused: bool
 ) -> None:
     log = Disk().log
@@ -200,7 +202,7 @@ def test_marker_raises_the_producers_epoch() -> None:
     assert write(log, epoch=1) == 2
 
 
-def test_markers_of_one_request_are_one_append() -> None:
+def test_markers_of_one_request_are_written_in_one_append() -> None:
     log = Disk().log
     for producer in (1, 2, 3):
         write(log, producer, epoch=2)
@@ -269,7 +271,8 @@ def test_restart_keeps_transactions_across_segments(is_clean: bool) -> None:
 
 
 def fill_segments(log: Log, count: int = 60) -> None:
-    """Fill segments with plain, committed and aborted batches; leave producer 99's last open."""
+    """Fill segments with plain, committed and aborted batches; leave the last transaction of
+    producer 99 open."""
     for i in range(count):
         producer = 1 + i % 3
         write(log, producer, sequence=i // 3, size=400)
@@ -302,7 +305,7 @@ def test_lost_transaction_index_is_rebuilt_from_the_log(damage: str, which: int)
     assert aborted(disk.log) == expected
 
 
-def test_lost_offset_index_keeps_the_aborted_transactions() -> None:
+def test_aborted_transactions_are_known_after_the_offset_index_was_lost() -> None:
     disk = Disk()
     fill_segments(disk.log)
     expected = aborted(disk.log)
@@ -315,7 +318,7 @@ def test_lost_offset_index_keeps_the_aborted_transactions() -> None:
     assert disk.log.reader.transactions_from == 0
 
 
-def test_log_without_transactions_writes_the_older_file_formats() -> None:
+def test_log_without_transactions_writes_files_that_older_versions_can_read() -> None:
     disk = Disk()
     for sequence in range(40):
         append(disk.log, batch(size=400, producer=(7, 0, sequence)))
@@ -327,7 +330,7 @@ def test_log_without_transactions_writes_the_older_file_formats() -> None:
         assert disk.content(name)[6:8] == b"\0\0"
 
 
-def test_snapshot_keeps_a_marker_that_is_not_committed() -> None:
+def test_producer_snapshot_contains_a_marker_that_is_not_yet_committed() -> None:
     disk = Disk()
     write(disk.log)
     end(disk.log)
@@ -380,7 +383,7 @@ def test_truncation_keeps_the_earlier_transactions_also_after_a_restart(cut: int
     assert aborted(disk.log) == expected
 
 
-def test_truncation_to_a_snapshot_forgets_the_later_aborted_transactions() -> None:
+def test_truncation_to_a_producer_snapshot_forgets_later_aborted_transactions() -> None:
     disk = Disk()
     write(disk.log, 6)
     disk.reopen(clean=True)
@@ -407,9 +410,8 @@ def test_log_restarted_at_another_offset_has_no_transactions() -> None:
 
 
 def test_log_restarted_at_a_lower_offset_has_no_committed_marker() -> None:
-    """Regression: the markers below the high watermark of the removed batches counted as
-    committed.
-    """
+    """Regression: new markers below the high watermark of the removed batches counted as
+    committed."""
     log = Disk().log
     log.start_at(100)
     append(log)
@@ -437,7 +439,7 @@ def test_retention_keeps_the_segments_of_an_open_transaction() -> None:
     assert len(log.apply_retention(0, stable(log))) > 0
 
 
-def test_deleted_records_raise_the_start_of_an_open_transaction() -> None:
+def test_deleting_the_first_records_of_an_open_transaction_advances_its_start() -> None:
     disk = Disk()
     log = disk.log
     write(log)
@@ -472,7 +474,7 @@ def test_follower_records_the_same_transactions_as_its_leader() -> None:
 
 
 def test_follower_that_starts_inside_a_batch_has_no_stable_offset_before_its_start() -> None:
-    """If the last stable offset fell when this follower leads, Spark would report data loss."""
+    """If this follower led and its last stable offset were lower, Spark would report data loss."""
     leader, follower = Disk(), Disk()
     rows = batch(10, producer=(7, 0, 0), attributes=TRANSACTIONAL)
     append(leader.log, rows)

@@ -1,4 +1,7 @@
-"""Tests of a participant, which admits a write only after its transaction was verified."""
+"""Tests of a participant: the state of transactions in one partition.
+
+It accepts a producer's write only after the coordinator *verified* that the transaction is open.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ def asked(participant: Participant, epoch: int = EPOCH) -> Verification:
     return found
 
 
-def test_first_write_starts_a_verification_that_later_writes_share() -> None:
+def test_later_writes_of_a_transaction_wait_for_the_verification_of_its_first_write() -> None:
     participant = Participant()
     first = asked(participant)
     second = asked(participant)
@@ -27,7 +30,7 @@ def test_first_write_starts_a_verification_that_later_writes_share() -> None:
     assert participant.admit(PID, EPOCH) is None
 
 
-def test_producer_with_a_refused_verification_stays_unverified() -> None:
+def test_write_after_a_refused_verification_starts_a_new_verification() -> None:
     participant = Participant()
     first = asked(participant)
     participant.refuse(first)
@@ -38,7 +41,7 @@ def test_producer_with_a_refused_verification_stays_unverified() -> None:
     assert not participant.verify(first)
 
 
-def test_marker_during_a_verification_makes_its_answer_invalid() -> None:
+def test_result_of_a_verification_is_ignored_after_a_marker() -> None:
     participant = Participant()
     late = asked(participant)
     assert participant.end(PID, EPOCH + 1)
@@ -57,7 +60,7 @@ def test_late_refusal_does_not_end_a_verified_transaction() -> None:
     assert participant.holds(first)
 
 
-def test_write_that_waited_through_a_marker_is_not_admitted() -> None:
+def test_write_that_was_waiting_when_a_marker_arrived_is_not_accepted() -> None:
     participant = Participant()
     first = asked(participant)
     assert participant.verify(first, number=1)

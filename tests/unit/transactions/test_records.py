@@ -1,4 +1,4 @@
-"""Tests of the keys and values in ``__transaction_state``: golden bytes and refused bytes."""
+"""Tests of the keys and values in ``__transaction_state``: their exact bytes, and refused bytes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ RECORD = TransactionRecord(
 )
 
 
-def test_transaction_record_has_its_golden_bytes() -> None:
+def test_transaction_record_is_encoded_to_the_expected_bytes() -> None:
     assert encode_transaction(RECORD).hex() == GOLDEN
     assert decode_transaction(bytes.fromhex(GOLDEN)) == RECORD
     assert changed_ms_of(bytes.fromhex(GOLDEN)) == 11
 
 
-def test_key_of_a_transaction_record_names_its_kind() -> None:
+def test_key_of_a_record_tells_whether_it_is_about_a_transactional_id_or_a_sink() -> None:
     assert transaction_key("etl-1") == b"\x00etl-1"
     assert transactional_id_of(b"\x00etl-1") == "etl-1"
     assert transactional_id_of(b"\x01etl-1") is None

@@ -44,7 +44,7 @@ Record = ev.PersistHead | ev.PersistSlot
 
 @dataclass
 class World:
-    """The transaction coordinator, its log, and the state of Spark's tasks and drivers."""
+    """The transaction coordinator, its state log, and the state of Spark's tasks and drivers."""
 
     machine: SinkPartition = field(default_factory=lambda: SinkPartition({}, {}))
     heads: dict[str, SinkHead] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class World:
             assert slot.epoch == result.epoch, "an attempt opens after its record is committed"
 
     def commit(self, record: Record) -> None:
-        """Commit the record to the log."""
+        """Commit the record, as if the high watermark had passed it."""
         if isinstance(record, ev.PersistSlot):
             self.slots.pop(record.producer_id, None)
             if record.slot is not None:
@@ -157,7 +157,8 @@ class World:
             self.step(Persisted(record.number))
 
     def die(self, survivors: int) -> None:
-        """Let the next coordinator load the log, with the first ``survivors`` records in flight."""
+        """Let the next coordinator load the log, including the first ``survivors`` records in
+        flight."""
         self.step(Deposed(NotCoordinatorError("deposed")))
         for record in self.open[:survivors]:
             self.commit(record)
@@ -177,7 +178,7 @@ class World:
         self.step(ProducerIdReady(self.next_id))
 
     def finish(self) -> None:
-        """Let the log, the participants and ZooKeeper answer all that is pending."""
+        """Let the state log, the partitions and ZooKeeper answer everything that is pending."""
         for _ in range(2000):
             if self.open:
                 self.settle()

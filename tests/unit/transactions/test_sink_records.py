@@ -1,4 +1,8 @@
-"""Tests of the records of Spark sinks: golden bytes and refused bytes."""
+"""Tests of the records of Spark sinks: their exact bytes, and refused bytes.
+
+The *head* of a sink holds its run and its last committed batch. A *slot* is a producer id with
+which one task attempt writes.
+"""
 
 from __future__ import annotations
 
@@ -44,19 +48,19 @@ GOLDEN_SLOT = (
 )  # fmt: skip
 
 
-def test_head_of_a_sink_has_its_golden_bytes() -> None:
+def test_head_of_a_sink_is_encoded_to_the_expected_bytes() -> None:
     assert encode_head(HEAD).hex() == GOLDEN_HEAD
     assert decode_head(bytes.fromhex(GOLDEN_HEAD)) == HEAD
 
 
-def test_slot_of_a_sink_has_its_golden_bytes() -> None:
+def test_slot_of_a_sink_is_encoded_to_the_expected_bytes() -> None:
     assert encode_slot(SLOT).hex() == GOLDEN_SLOT
     assert decode_slot(bytes.fromhex(GOLDEN_SLOT)) == SLOT
     free = SLOT.freed()
     assert decode_slot(encode_slot(free)) == free and free.is_free and free.epoch == 4
 
 
-def test_keys_of_heads_and_slots_name_their_kind() -> None:
+def test_key_of_a_record_tells_whether_it_is_a_head_or_a_slot() -> None:
     assert (head_key("s"), slot_key(5)) == (b"\x01s", b"\x02" + bytes(7) + b"\x05")
     assert (sink_of(b"\x01s"), slot_of(slot_key(5))) == ("s", 5)
     for key in (head_key("s"), slot_key(5), b""):

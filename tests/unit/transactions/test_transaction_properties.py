@@ -32,7 +32,7 @@ COMPLETED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 @dataclass
 class World:
-    """The coordinator, its log, and the state of the clients."""
+    """The coordinator, its state log, and the state of the clients."""
 
     epoch: int
     machine: Transaction = field(init=False)
@@ -72,7 +72,8 @@ class World:
         self.step(event)
 
     def check_markers(self, effect: fx.SendMarkers) -> None:
-        """Check that markers follow a committed decision, and always the same one."""
+        """Check that markers are sent only after a committed decision, and that the decision
+        never changes."""
         record = self.committed
         assert record is not None and record.state in PREPARED, record
         assert (record.producer_id, record.epoch) == (effect.producer_id, effect.epoch)
@@ -112,7 +113,7 @@ class World:
             self.pairs.append(pair)
 
     def settle(self, *, is_refused: bool = False) -> None:
-        """Let the log commit the oldest record, or refuse it."""
+        """Let the state log commit the oldest record, or refuse it."""
         effect = self.open.pop(0)
         if is_refused:
             self.step(ev.RecordRefused(effect.number, CoordinatorNotAvailableError("refused")))
@@ -144,7 +145,7 @@ class World:
         self.step(ev.Resumed())
 
     def finish(self) -> None:
-        """Let the log, the participants and ZooKeeper answer all that is pending."""
+        """Let the state log, the partitions and ZooKeeper answer everything that is pending."""
         for _ in range(1000):
             if self.open:
                 self.settle()

@@ -50,7 +50,7 @@ def test_versions_and_flexibility_match_the_tables(key: int) -> None:
         assert is_flexible(key, version) == kind.flexible_version_q(version), version
 
 
-def test_librdkafka_sees_old_produce_versions_but_cannot_use_them() -> None:
+def test_old_produce_versions_are_advertised_for_librdkafka_but_refused() -> None:
     assert ADVERTISED[ApiKey.PRODUCE] == (0, 13)
     assert not is_served(ApiKey.PRODUCE, 2)
     assert is_served(ApiKey.PRODUCE, 3)
@@ -77,7 +77,7 @@ def test_request_header_version_follows_the_table(
     assert tuple(parse_header(frame)) == expected
 
 
-def test_only_produce_and_sync_group_requests_may_be_long() -> None:
+def test_only_produce_and_sync_group_requests_may_be_larger_than_the_common_limit() -> None:
     assert not why_too_long(ApiKey.PRODUCE, 1 << 30)
     assert not why_too_long(ApiKey.SYNC_GROUP, SYNC_BYTES_MAX)
     assert why_too_long(ApiKey.SYNC_GROUP, SYNC_BYTES_MAX + 1)

@@ -77,7 +77,7 @@ def test_free_blocks_are_evicted_for_a_larger_size_and_blocks_in_use_stay() -> N
     assert memory.kept_bytes == 4 * MIB and len(again.obj) == 4 * MIB
 
 
-def test_sweep_frees_blocks_unused_since_the_last_sweep() -> None:
+def test_sweep_frees_blocks_that_were_unused_since_the_sweep_before() -> None:
     memory = BufferPool(64 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     held.clear()
@@ -96,7 +96,8 @@ def test_sweep_frees_blocks_unused_since_the_last_sweep() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 8)), max_size=60))
 def test_buffers_in_use_never_share_memory(steps: list[tuple[int, int]]) -> None:
-    """Take and release buffers of random sizes; check that each keeps its first and last byte."""
+    """Take and release buffers of random sizes; check that each keeps the first and last byte
+    written to it."""
     memory = BufferPool(20 * STEP_BYTES)
     held: list[tuple[memoryview, int]] = []
     for mark, (steps_long, keeps) in enumerate(steps):

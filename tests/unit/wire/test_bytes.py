@@ -34,7 +34,7 @@ TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 
 
 def written() -> dict[str, bytes]:
-    """Return the recorded frames of frames.txt by their names."""
+    """Return the recorded frames in frames.txt by their names."""
     found: dict[str, bytes] = {}
     name = ""
     for line in TABLE.read_text("utf-8").splitlines():

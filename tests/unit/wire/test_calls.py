@@ -578,7 +578,7 @@ UNSAID = {
 
 
 def ours(item: Any) -> Any:
-    """Return a decoded logbus response as dictionaries and lists."""
+    """Return a response that logbus decoded as dictionaries and lists."""
     if hasattr(item, "_asdict"):
         return {name: ours(value) for name, value in item._asdict().items()}
     if isinstance(item, tuple):
@@ -587,7 +587,8 @@ def ours(item: Any) -> Any:
 
 
 def narrowed(theirs: Any, mine: Any) -> Any:
-    """Return kafka-python's response ``theirs`` with only the fields that ``mine`` has."""
+    """Return only those fields of kafka-python's response ``theirs`` that the response ``mine``
+    has."""
     if isinstance(theirs, dict) and isinstance(mine, dict):
         named = {RENAMED.get(key, key) if RENAMED.get(key) in mine else key: value
                  for key, value in theirs.items()}  # fmt: skip
@@ -598,7 +599,7 @@ def narrowed(theirs: Any, mine: Any) -> Any:
 
 
 def sample(call: Any, kind: Any, rng: random.Random) -> Any:
-    """Return a random kafka-python response that a broker could send to ``call``."""
+    """Return a random kafka-python response that a broker could send to the request ``call``."""
     response = message(kind, call.VERSION, rng)
     if kind is metadata.MetadataResponse:
         for topic in response.topics:
@@ -648,7 +649,8 @@ def test_client_decodes_kafka_python_responses(
 
 
 def check_features(got: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Compare finalized features, which logbus decodes to the same rows as supported features."""
+    """Compare the finalized features of both, which logbus decodes into the rows of supported
+    features."""
     rows = theirs.pop("finalized_features")
     assert got.pop("finalized_features") == [
         {
@@ -704,7 +706,7 @@ def test_truncated_topic_id_tag_of_an_offset_response_is_refused() -> None:
         decode_call(groups.OffsetFetchRequest, memoryview(short)[4:])
 
 
-def test_described_users_carry_the_salt_in_a_tagged_field() -> None:
+def test_response_that_describes_users_has_their_salts_in_a_tagged_field() -> None:
     rows = (users.DescribedCredential(1, 4096, b"salt of a"),)
     answer = users.DescribedUsers(0, None, (users.DescribedUser("a", 0, None, rows),))
     frame = tables.encode(50, 0, 7, answer)

@@ -69,10 +69,11 @@ def test_member_without_user_data_encodes_null() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_subscription_of_a_later_version_with_v0_body_owns_no_partitions(
+def test_subscription_of_a_later_version_with_only_v0_fields_owns_no_partitions(
     version: int,
 ) -> None:
-    """@platformatic/kafka and older Go clients write this version with the fields of version 0."""
+    """@platformatic/kafka and older Go clients write a later version number but only the fields
+    of version 0."""
     data = bytearray(encode_member(Subscription(("t",), b"own"), 0))
     data[1] = version
     assert decode_member(data) == Subscription(("t",), b"own")
@@ -105,6 +106,7 @@ def test_malformed_assignment_bytes_are_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\0\1" + b"\xff" * 4, b"\0\1\0\0\0\0" + b"\xff" * 8])
 def test_subscription_with_a_null_list_is_refused(data: bytes) -> None:
-    """A null list stops a Java consumer that leads the group, so the decoder refuses the list."""
+    """A null list crashes a Java consumer that leads the group, so brokers refuse the
+    subscription."""
     with pytest.raises(ProtocolError):
         decode_member(data)

@@ -1,4 +1,4 @@
-"""Tests of error codes: responses in older versions have only codes that their clients know."""
+"""Tests that responses in older API versions have only error codes that their clients know."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_older_api_versions_get_invalid_txn_state_for_transaction_abortable(
     assert code_in_version(TransactionAbortableError(), key, version) == code
 
 
-def test_all_other_errors_have_the_same_code_in_every_version() -> None:
+def test_all_other_errors_have_the_same_code_in_every_api_version() -> None:
     assert code_in_version(ConcurrentTransactionsError(), 26, 0) == 51
     assert code_in_version(WriteConflictError(), 26, 0) == 15
 
 
 @pytest.mark.parametrize("code", [29, 30, 31, 53])
 def test_authorization_error_without_a_message_names_the_command_that_allows_it(code: int) -> None:
-    """Regression: most of Kafka's responses have only an error code, and for these the client
-    showed only "CLUSTER AUTHORIZATION FAILED"."""
+    """Regression: most responses of Kafka have only an error code, for which the client showed
+    just "CLUSTER AUTHORIZATION FAILED"."""
     assert "logbus acl add" in error_for(code).message

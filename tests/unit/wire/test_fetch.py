@@ -1,4 +1,5 @@
-"""Tests of Fetch 4-18 against kafka-python, with logbus's tagged fields, and truncated frames."""
+"""Tests of Fetch 4-18 against kafka-python, with logbus's tagged fields, and with truncated
+frames."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ DIRECTORY_ID = "EAECAwQFBgcICQoLDA0ODw"
 
 
 class StoredBytes:
-    """Bytes in place of an open file; the encoder must not read them."""
+    """Stands for bytes in an open file, which the encoder must not read."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -51,7 +52,7 @@ class StoredBytes:
 
 
 def joined(parts: list[Part]) -> bytes:
-    """Return the response's parts as the bytes that a socket would send."""
+    """Return the parts of a response as the bytes that a socket would send."""
     out = bytearray()
     for part in parts:
         if isinstance(part, FileRange):
@@ -90,7 +91,7 @@ REQUEST = FetchRequest(
 
 
 def as_seen_in(request: FetchRequest, version: int) -> FetchRequest:
-    """Return the request with defaults in the fields that ``version`` lacks."""
+    """Return the request with defaults in all fields that ``version`` does not have."""
     topics = []
     for topic in request.topics:
         rows = []
@@ -298,7 +299,7 @@ def test_client_decodes_kafka_python_fetch_responses(version: int) -> None:
                 )
 
 
-def test_file_ranges_are_separate_response_parts() -> None:
+def test_each_file_range_is_a_separate_part_of_a_fetch_response() -> None:
     ranges = [FileRange(FILE, 0, 100), FileRange(FILE, 100, 50)]
     answer = TopicAnswer("", TOPIC_ID, [PartitionAnswer(0, 0, 9, 9, 0, ranges)])
     parts = encode_response([answer], 17, 1)
@@ -306,7 +307,7 @@ def test_file_ranges_are_separate_response_parts() -> None:
     assert sum(1 for part in parts if not isinstance(part, FileRange)) == 2
 
 
-def test_response_without_records_is_one_part() -> None:
+def test_fetch_response_without_records_is_a_single_part() -> None:
     answer = TopicAnswer("", TOPIC_ID, [PartitionAnswer(0, 0, 9, 9, 0)])
     assert len(encode_response([answer], 17, 1)) == 1
 
@@ -341,8 +342,11 @@ def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, version
 
 
 @pytest.mark.parametrize("tag", ["", "01", "010203"])
-def test_columns_tag_below_two_bytes_is_refused_and_longer_one_is_accepted(tag: str) -> None:
-    """A newer sender may append bytes to the columns tag. Two bytes keep their present meaning."""
+def test_tagged_field_for_columns_may_be_longer_but_not_shorter_than_two_bytes(tag: str) -> None:
+    """A newer sender may append bytes to the field.
+
+    The first two bytes keep their present meaning.
+    """
     request = FetchRequest([], 1, columns_body_version=1)
     octets = bytes(encode_request(request, correlation_id=1, client_id=None))
     assert octets.endswith(bytes.fromhex("01904e020100"))
@@ -356,7 +360,7 @@ def test_columns_tag_below_two_bytes_is_refused_and_longer_one_is_accepted(tag: 
             decode_request(frame, 17, at)
 
 
-def test_fetch_response_to_a_local_reader_carries_stored_ranges() -> None:
+def test_fetch_response_to_a_reader_on_the_same_machine_has_file_ranges() -> None:
     request = FetchRequest([], 1, columns_body_version=1, machine=bytes(range(16)), file_bytes=77)
     frame = view(bytes(encode_request(request, correlation_id=1, client_id=None)))
     assert decode_request(frame, 17, parse_header(frame).body_at) == request._replace(topics=[])
@@ -375,7 +379,7 @@ def test_fetch_response_to_a_local_reader_carries_stored_ranges() -> None:
     [{"position": -1}, {"length": 0}, {"length": -1}, {"path": ""}, {"path": "a\0b"}],
     ids=str,
 )
-def test_invalid_stored_range_is_refused(change: dict[str, Any]) -> None:
+def test_invalid_file_range_in_a_fetch_response_is_refused(change: dict[str, Any]) -> None:
     stored = StoredRange("/d/0.log", 1, 2, 3, 4)._replace(**change)
     row = PartitionAnswer(3, stored=stored)
     octets = joined(encode_response([TopicAnswer("", TOPIC_ID, [row])], 17, 1))

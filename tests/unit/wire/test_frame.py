@@ -15,7 +15,7 @@ def framed(body: bytes) -> bytes:
 
 
 def feed(receiver: FrameReceiver, data: bytes, step: int) -> list[bytes]:
-    """Deliver ``data`` in pieces of at most ``step`` bytes, as a socket would."""
+    """Deliver ``data`` to the receiver in pieces of at most ``step`` bytes, as a socket would."""
     found = []
     while data:
         buffer = receiver.buffer()
@@ -35,7 +35,7 @@ def test_frames_are_reassembled_from_any_chunks(bodies: list[bytes], step: int) 
     assert receiver.pending_bytes == 0
 
 
-def test_small_frames_own_their_memory() -> None:
+def test_small_frames_do_not_share_the_receivers_buffer() -> None:
     receiver = FrameReceiver(1000)
     buffer = receiver.buffer()
     data = framed(b"one") + framed(b"two")
@@ -120,7 +120,7 @@ def test_receivers_of_a_thread_share_the_small_frame_buffer() -> None:
     assert got == {"one": [b"a" * 10], "two": [b"b" * 10]}
 
 
-def test_large_frames_use_part_of_the_scratch_until_a_frame_fits_into_it() -> None:
+def test_only_part_of_the_shared_buffer_is_used_after_a_frame_that_does_not_fit_into_it() -> None:
     scratch = bytearray(4 * SCRATCH_BYTES)
     receiver = FrameReceiver(1 << 20, scratch=scratch)
     for size, following in ((len(scratch) + 1, SCRATCH_BYTES), (len(scratch), len(scratch))):
@@ -152,7 +152,8 @@ def test_empty_frame_is_delivered() -> None:
 def test_error_names_the_protocol_of_a_peer_that_is_no_kafka_client(
     start: bytes, named: str
 ) -> None:
-    """A broker reported "GET " as a frame of 1,195,725,856 bytes."""
+    """Regression: the broker reported an HTTP request, "GET ", as a frame of 1,195,725,856
+    bytes."""
     receiver = FrameReceiver(1 << 20)
     with pytest.raises(ProtocolError, match=named):
         feed(receiver, start, len(start))

@@ -1,4 +1,4 @@
-"""Tests against hostile peers: a declared size allocates no memory before its bytes arrive."""
+"""Tests against hostile clients: a declared size allocates no memory before its bytes arrive."""
 
 from __future__ import annotations
 

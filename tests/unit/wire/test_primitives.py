@@ -1,4 +1,4 @@
-"""Tests of primitive types: known bytes, round trips, and malformed bytes of a hostile peer."""
+"""Tests of the protocol's primitive types: known bytes, round trips, and malformed bytes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_invalid_lengths_and_counts_are_refused(read: Read, octets: str) -> None
         read(Reader(bytes.fromhex(octets)))
 
 
-def test_decoded_bytes_are_views_of_the_frame() -> None:
+def test_decoded_bytes_are_views_of_the_frame_not_copies() -> None:
     frame = bytearray(bytes.fromhex("04010203"))
     view = Reader(frame).view()
     assert view is not None
@@ -123,7 +123,7 @@ def test_unknown_tags_are_skipped_and_known_tags_decoded() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "A" * 23, "*" * 22])
-def test_topic_id_text_has_22_characters(text: str) -> None:
+def test_text_form_of_a_topic_id_has_22_characters(text: str) -> None:
     with pytest.raises(ProtocolError):
         uuid_bytes(text)
 
@@ -163,14 +163,14 @@ def test_mixed_primitive_values_round_trip(text: str, raw: bytes, numbers: list[
     assert reader.left == 0
 
 
-def test_several_fields_are_bounds_checked_together() -> None:
+def test_fixed_size_fields_that_are_read_together_are_checked_against_the_frames_end() -> None:
     fields = struct.Struct(">iq")
     assert Reader(fields.pack(1, 2)).unpack(fields) == (1, 2)
     with pytest.raises(ProtocolError):
         Reader(bytes(11)).unpack(fields)
 
 
-def test_excessive_tagged_fields_are_refused_unread() -> None:
+def test_request_with_too_many_tagged_fields_is_refused_before_they_are_read() -> None:
     """A Produce request of 64 MiB can hold 30 million tagged fields of two bytes each."""
     few = bytes((TAGS_MAX,)) + b"\x01\x00" * TAGS_MAX
     for read in (Reader.skip_tags, Reader.tags):

@@ -99,7 +99,7 @@ def test_kafka_python_decodes_produce_requests_of_the_client(version: int) -> No
     }
 
 
-def test_records_are_separate_parts_and_views_of_the_frame() -> None:
+def test_records_of_a_produce_request_are_encoded_and_decoded_without_a_copy() -> None:
     records = bytearray(b"batch")
     parts = encode_request(
         [TopicRecords("", TOPIC_ID, [PartitionRecords(0, records)])],
@@ -244,7 +244,7 @@ def test_produce_request_with_too_many_partitions_is_refused(version: int) -> No
             assert len(decode_request(frame, version, at).topics[0].partitions) == len(rows)
 
 
-def test_long_error_message_is_cut_to_a_classic_string() -> None:
+def test_long_error_message_is_truncated_to_the_maximum_length_of_a_string() -> None:
     row = ProducedPartition(0, 87, error_message="x" * 50_000)
     got = their_view_of(ProduceResponse([ProducedTopic("a", "", [row])]), 8)
     assert len(got.responses[0].partition_responses[0].error_message) == 32767

@@ -1,4 +1,4 @@
-"""Tests of the error responses to requests that the broker does not serve.
+"""Tests of error responses to requests that the broker does not serve.
 
 kafka-python decodes the responses. For APIs that kafka-python lacks, the tests compare them with
 bytes that Kafka's Java classes wrote.
@@ -47,7 +47,7 @@ BEFORE_2_1: list[tuple[Any, Any]] = [
 
 
 def codes(item: Any) -> list[int]:
-    """Return every error code in a response of dictionaries and lists."""
+    """Return every error code in a response that is given as dictionaries and lists."""
     if isinstance(item, list):
         return [code for each in item for code in codes(each)]
     if not isinstance(item, dict):
@@ -120,7 +120,7 @@ def value(field: Any, rng: random.Random) -> Any:
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
 def test_unserved_request_without_rows_gets_a_response(key: int, version: int) -> None:
-    """Without a response, the broker would have to close the connection."""
+    """Without any response, the broker would have to close the connection."""
     asks, answers = refusals._kinds()[key]
     asked = asks(version=version)
     asked.with_header(correlation_id=7, client_id="c")
@@ -194,7 +194,7 @@ def refused(data: memoryview) -> bytes | None:
 
 
 def test_large_request_is_refused_only_if_the_response_has_no_rows() -> None:
-    """The broker does not decode a request of 1 MiB only to refuse its rows."""
+    """The broker does not decode a request of 1 MiB only to repeat its rows with errors."""
     assert refused(frame(72, 0, bytes(1 << 20))) is not None
     # ConsumerGroupDescribe (69) needs an error for each requested group.
     assert refused(frame(69, 0, bytes(1 << 20))) is None

@@ -1,4 +1,4 @@
-"""Tests of the adapter over kafka-python's message tables, in every advertised API version."""
+"""Tests of the codecs built on kafka-python's message tables, in every advertised API version."""
 
 from __future__ import annotations
 
@@ -164,7 +164,9 @@ def test_api_versions_request_of_an_unknown_version_is_answered_in_version_0(ver
 
 
 @pytest.mark.parametrize(("key", "version"), [(ApiKey.METADATA, 13), (67, 0), (ApiKey.PRODUCE, 9)])
-def test_unserved_api_is_refused(key: int, version: int) -> None:
+def test_request_of_an_api_that_the_broker_does_not_serve_cannot_be_decoded(
+    key: int, version: int
+) -> None:
     with pytest.raises(UnsupportedVersionError):
         tables.decode(key, version, memoryview(bytes(20)), 0)
 
@@ -195,7 +197,7 @@ def test_offset_commit_topic_id_tag_is_decoded() -> None:
     assert [row.committed_offset for topic in got.topics for row in topic.partitions] == [2, 2]
 
 
-def test_topic_id_tag_with_fifteen_bytes_is_refused_and_trailing_bytes_are_ignored() -> None:
+def test_tagged_topic_id_may_be_followed_by_more_bytes_but_not_be_shorter() -> None:
     whole = bytes(encode_call(OURS, 5, None))[4:]
     tag = b"\x01\x90\x4e\x10" + bytes(range(16))
     assert tag in whole
@@ -211,7 +213,7 @@ def test_topic_id_tag_with_fifteen_bytes_is_refused_and_trailing_bytes_are_ignor
     assert read(b"\x01\x91\x4e\x10" + bytes(range(16))) == [None, None]
 
 
-def test_offset_fetch_flag_that_asks_for_topic_ids_is_decoded() -> None:
+def test_flag_of_offset_fetch_that_requests_topic_ids_is_decoded() -> None:
     request = groups.OffsetFetchRequest((groups.OffsetFetchGroup("g"),))
     frame = memoryview(encode_call(request, 5, None))[4:]
     got = tables.decode(ApiKey.OFFSET_FETCH, 8, frame, parse_header(frame).body_at)

@@ -1,4 +1,7 @@
-"""Tests of connections to other brokers over real sockets, and of the detection of dead brokers."""
+"""Tests of a broker's connections to other brokers, and of how it detects dead brokers.
+
+The sockets are real.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from broker_lite.wire.tables import FindCoordinatorResponse
 
 
 class Other:
-    """Another broker, which accepts connections and answers requests until ``die``."""
+    """Another broker, which accepts connections and answers requests until ``die`` is called."""
 
     def __init__(self, port: int = 0) -> None:
         self._port = port
@@ -78,7 +81,8 @@ class Other:
 
 
 class Here:
-    """The connections of broker 1. ``hints`` records its reports about other brokers, in order."""
+    """The connections of broker 1; ``hints`` lists what it reported about other brokers, in
+    order."""
 
     def __init__(self) -> None:
         self.hints: list[tuple[str, int, int]] = []
@@ -141,7 +145,7 @@ def test_dead_broker_is_suspected_until_it_is_reachable_again() -> None:
     run(test)
 
 
-def test_broker_that_only_closed_its_connection_is_trusted_after_a_reconnection() -> None:
+def test_broker_that_only_closed_its_connection_is_not_suspected_after_a_reconnection() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -154,7 +158,7 @@ def test_broker_that_only_closed_its_connection_is_trusted_after_a_reconnection(
     run(test)
 
 
-def test_requests_in_flight_fail_when_the_connection_closes() -> None:
+def test_requests_in_flight_to_a_broker_fail_when_its_connection_closes() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -167,7 +171,7 @@ def test_requests_in_flight_fail_when_the_connection_closes() -> None:
     run(test)
 
 
-def test_connection_is_replaced_at_a_new_registration_and_closed_at_a_departure() -> None:
+def test_connection_is_replaced_when_a_broker_registers_anew_and_closed_when_it_leaves() -> None:
     async def test(here: Here, other: Other) -> None:
         endpoint = await other.start()
         before, after = BrokerView(2, endpoint, "D2", 77), BrokerView(2, endpoint, "D2", 78)
@@ -185,7 +189,7 @@ def test_connection_is_replaced_at_a_new_registration_and_closed_at_a_departure(
     run(test)
 
 
-def test_calls_to_a_broker_share_a_connection_apart_from_fetches() -> None:
+def test_fetches_use_one_connection_to_a_broker_and_all_other_requests_another() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -253,7 +257,10 @@ def test_call_to_an_unregistered_broker_fails_at_once() -> None:
 
 
 def test_socket_that_connected_to_itself_counts_as_refused() -> None:
-    """Such a socket would occupy the port on which the other broker restarts."""
+    """TCP can connect a socket to itself.
+
+    Such a socket would occupy the port on which the other broker restarts.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = probe.getsockname()
@@ -264,7 +271,7 @@ def test_socket_that_connected_to_itself_counts_as_refused() -> None:
         assert connection.closed and connection.was_refused
 
 
-def test_broker_cannot_log_in_to_others_with_a_token(
+def test_broker_cannot_log_in_to_other_brokers_with_an_oauth_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGBUS_OAUTH_ALLOWED_URLS", "https://h/t")

@@ -1,4 +1,4 @@
-"""Tests of the registry's metadata snapshot while ZooKeeper is unreachable."""
+"""Tests of the metadata snapshot that a broker keeps in memory, while ZooKeeper is unreachable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tests of the state log of transaction coordinators, on three brokers with real disk threads."""
+"""Tests of the log in which transaction coordinators keep their state, on three brokers.
+
+Disk threads are real. A coordinator leads a partition of the log, and loads the last value of each
+key when it becomes leader.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from broker_lite.server.coordinators.state_log import StateLog
 
 
 class Owner:
-    """The state log of one broker, and the values and epochs that it reported as loaded."""
+    """The state log of one broker, and the values and leader epochs that the broker has loaded."""
 
     def __init__(self, world: World, number: int) -> None:
         self.values: dict[int, Mapping[bytes, bytes]] = {}
@@ -58,7 +62,7 @@ class Owners:
         return self.at[number]
 
 
-def test_next_leader_loads_every_committed_append() -> None:
+def test_next_leader_of_the_state_log_loads_every_committed_append() -> None:
     async def test(world: World) -> None:
         owners = Owners(world)
         first = await owners.leads(1)
@@ -100,7 +104,7 @@ def test_append_to_the_state_log_completes_when_the_high_watermark_passes_it() -
     run(test)
 
 
-def test_appends_in_flight_fail_when_leadership_is_lost() -> None:
+def test_appends_in_flight_to_the_state_log_fail_when_leadership_is_lost() -> None:
     async def test(world: World) -> None:
         owners = Owners(world)
         first = await owners.leads(1)
@@ -115,7 +119,7 @@ def test_appends_in_flight_fail_when_leadership_is_lost() -> None:
     run(test)
 
 
-def test_append_stays_pending_while_the_isr_is_below_min_insync() -> None:
+def test_append_to_the_state_log_stays_pending_while_the_isr_is_below_min_insync() -> None:
     async def test(world: World) -> None:
         owner = await Owners(world).leads(1)
         world.config = {"min.insync.replicas": "2"}
@@ -136,7 +140,7 @@ def test_append_stays_pending_while_the_isr_is_below_min_insync() -> None:
     run(test)
 
 
-def test_leader_loads_only_after_the_start_of_its_epoch_is_committed() -> None:
+def test_leader_loads_the_state_only_after_all_records_of_earlier_epochs_are_committed() -> None:
     async def test(world: World) -> None:
         owners = Owners(world)
         first = await owners.leads(1)
@@ -158,7 +162,7 @@ def test_leader_loads_only_after_the_start_of_its_epoch_is_committed() -> None:
     run(test)
 
 
-def test_copy_of_all_values_replaces_the_state_log_before_it(
+def test_records_before_a_complete_copy_of_all_values_are_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BYTES_MIN", 2000)

@@ -1,4 +1,4 @@
-"""Tests of the transaction coordinator: records, markers, responses and expiry."""
+"""Tests of the transaction coordinator: state records, markers, responses and expiry."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_coordinator_sends_no_marker_before_its_decision_is_committed() -> None:
     run(test)
 
 
-def test_next_coordinator_resends_the_markers_of_a_decided_transaction() -> None:
+def test_next_coordinator_sends_the_markers_of_a_decided_transaction_again() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)
@@ -150,7 +150,8 @@ def test_marker_requests_to_one_broker_are_sent_one_at_a_time(
 
 
 def test_open_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() -> None:
-    """A search for hanging transactions must find the coordinator that will end these."""
+    """An administrator who looks for hanging transactions must find the attempts at their
+    coordinator."""
 
     async def body(cluster: Cluster) -> None:
         coordinator = cluster.at[1]
@@ -185,7 +186,7 @@ def test_open_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() -> No
     run(body)
 
 
-def test_producer_cannot_take_the_id_of_a_spark_sink_that_is_being_created() -> None:
+def test_producer_cannot_use_the_transactional_id_of_a_spark_sink_that_is_being_created() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.init()
         join = JoinBatch(1, "s", "run", 0, 0, 0, 60_000, frozenset())
@@ -199,8 +200,9 @@ def test_producer_cannot_take_the_id_of_a_spark_sink_that_is_being_created() -> 
     run(body)
 
 
-def test_coordinator_that_cannot_read_a_sink_refuses_its_requests() -> None:
-    """A coordinator that forgot the sink's committed batch would write the batch again."""
+def test_coordinator_that_cannot_read_the_record_of_a_spark_sink_refuses_its_requests() -> None:
+    """A coordinator that ignored the sink's record of its committed batch would write the batch
+    again."""
 
     async def body(cluster: Cluster) -> None:
         def join(token: int) -> JoinBatch:
@@ -226,7 +228,7 @@ def test_spark_sink_with_a_timeout_above_the_broker_limit_is_refused() -> None:
     run(body)
 
 
-def test_state_partition_with_the_maximum_of_keys_takes_no_new_id_and_no_new_sink(
+def test_coordinator_with_the_maximum_of_ids_refuses_new_transactional_ids_and_sinks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(cluster: Cluster) -> None:
@@ -265,7 +267,8 @@ def test_marker_for_a_partition_of_a_deleted_topic_is_skipped() -> None:
 def test_marker_for_a_topic_missing_in_the_metadata_waits_for_the_metadata(
     is_deleted: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its marker, the partition would never show the committed records to readers."""
+    """Without its marker, the partition would never return the committed records to
+    read_committed readers."""
     monkeypatch.setattr(transaction_markers, "RETRY_S", (0.001, 0.002))
 
     async def test(cluster: Cluster) -> None:
@@ -309,7 +312,7 @@ def test_init_producer_id_waits_for_the_abort_of_the_former_producers_transactio
     run(test)
 
 
-def test_init_producer_id_that_waits_too_long_fails_and_raises_no_epoch(
+def test_init_producer_id_that_waits_too_long_fails_and_keeps_the_producer_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(cluster: Cluster) -> None:
@@ -342,10 +345,10 @@ def test_open_transaction_times_out_even_at_the_next_coordinator() -> None:
     run(test)
 
 
-def test_retried_record_of_an_ended_transaction_is_not_logged_as_a_timeout(
+def test_retried_append_of_a_transactions_end_is_not_logged_as_a_timeout(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Regression: each retry was logged as a timeout of the transaction, which had committed."""
+    """Regression: each retry was logged as a timeout, although the transaction had committed."""
     monkeypatch.setattr(transaction, "RETRY_MS", 5)
     caplog.set_level("INFO", "logbus.transactions")
     append = StateLog.append
@@ -396,7 +399,7 @@ def test_idle_transactional_id_expires_and_one_with_an_open_transaction_stays() 
     run(test, transactional_id_expiration_ms=10)
 
 
-def test_idle_transactional_id_has_no_state_machine_in_memory() -> None:
+def test_transactional_id_between_transactions_has_no_state_machine_in_memory() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)

@@ -39,7 +39,7 @@ async def ask(world: World, call: Call[Any], broker: int = 1, mode: str = "enfor
     return decode_call(call, memoryview(octets)[4:])
 
 
-def test_created_acls_are_described_by_every_broker_and_deleted_one_by_one() -> None:
+def test_created_acls_are_described_by_every_broker_until_each_is_deleted() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         results = await ask(world, CreateAclsRequest((READ, WRITE, OTHER, READ)))
@@ -62,7 +62,7 @@ def test_created_acls_are_described_by_every_broker_and_deleted_one_by_one() -> 
     "row",
     [READ._replace(operation=13), READ._replace(kind=6), READ._replace(host="example.org")],
 )
-def test_invalid_acl_is_refused_and_the_others_of_the_request_are_created(row: AclRow) -> None:
+def test_invalid_acl_is_refused_and_other_acls_of_its_request_are_created(row: AclRow) -> None:
     async def body(world: World) -> None:
         await world.start()
         results = await ask(world, CreateAclsRequest((row, WRITE)))

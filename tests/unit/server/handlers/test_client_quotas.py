@@ -1,4 +1,4 @@
-"""Tests of DescribeClientQuotas, AlterClientQuotas and controller_mutation_rate."""
+"""Tests of DescribeClientQuotas, AlterClientQuotas and the quota controller_mutation_rate."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def ask(world: World, call: Call[Any], broker: int = 1, **parts: Any) -> A
         ("garbage", b'{"version": 1, "quotas": {"producer_byte_rate": 5}}'),
     ],
 )
-def test_malformed_quota_znode_hides_no_other_quota(name: str, data: bytes) -> None:
+def test_malformed_quota_znode_does_not_hide_other_quotas(name: str, data: bytes) -> None:
     async def body(world: World) -> None:
         await world.start(1)
         store, registry = world.stores[1], world.brokers[1].registry
@@ -164,7 +164,7 @@ def test_describe_client_quotas_with_an_invalid_filter_is_refused(version: int) 
     run(body)
 
 
-def test_topics_beyond_the_controller_mutation_rate_are_refused_until_it_refills() -> None:
+def test_topic_creations_beyond_the_controller_mutation_rate_are_refused_for_a_while() -> None:
     async def body(world: World) -> None:
         await world.start()
         rate = (("controller_mutation_rate", 1.0),)
@@ -192,7 +192,7 @@ def test_topics_beyond_the_controller_mutation_rate_are_refused_until_it_refills
     run(body)
 
 
-def test_refused_request_is_not_charged_to_the_controller_mutation_rate() -> None:
+def test_refused_topic_creation_does_not_count_in_the_controller_mutation_rate() -> None:
     async def body(world: World) -> None:
         await world.start()
         rate = (("controller_mutation_rate", 1.0),)

@@ -112,7 +112,7 @@ def test_metadata_creates_a_missing_topic_if_broker_and_client_allow_it(version:
     run(body)
 
 
-def test_metadata_error_says_why_a_missing_topic_cannot_be_created() -> None:
+def test_metadata_error_of_a_missing_topic_says_why_the_topic_cannot_be_created() -> None:
     async def body(world: World) -> None:
         await world.start(1, auto_create_topics=True, default_replication_factor=2)
         answer = await world.ask("Metadata", 12, topics=by_name("t"))
@@ -126,7 +126,7 @@ def test_metadata_error_says_why_a_missing_topic_cannot_be_created() -> None:
     run(body)
 
 
-def test_one_metadata_request_creates_a_limited_number_of_topics() -> None:
+def test_one_metadata_request_creates_at_most_a_limited_number_of_topics() -> None:
     async def body(world: World) -> None:
         await world.start(1, auto_create_topics=True)
         names = [f"t{number}" for number in range(CREATED_MAX + 1)]
@@ -231,7 +231,7 @@ def test_topics_and_brokers_are_listed_as_config_resources(version: int) -> None
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.UPDATE_FEATURES))
-def test_update_features_accepts_only_the_current_level_of_a_feature(version: int) -> None:
+def test_update_features_accepts_a_feature_only_at_its_current_level(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         level = world.brokers[1].registry.snapshot.features["metadata"]
@@ -299,7 +299,7 @@ def test_describe_topic_partitions_returns_topics_in_pages() -> None:
     run(body)
 
 
-def test_describe_topic_partitions_returns_the_topics_metadata() -> None:
+def test_describe_topic_partitions_returns_the_metadata_of_each_partition() -> None:
     async def body(world: World) -> None:
         await world.start()
         made = await world.make_topic("t")

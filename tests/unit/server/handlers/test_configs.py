@@ -120,7 +120,7 @@ def test_describe_configs_of_an_unknown_resource_is_refused(
     run(body)
 
 
-def test_group_has_no_settings() -> None:
+def test_group_has_no_settings_to_describe_or_alter() -> None:
     async def body(world: World) -> None:
         await world.start()
         answer = await world.ask("DescribeConfigs", 4, resources=[asked(GROUP, "g")])
@@ -185,7 +185,8 @@ KAFKA_DEFAULTS = {
 
 
 def test_topic_settings_of_kafka_are_accepted_with_kafkas_defaults() -> None:
-    """Terraform, Strimzi and kafka-configs write Kafka's defaults and read them back."""
+    """Terraform, Strimzi and kafka-configs write Kafka's settings with their defaults, and read
+    them back."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -203,7 +204,7 @@ def test_topic_settings_of_kafka_are_accepted_with_kafkas_defaults() -> None:
     run(body)
 
 
-def test_segment_bytes_below_max_message_bytes_is_accepted() -> None:
+def test_segment_bytes_may_be_below_max_message_bytes() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", segment_bytes="1048576")
@@ -214,10 +215,10 @@ def test_segment_bytes_below_max_message_bytes_is_accepted() -> None:
     run(body)
 
 
-def test_setting_is_stored_in_canonical_form() -> None:
+def test_value_of_a_setting_is_stored_in_canonical_form() -> None:
     """Regression: a number padded with spaces exceeded ZooKeeper's limit for one write.
 
-    The controller then retried the write for ever.
+    The controller then endlessly retried the write.
     """
 
     async def body(world: World) -> None:
@@ -308,7 +309,8 @@ def test_alter_configs_of_an_unchangeable_resource_is_refused() -> None:
 
 
 def test_deleting_an_unset_replication_throttle_succeeds() -> None:
-    """Kafka's reassignment tool deletes throttles after every move, on brokers and topics."""
+    """After every move, Kafka's reassignment tool deletes the throttles of topics and brokers,
+    even if none is set."""
 
     async def body(world: World) -> None:
         await world.start()

@@ -1,4 +1,7 @@
-"""Tests of group coordinators that do not reach ZooKeeper, which ask other brokers."""
+"""Tests of a group coordinator without a connection to ZooKeeper.
+
+The coordinator asks other brokers whether its groups have moved to another coordinator.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from broker_lite.wire.calls.groups import FindCoordinatorRequest, FindCoordinato
 
 
 class Wire(Calls):
-    """Calls to other brokers: all fail if ``is_cut``; those to broker ``silent`` wait 60 s."""
+    """The requests to other brokers: all fail if ``is_cut``; those to broker ``silent`` wait 60
+    s."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.brokers)
@@ -30,7 +34,7 @@ class Wire(Calls):
         return await self.send(broker_id, call)
 
 
-def test_isolated_group_coordinator_gives_up_groups_that_moved() -> None:
+def test_coordinator_without_zookeeper_gives_up_groups_that_have_moved() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.make_topic("t")
@@ -57,8 +61,8 @@ def test_isolated_group_coordinator_gives_up_groups_that_moved() -> None:
     run(body)
 
 
-def test_silent_broker_does_not_delay_the_answers_of_other_brokers() -> None:
-    """Regression: the check used no answer before all had arrived.
+def test_silent_broker_does_not_delay_the_use_of_other_brokers_answers() -> None:
+    """Regression: the check waited for all answers before it used any.
 
     Each check asks only three brokers, so its cost does not grow with the cluster.
     """

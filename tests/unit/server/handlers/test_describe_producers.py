@@ -1,4 +1,4 @@
-"""Tests of DescribeProducers: the idempotent producers that a replica's log records."""
+"""Tests of DescribeProducers, which lists the idempotent producers of a replica's log."""
 
 from __future__ import annotations
 

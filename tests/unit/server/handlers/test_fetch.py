@@ -1,4 +1,4 @@
-"""Tests of Fetch and ListOffsets over replicas with logs in memory."""
+"""Tests of the handlers of Fetch and ListOffsets, over replicas with logs in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from broker_lite.wire.api import ApiKey
 
 
 class Reader:
-    """The client's side of a connection."""
+    """The client's side of a connection, which fetches from one broker and stores the responses."""
 
     is_open = True
 
@@ -70,9 +70,11 @@ class Reader:
 def test_fetch_from_a_deposed_leader_never_answers_offset_out_of_range(
     says_epoch: bool, expected: type[LogbusError]
 ) -> None:
-    """An unclean election truncates the log while the read of a fetch waits for a thread.
+    """While the read of a fetch waits for a thread, an unclean election deposes the leader and
+    truncates its log.
 
-    OFFSET_OUT_OF_RANGE would make the client reset its offset, and only the new leader knows.
+    OFFSET_OUT_OF_RANGE would make the client reset its offset, but only the new leader knows
+    whether that is right.
     """
 
     async def body(world: World) -> None:
@@ -92,12 +94,12 @@ def test_fetch_from_a_deposed_leader_never_answers_offset_out_of_range(
 
 
 @pytest.mark.parametrize("by_follower", [False, True])
-def test_deposed_leader_reports_no_damage(
+def test_deposed_leader_does_not_report_a_truncated_batch_as_corrupt(
     by_follower: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: a read of a log that was truncated meanwhile was logged as a corrupt batch.
 
-    The replica then did not trust its log from that offset on.
+    The replica then treated its log as damaged from that offset on.
     """
 
     def prepare(requested: list[ranges.WantedRange], *_: int) -> list[ranges.Prepared]:
@@ -135,7 +137,7 @@ def test_deposed_leader_reports_no_damage(
 
 
 def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
-    """An unclean election truncates the log while the lookup waits for a thread."""
+    """While the lookup waits for a thread, an unclean election truncates the log."""
 
     async def body(world: World) -> None:
         old = await with_records(world)
@@ -156,7 +158,8 @@ def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
 
 
 def test_follower_answers_only_fetches_of_the_debugging_consumer() -> None:
-    """Kafka's ReplicaVerificationTool fetches from each replica as the debugging consumer."""
+    """Kafka's ReplicaVerificationTool fetches from each replica, as the consumer with replica id
+    -2 (debugging consumer)."""
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -178,7 +181,10 @@ def test_follower_answers_only_fetches_of_the_debugging_consumer() -> None:
 
 
 def test_fetch_with_another_leader_epoch_is_fenced() -> None:
-    """A waiting fetch is fenced too when the epoch ends. Epoch -1 disables the check."""
+    """A waiting fetch is fenced when the leader epoch changes.
+
+    Leader epoch -1 disables the check.
+    """
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -214,7 +220,8 @@ def test_fetch_with_another_leader_epoch_is_fenced() -> None:
 def test_fetch_of_an_undecodable_batch_keeps_leadership_and_isr(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Clients that need rows get CORRUPT_MESSAGE at the batch and can continue after it.
+    """The batch has a correct CRC. Clients that need rows get CORRUPT_MESSAGE at the batch and can
+    continue after it.
 
     The follower has the same bytes, so an election would only repeat the error.
     """
@@ -252,10 +259,10 @@ def test_fetch_of_an_undecodable_batch_keeps_leadership_and_isr(
     ("timestamp", "since", "expected"),
     [(-4, 8, (0, 0)), (-5, 9, (-1, -1)), (-6, 11, (-1, -1)), (-7, 12, (-1, -1))],
 )
-def test_list_offsets_for_tiered_storage_timestamps_is_answered_from_their_first_version(
+def test_list_offsets_answers_each_tiered_storage_timestamp_from_its_first_version(
     timestamp: int, since: int, expected: tuple[int, int]
 ) -> None:
-    """logbus has no tiered storage. The earliest local offset is the earliest offset."""
+    """logbus has no tiered storage, so the earliest local offset is the earliest offset."""
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -278,7 +285,7 @@ def test_list_offsets_for_tiered_storage_timestamps_is_answered_from_their_first
 
 
 async def with_records(world: World) -> Node:
-    """Return the leader, broker 1, with three records that broker 2 lacks."""
+    """Return the leader, broker 1, whose log has three records that broker 2 lacks."""
     world.config = {"min.insync.replicas": "1"}
     leader = await world.serves(1)
     leader.cut_off()
@@ -296,7 +303,7 @@ def hold_up_reads(node: Node) -> threading.Event:
 
 
 async def depose(world: World) -> None:
-    """Elect broker 2 and truncate broker 1's log."""
+    """Elect broker 2 as leader and truncate broker 1's log."""
     old = world.nodes[1]
     old.reached = True
     world.elect(2, isr=[2])

@@ -1,4 +1,4 @@
-"""Tests of requests that a broker forwards to a hanging controller."""
+"""Tests of a request that a broker has forwarded to a controller that does not answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_lite.server.metrics import Metrics
 from broker_lite.wire.calls.cluster import MetadataRequest
 
 
-def test_forwarded_request_fails_when_a_hanging_controller_is_deposed() -> None:
+def test_forwarded_request_fails_at_once_when_its_hanging_controller_is_deposed() -> None:
     async def test() -> None:
         asked = asyncio.Event()
 

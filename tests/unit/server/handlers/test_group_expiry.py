@@ -43,7 +43,7 @@ def test_native_group_without_members_expires_after_offsets_retention() -> None:
     run(body)
 
 
-def test_offsets_of_mirrors_do_not_expire() -> None:
+def test_offsets_that_a_mirror_stores_do_not_expire() -> None:
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
         await world.make_topic("t")
@@ -59,9 +59,9 @@ def test_offsets_of_mirrors_do_not_expire() -> None:
 
 
 def test_native_group_with_short_lived_members_does_not_expire() -> None:
-    """Regression: brokers did not see members that came and left between two checks.
+    """Regression: a broker did not notice members that joined and left between two of its checks.
 
-    They then counted the retention time of such a group from its last commit.
+    It then counted the retention time of such a group from the last commit.
     """
 
     async def body(world: World) -> None:

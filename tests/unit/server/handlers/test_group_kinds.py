@@ -1,4 +1,4 @@
-"""Tests of groups that native and Kafka members try to join, and of concurrent group loads."""
+"""Tests of groups that both native and Kafka members try to join, and of concurrent group loads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_native_group_refuses_kafka_members() -> None:
 
 
 class NativeReader:
-    """A native member that records the offsets given to its only stream."""
+    """A native member that records at which committed offset its only stream starts."""
 
     def __init__(self, world: World, name: str) -> None:
         self.refused: list[str] = []
@@ -67,7 +67,7 @@ class NativeReader:
         raise AssertionError("nobody else is there")
 
     def renewed(self) -> None:
-        """Do nothing, because this reader polls by itself."""
+        """Do nothing when the lease is renewed, because this reader polls the lease."""
 
     def refuse(self, error: LogbusError) -> None:
         self.refused.append(error.name)
@@ -76,7 +76,7 @@ class NativeReader:
 def test_first_member_determines_whether_a_group_is_native_or_kafka() -> None:
     """Regression: a commit without a member made the group a Kafka group.
 
-    Native members could then not read offsets that were copied into a group.
+    Native members could then not join a group whose offsets had been copied into it.
     """
 
     async def body(world: World) -> None:
@@ -122,7 +122,7 @@ def test_first_member_determines_whether_a_group_is_native_or_kafka() -> None:
 def test_concurrent_requests_to_a_new_coordinator_load_the_group_once() -> None:
     """Regression: a describe request replaced the group state that concurrent joins had loaded.
 
-    The members were lost, and the new state began a generation that existed already.
+    The members were lost, and the replacing state began a generation that already existed.
     """
 
     async def body(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the group APIs for members in every version, and of coordinators that move."""
+"""Tests of the group APIs for members in every version, and of a group's next coordinator."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_group_survives_deletion_and_recreation_of_its_topic() -> None:
     run(body)
 
 
-def test_static_member_is_fenced_once_replaced() -> None:
+def test_former_process_of_a_static_member_is_fenced_once_it_is_replaced() -> None:
     async def body(world: World) -> None:
         await world.start()
         (one,) = await gathered(world, 1, group_instance_id="i")
@@ -186,8 +186,9 @@ def test_static_member_is_fenced_once_replaced() -> None:
     run(body)
 
 
-def test_successor_of_a_static_member_reads_its_last_commit() -> None:
-    """Regression: the join of a static member's successor did not wait for the pending commit."""
+def test_process_that_replaces_a_static_member_reads_its_last_commit() -> None:
+    """Regression: the join of the replacing process did not wait for the former process's
+    pending commit."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -267,12 +268,13 @@ def test_memory_of_group_metadata_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     run(body)
 
 
-def test_requested_member_id_reserves_no_memory_before_the_join(
+def test_memory_limit_holds_for_members_that_join_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: more members joined at once than the memory limit allows.
+    """Regression: more members joined at once than the memory limit allowed.
 
-    The successor of a static member was refused although it replaces the predecessor's metadata.
+    The process that replaces a static member was refused, although its metadata replaces that of
+    the former process.
     """
 
     async def body(world: World) -> None:
@@ -292,8 +294,8 @@ def test_requested_member_id_reserves_no_memory_before_the_join(
     run(body)
 
 
-def test_ten_thousand_requested_member_ids_do_not_disturb_the_group() -> None:
-    """The group has the default limit of 1,000 members."""
+def test_ten_thousand_member_ids_without_a_join_do_not_disturb_the_group() -> None:
+    """A client requests ids without joining. The group has the default limit of 1,000 members."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -387,7 +389,7 @@ def test_group_with_members_is_listed_and_cannot_be_deleted() -> None:
 
 
 def test_group_can_be_deleted_right_after_its_last_member_left() -> None:
-    """DeleteGroups arrives before the coordinator has written the empty generation."""
+    """DeleteGroups arrives before the coordinator has written the empty generation to ZooKeeper."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -401,7 +403,7 @@ def test_group_can_be_deleted_right_after_its_last_member_left() -> None:
 
 
 def test_group_can_be_deleted_right_after_its_static_member_expired() -> None:
-    """ZooKeeper is unavailable while the static member's session ends."""
+    """ZooKeeper is unavailable while the session of the static member ends."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -421,7 +423,7 @@ def test_group_can_be_deleted_right_after_its_static_member_expired() -> None:
     run(body)
 
 
-def test_group_keeps_its_generation_when_its_coordinator_dies() -> None:
+def test_group_keeps_members_and_generation_when_its_coordinator_dies() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.make_topic("t")
@@ -464,8 +466,9 @@ def test_group_keeps_its_generation_when_its_coordinator_dies() -> None:
     run(body)
 
 
-def test_group_whose_members_died_with_the_coordinator_becomes_empty() -> None:
-    """No member returns, so only list and describe requests make the coordinator load the group."""
+def test_group_whose_members_died_together_with_its_coordinator_becomes_empty() -> None:
+    """No member returns, so only list and describe requests make the next coordinator load the
+    group."""
 
     async def body(world: World) -> None:
         await world.start(2)
@@ -509,8 +512,9 @@ def test_describe_groups_shows_the_state_during_a_rebalance() -> None:
     run(body)
 
 
-def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> None:
-    """A ZooKeeper watch tells the coordinator at once that another broker claimed the group."""
+def test_replaced_group_coordinator_fails_waiting_requests_and_writes_nothing() -> None:
+    """A ZooKeeper watch tells the coordinator immediately that another broker has claimed the
+    group."""
 
     async def body(world: World) -> None:
         await world.start(2)
@@ -552,7 +556,7 @@ def test_group_requests_to_another_broker_get_not_coordinator() -> None:
     run(body)
 
 
-def test_without_zookeeper_group_members_stay_and_rebalances_wait() -> None:
+def test_while_zookeeper_is_down_group_members_stay_and_rebalances_wait() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")

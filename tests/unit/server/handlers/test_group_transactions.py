@@ -1,4 +1,4 @@
-"""Tests of group offsets that are committed in transactions, through the handlers."""
+"""Tests of group offsets that are committed in transactions, through the request handlers."""
 
 from __future__ import annotations
 
@@ -53,13 +53,14 @@ OK = AddGroupResponse(0, 1, PARTITION, 0)
 
 
 class Coordinator:
-    """A transaction coordinator that gives the prepared answers in order and repeats the last."""
+    """A transaction coordinator that returns prepared responses in order, and then repeats the
+    last."""
 
     def __init__(self, *answers: AddGroupResponse | Exception) -> None:
         self.answers = list(answers) or [OK]
         self.asked: list[AddGroupRequest] = []
         self.before: Callable[[], Any] | None = None
-        """A callback that runs once, before the next answer."""
+        """A callback that runs once, before the next response."""
 
     async def send(self, broker_id: int, call: Any, timeout_ms: float = 0) -> Any:
         assert isinstance(call, AddGroupRequest)
@@ -122,7 +123,7 @@ async def sent(
 
 
 async def fetch(world: World, version: int = 8, *, is_stable: bool = True) -> tuple[int, int]:
-    """Return the error code and the offset of t-0, as a read_committed consumer fetches them."""
+    """Return the error code and the offset of t-0 that a read_committed consumer fetches."""
     stable = {"require_stable": is_stable} if version >= 7 else {}
     if version >= 8:
         path = "OffsetFetchRequestGroup"
@@ -196,7 +197,10 @@ def test_txn_offset_commit_has_an_error_for_each_partition() -> None:
 
 
 def test_only_the_current_generation_commits_in_a_transaction() -> None:
-    """KIP-447; versions below 3 have no member fields, so such commits are accepted."""
+    """KIP-447.
+
+    Requests below version 3 have no member fields, so their commits are accepted unchecked.
+    """
 
     async def body(world: World) -> None:
         await start(world)
@@ -235,7 +239,7 @@ def test_txn_offset_commit_of_a_replaced_static_member_is_fenced() -> None:
     run(body)
 
 
-def test_txn_offset_commit_of_a_member_that_leaves_meanwhile_is_refused() -> None:
+def test_txn_offset_commit_of_a_member_that_leaves_during_the_verification_is_refused() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world)
         (one,) = await gathered(world, 1)
@@ -261,7 +265,7 @@ def test_txn_offset_commit_of_a_member_that_leaves_meanwhile_is_refused() -> Non
         (5, NotCoordinatorError, CoordinatorNotAvailableError.code),
     ],
 )
-def test_refusal_by_the_transaction_coordinator_has_the_error_code_of_the_version(
+def test_refusal_by_the_transaction_coordinator_gets_an_error_code_that_the_version_allows(
     version: int, answer: Any, code: int
 ) -> None:
     async def body(world: World) -> None:
@@ -295,8 +299,8 @@ def test_concurrent_offset_commits_of_one_producer_share_a_verification() -> Non
     run(body)
 
 
-def test_transaction_end_during_the_verification_refuses_the_offsets() -> None:
-    """A late verification must not add the offsets to the producer's next transaction."""
+def test_offsets_are_refused_if_their_transaction_ends_during_the_verification() -> None:
+    """The late verification must not add the offsets to the producer's next transaction."""
 
     async def body(world: World) -> None:
         coordinator = await start(world)
@@ -307,7 +311,7 @@ def test_transaction_end_during_the_verification_refuses_the_offsets() -> None:
     run(body)
 
 
-def test_offsets_of_the_next_transaction_are_verified_again() -> None:
+def test_offsets_of_the_producers_next_transaction_are_verified_again() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world, OK, OK._replace(number=2))
         assert await commit(world, 5, 4) == 0
@@ -392,7 +396,7 @@ def test_native_group_refuses_offsets_of_transactions() -> None:
         (NetworkError("unreachable"), False),
     ],
 )
-def test_overdue_pending_offsets_are_dropped_if_their_transaction_has_ended(
+def test_pending_offsets_are_dropped_after_a_time_if_their_transaction_has_ended(
     answer: Any, is_ended: bool
 ) -> None:
     async def body(world: World) -> None:

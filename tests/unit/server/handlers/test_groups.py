@@ -24,7 +24,10 @@ from broker_lite.wire.calls import groups
 
 
 def commit_row(name: str, **rows: Any) -> Any:
-    """Return a topic row. ``p0=(offset, epoch, metadata)`` is for partition 0, ``p1`` for 1."""
+    """Return a topic's row of an OffsetCommit request.
+
+    ``p0=(offset, epoch, metadata)`` is the commit for partition 0, ``p1`` the one for partition 1.
+    """
     path = "OffsetCommitRequestTopic"
     return struct(
         "OffsetCommit", path, name=name,
@@ -43,7 +46,8 @@ async def commit(world: World, version: int, group: str, topics: list[Any], **fi
 
 
 async def fetch(world: World, version: int, group: str, wanted: dict[str, list[int]] | None) -> Any:
-    """Return (error, {(topic, partition): (offset, epoch, metadata)}) in any version."""
+    """Return (error, {(topic, partition): (offset, epoch, metadata)}) of OffsetFetch in any
+    version."""
     if version >= 8:
         path = "OffsetFetchRequestGroup"
         topics = wanted and [
@@ -94,7 +98,7 @@ def test_offset_commit_is_answered_in_every_version(version: int) -> None:
 
 
 def test_offset_commit_of_version_1_is_stored() -> None:
-    """kaf and sarama before 1.41 send version 1, and kaf ignores errors in the response."""
+    """kaf, and sarama before 1.41, send version 1. kaf ignores errors in the response."""
     body_of_2016 = (
         b"\0\1g" + b"\xff" * 4 + b"\0\0"
         + b"\0\0\0\1" + b"\0\1t"
@@ -162,7 +166,7 @@ def test_invalid_offset_commits_are_refused() -> None:
     run(body)
 
 
-def test_recreated_topic_has_no_offsets() -> None:
+def test_recreated_topic_has_no_committed_offsets() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -175,7 +179,7 @@ def test_recreated_topic_has_no_offsets() -> None:
 
 
 async def call(world: World, request: Any, version: int) -> Any:
-    """Send a request with the logbus client's encoding and return the decoded answer."""
+    """Send a request in the encoding of the logbus client; return the decoded response."""
     frame = memoryview(encode_call(request, 3, "c"))[4:]
     header = received(frame)
     message = tables.decode(header.api_key, version, frame, header.body_at)
@@ -246,7 +250,7 @@ def test_offset_fetch_of_a_logbus_client_has_topic_ids_and_commit_times() -> Non
     run(body)
 
 
-def test_without_zookeeper_offset_commits_fail_with_a_retriable_error() -> None:
+def test_while_zookeeper_is_down_offset_commits_fail_with_a_retriable_error() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -391,8 +395,9 @@ def test_offset_delete_removes_the_offsets_of_a_group() -> None:
     run(body)
 
 
-def test_request_of_a_group_given_up_meanwhile_keeps_no_group_in_memory() -> None:
-    """Regression: the request put the state machine back, and the group's offsets never expired."""
+def test_request_that_arrives_while_its_group_is_given_up_leaves_no_group_in_memory() -> None:
+    """Regression: the request put the group's state back into memory, and the group's offsets
+    never expired."""
 
     async def body(world: World) -> None:
         await world.start()

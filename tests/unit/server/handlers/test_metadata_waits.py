@@ -1,4 +1,5 @@
-"""Tests of Metadata requests that wait for an election after a leader's connection ended."""
+"""Tests of Metadata requests that wait for an election, after a broker lost a leader's
+connection."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def everything(topic_id: Any) -> None:
 
 
 @pytest.mark.parametrize("wanted", [by_name, by_id, everything])
-def test_metadata_names_the_next_leader_when_a_leaders_connection_ended(
+def test_metadata_waits_for_the_next_leader_after_a_leaders_connection_ended(
     wanted: Callable[[Any], Any],
 ) -> None:
     async def body(world: World) -> None:
@@ -75,7 +76,7 @@ def test_metadata_names_the_next_leader_when_a_leaders_connection_ended(
     run(body)
 
 
-def test_metadata_waits_when_a_client_detects_a_dead_broker_before_the_broker_does() -> None:
+def test_metadata_waits_even_if_the_client_notices_the_dead_leader_before_the_broker() -> None:
     async def body(world: World) -> None:
         registry, epoch = await start(world)
         asking = asyncio.ensure_future(
@@ -91,7 +92,7 @@ def test_metadata_waits_when_a_client_detects_a_dead_broker_before_the_broker_do
     run(body)
 
 
-def test_metadata_waits_when_a_leaders_session_ended() -> None:
+def test_metadata_waits_for_the_next_leader_after_a_leaders_zookeeper_session_ended() -> None:
     async def body(world: World) -> None:
         registry, _ = await start(world)
         world.stores[3].kill()
@@ -128,7 +129,7 @@ def test_metadata_waits_for_an_election_only_once_and_for_a_limited_time() -> No
     run(body)
 
 
-def test_metadata_does_not_wait_for_elections_without_zookeeper() -> None:
+def test_metadata_does_not_wait_for_an_election_while_zookeeper_is_down() -> None:
     async def body(world: World) -> None:
         registry, epoch = await start(world)
         registry.lost(3, epoch)

@@ -1,4 +1,4 @@
-"""Tests of requests to a leader that is still creating its log."""
+"""Tests of requests to a leader that is still creating the log of a new partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_lite.wire.api import ApiKey
 
 
 class Connection:
-    """The client's side of a connection to one broker."""
+    """The client's side of a connection to one broker; ``frames`` holds the responses."""
 
     is_open = True
 
@@ -54,7 +54,7 @@ class Connection:
 
 
 def new_partition(world: World) -> threading.Event:
-    """Add partition 1. Its leader creates the log once the returned event is set."""
+    """Add partition 1, whose leader creates its log once the returned event is set."""
     may_go_on = threading.Event()
     node = world.nodes[1]
     node.disk.keep(lambda: may_go_on.wait(10), lambda *_: None)
@@ -64,9 +64,9 @@ def new_partition(world: World) -> threading.Event:
 
 
 def test_leader_delays_requests_until_its_new_log_exists() -> None:
-    """A refused client would find the same leader in new metadata and retry.
+    """If it refused them, a client would find the same leader in new metadata, and retry.
 
-    librdkafka retries after 100 ms. Idempotent producers of sarama 1.38 do not retry.
+    librdkafka retries after 100 ms. Idempotent producers of sarama 1.38 do not retry at all.
     """
 
     async def body(world: World) -> None:

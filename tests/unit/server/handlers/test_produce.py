@@ -1,4 +1,8 @@
-"""Tests of Produce requests over replicas with logs in memory."""
+"""Tests of the handler of Produce, over replicas with logs in memory.
+
+An idempotent producer has several batches in flight. If the broker refuses one, it must refuse all
+later ones with the same error, so that the producer resends all in order.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from broker_lite.wire import produce as wire
 
 
 class Producer:
-    """The client's side of an idempotent producer's connection. Each batch has one record."""
+    """The client's side of an idempotent producer's connection; each batch has one record."""
 
     def __init__(self, node: Node, version: int = 13) -> None:
         nothing = cast(Any, None)
@@ -57,7 +61,8 @@ class Producer:
         return done
 
     async def finds_its_pipeline_refused(self, code: int) -> None:
-        """Check that batches after the refused batch 0 fail with ``code``, and resend them all."""
+        """Check that the batches after the refused batch 0 fail with ``code``; then resend all
+        of them."""
         assert [await self.send(sequence) for sequence in (1, 2)] == [code] * 2
         assert [await self.send(sequence) for sequence in (0, 1, 2)] == [0] * 3
         assert await self.send(9) == OutOfOrderSequenceError.code

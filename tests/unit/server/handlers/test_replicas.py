@@ -28,7 +28,7 @@ ELECT, ALTER, LIST = "ElectLeaders", "AlterPartitionReassignments", "ListPartiti
 
 
 async def make(world: World, name: str, *rows: list[int]) -> None:
-    """Create a topic; each row lists the replicas of a partition."""
+    """Create topic t; each of ``rows`` lists the replicas of one partition."""
     assignments = [
         struct(
             "CreateTopics",
@@ -58,7 +58,7 @@ def view_of(world: World, name: str, partition: int = 0) -> PartitionView:
 
 
 async def isr_becomes(world: World, name: str, *broker_ids: int) -> None:
-    """Set the ISR of partition 0, as its leader would."""
+    """Set the ISR of partition 0, as the partition's leader would."""
     registry = world.brokers[1].registry
     topic = registry.snapshot.topics[name]
     state = topic.partitions[0].state
@@ -231,7 +231,7 @@ def test_reassignment_is_cancelled() -> None:
     run(body)
 
 
-def test_reassignment_with_another_replication_factor_is_refused_on_request() -> None:
+def test_reassignment_may_not_change_the_replication_factor_if_the_request_says_so() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await make(world, "t", [1, 2])
@@ -259,7 +259,7 @@ def test_reassignment_at_another_broker_gets_not_controller() -> None:
     run(body)
 
 
-def test_broker_can_be_unregistered_once_it_is_stopped_and_has_no_replicas() -> None:
+def test_only_a_stopped_broker_without_replicas_can_be_unregistered() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await make(world, "t", [1, 2])
@@ -285,7 +285,7 @@ def test_broker_can_be_unregistered_once_it_is_stopped_and_has_no_replicas() -> 
     run(body)
 
 
-def test_request_forwarded_by_a_broker_is_not_forwarded_again() -> None:
+def test_request_that_another_broker_forwarded_is_not_forwarded_again() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         header = context_of(ApiKey.UNREGISTER_BROKER, 0, broker_client_id(1))

@@ -167,7 +167,7 @@ def test_create_topics_with_validate_only_creates_no_topic() -> None:
     run(body)
 
 
-def test_topic_changes_at_another_broker_get_not_controller() -> None:
+def test_topic_changes_at_a_broker_that_is_not_the_controller_get_not_controller() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         answer = await world.ask("CreateTopics", 7, broker=2, topics=[topic("t")], timeout_ms=1)
@@ -181,7 +181,7 @@ def test_topic_changes_at_another_broker_get_not_controller() -> None:
     run(body)
 
 
-def test_create_topics_without_zookeeper_fails_with_a_retriable_error() -> None:
+def test_create_topics_while_zookeeper_is_down_fails_with_a_retriable_error() -> None:
     async def body(world: World) -> None:
         await world.start()
         world.service.stop()
@@ -267,8 +267,11 @@ def test_create_partitions_is_answered_in_every_version(version: int) -> None:
 
 
 def test_controller_reads_the_brokers_again_before_it_refuses_a_replication_factor() -> None:
-    """A topic of three replicas was refused right after the start of three brokers: each had
-    reported that it was ready, but the controller had not yet read the last registration."""
+    """Regression: a topic of three replicas was refused right after three brokers had started.
+
+    Each broker had reported that it was ready, but the controller had not yet read the last
+    registration.
+    """
 
     async def body(world: World) -> None:
         await world.start(1)

@@ -1,4 +1,4 @@
-"""Tests of __transaction_state: its creation, its coordinators and its protection."""
+"""Tests of the topic __transaction_state: its creation, its coordinators and its protection."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_find_coordinator_refuses_an_empty_transactional_id() -> None:
     run(body)
 
 
-def test_find_coordinator_without_zookeeper_fails_with_a_retriable_error() -> None:
+def test_find_coordinator_while_zookeeper_is_down_fails_with_a_retriable_error() -> None:
     async def body(world: World) -> None:
         await world.start(1, FEATURES)
         world.service.stop()
@@ -122,7 +122,7 @@ def test_clients_may_not_change_the_transaction_state_topic() -> None:
     [("retention.ms", "1000"), ("retention.bytes", "1"), ("unclean.leader.election.enable", "true"),
      ("retention.ms", None)],
 )  # fmt: skip
-def test_settings_that_would_lose_transaction_state_are_refused(
+def test_topic_settings_that_would_delete_transaction_state_are_refused(
     key: str, value: str | None
 ) -> None:
     async def body(world: World) -> None:
@@ -165,7 +165,7 @@ def test_metadata_marks_the_transaction_state_topic_as_internal() -> None:
     run(body)
 
 
-def test_new_cluster_begins_with_its_first_brokers_features() -> None:
+def test_new_cluster_has_the_features_of_its_first_broker() -> None:
     async def body(world: World) -> None:
         await world.start(1, FEATURES)
         answer = await world.ask(

@@ -1,4 +1,8 @@
-"""Tests of Produce with transactional batches, which the transaction coordinator verifies."""
+"""Tests of Produce with transactional batches.
+
+The leader asks the transaction coordinator to *verify* the first batch of each transaction: the
+transaction must be open and include the partition.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ BY_CLIENT, BY_BROKER = 11, 13
 
 
 class Coordinator:
-    """The transaction coordinator on broker 2, which answers each verification from ``answers``."""
+    """The transaction coordinator on broker 2, which takes its responses from ``answers``."""
 
     def __init__(self) -> None:
         self.requests: list[VerifyPartitionsRequest] = []
@@ -126,7 +130,7 @@ class TransactionalProducer:
         acks: int = -1,
         transactional_id: str | None = "id",
     ) -> int:
-        """Send a batch of a transaction and return the error code of the response."""
+        """Send a batch of a transaction; return the error code of the response."""
         batch = rows_batch(
             [b"x"], producer_id=7, producer_epoch=0, base_sequence=sequence,
             attributes=fmt.ATTRIBUTE_TRANSACTIONAL,
@@ -149,7 +153,8 @@ class TransactionalProducer:
 
 
 def with_state_topic(snapshot: MetadataSnapshot, epoch: int = STATE_EPOCH) -> MetadataSnapshot:
-    """Add the transaction feature, and __transaction_state with broker 2 as leader."""
+    """Return the metadata with the transaction feature, and with __transaction_state led by
+    broker 2."""
     state = LeaderAndIsr(2, epoch, (), 1)
     views = tuple(PartitionView(p, (2,), state) for p in range(6))
     topics = dict(snapshot.topics) | {TRANSACTION_STATE: TopicView(TRANSACTION_STATE, "x", views)}
@@ -173,7 +178,7 @@ def test_only_the_first_batch_of_a_transaction_is_verified() -> None:
     run(test)
 
 
-def test_produce_before_version_12_only_verifies_the_partition() -> None:
+def test_produce_below_version_12_verifies_the_partition_but_does_not_add_it() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         assert await producer.send(0, BY_CLIENT) == 0
@@ -196,7 +201,7 @@ def test_batches_wait_in_order_for_the_verification_of_their_transaction() -> No
     run(test)
 
 
-def test_verifications_of_one_event_loop_turn_share_a_request() -> None:
+def test_verifications_of_several_partitions_in_one_event_loop_turn_share_a_request() -> None:
     async def test(world: World) -> None:
         await world.serves(1, 1)
         producer = await started(world)
@@ -280,7 +285,7 @@ def test_unavailable_coordinator_gives_the_producer_a_retriable_error(
     run(test)
 
 
-def test_verification_after_the_end_of_its_transaction_is_ignored() -> None:
+def test_verification_that_arrives_after_the_end_of_its_transaction_is_ignored() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         producer.coordinator.held = asyncio.Event()
@@ -294,9 +299,12 @@ def test_verification_after_the_end_of_its_transaction_is_ignored() -> None:
     run(test)
 
 
-def test_marker_with_a_raised_epoch_does_not_end_the_next_transaction() -> None:
-    """The end of a transaction raises the producer epoch, so its marker has the next transaction's
-    epoch. The marker may arrive while the next transaction's first batch is being verified."""
+def test_marker_with_a_bumped_epoch_does_not_end_the_next_transaction() -> None:
+    """The end of a transaction bumps the producer epoch, so its marker has the epoch of the next
+    transaction.
+
+    The marker may arrive while the next transaction's first batch is being verified.
+    """
 
     async def test(world: World) -> None:
         producer = await started(world)
@@ -328,7 +336,9 @@ def test_verification_from_an_earlier_leader_epoch_is_ignored() -> None:
     run(test)
 
 
-def test_verification_by_a_deposed_coordinator_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_by_a_deposed_transaction_coordinator_is_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transaction_verifier, "VERIFY_TIMEOUT_S", 0.02)
 
     async def test(world: World) -> None:
@@ -358,7 +368,7 @@ def test_transactional_batch_needs_an_id_and_acks_all(fields: dict[str, Any], co
     run(test)
 
 
-def test_transactional_batch_is_refused_while_a_broker_does_not_support_it() -> None:
+def test_transactional_batch_is_refused_while_a_broker_does_not_support_transactions() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         producer.snapshot = dataclasses.replace(producer.snapshot, features={})

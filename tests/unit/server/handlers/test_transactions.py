@@ -30,7 +30,7 @@ from broker_lite.wire.calls.verification import (
 
 
 class Desk:
-    """A sender of requests to broker 1, as a client or as another broker."""
+    """Sends requests to broker 1, as a client or as another broker."""
 
     def __init__(self, cluster: TransactionCluster) -> None:
         self.cluster = cluster
@@ -77,7 +77,7 @@ class Desk:
         )
 
     async def add(self, version: int, epoch: int, topics: dict[str, Sequence[int]]) -> list[int]:
-        """Add partitions as a client of transaction version 1. Return their error codes."""
+        """Add partitions as a client of transaction version 1; return their error codes."""
         rows = [
             struct("AddPartitionsToTxn", "AddPartitionsToTxnTopic", name=name, partitions=[*part])
             for name, part in topics.items()
@@ -147,7 +147,7 @@ def test_init_producer_id_refuses_a_wrong_timeout_id_or_epoch(
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_end_txn_of_transaction_version_1_may_be_repeated(version: int) -> None:
+def test_repeated_end_txn_of_transaction_version_1_succeeds_again(version: int) -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         assert (await desk.end(0, version=version)).error_code == 48
@@ -251,7 +251,7 @@ def test_add_partitions_to_txn_of_a_broker_adds_or_verifies_partitions() -> None
     with_desk(test)
 
 
-def test_partition_missing_from_the_coordinators_metadata_gets_a_retriable_error() -> None:
+def test_partition_that_the_coordinators_metadata_lacks_gets_a_retriable_error() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         other_id = "AAECAwQFBgcICQoLDA0OEA"

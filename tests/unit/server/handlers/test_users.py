@@ -49,7 +49,8 @@ async def alter(world: World, deletions: list[Any], upsertions: list[Any], broke
 async def sent(
     world: World, rows: tuple[Upsertion, ...], peer: str = "127.0.0.1:1"
 ) -> AlterUsersResponse:
-    """Send an AlterUserScramCredentials request of the logbus client from the address ``peer``."""
+    """Send AlterUserScramCredentials as the logbus client at the address ``peer``; return the
+    response."""
     call = AlterUsersRequest((), rows)
     frame = memoryview(encode_call(call, 3, "c"))[4:]
     request = RequestContext.read(frame, Session(1, peer), 0)
@@ -89,7 +90,7 @@ def test_invalid_changes_of_scram_users_have_distinct_errors() -> None:
     handler_world.run(body)
 
 
-def test_list_of_users_has_those_that_cannot_be_read() -> None:
+def test_list_of_users_contains_users_whose_znode_is_malformed() -> None:
     """Regression: one malformed znode made ``logbus user list`` fail."""
 
     async def body(world: World) -> None:
@@ -114,7 +115,7 @@ def test_list_of_users_has_those_that_cannot_be_read() -> None:
     handler_world.run(body)
 
 
-def test_password_rotation_keeps_the_former_password_for_keep_old_ms() -> None:
+def test_rotated_password_leaves_the_former_password_valid_for_keep_old_ms() -> None:
     async def body(world: World) -> None:
         await world.start(1)
         credential = Credential(SHA_256, 4096, SALT)

@@ -47,7 +47,7 @@ BIG = 1 << 30
 
 
 class Client:
-    """A client of one broker, which sends encoded requests to the handlers."""
+    """A client of one broker, which passes encoded requests to the broker's handlers."""
 
     is_open = True
 
@@ -90,7 +90,8 @@ class Client:
         return answer.topics[0].partitions[0]
 
     async def read(self, offset: int = 0, size: int = BIG) -> list[int]:
-        """Return the offsets of the records that a read_committed reader gets from ``offset``."""
+        """Return the offsets of the records that a read_committed reader gets from ``offset``
+        on."""
         rows: list[int] = []
         while True:
             got = await self.fetch(offset, size=size)
@@ -182,7 +183,7 @@ def test_read_committed_stops_at_the_last_stable_offset_and_skips_aborted_record
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_read_committed_returns_the_same_records_from_loop_and_thread(cold: bool) -> None:
+def test_read_committed_returns_the_same_records_with_and_without_a_crc_check(cold: bool) -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
@@ -212,7 +213,10 @@ def test_follower_has_the_same_transactions_when_it_becomes_leader() -> None:
 
 
 def test_marker_lost_in_an_unclean_election_leaves_the_transaction_open() -> None:
-    """The former leader truncates the marker. A later marker then decides on both replicas."""
+    """The former leader truncates the marker.
+
+    A later marker then ends the transaction on both replicas.
+    """
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -255,7 +259,7 @@ def test_restarted_replica_serves_the_same_committed_records() -> None:
     run(body, brokers=2)
 
 
-def test_marker_ends_its_transaction_only_once_it_is_committed() -> None:
+def test_marker_ends_its_transaction_only_once_the_high_watermark_has_passed_it() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write(leader)
@@ -342,7 +346,7 @@ def test_late_marker_of_a_transaction_does_not_end_the_next_one() -> None:
     run(body, brokers=1)
 
 
-def test_markers_are_refused_while_too_few_replicas_are_in_sync() -> None:
+def test_transaction_markers_are_refused_while_too_few_replicas_are_in_sync() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write(leader)
@@ -403,7 +407,7 @@ def test_list_offsets_with_read_committed_ends_at_the_last_stable_offset() -> No
 
 
 async def times_at(node: Node, *offsets: int) -> list[int]:
-    """Return the offset of the first record at or after each offset."""
+    """Return, for each offset, the offset of the first record at or after it, from RecordTimes."""
     rows = [SimpleNamespace(topic_id=TOPIC_ID, partition=0, offset=at) for at in offsets]
     message = SimpleNamespace(partitions=rows)
     answer = await record_times.handle(
@@ -412,7 +416,7 @@ async def times_at(node: Node, *offsets: int) -> list[int]:
     return [row.offset for row in answer.answers]
 
 
-def test_record_times_skips_markers_and_aborted_records() -> None:
+def test_lookup_of_record_times_skips_markers_and_aborted_records() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
@@ -424,7 +428,7 @@ def test_record_times_skips_markers_and_aborted_records() -> None:
     run(body, brokers=1)
 
 
-def test_record_times_that_exceed_the_time_of_a_job_use_several_jobs(
+def test_long_lookup_of_record_times_is_split_into_several_disk_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(world: World) -> None:
@@ -436,7 +440,7 @@ def test_record_times_that_exceed_the_time_of_a_job_use_several_jobs(
     run(body, brokers=1)
 
 
-def test_record_times_stops_the_search_after_many_aborted_batches(
+def test_lookup_of_record_times_stops_after_many_aborted_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(world: World) -> None:
@@ -471,7 +475,7 @@ def test_describe_producers_shows_the_start_of_an_open_transaction() -> None:
     run(body, brokers=1)
 
 
-def test_fetch_of_end_offsets_names_the_start_of_the_first_transaction() -> None:
+def test_fetch_of_end_offsets_returns_the_start_of_the_first_transaction() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"plain"])

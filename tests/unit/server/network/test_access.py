@@ -1,4 +1,7 @@
-"""Tests of the authorization of requests: the table of APIs, brokers' principals, and dispatch."""
+"""Tests of the authorization of requests: the table of APIs, principals of brokers, the dispatcher.
+
+A handler checks permissions with the *access* object of its request.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ def test_every_served_api_has_an_access_row_with_existing_operations() -> None:
             assert operation is None or operation in OPERATIONS[type_]
 
 
-def test_denial_names_a_topic_only_by_the_name_or_id_that_the_client_sent() -> None:
+def test_denial_identifies_a_topic_only_by_the_name_or_id_that_the_client_sent() -> None:
     access = authorizer(acl("User:bob", Operation.WRITE, TOPIC, "mine")).access(
         session("User:bob"), ApiKey.PRODUCE
     )
@@ -106,7 +109,7 @@ def test_denial_names_a_topic_only_by_the_name_or_id_that_the_client_sent() -> N
 
 
 def denied_names(made: Authorizer, client: Session, key: int, *names: str) -> list[str]:
-    """Return those of the topics ``names`` that a new request of the client may not use."""
+    """Return those of the topics ``names`` that the client may not use in a new request."""
     rows = [SimpleNamespace(name=name, topic_id="") for name in names]
     access = made.access(client, key)
     assert not access.has_checked
@@ -115,7 +118,7 @@ def denied_names(made: Authorizer, client: Session, key: int, *names: str) -> li
     return [names[index] for index in found]
 
 
-def test_cached_permissions_are_dropped_when_acls_user_or_operation_change() -> None:
+def test_cached_permissions_are_not_used_for_other_acls_users_or_operations() -> None:
     made = authorizer(acl("User:bob", Operation.WRITE, TOPIC, "mine"))
     client = session("User:bob")
     for _ in range(3):
@@ -132,7 +135,7 @@ def test_cached_permissions_are_dropped_when_acls_user_or_operation_change() -> 
 
 
 @pytest.mark.parametrize("key", [-32768, -2, -1, 32767])
-def test_nonexistent_api_has_an_access_row_without_operations(key: int) -> None:
+def test_unknown_api_key_needs_no_permission(key: int) -> None:
     access = authorizer().access(session("User:bob"), key)
     assert not access.row.needs_check and not access.row.cluster
 
@@ -187,7 +190,7 @@ def test_broker_is_identified_by_its_principal_on_the_inter_broker_listener(
     assert not access.may(Operation.READ, TOPIC, "t") or principal == "User:admin"
 
 
-def test_forwarded_request_has_only_the_permissions_of_its_client() -> None:
+def test_forwarded_request_has_only_the_permissions_of_the_client_that_sent_it() -> None:
     client = session("User:broker-3", "BROKERS", is_forwarded=True)
     assert authorizer().broker_id(client) is None
     assert (
@@ -249,7 +252,7 @@ def test_revoked_permission_is_denied_at_the_next_check() -> None:
         ({"super_users": "User:admin"}, OPEN, "inter.broker.listener.name"),
     ],
 )
-def test_authorizer_without_any_administrator_stops_the_start(
+def test_broker_does_not_start_if_its_authorizer_would_have_no_administrator(
     settings: dict[str, str], listener: ListenerConfig, words: str
 ) -> None:
     config = BrokerConfig(authorizer="enforce", **settings)
@@ -307,7 +310,7 @@ def decoded(name: str, version: int, data: bytes) -> Any:
     return kind(f"{name}Response").decode(data, version=version, header=True, framed=True)
 
 
-def test_response_of_a_handler_that_checks_no_permission_is_replaced_by_an_error(
+def test_dispatcher_replaces_the_response_of_a_handler_that_checked_no_permission(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(world: World) -> None:
@@ -342,7 +345,8 @@ def test_response_of_a_handler_that_checks_no_permission_is_replaced_by_an_error
 def test_error_of_a_list_request_reaches_the_client(
     name: str, version: int, expected: type[LogbusError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the dispatcher took the error for a response of a handler that skipped its check.
+    """Regression: the dispatcher took the error response for one of a handler that skipped its
+    check.
 
     It then answered UNKNOWN_SERVER_ERROR.
     """
@@ -367,7 +371,7 @@ def test_error_of_a_list_request_reaches_the_client(
     run(body)
 
 
-def test_delete_topics_by_an_id_missing_in_the_snapshot_deletes_nothing() -> None:
+def test_delete_topics_by_an_id_that_the_brokers_metadata_lacks_deletes_nothing() -> None:
     async def body(world: World) -> None:
         await world.start()
         made = await world.make_topic("secret")

@@ -1,8 +1,9 @@
 """Tests that request every served API in every version with every kind of permission.
 
 The expected permissions are in ``support/access_cases.py``. The requests are built from the message
-tables, and real handlers answer them. An API without a case fails; so does a case whose handler
-checks other permissions than expected, or whose answer contains a text that the client may not see.
+tables, and the broker's own handlers answer them. The test fails for an API without a case, for a
+handler that checks other permissions than its case says, and for a response that contains text that
+the client may not see.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def implies(granted: Operation, needed: Operation) -> bool:
 
 
 def insufficient(case: Case) -> Iterator[tuple[Acls, int]]:
-    """Yield sets of ACLs that lack one permission, with the error code that the response needs."""
+    """Yield sets of ACLs that do not allow the request, with the error code that the response
+    needs."""
     everything = grants(*case.needs)
     for kind, needed in case.needs:
         others = [need for need in case.needs if need != (kind, needed)]
@@ -196,7 +198,7 @@ def test_request_with_sufficient_permissions_is_not_denied(case: Case) -> None:
     run(body)
 
 
-def test_broker_principal_may_not_read_or_write_topics_as_a_client() -> None:
+def test_principal_of_a_broker_may_not_read_or_write_topics_as_a_client_does() -> None:
     async def body(world: AccessWorld) -> None:
         world.grant({})
         before = world.digest()
@@ -216,7 +218,7 @@ def test_broker_principal_may_not_read_or_write_topics_as_a_client() -> None:
     run(body)
 
 
-def test_envelope_carries_only_forwarded_apis_with_its_clients_permissions() -> None:
+def test_envelope_may_contain_only_forwarded_apis_and_has_its_clients_permissions() -> None:
     async def body(world: AccessWorld) -> None:
         before = world.digest()
         for case in CASES:
@@ -264,7 +266,8 @@ def test_only_login_apis_are_answered_before_the_login() -> None:
 def test_response_of_every_handler_that_skips_its_checks_is_dropped(
     monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    """Each handler gets another access object, so that it never checks the request's own.
+    """Each handler gets another access object, so that it never checks permissions with the
+    request's own.
 
     Regression: Metadata 0 with an empty list means all topics. The dispatcher took it for a request
     without resources, which needs no check.

@@ -1,4 +1,8 @@
-"""Tests of client connections over socket pairs: order, limits, back-pressure and closing."""
+"""Tests of a client's connection to a broker: order, limits, back-pressure and closing.
+
+All connections share a memory budget for requests and responses. A *partial request* has not
+arrived completely.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +99,7 @@ def test_responses_are_sent_in_request_order() -> None:
     run(main)
 
 
-def test_connection_that_closes_after_a_response_sends_that_response_last() -> None:
+def test_connection_that_is_to_close_after_a_response_sends_that_response_first() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
         peer = Peer(lambda frame, reply: replies.append(reply))
@@ -130,7 +134,7 @@ def test_request_without_a_response_does_not_block_later_responses() -> None:
     run(main)
 
 
-def test_response_of_files_and_bytes_is_sent_as_one_stream() -> None:
+def test_response_of_file_ranges_and_bytes_is_sent_in_order() -> None:
     async def main() -> None:
         content = os.urandom(3 << 20)
         with tempfile.TemporaryFile() as file:
@@ -160,7 +164,7 @@ def test_response_of_files_and_bytes_is_sent_as_one_stream() -> None:
 
 
 def test_large_response_to_one_client_does_not_delay_other_clients() -> None:
-    """One client reads a response of 64 MB while another client sends a small request."""
+    """One client reads a response of 64 MB, while another client sends a small request."""
 
     async def main() -> None:
         with tempfile.TemporaryFile() as file:
@@ -229,7 +233,7 @@ def test_broker_stops_reading_from_a_client_that_does_not_read() -> None:
 
 
 async def turns(count: int = 50) -> None:
-    """Run the loop for ``count`` turns."""
+    """Run the event loop for ``count`` turns."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -255,8 +259,9 @@ def test_broker_pauses_reading_while_requests_exceed_the_memory_budget() -> None
     run(main)
 
 
-def test_partial_request_counts_in_the_budget_by_received_bytes() -> None:
-    """The declared length of a request must not use up the budget of other connections."""
+def test_partial_request_counts_in_the_memory_budget_only_with_its_received_bytes() -> None:
+    """A request that only declares a large length must not use up the budget of other
+    connections."""
 
     async def main() -> None:
         budget = Budget(4 << 20)
@@ -301,7 +306,7 @@ def test_partial_requests_use_at_most_half_of_the_memory_budget() -> None:
     run(main)
 
 
-def test_partial_requests_that_exceed_the_budget_complete_one_by_one() -> None:
+def test_partial_requests_that_together_exceed_the_memory_budget_complete_one_by_one() -> None:
     async def main() -> None:
         budget = Budget(256 << 10)
         sizes: list[int] = []
@@ -331,7 +336,7 @@ def test_partial_requests_that_exceed_the_budget_complete_one_by_one() -> None:
     run(main)
 
 
-def test_response_counts_in_the_budget_until_the_client_has_read_it() -> None:
+def test_response_counts_in_the_memory_budget_until_the_client_has_read_it() -> None:
     async def main() -> None:
         budget = Budget(8 << 20)
         peer = Peer(lambda _, reply: reply.answer([bytes(3 << 20), bytes(1)]), budget=budget)
@@ -372,7 +377,7 @@ def test_no_request_starts_for_a_client_with_unread_responses() -> None:
     run(main)
 
 
-def test_reserved_response_is_built_after_earlier_responses_are_read() -> None:
+def test_large_response_is_built_only_after_the_client_has_read_earlier_responses() -> None:
     async def main() -> None:
         budget = Budget(64 << 20)
         built: list[memoryview] = []
@@ -398,7 +403,7 @@ def test_reserved_response_is_built_after_earlier_responses_are_read() -> None:
     run(main)
 
 
-def test_closed_connection_releases_the_budget_of_its_reserved_response() -> None:
+def test_closed_connection_releases_the_memory_reserved_for_its_response() -> None:
     async def main() -> None:
         budget = Budget(8 << 20)
         built: list[ResponseSlot] = []
@@ -436,7 +441,7 @@ def test_closed_connection_releases_the_budget_of_its_reserved_response() -> Non
     run(main)
 
 
-def test_unread_large_response_leaves_budget_for_small_ones() -> None:
+def test_unread_large_response_leaves_memory_for_small_responses() -> None:
     async def main() -> None:
         budget = Budget(32 << 20)
         built: list[tuple[int, ResponseSlot]] = []
@@ -465,7 +470,7 @@ def test_unread_large_response_leaves_budget_for_small_ones() -> None:
     run(main)
 
 
-def test_response_may_change_its_reserved_bytes_while_it_is_built() -> None:
+def test_response_may_reserve_more_memory_while_it_is_built() -> None:
     async def main() -> None:
         budget = Budget(32 << 20)
         sizes: list[int] = []
@@ -490,7 +495,7 @@ def test_response_may_change_its_reserved_bytes_while_it_is_built() -> None:
     run(main)
 
 
-def test_held_connection_starts_no_request_until_go_on() -> None:
+def test_handler_can_hold_back_the_next_request_of_its_connection() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
 
@@ -514,7 +519,7 @@ def test_held_connection_starts_no_request_until_go_on() -> None:
     run(main)
 
 
-def test_throttled_connection_gets_its_response_and_starts_no_request() -> None:
+def test_throttled_client_gets_its_response_but_its_next_request_waits() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         began: list[float] = []
@@ -542,7 +547,7 @@ def test_throttled_connection_gets_its_response_and_starts_no_request() -> None:
     run(main)
 
 
-def test_throttled_connection_receives_the_rest_of_a_partial_request() -> None:
+def test_broker_receives_the_rest_of_a_partial_request_of_a_throttled_client() -> None:
     async def main() -> None:
         began: list[int] = []
 
@@ -620,7 +625,7 @@ def test_refused_request_closes_only_its_own_connection() -> None:
     run(main)
 
 
-def test_close_reason_mentions_a_partial_request() -> None:
+def test_logged_reason_of_a_close_mentions_a_partial_request() -> None:
     async def main() -> None:
         peer = Peer(lambda _, reply: None)
         await peer.send(framed(b"abc")[:5])
@@ -632,8 +637,8 @@ def test_close_reason_mentions_a_partial_request() -> None:
     run(main)
 
 
-def test_partial_request_timeout_excludes_time_when_reading_is_paused() -> None:
-    """While the broker does not read, the client cannot send the rest of its request."""
+def test_timeout_of_a_partial_request_excludes_times_when_the_broker_does_not_read() -> None:
+    """In these times, the client cannot send the rest of its request."""
 
     async def main() -> None:
         replies: list[ResponseSlot] = []
@@ -651,7 +656,7 @@ def test_partial_request_timeout_excludes_time_when_reading_is_paused() -> None:
     run(main)
 
 
-def test_file_shorter_than_its_range_closes_the_connection() -> None:
+def test_connection_is_closed_if_a_file_of_a_response_is_shorter_than_expected() -> None:
     async def main() -> None:
         with tempfile.TemporaryFile() as file:
             peer = Peer(lambda _, reply: reply.answer([FileRange(file, 0, 10)]))

@@ -1,4 +1,4 @@
-"""Tests of the context of a request: the client, its software, and the deadline."""
+"""Tests of the context of a request: the client, its software, and the request's deadline."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_session_keeps_the_client_software_that_api_versions_names() -> None:
     asyncio.run(body())
 
 
-def test_text_of_a_request_has_the_first_hundred_characters_of_the_client_id() -> None:
+def test_description_of_a_request_has_the_first_hundred_characters_of_the_client_id() -> None:
     context = context_of(ApiKey.PRODUCE, 9, "c" * 32_767)
     assert str(context).startswith("127.0.0.1:40000: client 'ccc") and len(str(context)) < 140
     assert context_of(ApiKey.PRODUCE, 9, None).shown_client_id is None

@@ -1,4 +1,4 @@
-"""Tests of a listener: errors when it binds, and connections that it closes or refuses."""
+"""Tests of a listener: errors when it binds its port, and connections that it closes or refuses."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_listener_host_of_another_machine_is_refused(host: str, reason: str) -> 
 
 
 def test_log_names_bound_and_advertised_address_of_each_listener() -> None:
-    """With two listeners and port 0, the log paired the bound address of one listener with the
-    advertised address of the other."""
+    """Regression: with two listeners and port 0, the log line paired the bound address of one
+    listener with the advertised address of the other."""
     names = "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0"
     kinds = "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT"
     one = listener(
@@ -75,7 +75,7 @@ def test_log_names_bound_and_advertised_address_of_each_listener() -> None:
     one.close()
 
 
-def test_exposure_warns_of_addresses_that_other_machines_reach() -> None:
+def test_listener_warns_of_an_address_that_other_machines_reach() -> None:
     one = listener(port=0)
     assert one.exposure() == []
     one.close()
@@ -118,7 +118,7 @@ def test_plaintext_listener_off_loopback_needs_the_insecure_setting(host: str) -
 def test_client_that_does_not_read_its_responses_is_disconnected(
     idle_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is a minute, or connection.idle.ms if that is shorter."""
+    """The time limit is a minute, or connection.idle.ms if that is shorter."""
     if idle_ms > 1000:
         monkeypatch.setattr(listener_module, "UNREAD_MS", 1000)
         monkeypatch.setattr(listener_module, "SWEEP_S", 0.2)
@@ -214,8 +214,9 @@ class SetClock(Clock):
         return self.at_ms
 
 
-def test_next_sweep_is_due_at_the_time_out_of_the_oldest_login() -> None:
-    """Regression: sweeps ran every 5 s, so a client could take 15 s instead of 10 s to log in."""
+def test_timeouts_are_next_checked_when_the_oldest_login_times_out() -> None:
+    """Regression: timeouts were checked every 5 s, so a client could take 15 s instead of 10 s
+    to log in."""
 
     async def main() -> None:
         config, clock = BrokerConfig(port=0, **LOGINS), SetClock()  # type: ignore[arg-type]
@@ -275,7 +276,7 @@ def test_oldest_connection_without_a_login_is_closed_for_a_new_one() -> None:
     serve(begin, attack, **LOGINS, connections_before_login_max=3)
 
 
-def test_connection_beyond_the_limit_of_its_address_is_closed_at_once(
+def test_connection_beyond_the_limit_of_connections_from_its_address_is_closed_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listener_module, "_limited", lambda peer: peer.rpartition(":")[0])
@@ -297,7 +298,7 @@ def test_connection_beyond_the_limit_of_its_address_is_closed_at_once(
     assert "closed: max.connections.per.ip=2 connections of this address" in caplog.text
 
 
-def test_connection_beyond_the_rate_of_its_address_is_refused(
+def test_connection_beyond_the_connection_rate_of_its_address_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:

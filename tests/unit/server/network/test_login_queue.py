@@ -1,4 +1,4 @@
-"""Tests of the queue of requests before a login, which limits those begun in each loop turn."""
+"""Tests of the queue that limits how many requests before a login begin in each event loop turn."""
 
 from __future__ import annotations
 

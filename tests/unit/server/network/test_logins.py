@@ -1,4 +1,4 @@
-"""Tests of logins and of the end of sessions, with a clock that the tests set."""
+"""Tests of logins and of the end of login sessions, with a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Time:
 
 
 class Socket:
-    """A connection in place of a real one, which records why it was closed."""
+    """Stands for a connection, and records why it was closed."""
 
     closed = False
     reason = ""
@@ -59,7 +59,7 @@ def credential(*passwords: str, old_until_ms: int = 0) -> ScramCredential:
 
 
 class World:
-    """Logins of the users alice and bob, and a session that has not logged in."""
+    """Logins of the users alice and bob, and a session of a client that has not logged in."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = Time()
@@ -129,7 +129,7 @@ def test_connection_of_a_deleted_user_is_closed() -> None:
     assert "User:alice" in world.socket.reason
 
 
-def test_rotated_password_and_its_sessions_end_at_its_expiry() -> None:
+def test_former_password_and_its_sessions_end_when_the_rotation_ends() -> None:
     world = World()
     world.users["alice"] = {SHA_256: credential("new", "a", old_until_ms=2000)}
     world.log_in("alice", "a")
@@ -143,7 +143,7 @@ def test_rotated_password_and_its_sessions_end_at_its_expiry() -> None:
     world.log_in("alice", "new")
 
 
-def test_session_must_log_in_again_after_its_lifetime_as_the_same_user() -> None:
+def test_client_must_log_in_again_as_the_same_user_after_its_session_lifetime() -> None:
     world = World(reauth_ms=500)
     world.log_in("alice", "a")
     world.clock.now += 500
@@ -168,7 +168,7 @@ def test_password_of_plain_is_checked_against_the_scram_keys() -> None:
 
 
 class SlowThreads(SimLoop):
-    """A loop whose thread pools need ``check_s`` seconds of virtual time for each work."""
+    """An event loop whose thread pools need ``check_s`` seconds of virtual time for each job."""
 
     check_s = 0.0
 
@@ -180,8 +180,13 @@ class SlowThreads(SimLoop):
 
 @pytest.mark.parametrize("user", ["alice", "mallory"])
 @pytest.mark.parametrize("check_s", [0.002, 0.04])
-def test_answer_to_a_failed_login_comes_after_the_same_time(user: str, check_s: float) -> None:
-    """The time of a password check differs between users, also between existing and other ones."""
+def test_response_to_every_failed_login_is_sent_after_the_same_time(
+    user: str, check_s: float
+) -> None:
+    """Checking a password takes a different time for each user, and for users who do not exist.
+
+    The response time must not reveal which users exist.
+    """
     world, loop = World(), SlowThreads()  # type: ignore[abstract]
     loop.check_s = check_s
     world.logins.choose(world.session, PLAIN)
@@ -199,7 +204,9 @@ def test_answer_to_a_failed_login_comes_after_the_same_time(user: str, check_s: 
 
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "a")])
-def test_failed_plain_login_keeps_the_claimed_user_for_the_log(user: str, password: str) -> None:
+def test_failed_plain_login_is_logged_with_the_user_name_that_the_client_claimed(
+    user: str, password: str
+) -> None:
     world = World()
     with pytest.raises(SaslAuthenticationError, match="does not exist or the password is wrong"):
         world.send_once("PLAIN", plain_message(user, password))
@@ -208,7 +215,7 @@ def test_failed_plain_login_keeps_the_claimed_user_for_the_log(user: str, passwo
         world.step(plain_message("alice", "a"))
 
 
-def test_handshake_during_a_password_check_keeps_the_login() -> None:
+def test_further_handshake_during_a_password_check_does_not_disturb_the_login() -> None:
     async def both() -> LoginAnswer:
         check = asyncio.create_task(world.logins.step(world.session, plain_message("alice", "a")))
         await asyncio.sleep(0)
@@ -230,7 +237,7 @@ def test_plain_and_oauthbearer_are_refused_without_tls(mechanism: str) -> None:
 
 
 class Tokens:
-    """A token issuer whose tokens are user names, and expire at ``ends_ms``."""
+    """A token issuer whose tokens consist of the user's name, and expire at ``ends_ms``."""
 
     ends_ms = 5000
 
@@ -241,7 +248,7 @@ class Tokens:
         raise AssertionError
 
 
-def test_session_must_log_in_again_when_its_token_ends() -> None:
+def test_client_must_log_in_again_when_its_token_expires() -> None:
     world = World(issuer=Tokens())
     world.send_once("OAUTHBEARER", bearer_message("carol"))
     assert (world.session.principal, world.session.mechanism) == ("User:carol", "OAUTHBEARER")
@@ -267,7 +274,7 @@ def test_session_ends_at_the_earlier_of_token_expiry_and_reauthentication() -> N
     assert world.logins.lifetime_ms(world.session) == 100
 
 
-def test_token_of_a_broker_name_or_for_another_user_is_refused() -> None:
+def test_token_that_names_a_broker_or_another_user_than_the_message_is_refused() -> None:
     def refuse(name: str) -> None:
         raise UnacceptableCredentialError(f"user name {name} is reserved")
 

@@ -1,4 +1,7 @@
-"""Tests of client quotas on one broker: clients with quotas, debts, and processing time."""
+"""Tests of client quotas on one broker.
+
+A client that exceeds its quota has a *debt*, which it works off by waiting.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ def test_broker_requests_have_no_quota() -> None:
     assert quotas.of(request("ANONYMOUS", "app")) is not None
 
 
-def test_changed_quota_keeps_the_debt_and_a_deleted_quota_ends() -> None:
+def test_changed_quota_keeps_a_clients_debt_and_a_deleted_quota_drops_it() -> None:
     quotas, _, _ = made({ALICE: {PRODUCER_BYTE_RATE: 100.0}})
     assert quota_of(quotas, "alice").produced(1100) == 10_000
     quotas.apply(MetadataSnapshot(quotas={ALICE: {PRODUCER_BYTE_RATE: 1000.0}}))
@@ -148,7 +151,7 @@ def test_processing_time_of_a_request_excludes_waits() -> None:
     assert spent == [1.0, 1.0]
 
 
-def test_cancelled_request_ends_while_it_is_timed() -> None:
+def test_request_whose_processing_time_is_measured_can_be_cancelled() -> None:
     ended: list[str] = []
 
     async def waits() -> None:
@@ -184,7 +187,7 @@ def test_throttle_time_fits_int32_and_the_remaining_debt_stays(rate: float) -> N
     assert alice.produced(0) == WAIT_MS_MAX
 
 
-def test_fetch_allowance_is_negative_only_while_the_client_is_throttled() -> None:
+def test_allowed_fetch_bytes_are_negative_only_while_the_client_is_throttled() -> None:
     quotas, clock, _ = made({ALICE: {CONSUMER_BYTE_RATE: 0.5}})
     alice = quota_of(quotas, "alice")
     for size, idle_ms in ((1, 0), (1, 2000), (1, 1000), (0, 500), (0, 1000)):
@@ -193,7 +196,7 @@ def test_fetch_allowance_is_negative_only_while_the_client_is_throttled() -> Non
         clock.at_ms += idle_ms
 
 
-def test_long_client_id_is_truncated_in_quota_state() -> None:
+def test_quota_of_a_client_is_kept_under_its_truncated_client_id() -> None:
     quotas, _, _ = made({entity_of([(CLIENT_ID, DEFAULT)]): {PRODUCER_BYTE_RATE: 10.0}})
     quota_of(quotas, "a", "x" * 30_000)
     names = [*quotas._clients, *quotas._buckets]
@@ -209,7 +212,7 @@ def test_client_has_no_quota_before_its_login() -> None:
     assert quotas.of(asked) is not None
 
 
-def test_tenth_of_the_clients_with_the_least_debt_is_dropped_at_the_limit(
+def test_quota_state_of_the_tenth_of_clients_with_the_least_debt_is_dropped_at_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quotas_module, "CLIENTS_MAX", 100)
@@ -224,7 +227,7 @@ def test_tenth_of_the_clients_with_the_least_debt_is_dropped_at_the_limit(
     assert quota_of(quotas, "a", "client-0").produced(0) == 0
 
 
-def test_addresses_of_an_ipv6_network_share_the_default_connection_rate() -> None:
+def test_addresses_of_one_ipv6_network_share_the_default_connection_rate() -> None:
     quotas, _, _ = made({
         entity_of([(IP, DEFAULT)]): {CONNECTION_CREATION_RATE: 1.0},
         entity_of([(IP, "2001:db8::3")]): {CONNECTION_CREATION_RATE: 1.0},

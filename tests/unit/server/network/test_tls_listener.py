@@ -1,4 +1,5 @@
-"""Tests of TLS listeners: accepted certificates, reloads, and the errors that clients receive."""
+"""Tests of TLS listeners: accepted certificates, reloaded files, and the errors that clients
+see."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def listener(pem: PemFiles | None, **settings: str) -> Listener:
 
 
 def serve(one: Listener, attack: Callable[[Endpoint], Awaitable[None]]) -> list[ResponseSlot]:
-    """Run ``attack`` against the listener. Return the requests, which get an empty response."""
+    """Run ``attack`` against the listener; return the requests, each answered with an empty
+    response."""
     begun: list[ResponseSlot] = []
 
     def begin(frame: memoryview, reply: ResponseSlot) -> None:
@@ -67,7 +69,8 @@ def serve(one: Listener, attack: Callable[[Endpoint], Awaitable[None]]) -> list[
 
 
 def ask(one: Listener, security: ClientSecurity) -> tuple[LogbusError | None, list[ResponseSlot]]:
-    """Send a request. Return the client's error, if any, and the requests that arrived."""
+    """Send a request; return the client's error, if any, and the requests that reached the
+    broker."""
     errors: list[LogbusError] = []
 
     async def attack(endpoint: Endpoint) -> None:
@@ -179,7 +182,8 @@ def test_http_request_at_a_tls_listener_is_named_in_the_log(
 
 
 def test_plaintext_client_does_not_read_a_tls_alert_as_a_frame_length() -> None:
-    """A client that read the alert as a length would allocate 352,518,912 bytes (KIP-498)."""
+    """A Kafka client that read the alert's bytes as a length would allocate 352,518,912 bytes
+    (KIP-498)."""
     alert = b"\x15\x03\x03\x00\x02\x02\x46"
 
     async def main() -> None:
@@ -242,7 +246,9 @@ def test_login_continues_beside_more_slow_handshakes_than_the_limit(tmp_path: Pa
     assert len(serve(one, attack)) == 1
 
 
-def test_clients_at_the_connection_limit_keep_out_no_broker(tmp_path: Path) -> None:
+def test_connections_of_brokers_do_not_count_in_the_limit_that_clients_have_reached(
+    tmp_path: Path,
+) -> None:
     clients = write_pem(tmp_path / "clients")
     brokers = write_pem(tmp_path / "brokers", ca=trustme.CA())
     one = listener(
@@ -301,7 +307,9 @@ def test_connections_per_ip_limit_counts_clients_in_their_handshake(
     assert len(serve(one, attack)) == 2
 
 
-def test_tls_1_2_client_needs_ssl_enabled_protocols(tmp_path: Path) -> None:
+def test_client_with_tls_1_2_can_connect_only_if_ssl_enabled_protocols_allows_it(
+    tmp_path: Path,
+) -> None:
     server = write_pem(tmp_path)
 
     def versions(one: Listener) -> list[str | None]:
@@ -333,7 +341,7 @@ def test_tls_1_2_client_needs_ssl_enabled_protocols(tmp_path: Path) -> None:
 def test_listener_with_client_certificates_issues_no_session_ticket(
     tmp_path: Path, client_auth: str
 ) -> None:
-    """A resumed session would skip the check of the client's certificate."""
+    """A client that resumes a session by a ticket would skip the check of its certificate."""
     server, client = write_pem(tmp_path / "server"), write_pem(tmp_path / "client")
     one = listener(server, ssl_client_auth=client_auth, ssl_truststore_location=client.ca)
     tickets: list[bool] = []
@@ -379,7 +387,7 @@ def test_unusable_certificate_files_stop_the_start(tmp_path: Path) -> None:
             listener(pem, **settings)
 
 
-def test_ca_of_brokers_in_the_truststore_of_clients_stops_the_start(tmp_path: Path) -> None:
+def test_start_fails_if_clients_are_trusted_with_the_ca_of_brokers(tmp_path: Path) -> None:
     pem, of_clients = write_pem(tmp_path / "1"), write_pem(tmp_path / "2", ca=trustme.CA()).ca
     both = tmp_path / "both.pem"
     both.write_bytes(Path(of_clients).read_bytes() + Path(pem.ca).read_bytes())
@@ -443,7 +451,8 @@ def test_private_key_that_other_users_may_read_stops_the_start(
 def test_listener_off_loopback_needs_tls_logins_and_authorizer(
     tmp_path: Path, settings: dict[str, str], missing: str
 ) -> None:
-    """192.0.2.1 is no address of this machine, so even an accepted listener cannot be bound."""
+    """192.0.2.1 is no address of this machine, so binding fails even where the settings are
+    accepted."""
     pem = write_pem(tmp_path, "192.0.2.1")
     trusted = {"ssl_truststore_location": pem.ca} if "ssl_client_auth" in settings else {}
     with pytest.raises(InvalidConfigError) as refused:
@@ -452,7 +461,7 @@ def test_listener_off_loopback_needs_tls_logins_and_authorizer(
     assert ("listeners.insecure.allow" in str(refused.value)) == bool(missing)
 
 
-def test_certificate_that_ends_soon_is_logged_once(
+def test_certificate_that_expires_soon_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = listener(write_pem(tmp_path / "late", days=40))
@@ -472,7 +481,9 @@ def test_certificate_that_ends_soon_is_logged_once(
     assert soon.certificate in record.getMessage()
 
 
-def test_changed_certificate_files_serve_new_connections_unless_unusable(tmp_path: Path) -> None:
+def test_changed_certificate_files_are_used_for_new_connections_unless_they_are_unusable(
+    tmp_path: Path,
+) -> None:
     served = write_pem(tmp_path)
     one = listener(served)
     seen: list[bytes] = []
@@ -501,7 +512,7 @@ def test_changed_certificate_files_serve_new_connections_unless_unusable(tmp_pat
 
 
 def revocation_list(ca: trustme.CA, path: Path, *revoked: str, days: int = 1) -> None:
-    """Write a revocation list of the CA. It revokes the certificates in the files ``revoked``."""
+    """Write a revocation list of the CA that revokes the certificates in the files ``revoked``."""
     issuer = x509.load_pem_x509_certificate(ca.cert_pem.bytes())
     key = serialization.load_pem_private_key(ca.private_key_pem.bytes(), None)
     now = datetime.datetime.now(datetime.UTC)
@@ -522,7 +533,7 @@ def revocation_list(ca: trustme.CA, path: Path, *revoked: str, days: int = 1) ->
 
 
 def connected(endpoint: Endpoint, server: PemFiles, client: PemFiles) -> ssl.SSLSocket:
-    """Return a TLS connection of ``client`` after one answered request."""
+    """Return a TLS connection of ``client`` on which one request was answered."""
     context = ssl.create_default_context(cafile=server.ca)
     context.load_cert_chain(client.certificate)
     sock = socket.create_connection(endpoint, 10)
@@ -619,7 +630,7 @@ def test_client_whose_ca_is_removed_during_its_handshake_is_disconnected(tmp_pat
     assert serve(one, attack) == []
 
 
-def test_reload_refuses_a_truststore_that_brokers_and_clients_would_share(tmp_path: Path) -> None:
+def test_reloaded_truststore_of_clients_may_not_contain_the_ca_of_brokers(tmp_path: Path) -> None:
     pem, clients = write_pem(tmp_path / "1"), write_pem(tmp_path / "2", ca=trustme.CA())
     of_brokers = tmp_path / "brokers.pem"
     of_brokers.write_bytes(Path(pem.ca).read_bytes())

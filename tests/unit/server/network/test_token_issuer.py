@@ -1,4 +1,5 @@
-"""Tests of a token issuer's key set: from a file or an https URL, reloaded for unknown keys."""
+"""Tests of the keys with which a broker checks tokens: from a file or URL, reloaded for unknown
+keys."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from broker_lite.server.network.token_issuer import TokenIssuer
 
 
 class LateClock(Clock):
-    """The real clock, set forward by ``late_ms``."""
+    """The real clock, set ahead by ``late_ms``."""
 
     __slots__ = ("late_ms",)
 

@@ -1,4 +1,4 @@
-"""Tests of the policy that decides which appended batches stay in the page cache."""
+"""Tests of the policy that decides which appended bytes stay in the page cache."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from broker_lite.server.partitions.cache_policy import LARGE_BYTES, READERS_MS, 
 START, MIB = 1_000_000, 1 << 20
 
 
-def test_appends_without_readers_stay_cached_up_to_the_limit() -> None:
+def test_appended_bytes_without_readers_stay_cached_up_to_the_limit() -> None:
     policy = CachePolicy(4 * MIB)
     assert [policy.keeps(START, MIB) for _ in range(6)] == [True] * 4 + [False] * 2
 
 
-def test_appends_stay_cached_during_and_shortly_after_reads() -> None:
+def test_appended_bytes_stay_cached_during_and_shortly_after_reads() -> None:
     policy = CachePolicy(4 * MIB)
     policy.keeps(START, 100 * MIB)
     policy.note_read(START)

@@ -1,4 +1,7 @@
-"""Tests of the CRC cache: recent appends and recently checked ranges need no CRC check."""
+"""Tests of the CRC cache, which remembers the offset ranges whose CRCs need no check.
+
+These are recent appends and recently checked ranges.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def test_appends_need_no_crc_check_for_a_minute() -> None:
     assert not cache.is_recent(START + TRUST_MS, 149)
 
 
-def test_evicted_appends_need_a_crc_check() -> None:
+def test_appends_evicted_from_the_page_cache_need_a_crc_check() -> None:
     cache = CrcCache(100)
     cache.appending(START, 100)
     cache.evicting(START)
@@ -65,7 +68,7 @@ def test_number_of_checked_ranges_is_bounded() -> None:
     assert cache.is_checked(START, (2 * RANGES_MAX - 1) * 10, (2 * RANGES_MAX - 1) * 10 + 5)
 
 
-def test_column_batches_are_expected_up_to_the_last_known_one() -> None:
+def test_all_batches_after_the_last_known_column_batch_are_row_batches() -> None:
     cache = CrcCache(100)
     assert cache.rows_from == 100
     cache.has_columns(150)

@@ -1,4 +1,4 @@
-"""Tests of the disk threads: group flushes, the order of results, errors, and the stop."""
+"""Tests of the disk threads: shared flushes, order of results, errors, and the stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TOPIC = "abcdefghijklmnopqrstuQ"
 
 
 class Recorder:
-    """A target of append and sync jobs, which records its events and counts flushes of its log."""
+    """A partition for append and flush jobs, which records its results and counts flushes of its
+    log."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -111,7 +112,7 @@ class StoppedClock(Clock):
         return self._first_us if self._looks > 1 else 0
 
 
-def test_flush_waits_for_just_acknowledged_producers_at_most_one_flush_time(
+def test_flush_waits_at_most_one_flush_time_for_producers_that_were_just_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disk_module, "COALESCE_US_MAX", 10_000_000)
@@ -214,7 +215,7 @@ def test_error_on_a_disk_thread_reaches_the_caller() -> None:
     asyncio.run(main())
 
 
-def test_failing_callback_does_not_drop_results_of_other_jobs(
+def test_callback_that_raises_does_not_drop_the_results_of_other_jobs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -237,7 +238,7 @@ def test_failing_callback_does_not_drop_results_of_other_jobs(
     assert "an error in the test's callback" in caplog.text
 
 
-def test_partition_keeps_its_append_thread() -> None:
+def test_all_appends_to_a_partition_use_the_same_thread() -> None:
     async def main() -> None:
         disk = Disk(asyncio.get_running_loop(), append_threads=3, read_threads=1, clock=Clock())
         queues = {id(disk.worker_of(PartitionKey(TOPIC, p))) for p in range(30)}
@@ -278,7 +279,7 @@ def test_call_soon_runs_after_delivered_results_and_before_the_next_loop_turn() 
     asyncio.run(main())
 
 
-def test_failing_call_soon_callback_does_not_drop_other_callbacks() -> None:
+def test_call_soon_callback_that_raises_does_not_drop_other_callbacks() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = Disk(loop, append_threads=1, read_threads=1, clock=Clock())

@@ -45,7 +45,7 @@ def test_acknowledged_records_are_on_every_replica() -> None:
 
 
 def test_delete_records_waits_for_all_in_sync_replicas() -> None:
-    """If a replica kept the records and became leader, it would restore them."""
+    """A replica that still had the records and became leader would bring them back."""
 
     async def test(world: World) -> None:
         leader = await world.serves(1)
@@ -90,7 +90,7 @@ def test_follower_fetches_all_partitions_of_a_leader_in_one_request() -> None:
     run(test, partitions=8)
 
 
-def test_partition_that_gets_a_leader_ends_the_waiting_follower_fetch() -> None:
+def test_waiting_fetch_of_a_follower_ends_when_another_partition_gets_a_leader() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1, 1)
         await leader.begin([b"a"], partition=1)
@@ -138,12 +138,12 @@ def test_deposed_leader_truncates_records_that_no_other_replica_has() -> None:
     run(test)
 
 
-def test_truncation_delayed_by_a_full_disk_precedes_later_appends(
+def test_truncation_that_a_full_disk_delayed_is_done_before_later_appends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: a full disk delayed a follower's truncation until the follower was leader.
+    """Regression: a full disk delayed a follower's truncation until the follower had become leader.
 
-    The retry then removed acknowledged records, and the other replicas followed.
+    The retry then removed acknowledged records, and the other replicas did the same.
     """
     monkeypatch.setattr(replica_manager, "RETRY_S", 0.3)
 
@@ -273,8 +273,9 @@ def test_follower_fetch_with_another_broker_or_leader_epoch_is_refused() -> None
     run(test)
 
 
-def test_deposed_leader_sends_no_records_that_it_read_before() -> None:
-    """Such a response would combine the new leader's high watermark with the old leader epoch."""
+def test_deposed_leader_does_not_send_records_that_it_read_as_leader() -> None:
+    """Such a response would combine the high watermark of the new leader with the former leader
+    epoch."""
 
     async def test(world: World) -> None:
         leader = await world.serves(1)
@@ -296,7 +297,7 @@ def test_deposed_leader_sends_no_records_that_it_read_before() -> None:
     run(test)
 
 
-def test_follower_knows_that_fetched_batches_have_no_columns() -> None:
+def test_follower_records_that_the_batches_it_fetched_are_row_batches() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -322,7 +323,7 @@ def test_corrupt_batch_is_repaired_from_another_replica() -> None:
     run(test, replica_fetch_wait_ms=100)
 
 
-def test_follower_that_fetches_a_corrupt_batch_makes_the_leader_check_its_disk() -> None:
+def test_leader_checks_its_disk_after_a_follower_fetched_a_corrupt_batch() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         for value in (b"a", b"b", b"c"):
@@ -345,7 +346,7 @@ def test_follower_that_fetches_a_corrupt_batch_makes_the_leader_check_its_disk()
     run(test, replica_fetch_wait_ms=100)
 
 
-def test_reassigned_replica_is_deleted_and_can_be_assigned_again() -> None:
+def test_replica_that_was_reassigned_is_deleted_and_can_be_assigned_again() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -363,7 +364,7 @@ def test_reassigned_replica_is_deleted_and_can_be_assigned_again() -> None:
     run(test)
 
 
-def test_replica_reassigned_while_its_broker_was_down_is_deleted() -> None:
+def test_replica_that_was_reassigned_while_its_broker_was_down_is_deleted() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -414,7 +415,8 @@ def test_replica_lag_metrics_measure_records_and_seconds() -> None:
 
 
 def test_replicas_of_a_deleted_topic_are_freed_without_garbage_collection() -> None:
-    """A waiting follower fetch must not keep the leader's deleted replica and its open files."""
+    """A follower's waiting fetch must not keep the leader's deleted replica, and its open files,
+    in memory."""
 
     async def test(world: World) -> None:
         await world.serves(1)

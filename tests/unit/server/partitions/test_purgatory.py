@@ -1,4 +1,4 @@
-"""Tests of waiting requests, which changes wake and deadlines expire."""
+"""Tests of the purgatory: requests that wait until a change wakes them or a deadline expires."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.purgatory import Deadlines, Waiters
 
 
-def test_waiter_is_woken_until_it_is_discarded() -> None:
+def test_waiting_request_is_woken_at_each_change_until_it_is_discarded() -> None:
     waiters, woken = Waiters(), []
 
     def once() -> None:
@@ -24,7 +24,7 @@ def test_waiter_is_woken_until_it_is_discarded() -> None:
     assert len(waiters) == 1
 
 
-def test_wake_soon_wakes_once_after_queued_callbacks() -> None:
+def test_wake_soon_wakes_waiting_requests_once_after_queued_callbacks() -> None:
     waiters = Waiters()
     turn: list[Callable[[], None]] = []
     waiters.wake_soon(turn.append)
@@ -39,7 +39,7 @@ def test_wake_soon_wakes_once_after_queued_callbacks() -> None:
     assert woken == [0, 0]
 
 
-def test_only_pending_tokens_expire() -> None:
+def test_only_requests_that_still_wait_expire() -> None:
     async def main() -> None:
         late: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         clock = Clock()

@@ -1,4 +1,4 @@
-"""Tests of the ranges that a fetch reads: sent as stored, checked, or transcoded to rows."""
+"""Tests of the file ranges that a fetch reads: sent as stored, checked, or transcoded to rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.fixture(autouse=True)
 def _all_resident(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat all pages as cached, whatever the kernel's page cache holds."""
+    """Treat all pages as cached, whatever is in the kernel's page cache."""
     monkeypatch.setattr(ranges, "_NOWAIT", 0)
 
 
@@ -115,8 +115,11 @@ def test_only_column_batches_are_transcoded_to_rows(log: Log) -> None:
 def test_column_batch_that_decompresses_beyond_the_limit_is_transcoded_only_on_request(
     log: Log,
 ) -> None:
-    """``prepare`` raises OversizedBatch if the batch is the first of a fetch, and accepts the size
-    in a second call. Behind other records, the batch is left to the next fetch."""
+    """If the batch is the first of a fetch, ``prepare`` raises OversizedBatch, and accepts the size
+    in a second call.
+
+    Behind other records, the batch is left to the next fetch.
+    """
     append(log, columns_batch([b"first"]))
     append(log, inflated_columns(6 * MIB))
     row = wanted(log, rows_only=True)
@@ -132,7 +135,7 @@ def test_column_batch_that_decompresses_beyond_the_limit_is_transcoded_only_on_r
     assert first.length and behind.length == 0 and behind.error is None
 
 
-def test_batches_larger_than_a_read_chunk_are_checked(
+def test_crcs_of_batches_that_are_larger_than_a_read_chunk_are_checked(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1000)
@@ -218,7 +221,7 @@ def test_offset_beyond_the_end_returns_an_empty_range(log: Log) -> None:
         (OSError(errno.EIO, "bad sector"), False),
     ],
 )
-def test_large_range_counts_as_cached_if_its_first_byte_is_cached(
+def test_large_file_range_counts_as_cached_if_its_first_byte_is_cached(
     log: Log, monkeypatch: pytest.MonkeyPatch, outcome: int | OSError, is_resident: bool
 ) -> None:
     append(log, rows_batch([b"x"]))
@@ -239,7 +242,7 @@ def test_large_range_counts_as_cached_if_its_first_byte_is_cached(
 
 
 @pytest.mark.parametrize("read", [read_resident, prepare])
-def test_small_range_is_copied_and_large_one_is_a_file_range(
+def test_small_range_is_copied_into_memory_and_a_large_one_sent_from_the_file(
     log: Log, monkeypatch: pytest.MonkeyPatch, read: Callable[..., list[Prepared]]
 ) -> None:
     small = rows_batch([b"x" * 100])
@@ -255,7 +258,7 @@ def test_small_range_is_copied_and_large_one_is_a_file_range(
     assert [isinstance(one.parts[0], FileRange) for one in found] == [False, False, True]
 
 
-def test_local_reader_receives_the_file_location_of_a_large_range(log: Log) -> None:
+def test_reader_on_the_same_machine_receives_the_file_location_of_a_large_range(log: Log) -> None:
     for n in range(5):
         append(log, columns_batch([b"%d" % n * 1000] * 80))
     size = len(columns_batch([b"0" * 1000] * 80))
@@ -280,7 +283,8 @@ def test_local_reader_receives_the_file_location_of_a_large_range(log: Log) -> N
 def test_read_error_fails_only_its_own_partition_of_a_fetch(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: a bad sector in one partition failed a follower's fetch of all partitions."""
+    """Regression: a bad disk sector in one partition failed a follower's whole fetch of all
+    partitions."""
     append(log, rows_batch([b"0"]))
     append(log, rows_batch([b"1"]))
     read, first = ranges.walk_range, wanted(log, check=True)
@@ -296,7 +300,7 @@ def test_read_error_fails_only_its_own_partition_of_a_fetch(
     assert values(content(good)) == [b"1"]
 
 
-def test_range_counts_batches_that_are_transcoded(log: Log) -> None:
+def test_result_of_a_range_has_the_number_of_transcoded_batches(log: Log) -> None:
     append(log, columns_batch([b"x"]))
     append(log, rows_batch([b"x"]))
     (rows,) = prepare([wanted(log, rows_only=True)], 1 << 20)

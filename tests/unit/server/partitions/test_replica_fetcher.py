@@ -1,4 +1,5 @@
-"""Tests of a follower's fetch requests to one leader: shared, immediate and waiting requests."""
+"""Tests of a follower's fetch requests to one leader: which partitions share a request and a
+wait."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ LEADER = BrokerView(1, Endpoint("test", 1), "D" * 22, 101)
 
 
 class Leader:
-    """A leader that holds requests until the test answers them."""
+    """A leader that holds back its responses until the test answers the requests."""
 
     def __init__(self) -> None:
         self.snapshot = MetadataSnapshot(brokers={1: LEADER})
@@ -58,7 +59,7 @@ class Leader:
 
 
 class Follower:
-    """A follower that repeats its fetch after every answer."""
+    """A follower of one partition that fetches again after every response."""
 
     def __init__(self, fetchers: Fetchers, partition: int) -> None:
         self.fetchers = fetchers
@@ -72,8 +73,8 @@ class Follower:
         self.ask()
 
 
-def test_partitions_of_two_empty_fetches_share_one_waiting_fetch() -> None:
-    """Regression: two waiting requests of a broker kept ending each other's wait."""
+def test_partitions_of_two_fetches_without_records_share_one_waiting_fetch() -> None:
+    """Regression: two waiting fetches of a broker kept ending each other's wait."""
 
     async def test() -> None:
         leader = Leader()
@@ -95,7 +96,7 @@ def test_partitions_of_two_empty_fetches_share_one_waiting_fetch() -> None:
 
 
 def test_idle_partitions_are_fetched_in_a_separate_long_request() -> None:
-    """Idle partitions must not slow down the frequent requests for busy ones.
+    """Idle partitions must not slow down the frequent requests for busy partitions.
 
     The request for idle partitions waits four times as long, because expired waits took most of an
     idle broker's processor time.

@@ -45,7 +45,7 @@ EPOCH = 7
 
 
 class Alone:
-    """A cluster of one broker, whose writes always succeed."""
+    """A cluster of one broker, whose metadata writes always succeed."""
 
     snapshot = MetadataSnapshot()
     broker_epoch = EPOCH
@@ -60,7 +60,7 @@ class Alone:
         """Number of next ``set_full`` calls that take effect and then lose the answer."""
 
     async def drain(self) -> None:
-        """Return at once, because no other broker could lead."""
+        """Return at once, because there is no other broker that could lead."""
 
     async def set_full(self, is_full: bool) -> None:
         self.told_full.append(is_full)
@@ -73,7 +73,7 @@ class Alone:
 
 
 class Shell:
-    """A replica manager with its disk, and with metadata that the test sets."""
+    """A replica manager and its disk threads; the test sets the metadata."""
 
     def __init__(self, files: MemFiles | None = None) -> None:
         self.files = files or MemFiles()
@@ -125,7 +125,7 @@ class Shell:
         )
 
     def gauge(self, name: str) -> float:
-        """Return the only value of a gauge without labels."""
+        """Return the value of a gauge without labels."""
         [found] = [one.values for one in self.metrics.snapshot() if one.metric.name == name]
         [value] = found.values()
         return value
@@ -175,7 +175,7 @@ class Shell:
 
 
 async def told(shell: Shell, *states: bool) -> None:
-    """Wait until the broker has reported these states of its disk: True for full."""
+    """Wait until the broker has reported these states of its disk, in order: True for full."""
     async with asyncio.timeout(10):
         while shell.cluster.told_full != list(states):
             await asyncio.sleep(0.001)
@@ -192,7 +192,7 @@ def run(test: Callable[[Shell], Coroutine[Any, Any, None]], **options: Any) -> N
     asyncio.run(main())
 
 
-def test_assigned_partition_is_created_led_and_appended_to() -> None:
+def test_broker_creates_an_assigned_partition_leads_it_and_appends() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -207,8 +207,8 @@ def test_assigned_partition_is_created_led_and_appended_to() -> None:
     run(test)
 
 
-def test_replica_reassigned_during_its_creation_is_deleted() -> None:
-    """Without the deletion, the log would stay until the next metadata change."""
+def test_replica_that_is_reassigned_while_its_log_is_created_is_deleted() -> None:
+    """Otherwise the log would stay until the next metadata change."""
 
     async def test(shell: Shell) -> None:
         here = shell.topic()
@@ -231,7 +231,7 @@ def tuple_of_usage(usage: Any) -> tuple[str, int]:
     return usage.topic, usage.partition
 
 
-def test_find_replica_raises_a_distinct_error_for_each_absence() -> None:
+def test_find_replica_raises_a_distinct_error_for_each_reason_of_absence() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic(partitions=2), shell.topic("u", "uuuuuuuuuuuuuuuuuuuuuA", leader=2))
         await shell.leader()
@@ -272,7 +272,7 @@ def test_leader_epoch_is_on_disk_before_the_leader_serves() -> None:
     run(test)
 
 
-def test_replaced_leader_fails_waiting_produces() -> None:
+def test_deposed_leader_fails_waiting_produce_requests() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic(config={"flush.messages": "1000", "flush.ms": "60000"}))
         replica = await shell.leader()
@@ -291,7 +291,7 @@ def test_replaced_leader_fails_waiting_produces() -> None:
     run(test)
 
 
-def test_unflushed_produce_fails_with_request_timed_out() -> None:
+def test_produce_whose_records_are_not_flushed_in_time_fails_with_request_timed_out() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic(config={"flush.messages": "1000", "flush.ms": "60000"}))
         replica = await shell.leader()
@@ -323,7 +323,7 @@ def test_recreated_topic_gets_a_new_log() -> None:
 def test_stray_logs_are_set_aside_and_restored_with_their_topic(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After a restore of older ZooKeeper data, topics may be unknown. Their logs must survive."""
+    """After older ZooKeeper data was restored, topics may be unknown. Their logs must survive."""
 
     async def test(shell: Shell) -> None:
         key = PartitionKey("ccccccccccccccccccccuA", 0)
@@ -374,7 +374,7 @@ def test_column_offsets_are_recorded_before_the_high_watermark_advances() -> Non
 
 @pytest.mark.parametrize("starts_at", [0, 2])
 def test_batches_after_one_refused_by_a_full_disk_get_the_same_error(starts_at: int) -> None:
-    """On OUT_OF_ORDER_SEQUENCE, librdkafka would raise its epoch and resend stored records.
+    """After OUT_OF_ORDER_SEQUENCE, librdkafka would bump its epoch and resend stored records.
 
     After DeleteRecords, the second batch of a new producer would be appended before its first.
     """
@@ -447,7 +447,7 @@ def test_batch_refused_by_a_full_disk_does_not_stop_later_batches() -> None:
 
 
 def test_deleted_replica_is_freed_without_garbage_collection() -> None:
-    """The files must be closed now. An idle broker may run no garbage collection for hours."""
+    """Its files must be closed at once. An idle broker may run no garbage collection for hours."""
 
     async def test(shell: Shell) -> None:
         gc.collect()
@@ -471,7 +471,8 @@ def test_deleted_replica_is_freed_without_garbage_collection() -> None:
 def test_broker_registration_reports_a_full_disk_until_space_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The registration changes only twice: when the disk is full, and when enough space is free."""
+    """The registration is written only twice: when the disk is full, and when enough space is
+    free again."""
     monkeypatch.setattr(full_disk, "CHECK_S", 0.005)
 
     async def test(shell: Shell) -> None:
@@ -497,8 +498,9 @@ def test_broker_registration_reports_a_full_disk_until_space_is_free(
     run(test)
 
 
-def test_broker_registration_reports_a_disk_that_column_batches_filled() -> None:
-    """Regression: a refused column batch was not counted as a write to a full disk."""
+def test_broker_registration_reports_a_full_disk_after_a_refused_column_batch() -> None:
+    """Regression: only a refused row batch counted as a write that failed because the disk is
+    full."""
 
     async def test(shell: Shell) -> None:
         from support.data_calls import columns_batch
@@ -518,7 +520,7 @@ def test_broker_registration_reports_a_disk_that_column_batches_filled() -> None
 def test_report_of_a_full_disk_is_retried_when_zookeepers_answer_is_lost(
     has_room_soon: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the retry, the cluster would treat the broker as full for ever."""
+    """Otherwise the cluster could treat the broker as full for ever."""
     monkeypatch.setattr(full_disk, "CHECK_S", 0.005)
 
     async def test(shell: Shell) -> None:
@@ -540,10 +542,10 @@ def test_report_of_a_full_disk_is_retried_when_zookeepers_answer_is_lost(
 
 
 @pytest.mark.parametrize("operation", ["make_dir", "create", "rename"])
-def test_partition_refused_by_a_full_disk_is_created_when_space_is_free(
+def test_partition_that_a_full_disk_prevented_is_created_when_space_is_free(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The full disk fails the directory, the first segment, or the leader epoch file."""
+    """The full disk prevents writing the directory, the first segment, or the leader epoch file."""
     monkeypatch.setattr(replica_manager, "RETRY_S", 0.05)
 
     async def test(shell: Shell) -> None:
@@ -556,7 +558,7 @@ def test_partition_refused_by_a_full_disk_is_created_when_space_is_free(
     run(test)
 
 
-def test_follower_log_refused_by_a_full_disk_is_created_when_space_is_free(
+def test_followers_log_that_a_full_disk_prevented_is_created_when_space_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker retries the creation even though the topic's metadata do not change."""
