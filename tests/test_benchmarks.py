@@ -54,7 +54,7 @@ def test_each_benchmark_can_be_imported_and_prints_its_help(name: str) -> None:
     assert done.stdout.startswith(f"usage: {name}.py")
 
 
-def test_all_lists_exactly_the_benchmark_scripts() -> None:
+def test_make_figures_runs_exactly_the_benchmark_scripts_in_the_folder() -> None:
     scripts = {
         path.stem
         for path in FOLDER.glob("*.py")
@@ -64,7 +64,8 @@ def test_all_lists_exactly_the_benchmark_scripts() -> None:
 
 
 def test_every_result_file_is_tracked_and_described() -> None:
-    """``make figures`` overwrites the results, and git keeps old figures only of tracked files."""
+    """``make figures`` overwrites results, and git keeps the former figures only of tracked
+    files."""
     readme = (FOLDER / "README.md").read_text("utf-8")
     for name in RUNNER.BENCHMARKS:
         assert f"`{name}`" in readme, f"README.md does not describe {name}"
@@ -89,7 +90,7 @@ def test_unknown_benchmark_is_refused() -> None:
     assert "there are broker, console, failover" in done.stderr
 
 
-def test_rows_have_unique_names_and_goals_for_existing_variants() -> None:
+def test_rows_of_the_report_have_unique_names_and_goals_only_for_existing_variants() -> None:
     rows = peers_rows()
     names = [row["row"] for row in rows]
     assert len(set(names)) == len(names)

@@ -31,7 +31,7 @@ def settings(text: str) -> dict[str, str]:
 
 
 def own_keys(kind: Any) -> dict[str, Any]:
-    """Return a class's own settings; another section documents its inherited settings."""
+    """Return the settings that a class itself defines; those it inherits are in another section."""
     inherited = keys(ConsumerConfig) if kind is MemberConfig else {}
     return {name: row for name, row in keys(kind).items() if name not in inherited}
 

@@ -56,7 +56,9 @@ def launched(bin_: Path, path: str) -> str:
     return done.stdout.strip().removesuffix(" -m pyspark.daemon two words")
 
 
-def test_launcher_leaves_out_only_zips_that_this_python_has_installed(tmp_path: Path) -> None:
+def test_launcher_removes_only_zips_of_packages_that_this_python_has_installed(
+    tmp_path: Path,
+) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     zips = f"{packages}/pyspark/python/lib/pyspark.zip:{packages}/pyspark/python/lib/py4j-1-src.zip"
     bin_ = tmp_path / "bin"
@@ -71,7 +73,7 @@ def test_launcher_leaves_out_only_zips_that_this_python_has_installed(tmp_path: 
     assert launched(tmp_path / "elsewhere" / "bin", zips) == zips, "PYTHONPATH is of another Python"
 
 
-def test_documents_beside_the_code_are_installed() -> None:
+def test_documents_in_the_folders_of_the_code_are_installed() -> None:
     package = Path(str(broker_lite.__file__)).parent
     files = [*(ROOT / "broker_lite").rglob("*.md")]
     for folder in ("console/templates", "console/static", "cli/templates"):

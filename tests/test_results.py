@@ -46,7 +46,7 @@ def peers(name: str) -> Any:
     return importlib.import_module(f"peers.{name}")
 
 
-def test_each_number_of_the_table_has_rows_with_all_required_settings() -> None:
+def test_each_numbered_row_of_the_report_has_variants_with_all_required_settings() -> None:
     variants: dict[int, set[str]] = {}
     for row in peers("rows").ROWS:
         variants.setdefault(row.number, set()).update(each.name for each in row.variants)
@@ -55,7 +55,7 @@ def test_each_number_of_the_table_has_rows_with_all_required_settings() -> None:
         assert names <= variants[number], number
 
 
-def test_every_missed_goal_has_a_row_with_a_bound() -> None:
+def test_the_row_of_every_missed_goal_explains_its_bound() -> None:
     report, missed = peers("report"), peers("missed")
     rows = {row.name: row for row in peers("rows").ROWS}
     text = (FOLDER / "RESULTS.md").read_text("utf-8")
@@ -68,8 +68,8 @@ def test_every_missed_goal_has_a_row_with_a_bound() -> None:
     assert f"- {missed.NO_BOUND}" not in text.lower()
 
 
-def test_stored_summary_is_short_and_equals_the_results(tmp_path: Path) -> None:
-    """``python -m peers --report`` writes the page from the results."""
+def test_summary_in_the_repository_is_short_and_agrees_with_the_results(tmp_path: Path) -> None:
+    """``python -m peers --report`` writes the summary from the results."""
     shutil.copytree(FOLDER / "results", tmp_path / "results")
     peers("report").write(tmp_path / "results", quick=False)
     text = (tmp_path / "RESULTS.md").read_text("utf-8")
@@ -77,7 +77,7 @@ def test_stored_summary_is_short_and_equals_the_results(tmp_path: Path) -> None:
     assert len(text.splitlines()) <= 150
 
 
-def test_overview_names_growth_of_cost_and_guarantee_of_an_acknowledgement() -> None:
+def test_report_contains_growth_of_cost_and_the_guarantee_of_an_acknowledgement() -> None:
     overview = peers("overview")
     sides = {
         size: {"median": {"restart_s": restart, "seek_ms": 10.0, "kb": kb}}

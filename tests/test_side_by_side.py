@@ -1,4 +1,8 @@
-"""Test the harness of ``make bench``: its measurements, comparisons and reports."""
+"""Test the harness of ``make bench``, which compares logbus with other systems.
+
+A *row* is one comparison, with logbus and its peer as *sides*. A *floor* is a side that does only
+unavoidable work.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ def peers(name: str) -> Any:
     return importlib.import_module(f"peers.{name}")
 
 
-def test_lines_are_unique_and_have_the_requested_size(tmp_path: Path) -> None:
+def test_input_lines_are_unique_and_have_the_requested_size(tmp_path: Path) -> None:
     given = tmp_path / "access.log"
     given.write_bytes(b"".join(b"line %d of a log\n" % n for n in range(50)))
     for lines in (peers("lines").Lines(given), peers("lines").Lines()):
@@ -91,7 +95,7 @@ def test_processes_are_counted_by_role_with_their_descendants() -> None:
     assert metered.found["broker"]["peak_mb"] > 1
 
 
-def test_jvm_and_its_python_workers_are_separate_roles(tmp_path: Path) -> None:
+def test_spark_jvm_and_its_python_workers_are_counted_as_separate_roles(tmp_path: Path) -> None:
     burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
     java = tmp_path / "java"
     java.symlink_to(sys.executable)
@@ -110,7 +114,8 @@ def test_jvm_and_its_python_workers_are_separate_roles(tmp_path: Path) -> None:
 
 
 def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
-    """Return a row whose sides return the given measurements, and the list of sides as they run."""
+    """Return a row whose sides return these measurements, and a list of the sides in the order
+    in which they ran."""
     kinds = peers("row")
     order: list[str] = []
 
@@ -133,7 +138,7 @@ def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
     return made, order
 
 
-def test_sides_run_in_turns_and_first_runs_are_stored_separately() -> None:
+def test_sides_of_a_row_run_in_turns_and_their_first_runs_are_stored_separately() -> None:
     kinds, alternate = peers("row"), peers("alternate")
     goals = (
         kinds.Goal("rows_per_s", 2.0),
@@ -187,7 +192,9 @@ def test_bare_servers_accept_and_store_the_clients_records(
             assert bool(server.stored_mb()) == (program == "flushed")
 
 
-def test_failed_row_is_retried_once_and_hanging_row_costs_no_other_row(tmp_path: Path) -> None:
+def test_failed_row_is_retried_once_and_a_hanging_row_does_not_prevent_other_rows(
+    tmp_path: Path,
+) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
     runs = iter([RuntimeError("a port was taken"), None])
 
@@ -221,7 +228,7 @@ def test_failed_row_is_retried_once_and_hanging_row_costs_no_other_row(tmp_path:
     assert "cannot run: TookTooLong: took longer than 0 s" in text
 
 
-def test_time_limit_of_a_row_is_not_suppressed_as_an_oserror() -> None:
+def test_code_that_ignores_an_oserror_does_not_ignore_the_time_limit_of_a_row() -> None:
     alternate = peers("alternate")
     with pytest.raises(alternate.TookTooLong), alternate._at_most(0.01):
         while True:
@@ -261,7 +268,7 @@ def test_report_names_missed_goals_and_rows_that_could_not_run(tmp_path: Path) -
     assert "cannot run: Maven is missing" in absent_page
 
 
-def test_summary_names_where_the_peer_is_ahead_and_ignores_floors() -> None:
+def test_summary_names_the_rows_in_which_the_peer_is_ahead_and_ignores_floors() -> None:
     kinds, alternate, summary = peers("row"), peers("alternate"), peers("summary")
     goals = (kinds.Goal("rows_per_s", 0.5), kinds.Goal("p99_ms", 2.0, "less"))
     sides = {
@@ -287,7 +294,7 @@ def test_summary_names_where_the_peer_is_ahead_and_ignores_floors() -> None:
     assert not list(summary.lines([{**kept, "variants": []}]))
 
 
-def test_bound_without_servers_is_none_if_cores_were_idle() -> None:
+def test_bound_of_a_ratio_is_unknown_if_cores_were_idle() -> None:
     bound = peers("ceilings").without_servers
 
     def found(clients: float, broker: float) -> Any:
@@ -316,7 +323,7 @@ def test_bound_without_servers_is_none_if_cores_were_idle() -> None:
         ([0.2, 0.3, 0.5], "less", "at least 0.30 (0.20–0.50), 5.0 times it (goal ≤ 0.5, within "),
     ],
 )  # fmt: skip
-def test_goal_within_the_spread_of_its_bound_is_at_the_bound(
+def test_report_says_whether_a_missed_goal_is_within_at_or_beyond_its_bound(
     floors: list[float], better: str, said: str
 ) -> None:
     kinds, alternate, missed = peers("row"), peers("alternate"), peers("missed")
@@ -332,7 +339,7 @@ def test_goal_within_the_spread_of_its_bound_is_at_the_bound(
 def test_growth_row_stops_the_servers_of_the_row_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The meter would count servers that stop during a measurement as clients."""
+    """Otherwise the meter would count servers that stop during a measurement as clients."""
     growth, order = importlib.import_module("peers.rows.growth"), []
     with peers("bench").Bench() as bench:
         monkeypatch.setattr(bench, "stop_all", lambda: order.append("ended"))
@@ -344,7 +351,7 @@ def test_growth_row_stops_the_servers_of_the_row_before(
     assert order[:2] == ["ended", "run"]
 
 
-def test_variant_that_ran_alone_replaces_only_itself(tmp_path: Path) -> None:
+def test_result_of_a_variant_that_ran_alone_replaces_only_this_variant(tmp_path: Path) -> None:
     kinds, alternate, kept = peers("row"), peers("alternate"), peers("kept")
     made, order = row((kinds.Goal("rows_per_s", 1.0),), {"logbus": [2], "kafka": [1]})
     made = dataclasses.replace(made, variants=tuple(map(kinds.Variant, ("defaults", "tuned"))))
@@ -380,7 +387,7 @@ def test_rows_and_variants_are_chosen_by_name() -> None:
             chosen(rows, variants)
 
 
-def test_missing_or_failed_side_leaves_the_other_sides(tmp_path: Path) -> None:
+def test_missing_or_failed_side_does_not_prevent_the_other_sides(tmp_path: Path) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
 
     def fail() -> dict[str, float]:
@@ -414,7 +421,7 @@ def test_missing_or_failed_side_leaves_the_other_sides(tmp_path: Path) -> None:
     assert "- **4 is missing:** apt-get install it" in page
 
 
-def test_servers_that_a_run_starts_count_as_servers() -> None:
+def test_servers_that_a_measured_run_starts_are_counted_as_servers_not_clients() -> None:
     burn = "import time\nwhile time.process_time() < 0.5: pass\nimport sys; sys.stdin.read()"
     within: dict[str, list[int]] = {}
     meter = peers("meter")

@@ -135,14 +135,15 @@ def test_files_follow_the_rules_of_form(package: str) -> None:
     assert not found, "\n".join(found)
 
 
-def test_exception_tables_name_only_existing_exceptions() -> None:
+def test_tables_of_exceptions_from_the_rules_name_only_existing_exceptions() -> None:
     rows = [*LAZY_IMPORTS, *(path for path, _ in POSITIONAL)]
     missing = [row for row in rows if not (ROOT / row).is_file()]
     assert not missing
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Yield path and content of every text file that git tracks, or without git of every one."""
+    """Yield path and content of every text file that git tracks; without git, of every text
+    file."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"],
         cwd=ROOT,
@@ -190,7 +191,7 @@ def test_no_file_has_a_path_of_one_machine() -> None:
     assert not found, "\n".join(found)
 
 
-def test_no_file_has_an_unfinished_mark() -> None:
+def test_no_file_has_a_mark_of_unfinished_work() -> None:
     marks = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
     found = [
         f"{name(path)}:{number}: {mark}"
@@ -228,7 +229,7 @@ def test_no_file_has_a_forbidden_word() -> None:
     assert not found, "\n".join(found)
 
 
-def test_walks_of_contributing_name_existing_files() -> None:
+def test_walks_through_the_code_in_contributing_name_existing_files() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     walks = text.partition("## Four walks")[2].partition("\n## ")[0].split("\n**")[1:]
     assert len(walks) == 4

@@ -1,4 +1,4 @@
-"""Check that a hanging test fails, and that a hanging clean-up after it fails too."""
+"""Check that a hanging test fails, and that a fixture that hangs after the test fails too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def test_passes():
 
 
 @pytest.mark.real
-def test_hanging_test_and_hanging_clean_up_end_at_the_time_limit(tmp_path: Path) -> None:
+def test_hanging_test_and_hanging_clean_up_of_a_fixture_end_at_the_time_limit(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "test_hanging.py").write_text(CODE)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 1\n")
     folder = str(Path(time_limits.__file__).parent.parent)

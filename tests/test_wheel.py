@@ -69,7 +69,7 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_two_builds_of_one_commit_are_equal(wheels: list[Path]) -> None:
+def test_two_builds_of_the_wheel_from_one_commit_are_equal(wheels: list[Path]) -> None:
     one, two = (contents(wheel) for wheel in wheels)
     assert {name for name in one | two if one.get(name) != two.get(name)} == set()
     first, second = (hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels)
@@ -77,7 +77,7 @@ def test_two_builds_of_one_commit_are_equal(wheels: list[Path]) -> None:
     assert wheels[0].stat().st_size <= WHEEL_BYTES_MAX
 
 
-def test_wheel_names_its_dependencies_in_a_bill_of_materials(wheels: list[Path]) -> None:
+def test_bill_of_materials_in_the_wheel_names_its_dependencies(wheels: list[Path]) -> None:
     files = contents(wheels[0])
     (name,) = (each for each in files if each.endswith(".cdx.json"))
     assert "dist-info/sboms/" in name

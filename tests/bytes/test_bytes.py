@@ -1,4 +1,4 @@
-"""Check that the code writes and reads the recorded bytes of the examples in FORMAT.md."""
+"""Check that the code writes and reads the bytes of the examples in FORMAT.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMAT = Path(batch.__file__).parent / "FORMAT.md"
 
 
 def example(name: str) -> tuple[bytes, list[str]]:
-    """Return the bytes of an example, and the lines of its file."""
+    """Return the bytes of an example, and the lines of the file that records them."""
     lines = [
         line for line in (HERE / name).read_text("utf-8").splitlines() if not line.startswith("#")
     ]
@@ -43,7 +43,7 @@ def test_column_batches_have_the_bytes_of_format_md() -> None:
     assert "\n".join(lines) in FORMAT.read_text("utf-8")
 
 
-def test_encoded_column_batches_equal_the_recording_except_arrow_metadata() -> None:
+def test_encoded_column_batches_equal_the_examples_except_for_arrow_metadata() -> None:
     # Leave out Arrow's metadata, which another version of Arrow may encode differently.
     raw, _ = example("columns.txt")
     written = arrow.encode(

@@ -1,4 +1,4 @@
-"""Kill brokers and evaluate the alert rules on the metrics of the remaining brokers."""
+"""Kill brokers, and evaluate the alert rules on the metrics of the remaining brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Test the broker settings for the validation of fetches and for metrics over HTTP."""
+"""Test two broker settings: the one that validates fetched batches, and the port of HTTP
+metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from broker_lite.server.metrics import METRICS, PREFIX
 @pytest.mark.parametrize(
     ("mode", "refused"), [("always", {RAW, ROWS_ONLY}), ("unverified", {ROWS_ONLY}), ("never", ())]
 )
-def test_fetch_validation_follows_the_broker_setting(
+def test_broker_checks_fetched_batches_only_if_its_setting_says_so(
     make_cluster: Callable[..., LocalCluster], mode: str, refused: set[tuple[int, int]]
 ) -> None:
     running = make_cluster(1, config={"fetch.verify": mode})

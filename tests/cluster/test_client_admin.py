@@ -29,7 +29,7 @@ from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, ListedOffset, TopicPartition
 
 
-def test_admin_creates_extends_and_deletes_topics(bus: Bus) -> None:
+def test_admin_client_creates_extends_and_deletes_topics(bus: Bus) -> None:
     topic_id = bus.create_topic("adm", 2, config={"retention.ms": 60000})
     assert "adm" in bus.topics()
     view = bus.admin.cluster(["adm", "absent"])
@@ -63,7 +63,7 @@ def test_invalid_topics_are_refused(bus: Bus) -> None:
     assert "dry" not in bus.topics()
 
 
-def test_admin_reads_and_changes_settings(bus: Bus, topic: str) -> None:
+def test_admin_client_reads_and_changes_settings(bus: Bus, topic: str) -> None:
     before = bus.admin.describe_configs([topic])["topic", topic]["retention.ms"]
     assert before.is_default and before.documentation
     bus.admin.alter_configs(topic, {"retention.ms": 12345})
@@ -81,7 +81,9 @@ def test_admin_reads_and_changes_settings(bus: Bus, topic: str) -> None:
         bus.admin.describe_configs(brokers=[99])
 
 
-def test_admin_finds_offsets_by_time_and_size_and_deletes_records(bus: Bus, topic: str) -> None:
+def test_admin_client_finds_offsets_by_time_and_size_and_deletes_records(
+    bus: Bus, topic: str
+) -> None:
     tp = TopicPartition(topic, 1)
     with bus.producer(batch_bytes=1) as producer:
         for n in range(10):
@@ -178,7 +180,9 @@ def test_lag_is_reported_in_records_and_seconds(bus: Bus, topic: str) -> None:
     assert bus.admin.lag("nobody") == {}
 
 
-def test_lag_of_many_groups_equals_the_lag_of_each_group(bus: Bus, topic: str) -> None:
+def test_lag_of_many_groups_requested_together_equals_the_lag_of_each_group(
+    bus: Bus, topic: str
+) -> None:
     tps = [TopicPartition(topic, index) for index in range(3)]
     with bus.producer() as producer:
         for tp in tps:
@@ -206,7 +210,9 @@ def test_lag_of_many_groups_equals_the_lag_of_each_group(bus: Bus, topic: str) -
     assert not any(row.partitions for row in bus.admin.lag_many(names).values())
 
 
-def test_repeated_lag_reuses_first_unread_records_of_unmoved_offsets(bus: Bus, topic: str) -> None:
+def test_repeated_lag_request_reuses_the_first_unread_record_of_unchanged_offsets(
+    bus: Bus, topic: str
+) -> None:
     tps = [TopicPartition(topic, index) for index in range(2)]
     with bus.producer() as producer:
         for tp in tps:
@@ -278,7 +284,7 @@ def test_connect_to_an_unreachable_cluster_raises_an_error(monkeypatch: pytest.M
         connect("127.0.0.1:1", linger=5)
 
 
-def test_admin_imports_only_light_modules(cluster: LocalCluster) -> None:
+def test_import_of_the_admin_client_loads_only_light_modules(cluster: LocalCluster) -> None:
     code = (
         "import sys\n"
         "from broker_lite.bus import connect\n"
@@ -290,7 +296,7 @@ def test_admin_imports_only_light_modules(cluster: LocalCluster) -> None:
     subprocess.run([sys.executable, "-c", code, cluster.bootstrap_servers], check=True, timeout=60)
 
 
-def test_forked_child_can_use_the_bus_but_not_the_inherited_producer(
+def test_forked_child_can_use_its_parents_bus_but_not_its_parents_producer(
     cluster: LocalCluster, topic: str
 ) -> None:
     code = """

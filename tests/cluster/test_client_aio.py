@@ -70,7 +70,7 @@ def test_asyncio_client_raises_broker_errors(cluster: LocalCluster, topic: str) 
     asyncio.run(main())
 
 
-def test_asyncio_producer_memory_is_bounded(cluster: LocalCluster, topic: str) -> None:
+def test_memory_of_the_asyncio_producer_is_limited(cluster: LocalCluster, topic: str) -> None:
     async def main() -> None:
         async with await aconnect(cluster.bootstrap_servers) as bus:
             async with bus.producer(buffer_bytes=70_000, batch_bytes=10_000) as producer:

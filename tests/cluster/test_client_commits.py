@@ -1,6 +1,7 @@
-"""Automatic commits deliver at least once.
+"""Test that automatic commits deliver at least once.
 
-A record whose processing did not finish is delivered again, and no record is skipped.
+A record whose processing did not finish is delivered again, and no record is skipped. A record's
+offset is *settled* once its processing has finished.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from broker_lite.model import TopicPartition
 
 
 class Broken(Exception):
-    """Raised by a test's reading loop, as by a user's code that fails while processing records."""
+    """Raised by a test's reading loop, as by a user's code that fails while it processes
+    records."""
 
 
 def fill(bus: Bus, topic: str, start: int, stop: int, partition: int = 0) -> None:
@@ -39,7 +41,7 @@ def group_at(bus: Bus, group: str, topic: str) -> int:
 
 
 def next_offset(bus: Bus, topic: str, group: str) -> int:
-    """Return the offset of the first record that a second consumer of the group receives."""
+    """Return the offset of the first record that a second consumer of the group then receives."""
     with bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer:
         return consumer.poll(10.0, max_records=1)[0].offset
 
@@ -97,7 +99,7 @@ RAISING = [
     ("read", "expected", "is_closed_by_hand"),
     [*((*row, False) for row in RAISING), *((*row, True) for row in RAISING[:2])],
 )
-def test_record_in_progress_is_redelivered_after_reader_error(
+def test_record_whose_processing_raised_an_error_is_redelivered(
     bus: Bus,
     face_bus: Bus,
     topic: str,
@@ -119,7 +121,7 @@ def test_record_in_progress_is_redelivered_after_reader_error(
     assert next_offset(bus, topic, topic) == expected
 
 
-def test_normal_close_commits_delivered_records(bus: Bus, topic: str) -> None:
+def test_close_without_an_error_commits_the_delivered_records(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 20)
     with bus.consumer(topic, group=topic, start="earliest") as consumer:
         consumer.poll(10.0, max_records=5)
@@ -131,7 +133,7 @@ def test_normal_close_commits_delivered_records(bus: Bus, topic: str) -> None:
     assert next_offset(bus, topic, topic) == 9
 
 
-def test_consumer_commits_settled_offsets_or_by_default_its_position(bus: Bus, topic: str) -> None:
+def test_commit_uses_settled_offsets_if_given_and_else_the_position(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 20)
     tp = TopicPartition(topic, 0)
     with bus.consumer(topic, group=topic, start="earliest", auto_commit=False) as consumer:
@@ -145,7 +147,7 @@ def test_consumer_commits_settled_offsets_or_by_default_its_position(bus: Bus, t
 
 
 @pytest.mark.parametrize("way", ["poll", "loop", "arrow"])
-def test_automatic_commit_never_passes_the_record_in_progress(
+def test_automatic_commit_never_passes_the_record_that_is_being_processed(
     bus: Bus, face_bus: Bus, topic: str, way: str
 ) -> None:
     fill(bus, topic, 0, 600)
@@ -263,7 +265,7 @@ def test_logbus_consume_commits_after_a_parquet_file_is_complete(
     assert next_offset(bus, topic, topic) == 20
 
 
-def test_asyncio_cancelled_polls_lose_no_record(bus: Bus, topic: str) -> None:
+def test_cancelled_polls_of_an_asyncio_consumer_lose_no_record(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 200)
 
     async def main() -> list[int]:
@@ -281,7 +283,9 @@ def test_asyncio_cancelled_polls_lose_no_record(bus: Bus, topic: str) -> None:
     assert asyncio.run(main()) == list(range(200))
 
 
-def test_asyncio_cancelled_first_poll_does_not_set_the_start(bus: Bus, topic: str) -> None:
+def test_cancelled_first_poll_of_an_asyncio_consumer_does_not_fix_its_start_offsets(
+    bus: Bus, topic: str
+) -> None:
     fill(bus, topic, 0, 3)
 
     async def main() -> None:
@@ -299,7 +303,9 @@ def test_asyncio_cancelled_first_poll_does_not_set_the_start(bus: Bus, topic: st
 # The next tests check the offset at which a consumer starts or resumes.
 
 
-def test_group_started_at_latest_resumes_there_after_a_crash(bus: Bus, topic: str) -> None:
+def test_group_that_started_at_latest_resumes_at_that_offset_after_a_crash(
+    bus: Bus, topic: str
+) -> None:
     fill(bus, topic, 0, 5)
     first = bus.consumer(topic, group=topic, session_timeout_ms=1000, heartbeat_interval_ms=200)
     fill(bus, topic, 5, 10)
@@ -318,10 +324,10 @@ def test_partitions_added_while_group_is_empty_start_at_earliest(bus: Bus, topic
         assert consumer.position(topic, 3) == 0
 
 
-def test_partitions_without_commit_use_the_start_option(bus: Bus, topic: str) -> None:
-    """A partition without a commit starts at ``start``, here the log end offset.
+def test_partition_without_a_commit_starts_at_the_start_option(bus: Bus, topic: str) -> None:
+    """A partition without a commit starts at the option ``start``, here the log end offset.
 
-    A fault once made the consumer deliver records that are older than the group.
+    Regression: the consumer delivered records that were older than the group.
     """
     for partition in range(3):
         fill(bus, topic, 0, 5, partition=partition)
@@ -332,7 +338,7 @@ def test_partitions_without_commit_use_the_start_option(bus: Bus, topic: str) ->
         assert [record.offset for record in consumer.poll(10.0)] == [5]
 
 
-def test_new_partition_with_trimmed_records_starts_at_earliest(
+def test_added_partition_whose_first_records_were_deleted_starts_at_earliest(
     bus: Bus, face_bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.client.fetch.fetch_engine.REFRESH_MS", 300)

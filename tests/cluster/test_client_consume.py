@@ -49,7 +49,9 @@ def test_iteration_waits_for_new_records_at_the_log_end(
     assert found == [b"0", b"1", b"2", b"late"]
 
 
-def test_leaving_an_iteration_loses_no_record(bus: Bus, face_bus: Bus, topic: str) -> None:
+def test_leaving_a_loop_over_a_consumer_loses_no_record(
+    bus: Bus, face_bus: Bus, topic: str
+) -> None:
     fill(bus, topic, 10)
     with face_bus.consumer(topic, start="earliest") as consumer:
         for record in consumer:
@@ -79,7 +81,7 @@ def test_records_are_delivered_again_after_joining_their_batches_failed(
 ) -> None:
     """Joining batches can fail: an Arrow column holds at most two gigabytes of values.
 
-    The consumer once skipped the records of such batches.
+    Regression: the consumer skipped the records of such batches.
     """
     fill(bus, topic, 10, batch_bytes=200)
 
@@ -142,7 +144,7 @@ def test_out_of_range_offsets_times_and_partitions_are_refused(
 ) -> None:
     """An out-of-range number raises InvalidConfigError.
 
-    Such a number once ended the consumer's thread or raised struct.error.
+    Regression: it ended the consumer's thread or raised struct.error.
     """
     fill(bus, topic, 3)
     tp, admin = TopicPartition(topic, 0), bus.admin
@@ -165,7 +167,7 @@ def test_out_of_range_offsets_times_and_partitions_are_refused(
         assert consumer.committed() == {}
 
 
-def test_consumer_with_start_none_raises_for_a_missing_offset(
+def test_consumer_with_start_none_raises_without_a_committed_or_existing_offset(
     bus: Bus, face_bus: Bus, topic: str
 ) -> None:
     fill(bus, topic, 3)
@@ -336,7 +338,9 @@ def test_read_range_returns_exactly_the_offsets_of_the_range(bus: Bus, topic: st
         )
 
 
-def test_watch_reports_end_offsets(bus: Bus, topic: str) -> None:
+def test_watch_of_end_offsets_reports_new_records_partitions_and_topics(
+    bus: Bus, topic: str
+) -> None:
     tp = TopicPartition(topic, 0)
     changed = threading.Event()
     with EndOffsetsWatch(
@@ -365,7 +369,7 @@ def test_watch_reports_end_offsets(bus: Bus, topic: str) -> None:
         until(lambda: watch.ends().get(tp) is not None and watch.ends()[tp].offset == 0)
 
 
-def test_watch_follows_a_topic_pattern(bus: Bus, topic: str) -> None:
+def test_watch_of_end_offsets_follows_a_topic_pattern(bus: Bus, topic: str) -> None:
     with EndOffsetsWatch(
         bus.bootstrap_servers,
         lambda view: [name for name in view.topics if name.startswith(topic + "-x")],

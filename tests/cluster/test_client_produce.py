@@ -44,8 +44,10 @@ def test_record_keeps_key_headers_and_timestamp(bus: Bus, topic: str) -> None:
     assert record == (topic, sent.partition, 0, 123, b"k", b"value", [("h", b"x")])
 
 
-def test_records_beyond_unread_cache_limit_are_read_from_disk(bus: Bus, topic: str) -> None:
-    """Produce 24 MB before a consumer reads: six times ``unread.cached.bytes``."""
+def test_records_beyond_the_cache_limit_of_unread_bytes_are_read_from_disk(
+    bus: Bus, topic: str
+) -> None:
+    """The test produces 24 MB before a consumer reads: six times ``unread.cached.bytes``."""
     name = f"{topic}-unread"
     bus.create_topic(name, 1, replication_factor=1)
     batch = pa.record_batch({"value": pa.array([b"%01000d" % n for n in range(1000)])})
@@ -120,7 +122,9 @@ def test_several_threads_can_share_a_producer(bus: Bus, topic: str) -> None:
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_producer_honours_each_acks_value(bus: Bus, topic: str, acks: str) -> None:
+def test_producer_waits_for_the_acknowledgement_that_acks_requests(
+    bus: Bus, topic: str, acks: str
+) -> None:
     # Wait for the leader: with acks=0, a send to a leader that does not serve yet is lost silently.
     bus.admin.list_offsets({TopicPartition(topic, 0): LATEST_TIMESTAMP})
     with bus.producer(acks=acks) as producer:
@@ -177,7 +181,7 @@ def test_asynchronous_send_error_is_raised_by_result_and_flush(bus: Bus, topic: 
         producer.send(topic, b"v")
 
 
-def test_topic_with_smaller_limit_gets_smaller_batches(bus: Bus) -> None:
+def test_topic_with_a_smaller_batch_limit_gets_smaller_batches(bus: Bus) -> None:
     bus.create_topic("narrow", 1, config={"max.message.bytes": "5000"})
     with bus.producer() as producer:
         futures = [producer.send("narrow", bytes([65 + n]) * 1000) for n in range(20)]
@@ -200,7 +204,7 @@ def test_send_blocks_while_buffer_memory_is_full(bus: Bus, topic: str) -> None:
         assert sum(consumer.lag().values()) == 2000
 
 
-def test_full_buffer_memory_times_out_without_a_cluster() -> None:
+def test_send_with_full_buffer_memory_times_out_while_no_broker_answers() -> None:
     config = ProducerConfig(buffer_bytes=70_000, batch_bytes=10_000, max_block_ms=50)
     producer = Producer("127.0.0.1:1", config)
     with pytest.raises(BufferFullError, match=r"max\.block\.ms=50"):

@@ -69,7 +69,7 @@ def copies(bus: Bus, topic: str) -> str:
     return name
 
 
-def test_a_commit_survives_the_death_of_its_coordinator(
+def test_transaction_commits_although_its_coordinator_dies(
     running: LocalCluster, bus: Bus, copies: str
 ) -> None:
     with bus.transaction("x-" + copies) as txn:
@@ -84,7 +84,7 @@ def test_a_commit_survives_the_death_of_its_coordinator(
     assert visible(running.bootstrap_servers, copies) == ["after", "before"]
 
 
-def test_a_commit_survives_the_death_of_a_partitions_leader(
+def test_transaction_commits_although_the_leader_of_a_partition_dies(
     running: LocalCluster, bus: Bus, copies: str
 ) -> None:
     with bus.transaction("x-" + copies) as txn:
@@ -119,9 +119,9 @@ def test_a_transaction_ends_although_one_of_its_topics_was_deleted(
 
 
 class Copier(threading.Thread):
-    """Copy numbers in transactions that also commit the group's offsets, until all are copied.
+    """Copies numbers in transactions that also commit the group's offsets, until all are copied.
 
-    After a failed transaction it continues at the committed offsets.
+    After a failed transaction, it continues at the committed offsets.
     """
 
     def __init__(self, bus: Bus, source: str, target: str) -> None:

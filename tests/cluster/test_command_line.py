@@ -47,7 +47,7 @@ def environment(cluster: LocalCluster, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def logbus(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Logbus:
-    """Return a function that runs a command in this process, which is faster than a new one."""
+    """Return a function that runs a command in this process, which is faster than a new process."""
 
     def run_command(*arguments: str, stdin: bytes = b"", code: int | None = 0) -> Any:
         with contextlib.ExitStack() as opened:
@@ -72,7 +72,7 @@ def logbus(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monk
 
 @contextlib.contextmanager
 def _standard_streams(files: Sequence[BinaryIO], patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Replace the descriptors 0 to 2, and Python's streams on them, by files."""
+    """Replace the file descriptors 0 to 2, and Python's streams on them, by files."""
     kept = [os.dup(number) for number in range(3)]
     streams = []
     try:
@@ -139,8 +139,11 @@ def test_produced_lines_are_consumed(logbus: Logbus, new_topic: str) -> None:
     assert left <= groups, "a consumer without a group created one"
 
 
-def test_slow_pipe_lines_are_sent_at_once(environment: dict[str, str], new_topic: str) -> None:
-    """Run ``tail -f x.log | logbus produce t``; ``logbus consume t`` prints each line at once."""
+def test_lines_from_a_slow_pipe_are_sent_at_once(
+    environment: dict[str, str], new_topic: str
+) -> None:
+    """While ``tail -f x.log | logbus produce t`` runs, ``logbus consume t`` prints each new line
+    at once."""
     command = [sys.executable, "-P", "-m", "broker_lite"]
     consumer = subprocess.Popen(
         [*command, "consume", new_topic], stdout=subprocess.PIPE, env=environment
@@ -184,7 +187,9 @@ def test_keys_headers_and_json_round_trip(logbus: Logbus, new_topic: str) -> Non
     )
 
 
-def test_lines_without_key_separator_are_reported_once(logbus: Logbus, new_topic: str) -> None:
+def test_number_of_lines_without_the_key_separator_is_reported_once(
+    logbus: Logbus, new_topic: str
+) -> None:
     done = logbus("produce", new_topic, "-K", ":", stdin=b"k:v\nno key\n:\n\n")
     assert done.stderr == b"2 of 4 records have no ':', so no key\n"
     assert logbus("produce", new_topic, "-K", ":", stdin=b"k:v\n").stderr == b""
@@ -229,8 +234,10 @@ def test_export_shows_its_progress_on_a_terminal(
     assert "records" in said and "100%" in said
 
 
-def test_ctrl_c_reports_acknowledged_records(environment: dict[str, str], new_topic: str) -> None:
-    """Without this number the user would not know which records to send again."""
+def test_interrupted_produce_reports_the_number_of_acknowledged_records(
+    environment: dict[str, str], new_topic: str
+) -> None:
+    """Without this number, the user would not know from which record to send again."""
     command = [sys.executable, "-P", "-m", "broker_lite"]
     with (
         subprocess.Popen(
@@ -261,7 +268,7 @@ def test_ctrl_c_reports_acknowledged_records(environment: dict[str, str], new_to
     assert re.fullmatch(rf"2 records to {new_topic} in [\d.]+ s\n", said)
 
 
-def test_start_past_the_log_end_is_reported(logbus: Logbus, new_topic: str) -> None:
+def test_start_offset_past_the_log_end_is_reported(logbus: Logbus, new_topic: str) -> None:
     logbus("produce", new_topic, "-p", "1", stdin=b"a\nb\n")
     done = logbus("consume", new_topic, "-e", "-s", "7", "-p", "1")
     assert done.stdout == b""
@@ -372,7 +379,7 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
 def test_group_with_unknown_members_is_not_reported_empty(
     cluster: LocalCluster, logbus: Logbus
 ) -> None:
-    """The coordinator died, and its znode says that the group had members."""
+    """The group's coordinator has died, and the group's znode says that the group had members."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     left = znodes.CoordinatorZnode(99, 1, 1, 4, None, "1-1", 2, 600_000)
     zookeeper = KazooClient(cluster.zookeeper)
@@ -420,10 +427,10 @@ def test_description_of_a_group_names_partitions_of_open_transactions(
     assert b"NON_EMPTY_GROUP" in logbus("groups", "delete", group, "--yes", code=1).stderr
 
 
-def test_groups_commands_refuse_to_move_offsets_of_a_running_query(
+def test_groups_seek_refuses_to_move_the_offsets_of_a_running_spark_query(
     logbus: Logbus, new_topic: str, cluster: LocalCluster
 ) -> None:
-    """A query with a live lease would overwrite moved offsets with its next commit."""
+    """A query with an unexpired lease would overwrite the moved offsets with its next commit."""
     group, tp = f"q-{new_topic}", TopicPartition(new_topic, 1)
     logbus("produce", new_topic, stdin=b"x\n" * 10)
     commands: tuple[tuple[str, ...], ...] = (
@@ -496,7 +503,7 @@ def test_lag_of_a_missing_group_is_an_error(
 def test_lag_of_a_member_without_commits_counts_the_whole_log(
     logbus: Logbus, new_topic: str, cluster: LocalCluster, coordination: str
 ) -> None:
-    """``logbus lag --warn`` must report a member that reads but never commits."""
+    """A member that reads but never commits must be reported by ``logbus lag --warn``."""
     group = f"stuck-{new_topic}"
     logbus("produce", new_topic, stdin=b"x\n" * 10)
     options: dict[str, Any] = {"coordination": coordination, "auto_commit": False}
@@ -611,7 +618,7 @@ def test_alter_asks_before_a_change_that_loses_records(logbus: Logbus, new_topic
     assert b"Go on?" not in raised.stderr and retention() is None
 
 
-def test_json_of_several_changes_is_one_document(logbus: Logbus) -> None:
+def test_json_output_of_a_command_with_several_changes_is_one_document(logbus: Logbus) -> None:
     names = [f"cli-{uuid.uuid4().hex[:8]}" for _ in range(2)]
     made = json.loads(logbus("topic", "create", *names, "-p", "1", "-o", "json").stdout)
     assert [(row["topic"], row["created"]) for row in made] == [(name, True) for name in names]
@@ -629,7 +636,7 @@ def test_json_of_several_changes_is_one_document(logbus: Logbus) -> None:
     assert [row["deleted"] for row in json.loads(deleted.stdout)] == [True, True, True, False]
 
 
-def test_records_before_a_bad_line_are_sent_and_the_line_to_resume_from_is_named(
+def test_records_before_a_malformed_line_are_sent_and_the_line_to_resume_at_is_named(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
     file, later = tmp_path / "rows.jsonl", tmp_path / "more.jsonl"
@@ -644,14 +651,14 @@ def test_records_before_a_bad_line_are_sent_and_the_line_to_resume_from_is_named
     assert len(logbus("consume", new_topic, "-e").stdout.splitlines()) == 1500
 
 
-def test_key_delimiter_understands_the_escapes_of_kcat(logbus: Logbus, new_topic: str) -> None:
+def test_key_delimiter_option_accepts_the_escapes_of_kcat(logbus: Logbus, new_topic: str) -> None:
     logbus("produce", new_topic, "-K", r"\t", "-p", "0", stdin=b"k1\tv1\n")
     logbus("produce", new_topic, "-K", r"\x00\xff", "-p", "0", stdin=b"k2\0\xffv2\n")
     printed = logbus("consume", new_topic, "-e", "-f", r"%k=%v\x7c").stdout
     assert printed == b"k1=v1|k2=v2|"
 
 
-def test_error_names_the_invalid_input(logbus: Logbus, new_topic: str) -> None:
+def test_each_error_names_the_invalid_topic_option_or_line(logbus: Logbus, new_topic: str) -> None:
     assert b"may not see it" in logbus("produce", "nosuch", code=1).stderr
     assert b"logbus topic create" in logbus("consume", "nosuch", code=1).stderr
     assert b"partitions 0 to 1" in logbus("consume", new_topic, "-p", "7", code=2).stderr
@@ -731,7 +738,7 @@ def test_export_writes_every_record_into_a_file(
     assert file.exists() and str(values[0]) not in file.read_bytes().decode("latin-1")
 
 
-def test_export_refuses_other_endings_and_folders(
+def test_export_refuses_files_with_an_unknown_ending_and_folders(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
     assert b"give --format" in logbus("export", new_topic, "records.xls", code=2).stderr

@@ -1,4 +1,4 @@
-"""Count the writes to ZooKeeper that frequent offset commits cause."""
+"""Count the ZooKeeper writes that frequent offset commits cause."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ OTHERS_MAX = 10
 
 
 def written(cluster: LocalCluster) -> int:
-    """Return ZooKeeper's last zxid, which grows by one with each write."""
+    """Return ZooKeeper's last transaction id (zxid), which grows by one with each write."""
     host, port = cluster.zookeeper.partition("/")[0].split(":")
     found = re.search(r"Zxid: 0x([0-9a-f]+)", four_letters(host, int(port), "srvr"))
     assert found is not None
     return int(found[1], 16)
 
 
-def test_offset_writes_to_zookeeper_are_limited_by_the_interval(
+def test_zookeeper_writes_of_offsets_are_limited_by_the_commit_interval(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """The allowed number of writes grows with the elapsed time, so a slow machine passes too."""
+    """The number of allowed writes grows with the elapsed time, so a slow machine passes too."""
     tp = TopicPartition(topic, 0)
     groups = [f"{topic}-{number}" for number in range(GROUPS)]
 

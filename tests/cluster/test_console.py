@@ -133,7 +133,7 @@ def test_healthz_returns_the_health_verdict(console: RunningConsole) -> None:
     assert console.get("/healthz").json["state"] in ("ok", "warning")
 
 
-def test_scraped_metrics_are_documented_and_equal_the_cluster_state(
+def test_each_metric_of_the_console_is_documented_and_equals_the_clusters_state(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     with bus.producer() as producer:
@@ -161,7 +161,7 @@ def test_scraped_metrics_are_documented_and_equal_the_cluster_state(
 def test_pages_of_300_partitions_and_110_groups_stay_below_200_kb(
     console: RunningConsole, bus: Bus, topic: str
 ) -> None:
-    """Long lists are split into pages of 100 rows."""
+    """The console splits long lists into pages of 100 rows."""
     name = f"{topic}-wide"
     bus.create_topic(name, partitions=300, replication_factor=1)
     for number in range(110):
@@ -177,7 +177,7 @@ def test_pages_of_300_partitions_and_110_groups_stay_below_200_kb(
         assert page.status == 200 and len(page.body) < 200_000, path
 
 
-def test_console_without_pages_serves_only_metrics_and_health(
+def test_console_started_without_pages_serves_only_metrics_and_health(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     group = f"e-{topic}"
@@ -220,7 +220,7 @@ def test_console_without_pages_serves_only_metrics_and_health(
         exporter.close()
 
 
-def test_server_sorts_the_rows_of_a_page(console: RunningConsole, bus: Bus) -> None:
+def test_console_sorts_all_rows_of_a_list_on_the_server(console: RunningConsole, bus: Bus) -> None:
     for number in range(3):
         bus.create_topic(f"sorted-{number}", partitions=number + 1, if_not_exists=True)
     path = "/topics?q=sorted-&sort=partitions"

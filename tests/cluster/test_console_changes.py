@@ -1,4 +1,7 @@
-"""Change a cluster from the console: plans, typed confirmations, CSRF tokens and refusals."""
+"""Change a cluster from the console: plans of changes, typed confirmations, CSRF tokens, refusals.
+
+Before each change, the console shows a plan with the ``logbus`` command that makes the same change.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def change(console: RunningConsole, path: str, **fields: str) -> Answer:
 
 
 def command_of(plan: Answer) -> list[str]:
-    """Return the arguments of the command that a plan shows."""
+    """Return the arguments of the ``logbus`` command that a plan shows."""
     (found,) = re.findall(r"<code>logbus (.*?)</code>", plan.text)
     return shlex.split(html.unescape(found))
 
@@ -168,7 +171,10 @@ def test_console_moves_offsets_of_a_group_and_deletes_the_group(
 def test_command_of_a_plan_makes_the_same_change(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
-    """The command of a trim lacked --before, those of other changes --yes, -t or the cluster."""
+    """Regression: the command of a trim lacked --before.
+
+    Other commands lacked --yes, -t or the cluster.
+    """
     with bus.producer() as producer:
         for number in range(10):
             producer.send(shown_topic, b"v", partition=number % 2)
@@ -213,7 +219,7 @@ def test_command_of_a_plan_makes_the_same_change(
         ({"resource": "cluster", "pattern": "literal", "permission": "allow"}, "--cluster"),
     ],
 )  # fmt: skip
-def test_command_of_a_removed_entry_names_it_alone(
+def test_command_that_removes_an_acl_names_only_this_acl(
     console: RunningConsole, bus: Bus, form: dict[str, str], words: str
 ) -> None:
     plan = change(console, "/acls/remove", principal="alice", operation="describe", **form)

@@ -1,4 +1,4 @@
-"""Test a console on brokers that require logins: sessions, visible objects, ACL refusals."""
+"""Test a console of brokers that require logins: sessions, visible objects, ACL refusals."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_metrics_beyond_loopback_need_a_user_that_may_describe_the_cluster(
         assert running.close() == 0
 
 
-def test_repeated_scrapes_with_one_login_share_a_session(
+def test_repeated_metrics_requests_with_one_login_share_a_session(
     admin_bus: Bus, secured: LocalCluster
 ) -> None:
     sessions = Sessions(admin_bus, ConsoleSettings())
@@ -214,7 +214,9 @@ def test_user_sees_only_what_acls_allow(console: RunningConsole) -> None:
         assert console.get(path).status == 403, path
 
 
-def test_visible_group_names_no_hidden_topic(console: RunningConsole, admin_bus: Bus) -> None:
+def test_page_of_a_visible_group_does_not_name_topics_that_the_user_may_not_see(
+    console: RunningConsole, admin_bus: Bus
+) -> None:
     for topic in ("seen", "secret"):
         admin_bus.admin.commit_offsets("mixed", {TopicPartition(topic, 0): 0})
     sign_in(console, ALICE, PASSWORD)
@@ -280,7 +282,7 @@ def test_users_and_acls_are_added_and_removed(
     assert sign_in(console, "bob", "tr0ub4dor").status == 401
 
 
-def test_session_ends_with_its_logout(console: RunningConsole) -> None:
+def test_console_session_ends_when_the_user_logs_out(console: RunningConsole) -> None:
     sign_in(console, ALICE, PASSWORD)
     held = console.cookie
     assert console.get("/topics").status == 200
@@ -289,8 +291,10 @@ def test_session_ends_with_its_logout(console: RunningConsole) -> None:
     assert console.get("/topics").status == 303
 
 
-def test_session_keeps_allowed_names_while_brokers_do_not_answer(tmp_path: Path) -> None:
-    """A fault once made every page fail with status 500 and block a thread of the console."""
+def test_session_still_shows_the_names_it_may_see_while_brokers_do_not_answer(
+    tmp_path: Path,
+) -> None:
+    """Regression: every page failed with status 500 and blocked a thread of the console."""
     now_s = [0.0]
     with (
         LocalCluster(1, directory=tmp_path / "cluster", secure=True) as cluster,
@@ -369,7 +373,7 @@ def test_idle_session_expires(admin_bus: Bus) -> None:
         sessions.close()
 
 
-def test_page_refreshes_do_not_renew_a_session(admin_bus: Bus) -> None:
+def test_automatic_page_refreshes_do_not_renew_a_session(admin_bus: Bus) -> None:
     now_s = [0.0]
     sessions = Sessions(admin_bus, ConsoleSettings(), clock=lambda: now_s[0])
     try:
@@ -382,7 +386,7 @@ def test_page_refreshes_do_not_renew_a_session(admin_bus: Bus) -> None:
         sessions.close()
 
 
-def test_session_in_use_expires_after_its_maximum_age(admin_bus: Bus) -> None:
+def test_console_session_in_use_expires_after_its_maximum_age(admin_bus: Bus) -> None:
     now_s = [0.0]
     sessions = Sessions(admin_bus, ConsoleSettings(), clock=lambda: now_s[0])
     try:

@@ -107,7 +107,7 @@ def test_command_shown_on_a_page_prints_the_same_records(
     assert sorted(printed) == sorted(numbers(page)) != []
 
 
-def test_forward_search_continues_where_it_stopped(
+def test_search_from_the_oldest_record_continues_where_it_stopped(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     fill(bus, shown_topic, 250)
@@ -151,7 +151,7 @@ def test_search_returns_the_records_of_its_filters_and_start(
         "left=1.2",
     ],
 )
-def test_refusal_names_the_invalid_field(
+def test_error_for_an_invalid_search_names_the_invalid_field(
     console: RunningConsole, shown_topic: str, query: str
 ) -> None:
     answer = console.get(f"/api/v1/topics/{shown_topic}/messages?{query}")
@@ -267,7 +267,7 @@ def test_reconnected_tail_repeats_and_misses_no_record(
     again.close()
 
 
-def test_tail_without_a_record_continues_where_it_began(
+def test_reconnected_tail_that_had_no_record_continues_where_it_began(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     send(bus, shown_topic, "v-before")
@@ -328,8 +328,10 @@ def test_sixth_tail_is_refused_until_another_one_closes(
 def test_fourth_search_is_refused_while_three_run(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
-    """Three searches wait for the first record of an empty partition, as if an earlier search had
-    seen the partition end after it."""
+    """Three searches wait for the first record of an empty partition.
+
+    Their position says that an earlier search had seen the partition end after this record.
+    """
     path = f"/topics/{shown_topic}/messages"
     with ThreadPoolExecutor(SEARCHES) as pool:
         waiting = [

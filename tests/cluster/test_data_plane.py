@@ -69,7 +69,8 @@ def test_columnar_batch_is_returned_unchanged(place: Place, leader: PlainConnect
 def test_reader_without_columnar_support_gets_row_batches(
     place: Place, leader: PlainConnection
 ) -> None:
-    """The broker converts columnar batches and keeps offsets, leader epochs and timestamps."""
+    """The broker converts columnar batches to rows, and keeps offsets, leader epochs and
+    timestamps."""
     send_batch(leader, place, columns_batch([b"a", b"b"], timestamp_ms=77))
     send_batch(leader, place, rows_batch([b"c", b"d"]))
     send_batch(leader, place, columns_batch([b"e"], timestamp_ms=78))
@@ -94,7 +95,7 @@ def test_transcoded_response_respects_the_byte_limit(place: Place, leader: Plain
     assert len(batches(tiny.records)) == 1
 
 
-def test_fetch_returns_one_batch_then_respects_the_limit(
+def test_fetch_returns_at_least_one_batch_and_then_respects_the_byte_limit(
     place: Place, leader: PlainConnection
 ) -> None:
     for _ in range(4):
@@ -290,8 +291,11 @@ def test_requests_for_missing_partitions_are_refused(
         assert list_offsets(stranger, place.name, -1).error_code == errors.NotLeaderError.code
 
 
-def test_refusal_names_the_address_of_the_leader(cluster: LocalCluster, place: Place) -> None:
-    """The Java client and franz-go switch to the new leader only if they get its address, too."""
+def test_not_leader_error_of_a_follower_names_the_leader_and_its_address(
+    cluster: LocalCluster, place: Place
+) -> None:
+    """The Java client and franz-go switch to a new leader only if the response also has its
+    address."""
     other = next(b for b in cluster.brokers if b.id != place.leader)
     with PlainConnection(other.endpoint) as stranger:
         stranger.send(produce_request(place, rows_batch([b"x"])))
@@ -320,7 +324,7 @@ def test_fetch_outside_the_log_is_out_of_range(place: Place, leader: PlainConnec
     assert read(leader, place, 3).error_code == 0
 
 
-def test_refused_batch_with_acks_0_closes_the_connection(
+def test_connection_is_closed_if_a_batch_with_acks_0_is_refused(
     place: Place, leader: PlainConnection
 ) -> None:
     leader.send(produce_request(place, rows_batch([b"x"]), acks=0, partition=9))
@@ -350,7 +354,9 @@ def test_list_offsets_finds_latest_earliest_and_timestamps(
     assert list_offsets(leader, place.name, -7).error_code == errors.UnsupportedVersionError.code
 
 
-def test_offsets_for_bytes_end_at_batch_boundaries(place: Place, leader: PlainConnection) -> None:
+def test_lookup_of_an_offset_by_bytes_returns_a_batch_boundary(
+    place: Place, leader: PlainConnection
+) -> None:
     assert offsets_for_bytes(leader, place, 0, 1000).end_offset == 0
     for _ in range(10):
         send_batch(leader, place, rows_batch([bytes(5000)] * 2))
@@ -439,7 +445,7 @@ def test_log_is_flushed_by_time_and_acks_all_waits_for_the_flush(cluster: LocalC
         assert read(leader, place, 0).high_watermark == 2
 
 
-def test_raw_and_validated_fetches_return_the_same_bytes(
+def test_fetches_with_and_without_a_check_of_batches_return_the_same_bytes(
     place: Place, leader: PlainConnection
 ) -> None:
     for n in range(20):

@@ -1,6 +1,6 @@
 """Send every API in every version that a broker advertises, as kafka-python encodes it.
 
-kafka-python must be able to decode the response, and logbus must know every error code in it.
+kafka-python must be able to decode each response, and logbus must know every error code in it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def library(name: str) -> Any:
 
 
 class Target:
-    """A new topic and connections to its leader, the controller and the coordinators."""
+    """A new topic, and connections to its leader, the controller and the coordinators."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.connections: list[PlainConnection] = []
@@ -138,7 +138,8 @@ class Target:
         self.wait_for_leader()
 
     def whom(self, key: ApiKey) -> PlainConnection:
-        """Return the connection to the broker that serves this API; others forward or refuse it."""
+        """Return the connection to the broker that serves this API, instead of forwarding or
+        refusing it."""
         if key in OF_CONTROLLER:
             return self.controller
         return self.coordinators[OF_COORDINATOR[key]] if key in OF_COORDINATOR else self.leader
@@ -462,9 +463,10 @@ def test_unserved_api_is_refused_and_the_connection_stays_open(target: Target) -
 
 
 def _has_rows(item: Any) -> bool:
-    """Return whether no list in the request is empty.
+    """Return whether every list in the request has elements.
 
-    A broker refuses each element of a list, so an empty list leaves nothing to refuse.
+    A broker refuses each element of a list, so with an empty list there is nothing that it could
+    refuse.
     """
     if isinstance(item, dict):
         return all(map(_has_rows, item.values()))

@@ -1,4 +1,5 @@
-"""Lose a coordinator's state; find and abort its open transaction with logbus commands."""
+"""Lose a transaction coordinator's state; find and abort its open transaction with logbus
+commands."""
 
 from __future__ import annotations
 
@@ -21,13 +22,14 @@ WAIT_S = 30.0
 
 
 def held_back(output: str) -> dict[str, str]:
-    """Return the finding on open transactions from the JSON output of ``logbus doctor``."""
+    """Return what ``logbus doctor`` found about open transactions, from its JSON output."""
     [found] = [row for row in json.loads(output) if row["check"] == "transactions"]
     return dict(found)
 
 
 def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(tmp_path: Path) -> None:
-    """Delete the only copy of the coordinator's state while a topic has an open transaction."""
+    """The test deletes the only copy of the coordinator's state while a topic has an open
+    transaction."""
     with LocalCluster(1, directory=tmp_path) as cluster:
         (broker,), servers = cluster.brokers, cluster.bootstrap_servers
 

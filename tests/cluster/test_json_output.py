@@ -1,4 +1,5 @@
-"""Compare the field names of the commands' JSON output with a recording: scripts rely on them.
+"""Compare the field names in the JSON output of commands with a recording, because scripts rely on
+them.
 
 ``pytest --rewrite`` records the present names.
 """
@@ -154,7 +155,7 @@ def names(
     assert run(["groups", "delete", f"{group}-none", "--if-exists", "--yes"]) == 0
 
 
-def test_every_command_that_prints_rows_is_in_the_list() -> None:
+def test_every_command_that_prints_rows_is_in_the_list_of_recorded_commands() -> None:
     listed = [line.split() for line in COMMANDS.strip().splitlines()]
     for path, command in commands(cli):
         name = " ".join(path)

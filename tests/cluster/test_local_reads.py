@@ -30,7 +30,8 @@ ROWS, BATCH = 20_000, 1000
 
 
 class Reading:
-    """A filled topic with one partition and one replica; records which file ranges were opened."""
+    """A topic with records, one partition and one replica; records which file ranges a reader
+    opened."""
 
     def __init__(self, bus: Bus, cluster: LocalCluster, topic: str) -> None:
         self.bus = bus
@@ -106,10 +107,10 @@ def test_large_ranges_are_read_from_files_and_small_ones_are_fetched(reading: Re
     assert len(reading.opened) == 2
 
 
-def test_cold_backlog_bypasses_the_page_cache(
+def test_backlog_outside_the_page_cache_is_read_by_direct_io(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The patches report all pages but the first as not cached, so reads must be direct.
+    """The test makes all pages but the first look uncached, so reads must bypass the page cache.
 
     The first page stays cached because the broker reads it to look up the start offset.
     """
@@ -136,7 +137,7 @@ def test_cold_backlog_bypasses_the_page_cache(
     assert not (cached_reads and DIRECT)
 
 
-def test_stored_ranges_end_at_the_high_watermark(reading: Reading) -> None:
+def test_file_ranges_given_to_a_reader_end_at_the_high_watermark(reading: Reading) -> None:
     reading.read()
     (stored,) = reading.opened
     assert stored.position + stored.length == reading.path.stat().st_size
@@ -167,7 +168,7 @@ def test_reader_without_file_permission_fetches_records(reading: Reading) -> Non
 
 
 def test_reader_finishes_an_open_deleted_file_then_fetches_records(reading: Reading) -> None:
-    """An opened file stays readable after it loses its name; later reads must fetch."""
+    """An open file stays readable after its deletion. Later reads must fetch from the broker."""
     found = reading.batches()
     first = next(found)
     aside = reading.path.rename(reading.path.with_suffix(".gone"))
@@ -234,7 +235,8 @@ def test_range_read_of_a_damaged_file_fails_or_skips_the_batch(reading: Reading)
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
-    """Add a limit to the first fetch, so that the consumer reads the rest from a file."""
+    """Limit the size of the consumer's first fetch, so that the consumer reads the rest from a
+    file."""
     return {"partition_fetch_bytes": 300_000, **options}
 
 

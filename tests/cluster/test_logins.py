@@ -237,7 +237,7 @@ def test_client_that_never_logs_in_may_send_eight_requests(secured: LocalCluster
         connection.call(ApiVersionsRequest("a", "1"))
 
 
-def test_guessed_passwords_are_answered_slowly_and_right_ones_at_once(
+def test_responses_to_guessed_passwords_are_delayed_and_those_to_right_ones_are_not(
     secured: LocalCluster,
 ) -> None:
     # Compute all proofs first: sending must be faster than the delay of this client's address.
@@ -259,7 +259,7 @@ def test_guessed_passwords_are_answered_slowly_and_right_ones_at_once(
 
 
 def ready_to_prove(address: str, user: str, password: str) -> tuple[PlainConnection, bytes]:
-    """Return a connection and the SCRAM proof that it must still send to log in."""
+    """Return a connection in the middle of a SCRAM login, and the proof that it must send next."""
     client = ScramClient(ScramMechanism.SHA_256, user, password, "client-nonce")
     connection = PlainConnection(address)
     assert connection.call(SaslHandshakeRequest("SCRAM-SHA-256")).error_code == 0
@@ -267,7 +267,9 @@ def ready_to_prove(address: str, user: str, password: str) -> tuple[PlainConnect
     return connection, client.final(challenge.auth_bytes)
 
 
-def test_deleted_user_loses_open_connections(secured: LocalCluster, tmp_path: Path) -> None:
+def test_open_connections_of_a_deleted_user_are_closed(
+    secured: LocalCluster, tmp_path: Path
+) -> None:
     connection = logged_in(secured.bootstrap_servers, "alice", "wonder land")
     assert connection.call(MetadataRequest(())).topics == ()
     producer = confluent_kafka.Producer(
@@ -297,7 +299,7 @@ def handshake_0(connection: PlainConnection, mechanism: str) -> None:
 
 
 def exchange_token(connection: PlainConnection, token: bytes) -> bytes:
-    """Send a SASL message without Kafka's header; return the broker's message."""
+    """Send a SASL message without Kafka's request header; return the broker's message."""
     connection.send(len(token).to_bytes(4, "big") + token)
     return bytes(connection.receive())
 
@@ -313,8 +315,10 @@ def test_login_without_headers_after_sasl_handshake_0_is_served(secured: LocalCl
     connection.close()
 
 
-def test_frames_after_sasl_handshake_0_may_arrive_together(secured: LocalCluster) -> None:
-    """A client may send its first message before it has read the answer to the handshake."""
+def test_handshake_of_version_0_and_the_first_sasl_message_may_arrive_together(
+    secured: LocalCluster,
+) -> None:
+    """A client may send its first SASL message before it has read the response to the handshake."""
     connection = PlainConnection(secured.bootstrap_servers)
     client = ScramClient(ScramMechanism.SHA_256, "alice", "wonder land", "client-nonce")
     handshake = kafka_sasl.SaslHandshakeRequest(mechanism="SCRAM-SHA-256", version=0)

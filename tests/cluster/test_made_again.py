@@ -1,6 +1,7 @@
 """Delete and recreate a topic while a consumer reads it.
 
-An offset of the old topic, committed for the new topic, would make the group skip new records.
+An offset of the deleted topic must not be committed for the recreated topic: the group would skip
+new records.
 """
 
 from __future__ import annotations
@@ -124,9 +125,9 @@ def test_committed_offsets_include_topic_id_and_time(bus: Bus, topic: str) -> No
 def test_new_member_reads_a_recreated_topic_from_earliest(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """A group with offsets of the former topic once skipped records of the new topic.
+    """Regression: a group with offsets of the deleted topic skipped records of the recreated topic.
 
-    The group must read them with start="latest" too.
+    The group must read them even with start="latest".
     """
     group, alone = f"again-{topic}", f"alone-{topic}"
     for name in (group, alone):

@@ -56,7 +56,7 @@ def fill(bus: Bus, topic: str, start: int, stop: int) -> list[bytes]:
 
 
 class Reader(threading.Thread):
-    """A thread that polls a logbus consumer and records its partitions and values.
+    """A thread that polls a logbus consumer, and records its partitions and the values it reads.
 
     Subclasses poll a consumer of librdkafka or kafka-python.
     """
@@ -214,7 +214,7 @@ def until_taken_over(readers: Sequence[Reader]) -> None:
 
 
 @pytest.mark.parametrize("assignors", ["range", "cooperative-sticky"])
-def test_group_of_logbus_and_kafka_clients_survives_member_death(
+def test_group_of_logbus_and_kafka_clients_continues_after_a_members_death(
     cluster: LocalCluster, bus: Bus, topic: str, assignors: str
 ) -> None:
     """The first member leads the group: a logbus consumer, and after its death another client."""
@@ -291,8 +291,10 @@ def test_iteration_releases_revoked_partitions_after_the_current_record(
     assert len(seen) + len(other.values) == 300
 
 
-def test_commit_for_a_reassigned_partition_has_no_effect(bus: Bus, topic: str) -> None:
-    """For at-most-once delivery, a reader commits before its work.
+def test_commit_for_a_partition_that_moved_to_another_member_has_no_effect(
+    bus: Bus, topic: str
+) -> None:
+    """To deliver at most once, a reader commits before it processes records.
 
     It then skips the partitions that NotOwnerError names.
     """
@@ -334,9 +336,9 @@ def test_static_members_rejoin_without_rebalance_and_are_fenced(bus: Bus, topic:
 
 
 def test_returning_static_leader_assigns_added_partitions(bus: Bus, topic: str) -> None:
-    """A returning static leader gets its former assignment without a rebalance.
+    """A static group leader that returns gets its former assignment without a rebalance.
 
-    It once assumed that another member owned a partition that was added meanwhile.
+    Regression: it assumed that another member owned a partition that had been added meanwhile.
     """
 
     def share() -> list[TopicPartition]:
@@ -448,7 +450,9 @@ def test_asyncio_member_reads_and_commits(bus: Bus, topic: str) -> None:
     assert sum(row.offset for row in bus.admin.committed(topic).values()) == 60
 
 
-def test_members_survive_coordinator_death(cluster: LocalCluster, bus: Bus, topic: str) -> None:
+def test_members_continue_after_the_death_of_their_coordinator(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
     sent = fill(bus, topic, 0, 30)
     readers = [of_logbus(bus, topic, assignors="cooperative-sticky") for _ in "ab"]
     with readers[0], readers[1]:

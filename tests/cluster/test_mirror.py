@@ -203,7 +203,7 @@ def test_only_committed_rows_of_transactions_are_copied(
         copies("kept", "plain", "open", "late")
 
 
-def test_copies_without_a_stored_position_are_not_repeated(
+def test_records_that_were_copied_are_not_copied_again_if_the_stored_position_is_lost(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     send(origin, copied, 0, 500)
@@ -224,7 +224,7 @@ def test_copies_without_a_stored_position_are_not_repeated(
 
 
 def lose_tails(cluster: LocalCluster, topic_id: str, end: int) -> None:
-    """Truncate the logs to ``end``, as if the disk was restored from a backup."""
+    """Truncate the topic's logs to ``end``, as if the disk had been restored from a backup."""
     broker = cluster.brokers[0]
     broker.kill()
     files, points = OsFiles(), paths.RECOVERY_POINTS
@@ -269,7 +269,7 @@ def test_mirror_copies_records_that_replaced_lost_source_records(
         assert values[:100] + values[150:] == [row[3] for row in rows]
 
 
-def test_two_mirrors_do_not_copy_in_a_circle(
+def test_two_mirrors_in_opposite_directions_do_not_copy_in_a_circle(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     there = Mirror(
@@ -533,7 +533,7 @@ def test_only_one_mirror_of_a_source_is_active(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
-def test_mirror_with_an_unmatched_pattern_fails_with_once_else_waits(
+def test_mirror_whose_pattern_matches_no_topic_fails_with_once_and_waits_otherwise(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     with pytest.raises(InvalidConfigError, match=f"'no.*' matches no topic at .*{copied}"):

@@ -58,7 +58,7 @@ def member(bus: Bus, *topics: str, group: str, **options: object) -> Consumer:
 
 
 def until(consumers: Sequence[Consumer], condition: Callable[[], bool]) -> list[bytes]:
-    """Poll the consumers in turn until the condition holds; return the values received."""
+    """Poll the consumers in turn until the condition holds; return the received values."""
     end, found = time.monotonic() + PATIENCE_S, []
     while not condition():
         assert time.monotonic() < end, [each.assignment() for each in consumers]
@@ -76,7 +76,7 @@ def fill(bus: Bus, topic: str, start: int, stop: int) -> list[bytes]:
 
 
 def drain(consumers: Sequence[Consumer], wanted: Iterable[bytes]) -> list[bytes]:
-    """Poll until all wanted values were received; return the values received."""
+    """Poll the consumers until all wanted values were received; return the received values."""
     found: list[bytes] = []
     end = time.monotonic() + PATIENCE_S
     while not set(wanted) <= set(found):
@@ -174,8 +174,11 @@ def test_killed_member_is_replaced_after_its_session_expires(
         process.stdout.close()
 
 
-def test_handover_does_not_wait_for_a_busy_member(bus: Bus, topic: str) -> None:
-    """The new owner receives the records in progress; the former owner's commit is refused."""
+def test_partition_moves_without_waiting_for_a_busy_member(bus: Bus, topic: str) -> None:
+    """The new owner receives again the records that the busy member is processing.
+
+    That member's commit is refused.
+    """
     sent = fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic, auto_commit=False) as slow:
         until([slow], lambda: owned([slow]) == [3])
@@ -195,8 +198,10 @@ def test_handover_does_not_wait_for_a_busy_member(bus: Bus, topic: str) -> None:
             assert not set(slow.assignment()) & set(eager.assignment())
 
 
-def test_commit_before_work_delivers_at_most_once(bus: Bus, topic: str) -> None:
-    """The first reader commits before its work, then crashes: it loses records, repeats none."""
+def test_reader_that_commits_before_processing_loses_records_but_repeats_none(
+    bus: Bus, topic: str
+) -> None:
+    """The first reader commits, and crashes before it processes the committed records."""
     sent = fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic, auto_commit=False) as careful:
         until([careful], lambda: owned([careful]) == [3])
@@ -210,10 +215,13 @@ def test_commit_before_work_delivers_at_most_once(bus: Bus, topic: str) -> None:
         assert not set(rest) & set(before)
 
 
-def test_committed_rewind_redelivers_records_to_the_group(
+def test_group_receives_records_again_after_its_offsets_were_moved_back(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """Rewind a group with ``seek`` of its reader, then with the command when it has no reader."""
+    """First a reader of the group calls ``seek`` and commits.
+
+    Then, without readers, a command moves the offsets.
+    """
     sent = fill(bus, topic, 0, 30)
     parts = [[value for value in sent if int(value) % 3 == n] for n in range(3)]
 
@@ -278,10 +286,10 @@ def test_each_stream_of_a_consumer_can_be_read_in_its_own_thread(bus: Bus, topic
 
 
 @pytest.mark.parametrize("is_late", [True, False])
-def test_record_in_progress_at_stream_close_is_redelivered(
+def test_record_that_is_being_processed_when_its_stream_closes_is_redelivered(
     bus: Bus, topic: str, is_late: bool
 ) -> None:
-    """The stream must not commit a record before its thread asks for the next record."""
+    """A stream commits a record only once its thread asks for the next record."""
     fill(bus, topic, 0, 3)
     has_record, goes_on, seen = threading.Event(), threading.Event(), []
 
@@ -308,7 +316,9 @@ def test_record_in_progress_at_stream_close_is_redelivered(
             assert again == [b"%d" % seen[-1]], "finished records came again"
 
 
-def test_polling_again_marks_earlier_records_done_at_stream_close(bus: Bus, topic: str) -> None:
+def test_records_before_the_last_poll_count_as_processed_when_their_stream_is_closed(
+    bus: Bus, topic: str
+) -> None:
     fill(bus, topic, 0, 90)
     seen: list[bytes] = []
     has_all = threading.Event()
@@ -343,7 +353,8 @@ def test_native_pattern_follows_created_and_deleted_topics(bus: Bus, topic: str)
 
 
 def test_topic_created_after_group_start_is_read_from_earliest(bus: Bus, topic: str) -> None:
-    """Regression: with start="latest", the group skipped records that were older than its claim."""
+    """Regression: with start="latest", the group skipped records that were written before it
+    claimed the topic."""
     fill(bus, topic, 0, 3)
     bus.create_topic(f"{topic}-old", partitions=1)
     with member(bus, group=topic, pattern=f"{topic}.*", start="latest") as consumer:

@@ -1,4 +1,7 @@
-"""Test members of native groups whose ZooKeeper session ends or may have ended."""
+"""Test members of native groups whose ZooKeeper session has ended, or may have ended.
+
+A member may deliver records only while its *lease* holds, which ends before its session expires.
+"""
 
 from __future__ import annotations
 
@@ -109,10 +112,10 @@ def wire(cluster: LocalCluster) -> Iterator[Wire]:
     made.close()
 
 
-def test_member_cut_off_from_zookeeper_delivers_no_foreign_records(
+def test_member_cut_off_from_zookeeper_delivers_no_records_of_partitions_it_lost(
     bus: Bus, topic: str, wire: Wire
 ) -> None:
-    """The brokers still answer this member, so the member itself must stop at its lease's end."""
+    """The brokers still answer this member, so the member itself must stop when its lease ends."""
     options = {"group": topic, "session_timeout_ms": SESSION_MS}
     with member(bus, topic, zookeeper=wire.address, auto_commit=False, **options) as alone:
         sent = fill(bus, topic, 0, 30)
@@ -136,10 +139,10 @@ def test_member_cut_off_from_zookeeper_delivers_no_foreign_records(
             assert sorted(drain(both, last)) == sorted(last)
 
 
-def test_member_asleep_past_its_session_delivers_no_foreign_records(
+def test_member_suspended_beyond_its_session_delivers_no_records_of_partitions_it_lost(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """The process is suspended while it returns hundreds of fetched records."""
+    """The process is suspended while it is returning hundreds of fetched records."""
     sent = fill(bus, topic, 0, 300)
     process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER, cluster.bootstrap_servers, topic, str(SESSION_MS)],
@@ -177,7 +180,8 @@ def test_member_asleep_past_its_session_delivers_no_foreign_records(
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return a function that advances CLOCK_BOOTTIME by seconds, as a suspended machine does.
+    """Return a function that advances CLOCK_BOOTTIME by some seconds, as if the machine was
+    suspended.
 
     The clock starts one hour ahead.
     """
@@ -197,7 +201,8 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
     bus: Bus, topic: str, wire: Wire, asleep: Callable[[float], None]
 ) -> None:
-    """``time.monotonic`` stops during a suspend, so it cannot show that the session expired."""
+    """``time.monotonic`` stands still during a suspend, so it cannot show that the session has
+    expired."""
     sent = fill(bus, topic, 0, 60)
     native = {"zookeeper": wire.address, "session_timeout_ms": 30_000}
     with member(bus, topic, group=topic, **native) as consumer:
@@ -221,10 +226,11 @@ def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
     assert sorted(got) == sorted(kafka) == sorted(sent)
 
 
-def test_commit_of_a_former_claim_is_refused_by_zookeeper(
+def test_zookeeper_refuses_a_commit_after_another_member_has_claimed_the_partition(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """A claim rewrites the offset's znode, so a commit with the znode's old version must fail."""
+    """A claim rewrites the offset's znode, so a commit with the znode's former version must
+    fail."""
     tp = TopicPartition(topic, 0)
     path = znodes.offset_path(topic, *tp)
     with member(bus, topic, group=topic, auto_commit=False) as former:

@@ -1,4 +1,5 @@
-"""Test the sampler and ``logbus top`` on real brokers."""
+"""Test the sampler of the console and of ``logbus top``, which reads the state of a cluster
+repeatedly."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_a_sampler_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
         sampler.stop()
 
 
-def test_reading_takes_sizes_and_start_offsets_from_the_last_whole_reading(
+def test_most_samples_reuse_sizes_and_start_offsets_of_the_last_complete_sample(
     bus: Bus, topic: str
 ) -> None:
     tp = TopicPartition(topic, 0)
@@ -77,7 +78,7 @@ def test_reading_takes_sizes_and_start_offsets_from_the_last_whole_reading(
     assert take_reading(bus.admin, overdue).whole_ms > last.whole_ms
 
 
-def test_sampler_keeps_its_last_sample_while_no_broker_answers(
+def test_sampler_keeps_its_last_sample_of_the_cluster_while_no_broker_answers(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
     cluster = make_cluster(1)

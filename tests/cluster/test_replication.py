@@ -77,7 +77,7 @@ def test_new_topics_have_three_replicas_by_default(running: LocalCluster) -> Non
             assert sorted(partition.replicas) == [0, 1, 2]
 
 
-def test_replicas_store_identical_bytes_of_both_batch_formats(watched: Watched) -> None:
+def test_replicas_store_identical_bytes_of_row_and_column_batches(watched: Watched) -> None:
     with watched.bus.producer() as producer:
         column = pa.array([b"c%d" % n for n in range(100)], pa.binary())
         producer.send_arrow(watched.topic, pa.table({"value": column}))
@@ -351,11 +351,13 @@ def test_damage_found_at_startup_is_repaired_before_leading(watched: Watched) ->
     assert watched.all_alike().startswith(sound)
 
 
-def test_replicas_rejoin_after_the_only_damaged_copy_is_trimmed(watched: Watched) -> None:
+def test_replicas_rejoin_after_the_records_up_to_a_damaged_batch_are_deleted(
+    watched: Watched,
+) -> None:
     """The only copy of a batch, on the leader, is damaged.
 
-    Followers cannot copy past the batch, and sends with acks=all time out. Deleting the records up
-    to the batch repairs the partition.
+    Followers cannot copy beyond the batch, and sends with acks=all time out. Deleting the records
+    up to the batch repairs the partition.
     """
     with Load(watched) as load:
         pass

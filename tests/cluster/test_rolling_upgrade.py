@@ -37,7 +37,7 @@ PARTITIONS = 4
 
 
 class VersionedBroker(LocalBroker):
-    """A broker process that runs this version, or the version in the folder ``code``."""
+    """A broker process that runs this version of logbus, or the version in the folder ``code``."""
 
     code: Path | None = None
 
@@ -52,7 +52,7 @@ class VersionedBroker(LocalBroker):
 
 
 class _OldGuard:
-    """Starts a broker with the old version's command."""
+    """Starts a broker with the command that the old version has."""
 
     def __init__(self, broker: VersionedBroker, guard: Guard) -> None:
         self._broker, self._guard = broker, guard

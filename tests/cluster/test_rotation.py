@@ -143,7 +143,8 @@ def _renew_certificates(cluster: LocalCluster) -> None:
 def _rotate_authorities(cluster: LocalCluster, folder: Path, load: Load) -> None:
     """Replace the CAs of clients and brokers in three steps.
 
-    Trust the new CA beside the old CA, use certificates of the new CA, then distrust the old CA.
+    Trust the new CA beside the old CA. Use certificates of the new CA. Then stop trusting the old
+    CA.
     """
     used, made = CertificateFolder(cluster.directory / "security"), CertificateFolder(folder)
     present = [each for each in used.certificates() if not each.is_ca]

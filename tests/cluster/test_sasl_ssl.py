@@ -1,7 +1,7 @@
 """Test three brokers with SASL over TLS for clients, and TLS with another CA between brokers.
 
-Logbus clients and librdkafka exchange records. The error for each mistake of a client names the
-setting to change.
+logbus's clients and librdkafka exchange records. For each mistake in a client's settings, the error
+names the setting to change.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def test_connections_reauthenticate_with_new_oauth_tokens(
 
 
 def check_tasks(servers: str, login: dict[str, str]) -> None:
-    """Check that a Spark query hands its tasks the present token but not the client's secret."""
+    """Check that a Spark query hands its tasks the present token, but not the client's secret."""
     jaas = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
     given = {f"kafka.{key}": value for key, value in kafka_options(login).items()}
     del given["kafka.sasl.oauthbearer.client.id"], given["kafka.sasl.oauthbearer.client.secret"]
@@ -304,7 +304,7 @@ def test_error_for_a_wrong_client_setting_names_the_setting_to_change(
 
 
 def check_refusal(servers: str, options: dict[str, str], message: str) -> None:
-    """Check that blocking, asyncio and Spark clients raise an error with this message."""
+    """Check that the blocking, the asyncio and Spark's client raise an error with this message."""
     security, _ = take_security(options)
     ask = Send(parse_endpoints(servers)[0], CallExchange(MetadataRequest(())), 10_000)
 
@@ -471,7 +471,7 @@ def test_error_names_an_expired_broker_certificate(secured: Secured) -> None:
             thread.join()
 
 
-def test_refused_login_ends_the_first_connection_attempt(secured: Secured) -> None:
+def test_client_does_not_retry_a_refused_login(secured: Secured) -> None:
     servers = secured.cluster.bootstrap_servers
     with pytest.raises(SaslAuthenticationError):
         connect(servers, **secured.login(sasl_password="wrong"))

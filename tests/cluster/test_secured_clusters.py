@@ -1,6 +1,6 @@
 """Test ``logbus up --secure`` and ``LocalCluster(secure=True)``.
 
-The cluster refuses other users and needs no option of the user who started it.
+The cluster refuses other users of the machine. The user who started it needs no option.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def add_user(cluster: LocalCluster, folder: Path, name: str) -> Path:
 def test_user_delete_and_add_refuse_the_own_user_before_any_change(
     secured: LocalCluster, tmp_path: Path
 ) -> None:
-    """The deletion of the only administrator succeeded, and the command reported a failure."""
+    """Regression: the only administrator deleted its own user, and the command then reported a
+    failure."""
     password = tmp_path / "password"
     password.write_text("new")
     for words, cure in (
@@ -133,8 +134,11 @@ def test_user_delete_and_add_refuse_the_own_user_before_any_change(
     assert command(secured, "user", "delete", "third", "--yes", config=second).returncode == 0
 
 
-def test_acls_of_a_missing_user_are_noted(secured: LocalCluster, tmp_path: Path) -> None:
-    """Kafka permits an ACL for any name, so a misspelt name had no effect and no message."""
+def test_commands_note_that_the_user_of_an_acl_does_not_exist(
+    secured: LocalCluster, tmp_path: Path
+) -> None:
+    """Regression: Kafka permits an ACL for any name, so one for a misspelt name had no effect,
+    without a message."""
     for name in ("fifth", "CN=of a certificate", "*"):
         said = command(secured, "acl", "add", name, "read", "--topic", "noted").stderr
         assert ("there is no user 'fifth' yet" in said) == (name == "fifth")
@@ -145,8 +149,11 @@ def test_acls_of_a_missing_user_are_noted(secured: LocalCluster, tmp_path: Path)
     assert "ACLs still name it: logbus acl list --principal fifth" in said
 
 
-def test_acl_delete_of_the_own_rights_succeeds(secured: LocalCluster, tmp_path: Path) -> None:
-    """The command deleted the ACL, and failed because it could no longer list the ACLs."""
+def test_acl_delete_succeeds_if_it_removes_the_callers_own_permissions(
+    secured: LocalCluster, tmp_path: Path
+) -> None:
+    """Regression: the command deleted the ACL, but reported a failure because it could no longer
+    list the ACLs."""
     own = str(add_user(secured, tmp_path, "fourth"))
     words = ("fourth", "all", "--cluster")
     assert command(secured, "acl", "add", *words).returncode == 0
@@ -304,7 +311,7 @@ def test_audit_log_names_user_and_action_and_holds_no_password(
 
 
 def stranger(options: dict[str, str]) -> None:
-    """Try to connect to the brokers' own listener without a client certificate."""
+    """Try to connect to the listener that only brokers may use, without a client certificate."""
     resource = confluent_kafka.admin.ConfigResource("BROKER", "0")
     admin = confluent_kafka.admin.AdminClient(options)
     [described] = admin.describe_configs([resource]).values()
@@ -356,7 +363,9 @@ def _succeeds(action: Callable[[], object]) -> bool:
     return True
 
 
-def test_doctor_checks_certificates_and_open_doors(secured: LocalCluster) -> None:
+def test_doctor_finds_nothing_open_and_no_expiring_certificate_in_a_secured_cluster(
+    secured: LocalCluster,
+) -> None:
     with chosen_security(security_of_file(Path(str(secured.client_config)))):
         cluster = ChosenCluster(secured.bootstrap_servers)
         finding = doctor.certificates(cluster)
@@ -398,7 +407,9 @@ def test_znode_that_brokers_cannot_read_is_named_with_its_cure(secured: LocalClu
             until(lambda: doctor.znodes(cluster).state == "ok")
 
 
-def test_only_brokers_may_access_znodes(secured: LocalCluster) -> None:
+def test_znodes_of_a_secured_cluster_are_accessible_only_to_its_brokers(
+    secured: LocalCluster,
+) -> None:
     client = KazooClient(hosts=secured.zookeeper.partition("/")[0])
     client.start()
     try:

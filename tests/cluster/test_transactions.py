@@ -69,7 +69,8 @@ def send(producer: ck.Producer, topic: str, values: range) -> None:
 
 
 def committed(running: LocalCluster, topic: str, marker: int) -> list[int]:
-    """Read each partition to a value of at least ``marker``; return the smaller values, sorted."""
+    """Read each partition up to a value of at least ``marker``; return the smaller values,
+    sorted."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": running.bootstrap_servers,
@@ -94,7 +95,8 @@ def committed(running: LocalCluster, topic: str, marker: int) -> list[int]:
 
 
 def finish(running: LocalCluster, topic: str, marker: int = 900) -> list[int]:
-    """Commit a marker record to each partition; return the committed values before the markers."""
+    """Commit one record with a marker value to each partition; return the committed smaller
+    values."""
     producer = producer_of(running, f"finish-{topic}")
     producer.begin_transaction()
     send(producer, topic, range(marker, marker + 3))
@@ -184,7 +186,7 @@ def leader_of(running: LocalCluster, topic: str) -> LocalBroker:
 
 
 def coordinated_elsewhere(running: LocalCluster, broker: LocalBroker, prefix: str) -> str:
-    """Return a transactional id whose coordinator is not ``broker``."""
+    """Return a transactional id whose coordinator is not this broker."""
     names = (f"{prefix}-{number}" for number in itertools.count())
     return next(n for n in names if running.brokers[coordinator_of(running, n)] is not broker)
 

@@ -78,7 +78,8 @@ def are_gone(facts: dict[str, Any]) -> bool:
 
 
 def up(logbus: Logbus, *arguments: str) -> dict[str, Any]:
-    """Start a cluster with ``logbus up``; return its recorded facts, such as ports and pids."""
+    """Start a cluster with ``logbus up``; return what it recorded about itself, such as ports
+    and pids."""
     return recorded(Path(json.loads(logbus("up", *arguments).stdout)["directory"]))
 
 
@@ -198,7 +199,7 @@ def test_broker_that_fails_to_start_is_reported_and_retried(
 
 @contextlib.contextmanager
 def taken(port: int) -> Iterator[None]:
-    """Listen on the port as soon as its present listener closes it."""
+    """Occupy the port as soon as its present listener closes it, until the ``with`` block ends."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -259,7 +260,9 @@ def test_clusters_are_distinguished_by_directory(logbus: Logbus, tmp_path: Path)
     logbus("status", code=3)
 
 
-def test_killed_cluster_does_not_hide_a_running_one(logbus: Logbus, tmp_path: Path) -> None:
+def test_status_finds_a_running_cluster_although_a_later_one_was_killed(
+    logbus: Logbus, tmp_path: Path
+) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     first = up(logbus, "-d", "--port", "0", "--dir", one)
     second = up(logbus, "-d", "--port", "0", "--dir", two)
@@ -270,7 +273,9 @@ def test_killed_cluster_does_not_hide_a_running_one(logbus: Logbus, tmp_path: Pa
     assert are_gone(first)
 
 
-def test_up_continues_when_its_record_cannot_be_written(logbus: Logbus, tmp_path: Path) -> None:
+def test_up_starts_the_cluster_although_it_cannot_record_the_clusters_address(
+    logbus: Logbus, tmp_path: Path
+) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
     done = logbus("up", "-d", "--ephemeral", "--port", "0")
     facts = recorded(Path(json.loads(done.stdout)["directory"]))
@@ -280,7 +285,7 @@ def test_up_continues_when_its_record_cannot_be_written(logbus: Logbus, tmp_path
     assert are_gone(facts)
 
 
-def test_down_does_not_kill_a_foreign_process_with_a_recorded_pid(
+def test_down_does_not_kill_another_process_that_now_has_a_recorded_pid(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -340,8 +345,9 @@ def test_requested_port_in_use_is_refused(logbus: Logbus, tmp_path: Path) -> Non
     assert "logbus status --dir data/logbus/cluster" in said
 
 
-def test_up_with_a_host_of_another_machine_says_so(logbus: Logbus) -> None:
-    """Without --port, the search for free ports found none and reported only that."""
+def test_error_of_up_for_an_address_of_another_machine_says_so(logbus: Logbus) -> None:
+    """Regression: without --port, the search for free ports failed, and the error said only that
+    none is free."""
     for more in ((), ("--port", "9")):
         said = logbus("up", "--insecure", "--host", "203.0.113.1", *more, code=1).stderr
         assert "cannot listen on host 203.0.113.1 port 9" in said
@@ -355,7 +361,9 @@ def test_up_on_an_ipv6_address_prints_it_in_brackets(logbus: Logbus) -> None:
     logbus("topic", "create", "t")
 
 
-def test_brokers_whose_ports_are_in_use_take_and_report_the_next_free_ports(logbus: Logbus) -> None:
+def test_brokers_whose_ports_are_in_use_get_the_next_free_ports_and_report_them(
+    logbus: Logbus,
+) -> None:
     with before_a_taken_port() as port:
         done = logbus("up", "-d", "-n", "2", "--port", str(port))
     ports = [broker["port"] for broker in json.loads(done.stdout)["brokers"]]
@@ -482,7 +490,7 @@ def test_error_names_an_exact_port_in_use(tmp_path: Path, monkeypatch: pytest.Mo
         assert not checks
 
 
-def test_port_taken_between_check_and_start_is_replaced(
+def test_port_that_gets_used_between_its_check_and_the_start_is_replaced(
     make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (

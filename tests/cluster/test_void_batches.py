@@ -1,6 +1,6 @@
 """Read a handwritten log with control, empty and aborted batches in every way from a real broker.
 
-The broker finds the transactions in the log when it starts, and lists the aborted transactions.
+The broker finds the transactions in the log when it starts, and lists the aborted ones in fetches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ READ_ALL = [(at, by_hand.value_at(at, SIZE)) for at in by_hand.UNCOMMITTED]
 
 @dataclass
 class Planted:
-    """A topic with the handwritten log on a cluster of one broker."""
+    """A topic with the handwritten log, on a cluster of one broker."""
 
     bus: Bus
     topic_id: str
@@ -80,7 +80,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
 
 @pytest.fixture
 def planted(origin: Bus, monkeypatch: pytest.MonkeyPatch) -> Planted:
-    """Return the topic and a list that collects the file ranges that a test opens."""
+    """Return the topic, and a list to which every file range that a test opens is added."""
     found = Planted(origin, origin.admin.cluster([TOPIC]).topic_id(TOPIC), [])
 
     class Seen(LocalRange):

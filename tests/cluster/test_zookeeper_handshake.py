@@ -1,4 +1,4 @@
-"""Connect to a ZooKeeper that accepts connections but does not answer, as while it starts."""
+"""Connect to a ZooKeeper that accepts connections but does not answer, as during its start."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-def test_unanswered_handshake_is_abandoned_before_session_timeout(
+def test_handshake_without_a_response_is_abandoned_before_the_session_timeout(
     zookeeper: EmbeddedZooKeeper,
 ) -> None:
     async def body() -> None:

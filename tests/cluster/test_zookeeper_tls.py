@@ -35,7 +35,8 @@ MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
 
 class Encrypted(NamedTuple):
-    """A ZooKeeper with TLS on ``address`` and plain text on ``plain_port``, and clients' files.
+    """A ZooKeeper with TLS on ``address`` and plain text on ``plain_port``, and files of its
+    clients.
 
     The TLS port requires client certificates.
     """
@@ -163,7 +164,9 @@ def refusal(address: str, tls: ZooKeeperTls | None) -> LogbusError:
     return refused.value
 
 
-def test_failed_handshake_names_the_setting(encrypted: Encrypted, tmp_path: Path) -> None:
+def test_error_of_a_failed_tls_handshake_names_the_setting_to_change(
+    encrypted: Encrypted, tmp_path: Path
+) -> None:
     foreign = tmp_path / "foreign.pem"
     trustme.CA().cert_pem.write_to_path(str(foreign))
     address, tls = encrypted.address, encrypted.tls

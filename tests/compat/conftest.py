@@ -1,4 +1,4 @@
-"""Fixtures that fetch third-party clients, and the table of the tests' results.
+"""Fixtures that fetch third-party clients, and the table of the compatibility tests' results.
 
 ``make test`` leaves out the tests with the mark ``compat``, whose clients come from Maven, npm, Go
 or Debian. ``make compat`` runs all tests, and writes the table of results to the file that
@@ -50,7 +50,8 @@ _LEFT_OUT: list[pytest.Item] = []
 
 @pytest.fixture(scope="session")
 def answered() -> Note:
-    """Return a function that adds a row to the table: a client's name, its request, the result.
+    """Return a function that adds a row to the table: a client's name, a request, the broker's
+    answer.
 
     Equal rows of a parametrized test are added once.
     """
@@ -65,7 +66,7 @@ def answered() -> Note:
 
 @pytest.fixture(scope="session")
 def versions() -> dict[str, str]:
-    """Return the display name of each client in the table."""
+    """Return the name with version, as the table shows it, of each client."""
     return names()
 
 

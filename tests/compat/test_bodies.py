@@ -1,7 +1,7 @@
-"""Exchange records between Spark and third-party clients in row batches and columnar batches.
+"""Exchange records between Spark and third-party clients as row batches and as columnar batches.
 
-Spark reads row batches of the clients as columns. The clients read columnar batches of Spark as
-rows. The tests use every codec, headers, nulls, and start offsets inside a batch.
+Spark reads the clients' row batches as columns. The clients read Spark's columnar batches as rows.
+The tests use every codec, headers, nulls, and start offsets inside a batch.
 """
 
 from __future__ import annotations

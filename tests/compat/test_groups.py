@@ -175,7 +175,7 @@ def topic(bus: Bus) -> str:
 def feed(bus: Bus, topic: str) -> Iterator[Callable[[], list[Where]]]:
     """Yield a function that produces ten more records to each partition.
 
-    The function returns the positions of all records so far.
+    The function returns the offsets of all records so far.
     """
     fed: list[Where] = []
     with bus.producer() as producer:

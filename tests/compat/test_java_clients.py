@@ -78,7 +78,9 @@ def test_java_client_administers_a_cluster(steps: Steps, note: OwnNote) -> None:
     note("Admin: topics, cluster, groups and their offsets, log dirs, elections", "served")
 
 
-def test_java_client_queries_apis_of_newer_brokers(steps: Steps, note: OwnNote) -> None:
+def test_java_client_gets_answers_of_apis_that_only_newer_kafka_brokers_have(
+    steps: Steps, note: OwnNote
+) -> None:
     names = (
         "listConfigResources", "listClientMetricsResources", "describeProducers",
         "listOffsets earliestLocal", "listOffsets latestTiered",
@@ -129,13 +131,17 @@ def test_java_client_administers_transactions(steps: Steps, note: OwnNote) -> No
     note(f"describeTransactions, {', '.join(TRANSACTIONS)}", "served")
 
 
-def test_java_client_gets_no_instance_id_without_telemetry(steps: Steps, note: OwnNote) -> None:
+def test_java_client_gets_no_client_instance_id_because_brokers_collect_no_telemetry(
+    steps: Steps, note: OwnNote
+) -> None:
     assert steps.answer("clientInstanceId") is None
     result = "no metrics accepted, as by Kafka without a metrics reporter"
     note("enable.metrics.push, clientInstanceId", result)
 
 
-def test_config_of_unsupported_resources_is_refused(steps: Steps, note: OwnNote) -> None:
+def test_java_client_is_refused_configs_of_unsupported_resources(
+    steps: Steps, note: OwnNote
+) -> None:
     for kind in ("BROKER_LOGGER", "CLIENT_METRICS", "GROUP"):
         assert steps.error(f"incrementalAlterConfigs {kind}") == "InvalidRequestException"
     for kind in ("BROKER_LOGGER", "CLIENT_METRICS"):
@@ -147,7 +153,8 @@ def test_config_of_unsupported_resources_is_refused(steps: Steps, note: OwnNote)
 def test_every_unserved_java_request_is_refused_in_its_own_format(
     run: Run, cluster: LocalCluster, note: OwnNote
 ) -> None:
-    """Send all unserved requests on one connection, which must stay open."""
+    """The test sends all requests that logbus does not serve on one connection, which must stay
+    open."""
     told = run("Frames.java", cluster.brokers[0].endpoint).all()
     assert len(told) > 40
     assert [row for row in told if row.get("answer") != ["UNSUPPORTED_VERSION"]] == []

@@ -72,10 +72,10 @@ def note(answered: Note, versions: dict[str, str]) -> Callable[[str, str, str], 
     return lambda what, asked, answer: answered(versions[what], asked, answer)
 
 
-def test_connect_standalone_resumes_from_its_offsets(
+def test_connect_standalone_worker_resumes_at_its_stored_offsets(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
-    """Copy lines from a file through a topic to another file."""
+    """The worker copies lines from a file through a topic to another file."""
     bus.create_topic("connect-lines", partitions=1)
     source, sink = tmp_path / "in.txt", tmp_path / "out.txt"
     worker = {
@@ -103,7 +103,7 @@ def test_connect_standalone_resumes_from_its_offsets(
     note("connect", "standalone, its file connectors, stopped and started again", "served")
 
 
-def test_connect_distributed_is_refused_with_the_reason(
+def test_connect_distributed_worker_is_refused_its_compacted_topics_with_the_reason(
     start: Start, note: Callable[[str, str, str], None]
 ) -> None:
     topics = {
@@ -165,7 +165,8 @@ def test_kafka_streams_counts_words_and_restores_its_store(
 def test_kafka_streams_counts_words_exactly_once_while_it_is_killed(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
-    """Each line adds one to a word's count, so the final count is the number of lines."""
+    """Each line adds one to the count of the same word, so the counts must be 1, 2, … up to the
+    number of lines."""
     for topic in ("streams-plaintext-input", "streams-wordcount-output"):
         bus.delete_topic(topic, if_exists=True)
         bus.create_topic(topic, partitions=1)

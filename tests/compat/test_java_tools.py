@@ -175,7 +175,7 @@ def test_replica_verification_tool_reports_lag(
 ) -> None:
     """The tool fetches from all replicas, and prints the largest lag until it is killed.
 
-    The lag may be above 0 until every replica has fetched the last records.
+    The lag may be above 0 until each replica has fetched the last records.
     """
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
@@ -259,7 +259,7 @@ def test_consumer_groups_tool_lists_members(
 def two_members(name: str, bus: Bus, cluster: LocalCluster) -> Iterator[None]:
     """Run a stable group of two librdkafka members on a topic of four partitions.
 
-    Group and topic have the name ``name``.
+    The group and the topic have the name ``name``.
     """
     bus.create_topic(name, partitions=4)
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": name}
@@ -298,7 +298,9 @@ def test_consumer_groups_tool_lists_members_and_states(
     note("kafka-consumer-groups: members, state, verbose, types; kafka-groups", "served")
 
 
-def test_tools_are_refused_unserved_apis(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
+def test_tools_report_kafkas_error_for_apis_that_logbus_does_not_serve(
+    tools: Tools, name: str, note: OwnNote, bus: Bus
+) -> None:
     bus.create_topic(name, partitions=1)
     reading = ("--topic", name, "--group", name, "--timeout-ms", "20000")
     new = ("--command-property", "group.protocol=consumer")

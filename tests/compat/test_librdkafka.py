@@ -151,7 +151,7 @@ def _run(
 ) -> int | str:
     """Return the exit code of a program, or a text if the program exceeded its time limit.
 
-    At the limit, the program's child processes are killed too.
+    At the limit, the child processes of the program are killed too.
     """
     with subprocess.Popen(
         command,
@@ -292,7 +292,7 @@ def test_librdkafka_tests_pass_except_for_unsupported_features(
 
 
 @pytest.mark.parametrize("authorizer", ["off", "report"])
-def test_supported_parts_of_other_librdkafka_tests_pass(
+def test_supported_parts_of_the_other_librdkafka_tests_pass(
     authorizer: str, run: Run, note: OwnNote, tmp_path: Path
 ) -> None:
     for number, parts in (IN_PARTS if authorizer == "off" else {"0081": ACL_PARTS}).items():
@@ -304,7 +304,7 @@ def test_supported_parts_of_other_librdkafka_tests_pass(
         note(f"test {number}: {', '.join(parts)}", "all pass")
 
 
-def test_librdkafka_tests_pass_that_deny_topics_to_clients_without_a_login(
+def test_librdkafka_tests_of_denied_topics_pass_for_clients_without_a_login(
     run: Run, note: OwnNote, tmp_path: Path
 ) -> None:
     for number in DENIES_CLIENTS:

@@ -314,9 +314,9 @@ def test_queries_resume_from_converted_checkpoints(
     answered: Note,
     versions: dict[str, str],
 ) -> None:
-    """Move queries from format("kafka") to format("logbus"): no row may be lost or duplicated.
+    """The queries move from format("kafka") to format("logbus"): no row may be lost or duplicated.
 
-    One query has an unfinished micro-batch, and the copied topic has other offsets.
+    One query has an unfinished micro-batch. The records of the copied topic have other offsets.
     """
     make_topic(kafka, topic, 2)
 
@@ -365,7 +365,7 @@ def test_queries_resume_from_converted_checkpoints(
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_mirror_to_kafka_sends_row_batches_and_tells_the_user(
+def test_mirror_to_a_kafka_cluster_sends_row_batches_and_says_so(
     kafka: str, topic: str, codec: str
 ) -> None:
     make_topic(kafka, topic)

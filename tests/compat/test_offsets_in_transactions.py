@@ -24,7 +24,8 @@ PATIENCE_S = 90.0
 
 
 class Copier:
-    """A consume-transform-produce loop; ``restart`` replaces its clients after a fatal error."""
+    """A loop that consumes, transforms and produces records; after a fatal error, ``restart``
+    replaces its clients."""
 
     def __init__(self, servers: str) -> None:
         self.servers = servers

@@ -1,6 +1,6 @@
 """Request features that logbus lacks with Python clients.
 
-Each request must get Kafka's own error at once, and the client must work afterwards.
+Each request must get Kafka's own error at once, and the client must still work afterwards.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_librdkafka_gets_an_error_for_acls_without_an_authorizer(
     answered(versions["librdkafka"], f"{', '.join(asked)} without an authorizer", NO_AUTHORIZER)
 
 
-def test_kafka_python_unserved_administration_is_refused(
+def test_kafka_python_gets_an_error_for_administration_that_logbus_does_not_serve(
     cluster: LocalCluster, topic: str, answered: Note, versions: dict[str, str]
 ) -> None:
     admin = kafka.admin.KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)

@@ -1,8 +1,7 @@
 """Test transactional producers of third-party Python clients, which use transaction version 1.
 
-Some tests cut the connections before the end of each transaction. The end then arrives on a newer
-connection than the begin. The coordinator must accept it, because it refuses only older
-connections.
+Some tests cut the connections before a transaction ends, so its end arrives on a newer connection
+than its begin. The coordinator must accept the end, because it refuses only older connections.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ def assert_program_reads_its_rows(
 
 @pytest.fixture
 def note(answered: Note, versions: dict[str, str]) -> Record:
-    """Return a function that records that a client read all rows with a SASL mechanism."""
+    """Return a function that records that a client read all rows after a login with a SASL
+    mechanism."""
     return lambda client, mechanism: answered(
         versions[client], f"SASL_SSL with {mechanism}: {len(ROWS)} rows, read in a group", "served"
     )
@@ -201,7 +202,8 @@ def run_kcat(login: Login, kcat: str) -> Callable[..., subprocess.CompletedProce
 def test_kcat_logs_in_over_tls_with_plain(
     run_kcat: Callable[..., subprocess.CompletedProcess[bytes]], note: Record
 ) -> None:
-    """kcat could not log in at all, because the broker did not list SaslHandshake 0."""
+    """Regression: kcat could not log in at all, because the broker did not advertise
+    SaslHandshake 0."""
     topic = topic_of("kcat", "PLAIN")
     assert run_kcat("PLAIN", "-P", "-t", topic, rows=b"\n".join(ROWS) + b"\n").returncode == 0
     group = ("-G", topic, "-e", "-X", "auto.offset.reset=earliest", "-c", str(len(ROWS)), topic)

@@ -1,4 +1,4 @@
-"""Fixtures that run the source and the sink on real brokers without a Spark session."""
+"""Fixtures that run Spark's source and sink on real brokers without a Spark session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Test the limits of a micro-batch (rows, bytes, availableNow) and how long planning waits."""
+"""Test the limits of a micro-batch (rows, bytes, availableNow), and how long planning waits.
+
+A *byte lookup* asks the brokers at which offset a number of bytes is reached.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,9 @@ def test_row_limits_hold_after_restart_but_not_with_trigger_once(planner, bus, m
     assert ends(step(planner(**given), first, unlimited=True), topic) == [101, 11, 1]
 
 
-def test_progress_reports_the_lag_after_its_batch(planner, make_topic):
-    """A query that has read everything has lag 0, as with Kafka's offsetsBehindLatest."""
+def test_progress_document_reports_the_lag_that_remains_after_its_batch(planner, make_topic):
+    """A query that has read everything has lag 0, as in offsetsBehindLatest of Spark's Kafka
+    source."""
     topic = make_topic(8, 2)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="5")
     at, lags = plan.initial_offset(), []
@@ -75,7 +79,7 @@ def test_byte_limits_round_to_whole_batches(planner, bus, make_topic):
     assert sum(ends(step(tiny, tiny.initial_offset()), topic)) == 2
 
 
-def test_available_now_stops_at_the_ends_seen_at_its_start(planner, bus, make_topic):
+def test_available_now_stops_at_the_log_ends_that_it_saw_at_its_start(planner, bus, make_topic):
     topic = make_topic(15)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="5")
     plan.prepare_for_available_now()
@@ -94,7 +98,7 @@ def test_available_now_stops_at_the_ends_seen_at_its_start(planner, bus, make_to
 def test_available_now_reads_all_records_despite_failed_byte_lookups(planner, bus, make_topic):
     """A slow or failed byte lookup must not end the run early.
 
-    Spark ends a run of availableNow when a planning call returns no new offsets.
+    Spark ends an availableNow run as soon as a planning call returns no new offsets.
     """
     topic = make_topic(0)
     with bus.producer(linger_ms=0) as producer:
@@ -122,7 +126,7 @@ def test_available_now_reads_all_records_despite_failed_byte_lookups(planner, bu
     assert count >= 4
 
 
-def test_backlog_bytes_are_counted_from_the_current_log_start(planner, bus, make_topic):
+def test_bytes_of_a_backlog_are_counted_from_the_current_log_start(planner, bus, make_topic):
     topic = make_topic(20)
     given = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
     start = planner(**given).initial_offset()
@@ -132,7 +136,7 @@ def test_backlog_bytes_are_counted_from_the_current_log_start(planner, bus, make
 
 
 @pytest.mark.parametrize("counts", [(3,), (3, 0), (9, 9)])
-def test_available_now_fails_when_planned_topic_is_deleted(planner, bus, make_topic, counts):
+def test_available_now_fails_if_a_topic_of_its_plan_is_deleted(planner, bus, make_topic, counts):
     topic = make_topic(5, 5)
     plan = planner(
         subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2",
@@ -146,7 +150,9 @@ def test_available_now_fails_when_planned_topic_is_deleted(planner, bus, make_to
     assert "have been lost during running query with Trigger.AvailableNow" in said
 
 
-def test_available_now_fails_when_the_log_is_shorter_than_planned(planner, make_topic, monkeypatch):
+def test_available_now_fails_if_a_log_is_shorter_than_when_it_was_planned(
+    planner, make_topic, monkeypatch
+):
     topic = make_topic(5)
     plan = planner(
         subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2",
@@ -164,7 +170,7 @@ def test_available_now_fails_when_the_log_is_shorter_than_planned(planner, make_
 
 
 def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
-    """Spark makes a planning call every 12 ms; the query's other sources wait during the call."""
+    """Spark calls the planner every 12 ms. During a call, the query's other sources wait."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
     start = plan.initial_offset()
@@ -191,7 +197,7 @@ def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
 
 
 def test_rows_are_read_after_a_byte_lookup_failed_once(planner, bus, make_topic):
-    """The lookup fails as if the topic were deleted; no new records arrive afterwards."""
+    """The lookup fails as if the topic were deleted, and no new records arrive afterwards."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
     first = until(
@@ -215,7 +221,7 @@ def test_rows_are_read_after_a_byte_lookup_failed_once(planner, bus, make_topic)
 
 
 def test_byte_lookup_of_a_deleted_topic_delays_no_other_topic(planner, bus, make_topic):
-    """The lookup for a deleted topic waits until its request times out."""
+    """The lookup for the deleted topic waits until its request times out."""
     gone, stays = make_topic(5), make_topic(5)
     plan = planner(
         subscribePattern=f"{gone}|{stays}", startingOffsets="earliest", failOnDataLoss="false",
@@ -248,7 +254,7 @@ def test_byte_lookup_of_a_deleted_topic_delays_no_other_topic(planner, bus, make
 
 
 def test_byte_lookup_uses_the_id_of_a_recreated_topic(planner, bus, make_topic):
-    """Regression: the lookup requested the deleted topic's id for ever, so the query stopped."""
+    """Regression: the lookup always sent the id of the deleted topic, so the query stopped."""
     topic = make_topic(5, 5)
     plan = planner(
         subscribe=topic, startingOffsets="earliest", failOnDataLoss="false",

@@ -1,4 +1,4 @@
-"""Test lost records: an error names their ranges, or failOnDataLoss=false skips them."""
+"""Test lost records: an error names their offset ranges, or failOnDataLoss=false skips them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def test_deleted_topic_of_a_running_query_is_data_loss(planner, bus, make_topic,
 
 
 def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, make_topic, caplog):
-    """Regression: the failed lookup of its start ended even a query with failOnDataLoss=false."""
+    """Regression: the failed lookup of the topic's start offset ended even a query with
+    failOnDataLoss=false."""
     kept = make_topic(1)
     given = {"subscribePattern": f"{kept}.*", "startingOffsets": "earliest"}
     lax, strict = planner(**given, failOnDataLoss="false"), planner(**given)
@@ -123,7 +124,8 @@ def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, mak
 def test_topic_deleted_while_a_task_fetches_is_data_loss(
     planner, bus, make_topic, monkeypatch, caplog
 ):
-    """Regression: the deletion ended a query with failOnDataLoss=false if records had expired."""
+    """Regression: if records had expired before, the deletion ended even a query with
+    failOnDataLoss=false."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     begin = plan.initial_offset()
@@ -140,7 +142,7 @@ def test_topic_deleted_while_a_task_fetches_is_data_loss(
     assert f"skipped {topic}-0 [0, 5)" in caplog.text
 
 
-def test_offset_past_the_log_end_is_data_loss(planner, bus, make_topic):
+def test_position_beyond_the_log_end_is_data_loss(planner, bus, make_topic):
     topic = make_topic(5)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     at = planner(**given).initial_offset()
@@ -218,10 +220,12 @@ def test_records_deleted_before_reading_are_data_loss(planner, bus, make_topic, 
     assert lax.report() is None or lax.report()["lostRecords"] == 8
 
 
-def test_repeated_batch_counts_records_deleted_before_it(planner, bus, make_topic, caplog):
+def test_repeated_batch_counts_records_that_were_deleted_before_the_restart(
+    planner, bus, make_topic, caplog
+):
     """A query that failed at these records may be restarted with failOnDataLoss=false.
 
-    It then repeats the batch and counts the missing records.
+    It then repeats its batch and counts the missing records.
     """
     topic = make_topic(10, 10)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
@@ -268,8 +272,8 @@ def test_unsubscribed_topic_is_not_reported_as_deleted(planner, bus, make_topic,
     assert lax.report()["lostRecords"] == 0
 
 
-def test_truncated_and_regrown_log_is_data_loss(bus, make_cluster, caplog):
-    """The topic id and the end offset look right; only the leader epochs show the truncation."""
+def test_log_that_was_truncated_and_grew_again_is_data_loss(bus, make_cluster, caplog):
+    """Topic id and end offset are as expected; only the leader epochs show the truncation."""
     alone = make_cluster(1)
     with logbus.connect(alone.bootstrap_servers) as other:
         topic_id = other.create_topic("t", partitions=1)
@@ -328,7 +332,8 @@ def test_truncated_and_regrown_log_is_data_loss(bus, make_cluster, caplog):
 def test_lost_record_before_a_range_in_a_new_leader_epoch_is_no_data_loss(
     make_cluster, caplog, before
 ):
-    """A range in a new leader epoch checks the epoch of the record before the range.
+    """At the first range in a new leader epoch, a task checks the epoch of the record before the
+    range.
 
     The query has already read this record, so its loss does not matter.
     """

@@ -1,4 +1,4 @@
-"""Test combinations of failOnDataLoss, topic selection and start offsets.
+"""Test every combination of failOnDataLoss, topic selection and start offsets.
 
 Each query is restarted, and partitions are added. The combinations are those of Spark's
 KafkaSourceSuiteBase. The test plans each query and reads its rows as Spark does.

@@ -1,4 +1,4 @@
-"""Test the progress of a query in its consumer group: committed offsets and leases."""
+"""Test how a query commits its progress as offsets of its consumer group, under a lease."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ def test_progress_is_committed_in_the_next_planning_call(planner, bus, make_topi
     assert all(not lease_of(row.metadata)[0] for row in rows_left.values())
 
 
-def test_restarted_query_commits_under_an_unexpired_lease(planner, bus, make_topic):
-    """Spark ends a run by killing its planner, so the lease may stay held."""
+def test_restarted_query_commits_although_the_lease_of_its_last_run_is_unexpired(
+    planner, bus, make_topic
+):
+    """Spark ends a run by killing its planner, which then cannot release the lease."""
     topic = make_topic(4)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     first = planner(**given)
@@ -50,7 +52,8 @@ def test_restarted_query_commits_under_an_unexpired_lease(planner, bus, make_top
 
 
 def test_trigger_once_progress_is_committed_at_the_next_run(planner, bus, make_topic):
-    """Trigger.Once plans only once, before its only batch."""
+    """A Trigger.Once run makes its only planning call before its only batch, so the next run
+    commits."""
     topic = make_topic(4)
     given = {"subscribe": topic, "startingOffsets": "earliest", "groupIdPrefix": "team"}
     first = planner(**given)
@@ -65,7 +68,7 @@ def test_trigger_once_progress_is_committed_at_the_next_run(planner, bus, make_t
     assert bus.admin.committed(group)[tp].offset == 4
 
 
-def test_second_query_on_a_group_commits_nothing(planner, bus, make_topic, monkeypatch):
+def test_second_query_on_a_default_group_commits_nothing(planner, bus, make_topic, monkeypatch):
     monkeypatch.setattr(group_progress, "LEASE_MS", 1_000)
     monkeypatch.setattr(group_progress, "RENEW_MS", 100)
     topic = make_topic(4)

@@ -81,7 +81,7 @@ def bus(running: LocalCluster) -> Iterator[Bus]:
 
 
 class Run:
-    """One run of a Spark query that writes to a topic."""
+    """One run of a Spark query that writes to a topic with the exactly-once sink."""
 
     def __init__(self, bus: Bus, topic: str, sink: str, timeout_ms: int = TIMEOUT_MS) -> None:
         self.bus, self.topic, self.sink = bus, topic, sink
@@ -126,8 +126,8 @@ class Run:
         exactly_once.commit(self.options, attempts, batch)
 
     def send_commit(self, batch: int, attempt: Attempt) -> None:
-        """Send the commit of a batch to the coordinator, and close the connection before the
-        answer."""
+        """Send the commit of a batch to the coordinator; close the connection before the
+        response."""
         winners = ((attempt.producer_id, attempt.epoch),)
         request = EndBatchRequest(self.sink, self.name, batch, True, winners, attempt.rows)
         with PlainConnection(self.coordinator()) as connection:
@@ -181,8 +181,8 @@ def leader(running: LocalCluster, run: Run) -> LocalBroker:
 # In the next tests, task attempts fail.
 
 
-def test_attempt_that_spark_does_not_commit_is_aborted(make: Callable[..., Run]) -> None:
-    """Speculation and repeated stages cause such attempts."""
+def test_task_attempt_that_spark_does_not_commit_is_aborted(make: Callable[..., Run]) -> None:
+    """Speculation and repeated stages leave such attempts."""
     run = make()
     run.write(0, "lost", "lost too")
     winner = run.write(0, "a", "b")
@@ -220,7 +220,8 @@ def test_rows_of_an_executor_killed_after_write_are_committed(
 
 
 def test_batch_stays_open_for_a_slow_task_without_rows(make: Callable[..., Run]) -> None:
-    """The slow task runs for longer than transaction.timeout.ms after the other task is done."""
+    """The slow task runs for longer than transaction.timeout.ms after the other task has
+    finished."""
     run = make(timeout_ms=2000)
     done = run.write(0, "a")
 
@@ -238,7 +239,7 @@ def test_batch_stays_open_for_a_slow_task_without_rows(make: Callable[..., Run])
 def test_failed_attempt_aborts_itself_and_its_batch_can_be_committed(
     make: Callable[..., Run],
 ) -> None:
-    """The failed attempt must abort itself: Spark's driver gets no message about it."""
+    """Spark's driver gets no message about a failed attempt, so the attempt must abort itself."""
     run = make(1)
 
     def chunks() -> Iterator[list[str]]:
@@ -259,7 +260,7 @@ def test_failed_attempt_aborts_itself_and_its_batch_can_be_committed(
     assert run.visible() == ["a", "b"] and holders() == set()
 
 
-def test_batch_without_rows_is_accepted_also_as_the_first_of_a_run(
+def test_batch_without_rows_is_committed_even_as_the_first_batch_of_a_run(
     make: Callable[..., Run],
 ) -> None:
     run = make()
@@ -320,7 +321,7 @@ def test_second_driver_of_a_checkpoint_fences_the_first(make: Callable[..., Run]
     assert first.visible() == ["a", "of the second"]
 
 
-def test_commit_with_a_lost_response_can_be_repeated(make: Callable[..., Run]) -> None:
+def test_commit_whose_response_was_lost_can_be_repeated(make: Callable[..., Run]) -> None:
     run = make()
     attempt = run.write(0, "a", "b")
     run.send_commit(0, attempt)
@@ -329,8 +330,10 @@ def test_commit_with_a_lost_response_can_be_repeated(make: Callable[..., Run]) -
     assert run.visible() == ["a", "b"]
 
 
-def test_abort_after_a_commit_with_a_lost_response_undoes_nothing(make: Callable[..., Run]) -> None:
-    """Spark aborts the batch when the driver's commit gives up. The next run replays the batch."""
+def test_abort_after_a_commit_whose_response_was_lost_undoes_nothing(
+    make: Callable[..., Run],
+) -> None:
+    """Spark aborts a batch whose commit fails in the driver. The next run repeats the batch."""
     run = make()
     attempt = run.write(0, "a", "b")
     run.send_commit(0, attempt)
@@ -343,10 +346,10 @@ def test_abort_after_a_commit_with_a_lost_response_undoes_nothing(make: Callable
     assert run.visible() == ["a", "b", "c"]
 
 
-def test_second_batch_write_with_the_same_sink_id_fences_the_first(
+def test_second_batch_write_with_the_same_transactional_id_fences_the_first(
     make: Callable[..., Run],
 ) -> None:
-    """Two jobs share a transactionalId and run at the same time."""
+    """Two jobs with the same option transactionalId run at the same time."""
     first = make()
     second = first.again()
     late, winner = first.write(7, "of the first"), second.write(8, "of the second")
@@ -359,7 +362,9 @@ def test_second_batch_write_with_the_same_sink_id_fences_the_first(
         third.write(7, "again")
 
 
-def test_replay_with_other_rows_is_skipped_on_request(make: Callable[..., Run]) -> None:
+def test_repeated_batch_with_other_rows_is_skipped_if_an_option_allows_it(
+    make: Callable[..., Run],
+) -> None:
     run = make()
     run.commit(0, run.write(0, "a", "b"))
     run.commit(1, run.write(1, "c"))
@@ -371,7 +376,9 @@ def test_replay_with_other_rows_is_skipped_on_request(make: Callable[..., Run]) 
     assert run.visible() == ["a", "b", "c", "d"]
 
 
-def test_commit_of_a_batch_aborted_by_its_timeout_is_refused(make: Callable[..., Run]) -> None:
+def test_commit_of_a_batch_that_its_timeout_has_aborted_is_refused(
+    make: Callable[..., Run],
+) -> None:
     run = make(timeout_ms=1000)
     late = run.write(0, "a")
     # After the timeout the broker aborts the batch, which then hides no records behind it.
@@ -389,8 +396,11 @@ def test_commit_of_a_batch_aborted_by_its_timeout_is_refused(make: Callable[...,
 # The next test looks at open attempts as an administrator does.
 
 
-def test_open_attempts_are_transactions_of_their_sink(make: Callable[..., Run]) -> None:
-    """The sink must be found as the reason why the last stable offset does not advance."""
+def test_open_task_attempts_are_listed_as_transactions_of_their_sink(
+    make: Callable[..., Run],
+) -> None:
+    """If the last stable offset does not advance, an administrator must find the sink as the
+    reason."""
     run = make()
     attempts = [run.write(0, "a", "b", task=task) for task in (0, 1)]
     tps = [TopicPartition(run.topic, partition) for partition in (0, 1)]
@@ -429,10 +439,10 @@ def test_batch_is_committed_after_its_coordinator_died_before_the_commit(
     assert run.visible() == ["a", "b"]
 
 
-def test_batch_whose_commit_gave_up_is_written_once_by_the_next_run(
+def test_batch_whose_commit_timed_out_is_written_once_by_the_next_run(
     running: LocalCluster, make: Callable[..., Run]
 ) -> None:
-    """The coordinator may still decide the first commit after the driver has given up."""
+    """The coordinator may still carry out the first commit after the driver has given up."""
     run = make(timeout_ms=3000)
     attempt = run.write(0, "a", "b")
     silent = broker_at(running, run.coordinator())
@@ -450,7 +460,7 @@ def test_batch_whose_commit_gave_up_is_written_once_by_the_next_run(
     assert run.visible() == ["a", "b", "c"]
 
 
-def test_new_coordinator_writes_the_markers_of_a_committed_batch(
+def test_next_coordinator_writes_the_markers_of_a_committed_batch(
     running: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make(1, replicas=1)

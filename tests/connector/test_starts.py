@@ -1,4 +1,4 @@
-"""Test the start offsets of a query, and the offsets of its following batches."""
+"""Test at which offsets a query starts, and at which offsets its following batches end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def test_query_continues_from_its_end_offset(planner, bus, make_topic):
     assert report["lostRecords"] == 0
 
 
-def test_repeated_first_batch_reads_the_same_rows_after_start_moves(planner, bus, make_topic):
+def test_repeated_first_batch_reads_the_same_rows_although_earliest_has_moved(
+    planner, bus, make_topic
+):
     topic = make_topic(10)
     plan = planner(subscribe=topic, startingOffsets="latest")
     start = plan.initial_offset()
@@ -109,7 +111,7 @@ def test_impossible_start_is_refused(planner, make_topic, given, error, said):
         begin_query(planner(subscribe=topic, **given))
 
 
-def test_end_offset_of_a_progress_report_is_a_valid_start_and_end(
+def test_end_offset_in_a_progress_document_is_a_valid_start_and_end_option(
     planner, bus, make_topic, make_again
 ):
     topic, other = make_topic(5, 3), make_topic(2)
@@ -201,7 +203,7 @@ def test_checkpoint_of_another_cluster_or_source_is_refused(planner, make_topic)
         plan.latest_offset({topic: {"0": 1}}, unlimited=False)
 
 
-def test_planning_does_not_wait_for_brokers(make_cluster, monkeypatch, caplog):
+def test_planning_call_does_not_wait_for_brokers_that_are_down(make_cluster, monkeypatch, caplog):
     with (
         make_cluster(1) as alone,
         logbus.connect(alone.bootstrap_servers) as other,

@@ -54,7 +54,9 @@ def test_batch_query_reads_its_range(bus, make_topic, given, expected):
     assert sorted(batch(bus, subscribe=topic, **given)) == expected
 
 
-def test_batch_query_on_older_brokers_looks_up_start_and_end_offsets(bus, make_topic, monkeypatch):
+def test_batch_query_plans_without_requests_that_only_newer_brokers_serve(
+    bus, make_topic, monkeypatch
+):
     # Use a tag that the broker does not know, as brokers of earlier versions do not know 10000.
     monkeypatch.setattr(offset_calls, "TAG_BOUNDS", 10_099)
     topic = make_topic(0, 0)
@@ -85,7 +87,7 @@ def test_invalid_batch_range_is_refused(bus, make_topic):
         ({"startingTimestamp": "2", "endingTimestamp": "1"}, (0, 0)),
     ],
 )
-def test_swapped_bounds_error_names_both_offsets(bus, make_topic, given, named):
+def test_error_for_an_end_offset_below_the_start_offset_names_both(bus, make_topic, given, named):
     topic = make_topic(0)
     fill(bus, topic, 6, start_ms=1_700_000_000_000)
     given = {key: value.replace("%s", topic) for key, value in given.items()}
@@ -105,7 +107,8 @@ def test_end_before_the_log_start_reads_no_rows(bus, make_topic):
 
 
 def test_request_to_a_hanging_leader_is_retried_after_its_timeout(planner, bus, make_topic):
-    """pollTimeoutMs limits the whole read. One hanging request once used all of this time."""
+    """Regression: pollTimeoutMs limits the whole read, and one hanging request used all of this
+    time."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
@@ -116,8 +119,9 @@ def test_request_to_a_hanging_leader_is_retried_after_its_timeout(planner, bus, 
         assert len(values_of(bus, [elsewhere], True, request_timeout_ms=200)) == 5
 
 
-def test_task_fetch_request_uses_the_query_options(planner, make_topic):
-    """Decode the request that a task sends; check client.id, isolation.level and byte limits."""
+def test_fetch_request_of_a_task_uses_the_options_of_the_query(planner, make_topic):
+    """The test decodes the request that a task sends: client.id, isolation.level and byte
+    limits."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
@@ -147,7 +151,9 @@ def test_task_fetch_request_uses_the_query_options(planner, make_topic):
     assert (wanted.fetch_offset, wanted.max_bytes) == (0, 123456)
 
 
-def test_records_deleted_after_the_first_action_fail_with_advice_to_reload(bus, make_topic):
+def test_second_action_on_a_dataframe_fails_with_advice_if_its_records_were_deleted(
+    bus, make_topic
+):
     topic = make_topic(5)
     source = DefaultSource({"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic})
     reader = source.reader(source.schema())
@@ -160,7 +166,7 @@ def test_records_deleted_after_the_first_action_fail_with_advice_to_reload(bus, 
     assert sum(found.num_rows for found in reader.read(task)) == 2
 
 
-def test_query_of_one_day_of_a_month_fetches_a_thirtieth_of_the_records(bus, make_topic):
+def test_query_of_one_day_fetches_a_thirtieth_of_the_records_of_a_month(bus, make_topic):
     topic, hour_ms, start_ms = make_topic(0), 3_600_000, 1_700_006_400_000
     with bus.producer() as producer:
         for hour in range(30 * 24):

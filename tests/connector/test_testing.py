@@ -1,4 +1,4 @@
-"""Test the pytest plugin in a separate pytest run, as in a user's project."""
+"""Test logbus's pytest plugin for users, in a separate pytest run as in a user's project."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_pytest(tmp_path, text, *words, **environment):
     )  # fmt: skip
 
 
-def test_user_stream_test_runs_with_the_fixtures(tmp_path):
+def test_users_test_of_a_stream_runs_with_the_fixtures_of_the_plugin(tmp_path):
     done = run_pytest(tmp_path, TESTS)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
@@ -82,7 +82,7 @@ def test_tests_of_a_user_without_java_are_skipped_with_the_remedy(tmp_path):
 
 
 @pytest.mark.parametrize("source", ["--logbus-brokers", "logbus_brokers", "LOGBUS_TEST_BROKERS"])
-def test_cluster_without_brokers_is_refused_in_words(tmp_path, source):
+def test_setting_of_zero_brokers_for_the_test_cluster_is_refused_with_a_reason(tmp_path, source):
     text = "def test_needs_a_cluster(logbus_cluster): pass"
     words = {"--logbus-brokers": (source, "0"), "logbus_brokers": ("-o", f"{source}=0")}
     environment = {source: "0"} if source.isupper() else {}
@@ -99,7 +99,7 @@ def test_error_for_a_wrong_marker_names_the_right_marker(tmp_path, mark):
     assert done.returncode == 4 and "takes brokers=N" in done.stderr, done.stdout + done.stderr
 
 
-def test_pytest_plugin_adds_no_cost_to_other_tests():
+def test_pytest_plugin_imports_nothing_slow_for_tests_that_do_not_use_it():
     code = (
         "import sys, pyspark_logbus.testing; print([m for m in sys.modules if 'broker_lite' in m])"
     )

@@ -1,4 +1,4 @@
-"""Test the writer of a task on real brokers, without Spark."""
+"""Test how a task of Spark's sink writes to real brokers, without Spark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ends(bus, topic):
 
 
 def test_newly_added_partition_can_be_written(bus, topic, write):
-    """The writer caches partition counts for a minute.
+    """A task caches partition counts for a minute.
 
     Before it refuses a higher partition, it looks up the present count.
     """
@@ -77,7 +77,7 @@ def test_newly_added_partition_can_be_written(bus, topic, write):
 def test_invalid_batch_is_refused_before_any_row_is_sent(
     bus, topic, write, topics, wrong, error, monkeypatch
 ):
-    """Regression: rows of the first topic were sent before the second topic was checked."""
+    """Regression: rows for the first topic were sent before the second topic was checked."""
     sent = []
     monkeypatch.setattr(Producer, "send_columns", lambda _, *given: sent.append(given))
     bus.create_topic(f"{topic}-other", partitions=1)
@@ -97,7 +97,7 @@ def test_row_above_max_request_size_fails(topic, write):
 
 
 def test_request_is_retried_after_retry_backoff_ms(bus, topic, write, cluster, monkeypatch):
-    """Each further retry waits twice as long, up to delivery.timeout.ms in total."""
+    """Each further retry waits twice as long. All retries together end at delivery.timeout.ms."""
     pauses, later = [], Delivery._later
 
     def noted(self, part, batch, error, now_ms):

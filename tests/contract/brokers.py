@@ -1,4 +1,7 @@
-"""Run registries of several brokers in one event loop, for contract tests of the metadata."""
+"""Run the registries of several brokers in one event loop, for contract tests of the metadata.
+
+A *registry* is the part of a broker that reads and writes the metadata in ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from broker_lite.server.cluster.registry import (
 
 
 class Broker:
-    """A broker process, reduced to its registry and metadata store."""
+    """A broker process, reduced to its registry and its metadata store."""
 
     def __init__(self, registry: Registry, store: MetadataStore) -> None:
         self.registry = registry
@@ -97,7 +100,8 @@ class Cluster:
         return next(broker for broker in self.running if broker.registry.is_controller)
 
     async def led(self, topic: str, partition: int = 0) -> int:
-        """Wait until all brokers' snapshots name the same live leader; return its broker id."""
+        """Wait until all brokers' snapshots name the same live leader; return the leader's
+        broker id."""
 
         def leaders() -> set[int]:
             found = set()

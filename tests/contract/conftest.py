@@ -1,4 +1,4 @@
-"""The fixture that runs each contract test on the simulated and on a real ZooKeeper."""
+"""The fixture that runs each contract test twice: on the simulated and on a real ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Test the interface Files with its real implementation and its simulation in memory."""
+"""Test the interface Files: the real file system, and its simulation in memory.
+
+The names of tests of only one implementation begin with ``test_os`` or ``test_memory``.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def test_append_that_skips_the_page_cache_writes_the_same_bytes(world: World) ->
     assert file.pread(0, file.size + 1) == b"".join(parts)
 
 
-def test_create_refuses_existing_files_and_open_missing_ones(world: World) -> None:
+def test_create_refuses_an_existing_file_and_open_a_missing_one(world: World) -> None:
     files, folder = world
     files.create(f"{folder}/a")
     with pytest.raises(FileExistsError):
@@ -98,7 +101,7 @@ def test_append_after_truncate_continues_at_the_new_end(world: World) -> None:
     assert file.pread(0, 99) == b"0123xy"
 
 
-def test_rename_remove_and_list_change_file_names(world: World) -> None:
+def test_files_can_be_renamed_removed_and_listed(world: World) -> None:
     files, folder = world
     for name in ("b", "a", "c"):
         files.create(f"{folder}/{name}")
@@ -176,7 +179,9 @@ def test_os_files_are_private_and_not_inherited(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o007 == 0
 
 
-def test_os_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_os_write_of_only_a_part_of_the_bytes_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real: Callable[..., int] = os.pwritev
 
     def short(fd: int, buffers: list[memoryview], position: int) -> int:
@@ -222,7 +227,8 @@ def test_os_append_that_skips_the_page_cache_works_on_tmpfs() -> None:
 def test_os_append_that_skips_the_page_cache_works_without_pwritev2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: Python without pwritev2 raises NotImplementedError; a follower then stopped."""
+    """Regression: where Python has no pwritev2, it raises NotImplementedError, which stopped a
+    follower."""
     write = os.pwritev
 
     def built_without(fd: int, buffers: Sequence[bytes], offset: int, flags: int = 0) -> int:
@@ -257,7 +263,7 @@ def crashed(seed: int, build: Callable[[MemFiles], None]) -> MemFiles:
     return files
 
 
-def test_memory_crash_keeps_synced_bytes_with_any_seed() -> None:
+def test_memory_power_cut_keeps_synced_bytes_with_any_seed() -> None:
     def build(files: MemFiles) -> None:
         file = files.create("/d/a")
         file.append([b"s" * 6000])
@@ -277,7 +283,7 @@ def test_memory_crash_keeps_synced_bytes_with_any_seed() -> None:
     assert torn > 5
 
 
-def test_memory_crash_loses_each_unsynced_name_independently() -> None:
+def test_memory_power_cut_loses_each_unsynced_file_name_independently() -> None:
     def build(files: MemFiles) -> None:
         for name in "abc":
             files.create(f"/d/{name}")
@@ -286,7 +292,7 @@ def test_memory_crash_loses_each_unsynced_name_independently() -> None:
     assert len(seen) == 8
 
 
-def test_memory_rename_is_atomic_across_a_crash() -> None:
+def test_memory_rename_is_atomic_across_a_power_cut() -> None:
     def build(files: MemFiles) -> None:
         for name, data in (("a", b"old"), ("t", b"new")):
             file = files.create(f"/d/{name}")

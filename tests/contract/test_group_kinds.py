@@ -1,4 +1,5 @@
-"""Test how an open group, which has had no members, becomes a native or a Kafka group."""
+"""Test how an *open* group, which has offsets but has had no members, becomes a native or a
+Kafka group."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ async def commit(broker: Broker, offset: int) -> None:
 
 
 async def native_takeover(broker: Broker) -> list[Operation]:
-    """Return the operations by which a native member converts the open group ``g``."""
+    """Return the ZooKeeper operations by which a native member converts the open group ``g``."""
     group = await broker.store.get(znodes.group_path("g"))
     coordinator = await broker.store.get(znodes.coordinator_path("g"))
     assert group is not None
@@ -31,7 +32,7 @@ async def native_takeover(broker: Broker) -> list[Operation]:
 
 
 def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(world: World) -> None:
-    """The conversion also fences the broker that wrote the offsets."""
+    """After the conversion, the broker that wrote the offsets can no longer write to the group."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -63,10 +64,12 @@ def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(wo
     run(world, body)
 
 
-def test_native_conversion_is_refused_if_the_group_has_changed(world: World) -> None:
-    """The group changes between the member's reads and its write.
+def test_conversion_to_a_native_group_is_refused_if_the_group_has_changed_meanwhile(
+    world: World,
+) -> None:
+    """The group changes between the reads and the write of the native member.
 
-    It gets another claim or a first generation, or is recreated with the same znode versions.
+    It gets another coordinator or a first generation, or is recreated with the same znode versions.
     """
 
     async def body(cluster: Cluster) -> None:
@@ -99,10 +102,10 @@ def test_native_conversion_is_refused_if_the_group_has_changed(world: World) -> 
 
 
 @pytest.mark.parametrize("has_pending", [False, True])
-def test_native_conversion_is_refused_if_the_group_has_pending_offsets(
+def test_conversion_to_a_native_group_is_refused_if_a_transaction_has_added_offsets(
     world: World, has_pending: bool
 ) -> None:
-    """A transaction adds offsets between the native member's reads and its write."""
+    """The transaction adds them between the reads and the write of the native member."""
 
     async def add(broker: Broker, number: int) -> None:
         claim = await broker.registry.groups.claim("g")

@@ -74,7 +74,7 @@ async def read_at_once(store: MetadataStore) -> None:
     assert (found[154].data, found[154].version) == (b"2", 1)
 
 
-def test_each_read_in_one_turn_of_the_loop_gets_its_own_result(world: World) -> None:
+def test_each_of_many_reads_in_one_turn_of_the_loop_gets_its_own_result(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, _):
             await read_at_once(store)
@@ -102,9 +102,9 @@ def test_syncs_in_one_turn_of_the_loop_share_a_request(world: World) -> None:
 def test_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ZooKeeper before 3.6 refuses a multi-read as an unknown request and ends the connection.
+    """ZooKeeper before 3.6 does not know multi-reads, and ends the connection.
 
-    Reads in flight then fail. The store sends later reads one by one.
+    The reads in flight then fail. The store sends later reads one by one.
     """
     monkeypatch.setattr(_MultiRead, "type", 9999)
 
@@ -121,7 +121,7 @@ def test_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
 
 
 def test_write_beyond_the_size_limit_is_refused_without_sending_it(world: World) -> None:
-    """ZooKeeper would close the connection at each attempt."""
+    """ZooKeeper would close the connection at each attempt to send it."""
 
     async def body() -> None:
         async with started(world) as (store, events):
@@ -201,7 +201,7 @@ def test_children_watch_fires_once(world: World) -> None:
     world.run(body())
 
 
-def test_ephemerals_end_with_their_session(world: World) -> None:
+def test_ephemeral_znodes_end_with_their_session(world: World) -> None:
     async def body() -> None:
         async with started(world) as (watcher, events):
             store = world.store()
@@ -217,7 +217,7 @@ def test_ephemerals_end_with_their_session(world: World) -> None:
     world.run(body())
 
 
-def test_a_dropped_connection_keeps_session_and_ephemerals(world: World) -> None:
+def test_session_and_ephemeral_znodes_survive_a_dropped_connection(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, events):
             first = await events.until(Connected)
@@ -266,8 +266,13 @@ def test_calls_without_a_connection_fail_at_once(world: World) -> None:
     world.run(body())
 
 
-def test_write_surely_applies_each_write_once_although_connections_drop(world: World) -> None:
-    """Increment a counter while connections drop; read back whether a write was applied."""
+def test_write_surely_applies_each_write_exactly_once_although_connections_drop(
+    world: World,
+) -> None:
+    """The test increments a counter.
+
+    After a dropped connection, ``write_surely`` reads back whether the write was applied.
+    """
 
     async def body() -> None:
         async with started(world) as (store, events):
@@ -293,7 +298,7 @@ def test_write_surely_applies_each_write_once_although_connections_drop(world: W
     world.run(body())
 
 
-def test_two_writers_of_one_version_cannot_both_win(world: World) -> None:
+def test_only_one_of_two_writes_of_the_same_version_succeeds(world: World) -> None:
     async def body() -> None:
         async with started(world) as (one, _), started(world) as (other, _):
             await one.write([Create("/n", b"0")])

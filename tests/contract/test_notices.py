@@ -1,4 +1,8 @@
-"""Test that brokers apply the states in change notices without reading state znodes."""
+"""Test that brokers apply partition states from change notices instead of reading state znodes.
+
+The znode /changes holds a notice for each metadata change. Leader and ISR of a partition are its
+*state*, which has its own znode.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ PARTITIONS = 20
 
 
 def count_reads(store: MetadataStore) -> Counter[str]:
-    """Return a counter of the znodes that a broker reads, by the last part of their paths."""
+    """Count the znodes that a broker reads, by the last part of their paths; return the counter."""
     reads: Counter[str] = Counter()
     get = store.get
 
@@ -31,8 +35,8 @@ def count_reads(store: MetadataStore) -> Counter[str]:
     return reads
 
 
-def test_brokers_apply_states_from_notices_without_reading_them(world: World) -> None:
-    """Regression: when a broker died, the others read a znode for each of its replicas."""
+def test_brokers_apply_partition_states_from_notices_without_reading_znodes(world: World) -> None:
+    """Regression: when a broker died, every other broker read a znode for each of its replicas."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -69,7 +73,7 @@ def test_brokers_apply_states_from_notices_without_reading_them(world: World) ->
 async def write_without_states(
     broker: Broker, news: NoticeContent, isr: tuple[ReplicaId, ...]
 ) -> None:
-    """Write the state of t-0 as an older broker does, whose notices include no states."""
+    """Write the state of t-0 as an older broker does: its notice contains no state."""
     store, path = broker.store, znodes.state_path("t", 0)
     znode = await store.get(path)
     found = await store.get(znodes.CHANGES)
@@ -82,8 +86,10 @@ async def write_without_states(
     assert refused is None
 
 
-def test_brokers_read_states_that_a_notice_does_not_include(world: World) -> None:
-    """Older brokers write notices without states, and drop other brokers' states from /changes."""
+def test_brokers_read_the_state_znodes_of_partitions_whose_state_a_notice_lacks(
+    world: World,
+) -> None:
+    """Older brokers write notices without states, and drop the states of other brokers' notices."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
@@ -102,8 +108,11 @@ def test_brokers_read_states_that_a_notice_does_not_include(world: World) -> Non
     run(world, body)
 
 
-def test_new_controller_starts_from_its_snapshot_without_reading_states(world: World) -> None:
-    """Regression: the new controller read every topic and state, which delayed elections."""
+def test_new_controller_starts_from_its_metadata_in_memory_without_reading_znodes(
+    world: World,
+) -> None:
+    """Regression: the new controller read every topic and partition state, which delayed
+    elections."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
@@ -129,7 +138,7 @@ def test_new_controller_starts_from_its_snapshot_without_reading_states(world: W
 
 
 def test_reconnected_broker_reads_only_the_notices_that_it_missed(world: World) -> None:
-    """Regression: brokers read every topic again after a failure of their ZooKeeper server."""
+    """Regression: after their ZooKeeper server had failed, brokers read every topic again."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)

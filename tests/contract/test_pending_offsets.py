@@ -1,6 +1,7 @@
-"""Test pending offsets of transactions on a simulated and on a real ZooKeeper.
+"""Test offsets that transactions add to a group, on a simulated and on a real ZooKeeper.
 
-A *part* is the znode with the pending offsets of one TxnOffsetCommit request.
+They are *pending* until the transaction ends. A *part* is the znode with the pending offsets of one
+TxnOffsetCommit request.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def test_abort_drops_pending_offsets(world: World) -> None:
     run(world, body)
 
 
-def test_end_of_one_transaction_keeps_the_pending_offsets_of_another(world: World) -> None:
+def test_end_of_a_transaction_keeps_the_pending_offsets_of_another_transaction(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -108,8 +111,8 @@ def test_end_of_one_transaction_keeps_the_pending_offsets_of_another(world: Worl
     run(world, body)
 
 
-def test_repeated_end_does_not_set_offsets_back(world: World) -> None:
-    """Another transaction commits a higher offset between the two ends."""
+def test_repeated_end_of_a_transaction_does_not_set_offsets_back(world: World) -> None:
+    """Another transaction commits a higher offset between the end and its repetition."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -124,7 +127,7 @@ def test_repeated_end_does_not_set_offsets_back(world: World) -> None:
     run(world, body)
 
 
-def test_simultaneous_ends_apply_pending_offsets_once(world: World) -> None:
+def test_simultaneous_ends_of_a_transaction_apply_its_pending_offsets_once(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -204,8 +207,8 @@ def test_offset_of_the_later_transaction_wins_in_either_order_of_ends(world: Wor
     run(world, body)
 
 
-def test_next_coordinator_ends_the_pending_offsets_of_the_former_one(world: World) -> None:
-    """The former coordinator is killed between TxnOffsetCommit and EndGroupOffsets."""
+def test_next_group_coordinator_applies_the_pending_offsets_of_the_former_one(world: World) -> None:
+    """The former group coordinator is killed between TxnOffsetCommit and EndGroupOffsets."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -250,8 +253,8 @@ def test_former_coordinator_cannot_add_pending_offsets(world: World) -> None:
     run(world, body)
 
 
-def test_end_finds_a_group_that_its_zookeeper_server_did_not_know(world: World) -> None:
-    """The ZooKeeper server of the next coordinator does not know the new group before a sync."""
+def test_end_of_a_transaction_finds_a_group_that_its_zookeeper_server_lacks(world: World) -> None:
+    """Before a sync, the next coordinator's ZooKeeper server does not know the new group."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -273,7 +276,7 @@ def test_end_finds_a_group_that_its_zookeeper_server_did_not_know(world: World) 
     run(world, body)
 
 
-def test_end_includes_offsets_that_were_added_just_before(world: World) -> None:
+def test_abort_drops_offsets_that_were_added_just_before(world: World) -> None:
     """The client times out in TxnOffsetCommit, and its transaction is aborted."""
 
     async def body(cluster: Cluster) -> None:
@@ -290,10 +293,10 @@ def test_end_includes_offsets_that_were_added_just_before(world: World) -> None:
     run(world, body)
 
 
-def test_end_waits_for_pending_offsets_that_zookeeper_has_not_confirmed(
+def test_end_of_a_transaction_waits_until_zookeeper_has_confirmed_its_pending_offsets(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the end ignored these offsets, they would stay pending for ever."""
+    """If the end ignored such offsets, they would stay pending for ever."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -320,7 +323,8 @@ def test_end_waits_for_pending_offsets_that_zookeeper_has_not_confirmed(
 
 
 def test_repeated_requests_after_lost_responses_take_effect_once(world: World) -> None:
-    """ZooKeeper applies every write but its response is lost, so the senders repeat requests."""
+    """ZooKeeper applies every write, but each response is lost, so the senders repeat their
+    requests."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -450,8 +454,10 @@ def test_too_many_pending_offset_commits_of_a_group_are_refused(
     run(world, body)
 
 
-def test_stable_fetch_returns_no_offset_from_before_a_committed_transaction(world: World) -> None:
-    """The transaction commits between two reads of the fetch; each pair of reads is tried."""
+def test_stable_offset_fetch_returns_no_offset_older_than_a_committed_transaction(
+    world: World,
+) -> None:
+    """The transaction commits between two reads of the fetch. The test tries each pair of reads."""
 
     async def fetch(broker: Broker, number: int) -> None:
         store, transaction = broker.store, TransactionKey(1000, 0, number)

@@ -1,4 +1,8 @@
-"""Test registries of several brokers together, on the simulated and on a real ZooKeeper."""
+"""Test the registries of several brokers together, on the simulated and on a real ZooKeeper.
+
+A broker's *registry* registers the broker, keeps a snapshot of the metadata, and may be the
+controller.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +101,7 @@ def test_created_topics_are_placed_round_robin_and_seen_by_all_brokers(world: Wo
     run(world, body)
 
 
-def test_errors_of_refused_topic_requests_name_the_correction(world: World) -> None:
+def test_error_of_a_refused_topic_request_says_how_to_correct_it(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.start(1)
         other = await cluster.start(2)
@@ -232,7 +236,8 @@ def test_dead_controller_is_replaced_and_its_partitions_lose_their_leader(world:
 
 
 def test_deposed_controller_is_fenced_before_it_learns_of_its_successor(world: World) -> None:
-    """ZooKeeper refuses the former controller's write, because /controller_epoch has changed."""
+    """ZooKeeper refuses the former controller's write, because its successor has changed
+    /controller_epoch."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -353,7 +358,7 @@ def test_rolled_back_or_copied_directory_is_refused(world: World) -> None:
 
 
 def test_directory_of_another_broker_id_is_refused(world: World) -> None:
-    """With the directory, the broker would treat the other broker's replicas as stray logs."""
+    """With the directory, this broker would treat the other broker's replicas as stray logs."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -379,7 +384,7 @@ def test_directory_of_another_cluster_is_refused(world: World) -> None:
     run(world, body)
 
 
-def test_features_are_finalized_and_an_older_broker_is_refused(world: World) -> None:
+def test_feature_levels_are_finalized_and_a_broker_without_them_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one = await cluster.start(1, features={"columns": 2, "x": 1})
         await until(lambda: one.registry.snapshot.features == {"columns": 2, "x": 1})
@@ -430,7 +435,7 @@ def test_broker_registers_again_after_its_znode_is_deleted(world: World) -> None
     run(world, body)
 
 
-def test_broker_stops_when_a_later_process_registers_its_directory(world: World) -> None:
+def test_broker_stops_when_a_later_process_registers_with_its_data_directory(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one = await cluster.start(1)
         await cluster.start(1)
@@ -540,7 +545,10 @@ def test_znodes_of_another_program_are_refused(world: World) -> None:
 
 
 def test_brokers_recover_after_an_outage_of_zookeeper(world: World) -> None:
-    """This test runs on the simulation only. tests/faults stops a real ZooKeeper."""
+    """This test runs only on the simulation.
+
+    tests/faults has a test that stops a real ZooKeeper.
+    """
     if isinstance(world, RealWorld):
         return
 

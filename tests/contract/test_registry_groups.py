@@ -1,4 +1,8 @@
-"""Test offsets and generations of groups in registries, on a simulated and a real ZooKeeper."""
+"""Test offsets and generations of groups in ZooKeeper, through the registries of several brokers.
+
+A group's coordinator *claims* the group: it writes its name and the generation to the group's
+znodes. Each later write of the coordinator fails if another broker has claimed the group.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +123,8 @@ def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: Wor
 def test_expiry_keeps_a_concurrent_commit_in_a_recreated_topic(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit comes after the expiry has found the old offset and before it deletes it."""
+    """The commit arrives after the expiry has found the old offset and before it deletes that
+    offset."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -142,7 +147,7 @@ def test_expiry_keeps_a_concurrent_commit_in_a_recreated_topic(
     run(world, body)
 
 
-def test_simultaneous_commits_share_one_write(world: World) -> None:
+def test_simultaneous_commits_share_one_zookeeper_write(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await create(broker, "t", 10)
@@ -172,7 +177,7 @@ def test_simultaneous_commits_share_one_write(world: World) -> None:
     run(world, body)
 
 
-def test_lost_claim_fails_only_its_own_group_in_a_shared_write(world: World) -> None:
+def test_group_that_another_broker_has_claimed_fails_alone_in_a_shared_write(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await create(cluster.controller(), "t", 1)
@@ -210,7 +215,9 @@ def test_lost_claim_fails_only_its_own_group_in_a_shared_write(world: World) -> 
     run(world, body)
 
 
-def test_many_lost_claims_in_one_write_do_not_fail_other_groups(world: World) -> None:
+def test_many_groups_that_others_have_claimed_do_not_fail_other_groups_in_one_write(
+    world: World,
+) -> None:
     """Regression: after each refused write, only one group with a lost claim was left out.
 
     With more than 20 lost claims, the commits of all groups failed.
@@ -254,7 +261,7 @@ def test_many_lost_claims_in_one_write_do_not_fail_other_groups(world: World) ->
     run(world, body)
 
 
-def test_stored_generation_fences_former_coordinators(world: World) -> None:
+def test_generation_stored_by_the_next_coordinator_fences_the_former_one(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await create(cluster.controller(), "t", 1)
@@ -307,7 +314,7 @@ def test_generation_is_written_once_although_zookeepers_response_is_lost(world: 
 def test_native_group_with_members_does_not_expire_despite_old_commits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member may join while a large group is deleted in several writes.
+    """A member may also join while a large group is deleted in several writes.
 
     ZooKeeper then refuses the first write, so that no offset is deleted.
     """
@@ -378,8 +385,10 @@ def test_deletion_of_a_group_with_native_members_is_refused(world: World) -> Non
     run(world, body)
 
 
-def test_deletion_of_a_group_with_long_paths_is_split_into_writes(world: World) -> None:
-    """Regression: one write of 1,000 deletions with 1 KB paths exceeded ZooKeeper's limit."""
+def test_deletion_of_a_group_with_long_znode_paths_is_split_into_several_writes(
+    world: World,
+) -> None:
+    """Regression: one write of 1,000 deletions with paths of 1 KB exceeded ZooKeeper's limit."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -418,7 +427,8 @@ def test_fetch_of_offsets_ignores_invalid_topic_names(world: World) -> None:
 
 
 def hold_back(broker: Broker) -> asyncio.Event:
-    """Make a broker's snapshot stale: delay its change notices until the returned event is set."""
+    """Keep a broker's metadata snapshot stale: delay its change notices until the returned event
+    is set."""
     go_on = asyncio.Event()
     get = broker.store.get
 
@@ -432,7 +442,7 @@ def hold_back(broker: Broker) -> asyncio.Event:
 
 
 def test_broker_with_a_stale_snapshot_returns_committed_offsets(world: World) -> None:
-    """Regression: a snapshot lacked the topic or had the former topic of that name.
+    """Regression: the snapshot lacked the topic, or had a deleted topic of the same name.
 
     The broker then returned no offset, and the group started at the log's start or end.
     """
@@ -466,8 +476,8 @@ def test_broker_with_a_stale_snapshot_returns_committed_offsets(world: World) ->
     run(world, body)
 
 
-def test_claim_is_lost_when_its_group_is_deleted_and_recreated(world: World) -> None:
-    """The recreated coordinator znode has the same version as the deleted znode."""
+def test_claim_of_a_group_is_lost_when_the_group_is_deleted_and_recreated(world: World) -> None:
+    """The recreated znode of the coordinator has the same version as the deleted one."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -487,7 +497,8 @@ def test_writes_by_a_claim_of_a_deleted_group_do_not_reach_the_recreated_one(
 ) -> None:
     """Regression: the znodes of both groups have equal versions.
 
-    Commits, generations and a claim of the deleted group were written into the new group.
+    Commits, generations and a claim of the deleted group were therefore written into the recreated
+    group.
     """
 
     async def body(cluster: Cluster) -> None:
@@ -537,8 +548,10 @@ def test_writes_by_a_claim_of_a_deleted_group_do_not_reach_the_recreated_one(
     run(world, body)
 
 
-def test_join_during_the_deletion_of_a_group_prevents_it(world: World) -> None:
-    """Regression: the group was deleted although a member's join had begun a generation."""
+def test_member_that_joins_during_the_deletion_of_a_group_prevents_the_deletion(
+    world: World,
+) -> None:
+    """Regression: the group was deleted although a member had joined and begun a generation."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -570,7 +583,8 @@ def test_join_during_the_deletion_of_a_group_prevents_it(world: World) -> None:
 
 
 def test_claim_of_an_older_broker_without_a_claim_znode_is_replaced(world: World) -> None:
-    """Older brokers wrote a claim without a name and without its own znode."""
+    """Older brokers wrote their claim without the broker's name and without a znode for the
+    claim."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -597,7 +611,8 @@ def test_claim_of_an_older_broker_without_a_claim_znode_is_replaced(world: World
 
 
 def test_claims_of_groups_that_another_broker_coordinates_are_dropped(world: World) -> None:
-    """Regression: a broker kept claims of empty groups; they matched after a recreation."""
+    """Regression: a broker kept its former claims of empty groups, which matched again after a
+    recreation."""
 
     async def body(cluster: Cluster) -> None:
         one = await cluster.start(1)

@@ -1,4 +1,7 @@
-"""Test metadata of replicated partitions: suspected, draining and damaged brokers, ISR writes."""
+"""Test the metadata of replicated partitions: suspected, draining and damaged brokers, ISR writes.
+
+A broker that other brokers cannot reach is *suspected* before its ZooKeeper session expires.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ def test_suspected_controller_is_deposed_and_its_partitions_get_new_leaders(worl
 
 
 def test_suspected_live_controller_is_replaced_and_stays_a_broker(world: World) -> None:
-    """A wrong suspicion deposes the controller, but its broker stays registered."""
+    """A wrong suspicion deposes the controller, but its process stays registered as a broker."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -105,7 +108,7 @@ def test_suspected_live_controller_is_replaced_and_stays_a_broker(world: World) 
     run(world, body)
 
 
-def test_suspicion_of_a_former_registration_is_ignored(world: World) -> None:
+def test_suspicion_of_a_brokers_former_registration_is_ignored(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         [one, two, three_] = await three(cluster)
         await create(cluster.controller(), "t", 1, factor=3)
@@ -167,7 +170,7 @@ def test_broker_with_a_full_disk_gives_up_leadership_until_it_has_space(world: W
     run(world, body)
 
 
-def test_draining_fails_soon_if_zookeeper_is_down_or_silent() -> None:
+def test_start_of_draining_fails_soon_if_zookeeper_is_down_or_silent() -> None:
     async def body(cluster: Cluster) -> None:
         [one, two, *_] = await three(cluster)
 
@@ -262,9 +265,10 @@ def test_dead_or_unassigned_brokers_cannot_join_the_isr(world: World) -> None:
 
 
 def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> None:
-    """The broker deletes the removed replica's log, so the replica has no records.
+    """The broker deletes the log of the removed replica.
 
-    In the ISR, it would count as in sync after a reassignment back to this broker.
+    If the empty replica were in the ISR, it would count as in sync after a reassignment back to its
+    broker.
     """
 
     async def body(cluster: Cluster) -> None:
@@ -287,7 +291,8 @@ def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> 
 
 
 def test_state_write_for_a_deleted_topic_does_not_reach_the_recreated_one(world: World) -> None:
-    """The states of both topics have the same versions, and the leader may know the old one."""
+    """The state znodes of both topics have the same version, and the leader may still know the
+    deleted topic."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -381,7 +386,8 @@ def test_isr_write_succeeds_after_the_controller_epoch_has_changed(
 
 
 async def withdraw(broker: Broker, *partitions: PartitionKey) -> frozenset[PartitionKey]:
-    """Remove a broker's replicas from their ISRs, as at its start with damaged logs."""
+    """Remove a broker's replicas from their ISRs, as the broker does when it starts with damaged
+    logs."""
     registry = broker.registry
     own = registry.snapshot.brokers[registry._config.broker_id]
     return await registry._states.withdraw(own.directory_id, partitions)
@@ -442,7 +448,7 @@ def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -
 
 
 def test_replication_waits_until_the_last_older_broker_is_upgraded(world: World) -> None:
-    """Until the upgrade, no broker writes a format that the older broker cannot read."""
+    """Until then, no broker writes a format that the older broker cannot read."""
 
     async def body(cluster: Cluster) -> None:
         old = await cluster.start(1, features={"metadata": 1, "columns": 1})
@@ -494,7 +500,7 @@ def test_topics_are_deleted_and_extended_while_a_broker_is_down(world: World) ->
 def test_topic_with_the_maximum_number_of_partitions_is_reassigned_and_deleted(
     world: World, name: str
 ) -> None:
-    """Each request stays within ZooKeeper's size limit, with directory ids of real length."""
+    """Each request to ZooKeeper stays within its size limit, with directory ids of real length."""
     most = partitions_max(name, 3)
 
     async def body(cluster: Cluster) -> None:

@@ -44,7 +44,7 @@ def isr_of(broker: Broker, partition: int = 0) -> list[int]:
 
 
 def suspect(cluster: Cluster, dead: int) -> None:
-    """Make all running brokers report that broker ``dead`` refuses connections."""
+    """Make all running brokers report that broker ``dead`` refuses their connections."""
     for broker in cluster.running:
         registry = broker.registry
         registry.suspect(dead, registry.snapshot.brokers[dead].broker_epoch)
@@ -56,7 +56,7 @@ async def left(brokers: Sequence[Broker], dead: int, partition: int) -> None:
 
 
 async def drains(broker: Broker, number: int) -> None:
-    """Wait until this broker's snapshot shows broker ``number`` as draining."""
+    """Wait until this broker's snapshot shows that broker ``number`` is draining."""
     await until(lambda: broker.registry.snapshot.brokers[number].draining)
 
 
@@ -66,7 +66,7 @@ async def has_version(broker: Broker, version: int) -> None:
 
 
 async def write(leader: Broker, isr: tuple[int, ...], **changes: int) -> LeaderAndIsr | None:
-    """Write the state of t-0 as its leader does, with this ISR.
+    """Write the state of t-0 with this ISR, as its leader does.
 
     Return the new state, or None if the write was refused.
     """

@@ -1,4 +1,4 @@
-"""The environments of contract tests of the metadata: a simulated and a real ZooKeeper."""
+"""The two environments of contract tests of the metadata: a simulated and a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 
 
 class SimWorld:
-    """A simulated ZooKeeper in virtual time, which is deterministic."""
+    """A simulated ZooKeeper in virtual time; every run is the same."""
 
     name = "sim"
     session_timeout_ms = 2000
@@ -113,7 +113,8 @@ class Events:
         self._more.set()
 
     async def until(self, event: StoreEvent | type) -> StoreEvent:
-        """Wait for an event that equals ``event`` or is of that class; remove and return it."""
+        """Wait for an event that equals ``event``, or is of the class ``event``; remove and
+        return it."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 for seen in self.seen:

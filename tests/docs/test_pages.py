@@ -46,7 +46,7 @@ _AFTER = re.compile(r"<!-- after (\S+) -->")
 
 
 def chains() -> list[tuple[str, ...]]:
-    """Return chains of pages: a page with blocks to run, and the pages that continue it."""
+    """Return chains of pages: a page with blocks to run, then the pages that continue it."""
     names = [path.relative_to(site.PAGES).as_posix() for path in sorted(site.PAGES.rglob("*.md"))]
     names = [name for name in names if name not in OWN_TESTS and any(to_run(name))]
     before = {name: found[1] for name in names if (found := _AFTER.match(text_of(name)))}
@@ -65,7 +65,7 @@ def text_of(name: str) -> str:
 
 
 def to_run(name: str) -> list[blocks.Block]:
-    """Return the blocks of a page that are marked to run."""
+    """Return the code blocks of a page that are marked to run."""
     found = blocks.blocks(text_of(name))
     return [each for each in found if each.language in ("python", "sh") and not each.reason]
 
@@ -92,7 +92,7 @@ def keeper(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[IO[bytes]]:
-    """Start KEEPER for one page; yield the pipe to it.
+    """Start the process KEEPER, which runs the blocks of one page; yield the pipe to it.
 
     The fixture also sets the working folder and the environment for the blocks of the page.
     """
@@ -128,7 +128,7 @@ def shared_cluster() -> Iterator[LocalCluster]:
 
 
 def empty(cluster: LocalCluster) -> None:
-    """Delete all topics and groups, after the blocks of a page."""
+    """Delete all topics and groups after the blocks of a page have run."""
     with connect(cluster.bootstrap_servers) as bus:
         for topic in bus.topics():
             if not topic.startswith("__"):
@@ -207,7 +207,7 @@ def with_ports(source: str, ports: Mapping[str, str]) -> str:
     return PORT.sub(lambda found: ports.get(found[0], found[0]), replaced)
 
 
-def test_ports_of_a_page_are_replaced() -> None:
+def test_ports_in_the_blocks_of_a_page_are_replaced() -> None:
     source = "clientPort=1218$n\nzk=127.0.0.1:12181,127.0.0.1:12183\n--port 19192 seq 1000 12\n"
     replaced = with_ports(source, ports := free_ports(source))
     decade = ports["1218"]

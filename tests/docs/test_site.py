@@ -32,7 +32,7 @@ def pages() -> dict[str, str]:
 
 
 def written() -> dict[str, str]:
-    """Return the written (not generated) pages by path."""
+    """Return the pages that are written by hand, not generated, by path."""
     return {
         path.relative_to(site.PAGES).as_posix(): path.read_text("utf-8")
         for path in sorted(site.PAGES.rglob("*.md"))
@@ -73,7 +73,7 @@ def test_navigation_lists_every_page_once(pages: dict[str, str]) -> None:
     assert sorted(listed) == sorted(pages)
 
 
-def test_configuration_loads_nothing_from_other_hosts() -> None:
+def test_configuration_of_the_site_loads_nothing_from_other_hosts() -> None:
     text = (site.ROOT / "docs" / "mkdocs.yml").read_text("utf-8")
     assert "http" not in text
     assert yaml.safe_load(text)["theme"]["font"] is False
@@ -94,7 +94,7 @@ def test_references_list_all_errors_commands_metrics_and_settings(pages: dict[st
             assert f"### `{key.key}`" in pages[f"reference/{name}-settings.md"]
 
 
-def test_at_most_one_sentence_in_twenty_is_long() -> None:
+def test_at_most_one_sentence_in_twenty_of_a_page_is_long() -> None:
     found = [(name, one) for name, text in written().items() for one in blocks.sentences(text)]
     long = [(name, one) for name, one in found if blocks.words(one) > blocks.WORDS_MAX]
     listing = "\n".join(f"{name}: {one}" for name, one in long)
@@ -126,7 +126,7 @@ def test_sentences_are_counted_without_code_and_tables() -> None:
     assert list(blocks.sentences(text)) == ["One two three.", "Four five six!", "seven eight nine"]
 
 
-def test_few_blocks_do_not_run_and_each_names_the_reason() -> None:
+def test_only_few_code_blocks_are_not_run_and_each_names_the_reason() -> None:
     found = [
         (name, block)
         for name, text in written().items()

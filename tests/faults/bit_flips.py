@@ -53,7 +53,8 @@ HOW = ("running", "killed", "stopped", ALL_KILLED)
 
 
 class BitFlips:
-    """Flips bits of a topic that was written once, and remembers the bytes of its replicas."""
+    """Flips bits in the files of a topic that was written once, and remembers its replicas'
+    bytes."""
 
     def __init__(self, cluster: Replicated, random: Random) -> None:
         self.cluster = cluster
@@ -151,7 +152,8 @@ class BitFlips:
         self.flipped["segment" if path.suffix == ".log" else path.name.lstrip("0123456789")] += 1
 
     def _read_from(self, broker: LocalBroker) -> None:
-        """Read all records again until this broker led from the first record to the last."""
+        """Read all records repeatedly, until this broker was the leader from the first record to
+        the last."""
         others = [other.id for other in self._brokers if other is not broker]
         for _ in range(ATTEMPTS):
             self.cluster.wait_in_sync(self.topic)
@@ -179,7 +181,8 @@ class BitFlips:
         ]
 
     def _look_up(self) -> list[dict[TopicPartition, ListedOffset]]:
-        """Return the first offsets at or after the timestamps, and the log start offsets."""
+        """Return the first offset at or after each of some timestamps, and the log start
+        offsets."""
         times = (*self._moments, EARLIEST_TIMESTAMP)
         return [self.cluster.admin.list_offsets(dict.fromkeys(self._tps, at)) for at in times]
 

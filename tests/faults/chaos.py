@@ -66,7 +66,8 @@ It may return a callback that undoes the fault.
 
 
 class Chaos:
-    """Injects random faults into a cluster, and measures how long acknowledgements stop."""
+    """Injects random faults into a cluster, and measures for how long no record was
+    acknowledged."""
 
     def __init__(self, cluster: Replicated, random: Random) -> None:
         self.cluster = cluster
@@ -148,7 +149,8 @@ class Chaos:
 
 
 def gap_figures(gaps_ms: dict[str, list[float]]) -> dict[str, Any]:
-    """Return count, median and maximum of the gaps between acknowledgements, by kind of fault."""
+    """Return the count, median and maximum of the times without acknowledgement, by kind of
+    fault."""
     return {
         name: {
             "faults": len(gaps),
@@ -185,7 +187,7 @@ def kills_and_cuts(
 
 
 def isolations(cluster: Replicated, wires: Network, random: Random, count: int) -> dict[str, Any]:
-    """Isolate one broker after the other, each until the cluster has replaced it.
+    """Cut one broker after the other off from the network, each until the cluster has replaced it.
 
     Raises AssertionError for an anomaly.
     """
@@ -207,7 +209,7 @@ def isolations(cluster: Replicated, wires: Network, random: Random, count: int) 
 
 
 def keep(part: str, result: dict[str, Any]) -> None:
-    """Write one part of the results file and leave the other parts unchanged."""
+    """Write one part of the results file, and leave its other parts unchanged."""
     kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     kept[part] = result | {"load_average_after": round(os.getloadavg()[0], 1)}
     RESULTS.parent.mkdir(exist_ok=True)

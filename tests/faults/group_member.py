@@ -28,7 +28,7 @@ def member_of(cluster: Replicated, topic: str) -> GroupMember:
 
 
 class GroupMember:
-    """A group member; it has not joined at first. The caller must close it."""
+    """A group member that joins only when ``join`` is called. The caller must close it."""
 
     def __init__(self, cluster: Replicated, topic: str) -> None:
         self.member_id, self.generation, self.coordinator = "", -1, -1

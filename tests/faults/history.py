@@ -75,7 +75,7 @@ class History:
                 )
 
     def saw(self, reader: str, partition: int, offset: int, wanted: int, value: bytes) -> None:
-        """Record that a reader at position ``wanted`` received ``value`` at ``offset``."""
+        """Record that a reader whose position was ``wanted`` received ``value`` at ``offset``."""
         with self._lock:
             seen = self.read.setdefault(partition, {}).setdefault(offset, value)
             if seen != value:
@@ -146,7 +146,7 @@ def _place(sent: Sent) -> str:
 
 
 def shortened(found: Iterable[str]) -> str:
-    """Return a message with the count and the first anomalies of each kind."""
+    """Return a message with the number of anomalies and the first ones of each kind."""
     kinds: dict[str, list[str]] = {}
     for line in found:
         kinds.setdefault(line.partition(":")[0], []).append(line)

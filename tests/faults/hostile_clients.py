@@ -114,7 +114,7 @@ def unfinished_request(declared_bytes: int, sent_bytes: int) -> bytes:
 def unfinished(
     address: str, connections: int, *, declared_bytes: int = 64 * MIB, sent_bytes: int = 14
 ) -> Iterator[list[socket.socket]]:
-    """Open connections that each send the beginning of a request; close them at the end."""
+    """Open connections that each send only the beginning of a request; close them at the end."""
     host, _, port = address.rpartition(":")
     data = unfinished_request(declared_bytes, sent_bytes)
     sockets: list[socket.socket] = []
@@ -132,7 +132,7 @@ def unfinished(
 
 
 def unread_fetches(place: Place, requests: int) -> socket.socket:
-    """Open a connection that requests columns as rows ``requests`` times and reads no response."""
+    """Open a connection that fetches columns as rows ``requests`` times and reads no response."""
     host, _, port = place.address.rpartition(":")
     sock = socket.create_connection((host, int(port)), 30)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -45,7 +45,7 @@ with connect(sys.argv[1]) as bus:
 
 
 class Copier(Driver):
-    """The process of the loop; ``start`` starts it again after a kill."""
+    """The process that copies in transactions; after a kill, ``start`` starts it again."""
 
     def __init__(self, servers: str, folder: Path) -> None:
         super().__init__(servers, folder)
@@ -53,9 +53,7 @@ class Copier(Driver):
 
 
 class LoopChaos(SinkChaos):
-    """Kills of a consume-transform-produce loop: also of its process and its group's
-    coordinator.
-    """
+    """Kills a copying process, the coordinator of its group, and what ``sink_chaos`` kills."""
 
     kinds: ClassVar = ("output leader", "coordinator", "group coordinator", "copier", "all brokers")
     copying: ClassVar = Copier

@@ -227,16 +227,17 @@ class Network:
         self.on(0, "ip", "link", "set", f"port{host}", "down")
 
     def join(self, host: int) -> None:
-        """Restore the links of a host."""
+        """Restore all links of a host that ``isolate`` has cut."""
         self.on(0, "ip", "link", "set", f"port{host}", "up")
 
     def silence(self, host: int, address: str) -> None:
-        """Drop packets that a host sends to an address; the other direction stays open."""
+        """Drop the packets that a host sends to an address; packets in the other direction still
+        arrive."""
         wrong = ("lladdr", "02:00:00:00:00:99", "dev", "wire", "nud", "permanent")
         self.on(host, "ip", "neighbour", "replace", address, *wrong)
 
     def hear(self, host: int, address: str) -> None:
-        """Deliver these packets again, after ``silence``."""
+        """Deliver the packets again that ``silence`` dropped."""
         self.on(host, "ip", "neighbour", "delete", address, "dev", "wire")
 
     def cut(self, one: int, other: int) -> None:

@@ -117,7 +117,10 @@ class Replicated:
         broker: LocalBroker,
         at: LocalBroker | None = None,
     ) -> None:
-        """Wait until a broker is in no ISR of the topic; ``at`` limits the wait to its metadata."""
+        """Wait until a broker is in no ISR of the topic.
+
+        The wait looks at the metadata of all running brokers, or only of broker ``at``.
+        """
         self.wait(
             lambda view: all(broker.id not in row.isr for row in view.topics[topic].partitions),
             topic,
@@ -131,7 +134,8 @@ class Replicated:
         timeout_s: float = WAIT_S,
         at: LocalBroker | None = None,
     ) -> ClusterView:
-        """Wait until ``condition`` accepts the metadata of every running broker, or of ``at``.
+        """Wait until ``condition`` accepts the metadata of every running broker, or only of broker
+        ``at``.
 
         Return the metadata of the first of these brokers.
         """
@@ -240,7 +244,7 @@ def on_disks(directory: Path, *, secure: bool = False, **settings: str) -> Itera
 
 
 class _HubZooKeeper(EmbeddedZooKeeper):
-    """A ZooKeeper on the hub that the other hosts of the network reach."""
+    """A ZooKeeper on the network's hub (host 0), which the other hosts can reach."""
 
     @property
     def address(self) -> str:

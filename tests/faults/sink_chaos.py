@@ -124,7 +124,7 @@ def _wait(call: Callable[[], Any], what: str) -> None:
 
 
 def _runs(pid: int, name: str) -> bool:
-    """Return whether a process has this argument on its command line."""
+    """Return whether a process has this argument in its command line."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return name in arguments(pid)
     return False
@@ -196,7 +196,7 @@ class SinkChaos:
             self.driver.start()
 
     def strike(self, kind: str) -> None:
-        """Kill the process that ``kind`` names, and restart it after a while."""
+        """Kill the process that ``kind`` names; restart it after a while."""
         if kind == "driver":
             self.driver.kill()
             self.driver.start()

@@ -158,7 +158,7 @@ def test_full_disk_refuses_produce_until_space_is_available(make_cluster: Make) 
 
 
 def test_damaged_batch_is_reported_and_never_delivered(make_cluster: Make) -> None:
-    """Damage the second of three batches in its body, then in its header."""
+    """The test damages the second of three batches: first its body, then its header."""
     running = make_cluster(1)
     broker = running.brokers[0]
     place = make_topic(running, "damaged")

@@ -53,7 +53,7 @@ def broker(make_cluster: Make) -> tuple[str, int]:
 
 
 def test_responses_of_a_client_that_does_not_read_are_not_built(make_cluster: Make) -> None:
-    """Each of 4 connections fetches columns as rows 64 times; a response has up to 24 MB."""
+    """Each of 4 connections fetches columns as rows 64 times. A response has up to 24 MB."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None
@@ -72,7 +72,8 @@ def test_responses_of_a_client_that_does_not_read_are_not_built(make_cluster: Ma
 
 
 def test_small_batches_that_decompress_to_500_mb_are_refused(make_cluster: Make) -> None:
-    """Without a maximum timestamp in the header, the broker must decompress the records."""
+    """Their headers have no maximum timestamp, so the broker would have to decompress the
+    records."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None
@@ -86,10 +87,10 @@ def test_small_batches_that_decompress_to_500_mb_are_refused(make_cluster: Make)
         assert send_batch(connection, place, rows_batch([b"good"])).base_offset == 0
 
 
-def test_small_columns_that_decompress_to_60_mb_are_transcoded_one_at_a_time(
+def test_small_column_batches_that_decompress_to_60_mb_are_transcoded_one_at_a_time(
     make_cluster: Make,
 ) -> None:
-    """Clients fetch batches of 2 KB of columns as rows, and do not read the responses."""
+    """Clients fetch column batches of 2 KB as rows, and do not read the responses."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None

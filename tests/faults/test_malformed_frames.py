@@ -40,7 +40,7 @@ def broker(cluster: LocalCluster, place: Place) -> LocalBroker:
 
 @pytest.fixture(autouse=True)
 def goes_on(broker: LocalBroker, place: Place) -> Iterator[None]:
-    """Before and after a test, check that the same broker process answers another connection."""
+    """Before and after a test, check that the same broker process answers on another connection."""
     pid = broker.pid
     with PlainConnection(place.address) as bystander:
         assert send_batch(bystander, place, rows_batch([b"before"])).error_code == 0
@@ -101,7 +101,7 @@ def test_many_malformed_frames_do_not_flood_the_log(place: Place, broker: LocalB
 
 
 def test_records_longer_than_their_frame_are_refused(place: Place) -> None:
-    """Send a produce and a fetch request with a wrong length inside."""
+    """A produce and a fetch request contain a wrong length."""
     whole = bytearray(produce_request(place, rows_batch([b"value"]), version=7))
     batch = rows_batch([b"value"])
     at = bytes(whole).index(batch) - 4
@@ -111,7 +111,7 @@ def test_records_longer_than_their_frame_are_refused(place: Place) -> None:
 
 
 def test_truncated_requests_do_not_crash_the_broker(place: Place) -> None:
-    """Send the beginnings of requests as whole frames, in steps of 7 bytes."""
+    """The test sends each request cut at every seventh byte, as a frame of that length."""
     for request in (
         produce_request(place, rows_batch([b"value"])),
         produce_request(place, rows_batch([b"value"]), version=8),
@@ -184,8 +184,10 @@ def test_connections_above_the_limit_are_refused(make_cluster: object) -> None:
         connection.close()
 
 
-def test_broker_stops_reading_when_produced_bytes_exceed_memory(make_cluster: object) -> None:
-    """The broker reads again when memory is free, so that all batches are in the log at the end."""
+def test_broker_stops_reading_while_received_batches_exceed_its_memory_limit(
+    make_cluster: object,
+) -> None:
+    """The broker reads again once memory is free, so all batches are in the log at the end."""
     running = make_cluster(1, config={"queued.max.bytes": str(1 << 20)})  # type: ignore[operator]
     place = make_topic(running, "much")
     batch = rows_batch([bytes(600_000)])

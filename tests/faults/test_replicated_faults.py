@@ -129,7 +129,7 @@ def test_coordinator_hanging_past_its_session_commits_no_offset(
     """A commit waits in the socket of a suspended coordinator.
 
     Another broker takes the group over, and the member commits there. When the former coordinator
-    resumes, it must not write the old commit.
+    resumes, it must not write the earlier commit.
     """
     hung = member_of(cluster, topic)
     hung.join()
@@ -162,10 +162,10 @@ def test_coordinator_hanging_past_its_session_commits_no_offset(
 def test_stale_replicas_do_not_lead_before_the_up_to_date_one_returns(
     cluster: Replicated, topic: str
 ) -> None:
-    """The broker with all acknowledged records hangs while two brokers are out of sync.
+    """The first broker hung and fell behind, then the second lost its power.
 
-    Before, the first broker hung and fell behind, and the second lost power. Both return, but must
-    not lead until the third broker returns.
+    The third broker, which alone has all acknowledged records, then hangs too. The first two
+    return, but must not lead until the third returns.
     """
     with cluster.workload(topic) as work:
         work.wait_acked()
@@ -190,10 +190,13 @@ def test_stale_replicas_do_not_lead_before_the_up_to_date_one_returns(
         cluster.finish(work)
 
 
-def test_leader_death_during_zookeeper_outage_is_resolved_afterwards(
+def test_partition_whose_leader_dies_during_a_zookeeper_outage_gets_a_leader_afterwards(
     cluster: Replicated, topic: str
 ) -> None:
-    """Leaders serve for longer than a session timeout without ZooKeeper; one leader dies."""
+    """Without ZooKeeper, leaders serve for longer than a session timeout.
+
+    Meanwhile, one leader dies.
+    """
     with cluster.workload(topic) as work:
         work.wait_acked()
         cluster.zookeeper.kill()
@@ -221,7 +224,8 @@ def test_power_loss_of_all_brokers_loses_no_acknowledged_record(
 def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
     cluster: Replicated, topic: str
 ) -> None:
-    """The broker leaves the ISRs at once and stays out until it has space, even after a restart."""
+    """The broker leaves the ISRs at once, and stays out until its disk has space, even after a
+    restart."""
     single = f"{topic}-single"
     with cluster.workload(topic) as work:
         work.wait_acked()
@@ -325,10 +329,10 @@ def test_leader_cut_off_from_zookeeper_loses_no_acknowledged_record(
 def test_two_brokers_cut_off_from_each_other_lose_no_acknowledged_record(
     network: tuple[Replicated, Network], ways: str
 ) -> None:
-    """Each of the two brokers follows the other's partitions, and both reach ZooKeeper.
+    """Each of the two brokers follows partitions of the other, and both reach ZooKeeper.
 
-    A follower that falls behind must leave the ISR. If only one direction is cut, one leader gets
-    fetches but its responses are lost; the other leader gets no fetch.
+    A follower that falls behind must leave the ISR. If only one direction is cut, one leader
+    receives fetches but its responses are lost; the other leader receives no fetch.
     """
     cluster, wires = network
     topic = cluster.make_topic()

@@ -1,4 +1,4 @@
-"""Test the state log on real brokers while its leaders are killed."""
+"""Test the state log of transaction coordinators on real brokers while its leaders are killed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ class States:
         return StateProcess(number, self.folder / str(number), self.zookeeper)
 
     def appended(self, leader: int, count: int) -> None:
-        """Append to 20 keys until ``count`` more values are acknowledged; keep others in flight."""
+        """Append to 20 keys until ``count`` more values are acknowledged; leave further values
+        in flight."""
         process, last = self.at[leader], self.sent + count
         while self.sent < last + 20:
             process.say(f"append k{self.sent % 20} {self.sent}")
@@ -128,7 +129,7 @@ def test_state_survives_two_leaders_killed_in_turn(states: States) -> None:
 
 
 def check(found: dict[str, str], acked: dict[str, int]) -> None:
-    """Check that each key has its last acknowledged value, or a later one that was in flight."""
+    """Check that each key has its last acknowledged value, or a later value that was in flight."""
     assert len(acked) == 20
     lost = {key: (value, found.get(key)) for key, value in acked.items()
             if int(found.get(key, -1)) < value}  # fmt: skip

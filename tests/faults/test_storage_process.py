@@ -1,4 +1,4 @@
-"""Test a storage process on a real disk: SIGKILL, and a full disk."""
+"""Test a process that writes a log on a real disk: SIGKILL, and a full disk."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_flushed_records_survive_sigkill_while_writing(tmp_path: Path, seed: int
         manager.close()
 
 
-def test_storage_recovers_after_running_out_of_space(tmp_path: Path) -> None:
+def test_log_accepts_appends_again_after_its_disk_was_full(tmp_path: Path) -> None:
     process = run(FULL, tmp_path)
     said, _ = process.communicate(timeout=60)
     assert (process.returncode, said) == (0, "went on\n")

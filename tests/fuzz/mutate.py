@@ -13,7 +13,7 @@ _NUMBERS = (0, 1, 0x7F, 0x80, 0xFF)
 
 
 def mutated(data: bytes, rng: random.Random, most: int = 4) -> bytes:
-    """Return ``data`` after 0 to ``most`` random flips, cuts, repetitions and insertions."""
+    """Return ``data`` after up to ``most`` random flips, cuts, repetitions and insertions."""
     found = bytearray(data)
     for _ in range(rng.randrange(most + 1)):
         at = rng.randrange(len(found) + 1)
@@ -32,9 +32,9 @@ def mutated(data: bytes, rng: random.Random, most: int = 4) -> bytes:
 
 
 def mutated_text(text: str, rng: random.Random, words: Sequence[str] = (), most: int = 4) -> str:
-    """Return ``text`` after 0 to ``most`` random insertions, cuts and repetitions.
+    """Return ``text`` after up to ``most`` random insertions, cuts and repetitions.
 
-    Insertions are often one of ``words``.
+    Many insertions are one of ``words``.
     """
     for _ in range(rng.randrange(most + 1)):
         at = rng.randrange(len(text) + 1)

@@ -65,12 +65,12 @@ def _run(name: str, target: Target, first: int, count: int, seconds: float) -> d
 
 
 def once(target: Target, seed: int) -> int:
-    """Run the input of a seed; return its size in bytes."""
+    """Run the target on the input of one seed; return the input's size in bytes."""
     return target.once(random.Random(seed))
 
 
 def _watched(target: Target, seed: int) -> int:
-    """Run an input and check its allocated memory; retry, because the first run fills caches."""
+    """Run an input and check the memory it allocates; retry, because the first run fills caches."""
     size, peak = _measured(target, seed)
     if peak > _allowed(size):
         size, peak = _measured(target, seed)

@@ -64,7 +64,10 @@ LOGINS_A_WORLD = 2000
 
 
 class Target:
-    """A fuzz target. With ``is_remote``, network input must not exhaust memory."""
+    """A fuzz target.
+
+    If ``is_remote``, its input comes from the network and must not exhaust memory.
+    """
 
     is_remote = True
 
@@ -214,8 +217,10 @@ class _World(Target):
     def frame(
         self, rng: random.Random, step: int, name: str, message: bytes, *, is_token: bool
     ) -> tuple[bytes, bool]:
-        """Return a frame, and whether a correct client may send it at this step of the login.
-        ``is_token``: the frame is a SASL message without a header."""
+        """Return a frame, and whether a correct client could send it at this step of the login.
+
+        With ``is_token``, the frame is a SASL message without a header.
+        """
         if is_token:
             sent = mutated(message, rng, 2) if rng.random() < 0.5 else message
             return sent, sent == message
@@ -426,8 +431,10 @@ class PlainMessages(Target):
 
 
 class ScramMessages(Target):
-    """Tests the client's side of SCRAM with a broker that does not know the password. A tenth of
-    the clients derive keys from the password; the others have the keys, as Spark's executors do.
+    """Tests the client's side of SCRAM against a broker that does not know the password.
+
+    A tenth of the clients derive keys from the password. The others have the keys already, as
+    Spark's executors do.
     """
 
     def once(self, rng: random.Random) -> int:
@@ -463,5 +470,5 @@ INPUTS = dict.fromkeys(TARGETS, 1_000_000) | {"live": 100_000}
 
 
 def quiet() -> None:
-    """Disable logging, because brokers log almost every input as refused."""
+    """Disable logging, because brokers log almost every random input as refused."""
     logging.disable(logging.CRITICAL)

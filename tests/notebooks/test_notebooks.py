@@ -37,7 +37,7 @@ def test_notebook_runs_and_its_page_has_every_output(path: Path, spark: SparkSes
 
 
 def assert_rendered(path: Path, outputs: Outputs) -> None:
-    """Check that the page and the ``.ipynb`` have every output of the run."""
+    """Check that the page and the ``.ipynb`` file contain every output of the run."""
     shown = page(path, outputs)
     book = json.loads(ipynb(path, outputs))
     kept = [output for cell in book["cells"] for output in cell.get("outputs", ())]
@@ -54,7 +54,7 @@ def test_notebook_defines_databricks_objects_outside_databricks(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Run the first code cell, as ``python notebooks/01_quickstart.py`` does."""
+    """The test runs the first code cell, as ``python notebooks/01_quickstart.py`` does."""
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "127.0.0.1:7")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -88,7 +88,7 @@ def test_file_that_is_no_notebook_is_refused(text: str, message: str, tmp_path: 
         cells(path)
 
 
-def test_error_names_the_line_of_the_notebook(tmp_path: Path) -> None:
+def test_error_of_a_cell_names_the_line_of_the_notebook(tmp_path: Path) -> None:
     path = tmp_path / "n.py"
     path.write_text("# Databricks notebook source\nx = 1\n\n# COMMAND ----------\n\n1 / 0\n")
     with pytest.raises(ZeroDivisionError) as caught:

@@ -36,7 +36,7 @@ class Administrator(Client):
     """A client that sends administration requests for ``topic`` and for ``others``.
 
     ``on_added`` is called with each partition that was added to ``topic``. ``others`` are topics
-    that the workload creates and deletes; their partitions are reassigned too.
+    that the workload creates and deletes; the administrator reassigns their partitions too.
     """
 
     def __init__(
@@ -145,7 +145,8 @@ class Administrator(Client):
         return not any(outcomes.values())
 
     async def _move_nowhere(self) -> None:
-        """Reassign a partition to a broker that does not exist; the controller must refuse."""
+        """Reassign a partition to a broker that does not exist; check that the controller
+        refuses."""
         wanted = {TopicPartition(self.topic, 0): (1, NO_SUCH_BROKER)}
         outcomes = await self._ask(lambda process: process.registry.administration.reassign(wanted))
         if outcomes is not None and not all(outcomes.values()):
@@ -195,7 +196,7 @@ class Administrator(Client):
         self.look()
 
     def look(self) -> None:
-        """Record the partitions that any request has added."""
+        """Record the partitions that the administrator's requests have added so far."""
         for partition in range(len(self.keys), len(assignment(self.cluster, self.topic).replicas)):
             key = PartitionKey(self.keys[0].topic_id, partition)
             self.keys.append(key)
@@ -206,7 +207,8 @@ class Administrator(Client):
     # The methods below run at the end of a seed, without faults.
 
     def check_places(self, keys: Sequence[PartitionKey]) -> None:
-        """Check that every partition has the replicas of its last accepted reassignment."""
+        """Check that the replicas of every partition are those of its last accepted
+        reassignment."""
         found = assignment(self.cluster, self.topic)
         for partition in [key.partition for key in keys]:
             allowed = self._certain[partition].union(self._unsure[partition])
@@ -260,7 +262,7 @@ def _is_done(outcomes: Outcomes | None) -> bool:
 
 
 def assignment(cluster: SimCluster, topic: str) -> znodes.Assignment:
-    """Return the replicas of each partition as ZooKeeper stores them."""
+    """Return the replicas of each partition, as ZooKeeper stores them."""
     path = znodes.topic_path(topic)
     znode = cluster.zk.peek(path)
     assert znode is not None

@@ -1,7 +1,7 @@
-"""The request dispatcher of a simulated broker, and its requests to other brokers, as bytes.
+"""Handle the requests of a simulated broker, and send its requests to other brokers, as bytes.
 
-Handlers are production code. An unexpected exception of a handler fails the seed. The production
-dispatcher answers UNKNOWN_SERVER_ERROR instead.
+The handlers are production code. An unexpected exception of a handler fails the seed. The
+production dispatcher would answer UNKNOWN_SERVER_ERROR instead.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SimReply:
 def read_request(
     frame: bytes, channel: Channel, process: Process
 ) -> tuple[RequestContext, memoryview]:
-    """Return the request context and a new copy of a received frame."""
+    """Return the context of a received request, and a new copy of its frame."""
     view = memoryview(bytearray(frame))
     session = Session(channel.number, "sim:1")
     return RequestContext.read(view, session, process.clock.monotonic_ms()), view

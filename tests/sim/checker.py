@@ -216,7 +216,8 @@ class Checker:
                 self._cuts[name] = min(self._cuts.get(name, left), left)
 
     def _ended(self, role: Partition, end: int) -> None:
-        """Check that an ISR member has all records below the true high watermark (StrongISR)."""
+        """Check that a replica in the ISR has all records below the true high watermark
+        (StrongISR)."""
         log = role.log
         directory_id = log.replica.directory_id
         ends = self._ends.get(log.key)
@@ -267,9 +268,9 @@ class Checker:
             self._shown[name] = shown_to
 
     def _began(self, process: Process, role: Partition, truth: _Truth) -> None:
-        """Check that only one process leads the epoch and that it has all committed records.
+        """Check that only one process leads in this epoch, and that it has all committed records.
 
-        The latter is the invariant LeaderCompleteness.
+        The second check is the invariant LeaderCompleteness.
         """
         key, epoch = role.key, role.leader_epoch
         self._check_only_leader(process, role)
@@ -320,7 +321,8 @@ class Checker:
                 self.transactions.committed(key, batch, header)
 
     def _check_copies(self, key: PartitionKey, end: int) -> None:
-        """Check that min.insync.replicas disks have the committed records, in or out of the ISR."""
+        """Check that min.insync.replicas disks, in or out of the ISR, have the committed
+        records."""
         ends = self._ends.get(key, {})
         # Count disks that lost the records to damage later: they had them at the commit.
         struck = self._cluster.rot.struck_disks
@@ -365,7 +367,8 @@ class Checker:
             self._ends.setdefault(key, {})[logs.directory_id] = log.flushed_end
 
     def forgotten(self, directory_id: str, key: PartitionKey) -> None:
-        """Check that a replica whose log the broker deletes or sets aside is in no ISR."""
+        """Check that a replica is in no ISR when its broker deletes its log or sets the log
+        aside."""
         ends = self._ends.get(key)
         if ends is None or ends.pop(directory_id, None) is None:
             return
@@ -401,7 +404,8 @@ class Checker:
                 )
 
     def can_spare(self, directory_id: str, others: int) -> bool:
-        """Return whether each ISR has ``others`` members with good disks besides this directory."""
+        """Return whether the ISR of every partition in this directory has ``others`` more
+        members on good disks."""
         return all(
             self.is_spared(key, directory_id, others)
             for key in self._states
@@ -409,7 +413,8 @@ class Checker:
         )
 
     def is_spared(self, key: PartitionKey, directory_id: str, others: int = 1) -> bool:
-        """Return whether the ISR has ``others`` members with good disks besides this directory."""
+        """Return whether the partition's ISR has, besides this directory, ``others`` members on
+        good disks."""
         bad = self.bad_disks | {directory_id, self._cluster.rot.directory_id}
         state = self._states.get(key)
         return state is not None and sum(r.directory_id not in bad for r in state.isr) >= others
@@ -547,7 +552,8 @@ class Checker:
             raise Violation(f"{name}: {joined} joined the ISR, but its leader did not write that")
 
     def _is_leaders(self, session_id: int, state: LeaderAndIsr) -> bool:
-        """Return whether the process that wrote, by its session, is the leader in ``state``."""
+        """Return whether the ZooKeeper session that wrote ``state`` belongs to the leader in
+        ``state``."""
         process = self._cluster.process_of(session_id)
         return (
             process.broker_id == state.leader
@@ -555,7 +561,7 @@ class Checker:
         )
 
     def _withdraws(self, session_id: int, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
-        """Return whether the write removes its own broker, whose log is damaged, from the ISR.
+        """Return whether by this write a broker removes itself, with a damaged log, from the ISR.
 
         Such a write increments the leader epoch.
         """
@@ -617,6 +623,6 @@ def entries(log: Log, start: int, end: int) -> Iterator[Entry]:
 
 
 def _place(path: str) -> tuple[str, int]:
-    """Return the topic and the partition of a state znode's path."""
+    """Return the topic and the partition of the path of a partition's state znode."""
     parts = path.split("/")
     return parts[-4], int(parts[-2])

@@ -131,7 +131,7 @@ class SimCluster:
         return process if process is not None and process.serving else None
 
     def process_of(self, session_id: int) -> Process:
-        """Return the process of a ZooKeeper session; the process may be dead."""
+        """Return the process that has a ZooKeeper session; the process may be dead."""
         return self._by_store[self.zk.client_of(session_id)]
 
     async def start(
@@ -199,7 +199,7 @@ class SimCluster:
                 self._hint(peer, process.broker_id, epoch)
 
     def _hint(self, peer: Process, broker_id: int, epoch: int) -> None:
-        """Make a peer suspect the broker, as if the broker refused the peer's reconnection."""
+        """Make a peer suspect the broker, as if the broker had refused the peer's reconnection."""
 
         def suspect() -> None:
             if peer.serving and broker_id not in self.processes:
@@ -211,7 +211,7 @@ class SimCluster:
         self.net.send(broker_id, peer.broker_id, self.loop.now, hear)
 
     def stopped(self, process: Process, error: LogbusError) -> None:
-        """Record a broker that stops itself after an error."""
+        """Record that a broker has stopped itself after an error."""
         self.trace("stops", process.broker_id, type(error).__name__)
         if self.processes.get(process.broker_id) is process:
             self.kill(process.broker_id)

@@ -112,7 +112,8 @@ class Consumer(Client):
                 await self._commit(pick(self.rng, list(self.positions)))
 
     def _rewind(self) -> None:
-        """Seek back at random times, also into a damaged batch, so that records are read again."""
+        """Seek back at random times, also into a damaged batch, so that the consumer reads
+        records again."""
         if self.rng.random() < 0.03:
             tp = pick(self.rng, list(self.positions))
             self._seek({tp: self.rng.randint(0, self.positions[tp])})
@@ -141,7 +142,8 @@ class Consumer(Client):
                 await self._woken.wait()
 
     def _begin_again(self) -> None:
-        """After a corruption error, seek to the positions: until then the error is repeated."""
+        """After a corruption error, seek to the present positions: until then, each poll repeats
+        the error."""
         if self._has_failed:
             self._has_failed = False
             self._seek(dict(self.positions))

@@ -98,7 +98,7 @@ def truncation_in_the_first_batch_moves_the_log_start(patch: Patch) -> None:
 
 @planted(LOSES)
 def readers_go_back_to_the_end_of_their_last_epoch(patch: Patch) -> None:
-    """Plant a fault: a reader goes back to the end of its last leader epoch."""
+    """Plant a fault: after a truncation, a reader goes back to the end of its last leader epoch."""
 
     def cut(
         self: Lineage, diverging: OffsetAndEpoch, offset: int, leader_epoch: int

@@ -88,9 +88,8 @@ async def late_batch(
 
 
 def _roles(cluster: SimCluster, truth: TransactionTruth, rng: random.Random) -> _Roles | None:
-    """Choose three serving brokers: the controller, a coordinator, and an output partition's
-    leader.
-    """
+    """Choose three serving brokers: the controller, a transaction coordinator, and the leader of
+    a partition of the output topic."""
     serving = {p.broker_id: p for p in cluster.processes.values() if p.serving}
     controllers = [p for p in serving.values() if p.registry.is_controller]
     found = []

@@ -164,7 +164,7 @@ class SimDisk(Disk):
         self._loop.call_later(self.rng.random() * most_s, run)
 
     def sync_s(self) -> float:
-        """Return the longest time that a flush may take at present, in seconds."""
+        """Return the longest time, in seconds, that a flush may take at present."""
         return 0.2 if self._loop.time() < self.slow_until else 0.002
 
     def read(self, function: Callable[[], T], done: Done[T]) -> None:

@@ -121,7 +121,8 @@ class NativeMember:
 
     @property
     def is_in(self) -> bool:
-        """Return whether the member's state machine and ZooKeeper both say that it is a member."""
+        """Return whether both the member's state machine and ZooKeeper count it as a member of
+        the group."""
         path = znodes.consumer_path(GROUP, self.name)
         is_member = self.member.machine.phase == MEMBER
         return self.alive and is_member and self.world.service.peek(path) is not None
@@ -206,7 +207,7 @@ class World(base.World):
         return WALL_BEGAN_MS + int(self.loop.time() * 1000)
 
     def signed(self) -> None:
-        """Record the time: a member of the group was confirmed now."""
+        """Record the present time as the last at which a member of the group was confirmed."""
         self._signed_at = self.loop.time()
 
     # The methods below check each write.
@@ -296,7 +297,7 @@ class World(base.World):
             await broker.groups.expire()
 
     async def commit_alone(self) -> None:
-        """Commit increasing offsets without a member id for a few seconds."""
+        """Commit increasing offsets without a member id, for a few seconds."""
         async with self.alone:
             for _ in range(self.chance.randrange(1, 6)):
                 await asyncio.sleep(self.chance.random())
@@ -406,7 +407,7 @@ class World(base.World):
     def check_settled(self) -> None:
         """Check that the group's members own every partition.
 
-        The group must have refused the last member, which is of the other kind.
+        The last member that joined is of the other kind; the group must have refused it.
         """
         if self.kind != znodes.KIND_NATIVE:
             super().check_settled()
@@ -424,7 +425,10 @@ class World(base.World):
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; return its counts. Raises Violation with the seed in its message."""
+    """Run one seed; return how often each event occurred.
+
+    Raises Violation with the seed in its message.
+    """
     return play(World, seed)
 
 

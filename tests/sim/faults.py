@@ -206,7 +206,7 @@ class Faults:
             self._start_later(process.broker_id)
 
     async def other_disk(self) -> None:
-        """Restart a broker with another broker directory, then with its own directory again."""
+        """Restart a broker with a different data directory, then with its own directory again."""
         process = self._some()
         if process is None:
             return
@@ -316,7 +316,7 @@ class Faults:
         self.cluster.zk.lost_request_rate = self.rng.choice((0.0, 0.02, 0.2))
 
     def slow_watches(self) -> None:
-        """Delay the watch events, but not the writes, between ZooKeeper and one broker."""
+        """Delay ZooKeeper's watch events, but not its writes, for one broker."""
         process = self._some()
         if process is not None:
             zk = process.zk

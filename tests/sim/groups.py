@@ -114,7 +114,8 @@ class World:
             self.counts["commits"] += before is None or before.offset < offset.offset
 
     def met(self, topic: str, operation: Operation) -> None:
-        """Check that the group reads a topic from its beginning if it was created after a join.
+        """Check that the group reads a topic from its beginning if the topic was created after a
+        member joined.
 
         The member's option ``start`` must not matter.
         """
@@ -157,7 +158,7 @@ class World:
     # The methods below run faults and clients.
 
     def administrate(self, operations: Sequence[Operation]) -> None:
-        """Write to ZooKeeper in a session that never fails."""
+        """Write to ZooKeeper in a session that no fault hits."""
         refused = self.service.write(self.admin, operations)
         assert refused is None, refused
 
@@ -358,7 +359,10 @@ def is_commit(asked: object) -> bool:
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; return its counts. Raises Violation with the seed in its message."""
+    """Run one seed; return how often each event occurred.
+
+    Raises Violation with the seed in its message.
+    """
     return play(World, seed)
 
 

@@ -126,7 +126,8 @@ class BrokerProcess:
             self.world.later(1.0, lambda: self.world.restart(self))
 
     async def ask_others(self) -> None:
-        """Regularly ask the other brokers whether they now coordinate this broker's groups."""
+        """Regularly ask the other brokers whether they are now the coordinators of this broker's
+        groups."""
         fencing = CoordinatorFencing(self.broker_id, self.registry, self.groups, self.ask)
         while True:
             await asyncio.sleep(CHECK_MS / 1000)
@@ -156,7 +157,8 @@ class BrokerProcess:
 
 
 class Member:
-    """A minimal group member with the eager protocol and the range assignor; commits positions."""
+    """A minimal group member with the eager protocol and the range assignor, which commits
+    positions."""
 
     def __init__(self, world: World, name: str, instance_id: str | None) -> None:
         self.world, self.name, self.instance_id = world, name, instance_id
@@ -190,7 +192,8 @@ class Member:
                 await self.ask(lambda groups: groups.leave(GROUP, (leaver,)))
 
     async def take_part(self) -> None:
-        """Join; then commit and send heartbeats until an error ends the member's generation."""
+        """Join the group; then commit and send heartbeats until an error ends the member's
+        generation."""
         await self.find_coordinator()
         await self.join()
         while self.alive:
@@ -261,7 +264,8 @@ class Member:
         return None
 
     def last_words(self) -> None:
-        """Send a commit that the coordinator receives after the member gave up its partitions."""
+        """Send a commit that the coordinator receives only after the member gave up its
+        partitions."""
         chance = self.world.chance
         if self.broker is None or not self.positions or chance.random() < 0.5:
             return
@@ -278,7 +282,7 @@ class Member:
         await self.commit_of_now()()
 
     def commit_of_now(self) -> Callable[[], Awaitable[None]]:
-        """Return a function that commits the positions and the generation of this moment."""
+        """Return a function that later commits the positions and the generation of this moment."""
         broker, member, generation = self.broker, self.member_id, self.generation
         assert broker is not None
         when = f"{self.incarnation}/{generation}"
@@ -342,13 +346,17 @@ class World:
     # The methods below check writes.
 
     def incarnation_of(self, claim: str | None) -> int:
-        """Return the incarnation of the group at the time of a coordinator's claim."""
+        """Return which incarnation of the group a coordinator's claim belongs to.
+
+        A group that was deleted and recreated is another incarnation.
+        """
         if claim is None:
             raise NetworkError("the coordinator lost the group while it answered")
         return self._incarnations[claim]
 
     def assigned(self, generation: Generation, parts: dict[str, bytes]) -> None:
-        """Record the group leader's assignment of a generation; a repeated one must be equal."""
+        """Record the group leader's assignment of a generation; if it repeats one, both must be
+        equal."""
         known = self._assigned.setdefault(generation, parts)
         if known != parts:
             self.fail(f"generation {generation} is assigned twice: {known}, {parts}")
@@ -602,20 +610,26 @@ class World:
 async def join(
     groups: GroupCoordinator, make: Callable[[int], ev.Join]
 ) -> tuple[JoinResult, str | None]:
-    """Join; return the result and the coordinator's claim, which is None if it lost the group."""
+    """Join the group; return the result and the coordinator's claim of the group.
+
+    The claim is None if the coordinator lost the group meanwhile.
+    """
     result = await groups.join(GROUP, make)
     held = groups._groups.get(GROUP)
     return result, None if held is None else held.claim.value.claim
 
 
 def _is_again(member: str, owners: list[str]) -> bool:
-    """Return whether an owner is the same static member with another member id."""
+    """Return whether this owner of a partition is the same static member with another member id."""
     name, is_static, _ = member.partition("/")
     return bool(is_static) and any(owner.startswith(f"{name}/") for owner in owners)
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; return its counts. Raises Violation with the seed in its message."""
+    """Run one seed; return how often each event occurred.
+
+    Raises Violation with the seed in its message.
+    """
     return play(World, seed)
 
 

@@ -307,7 +307,10 @@ class MachineMember(base.Member):
         self.owner.die()
 
     async def attempt(self, task: Task[Any]) -> bool:
-        """Run a task of the reader; count its error. Return whether the task succeeded."""
+        """Run a task of the reader; if it fails, count its error.
+
+        Return whether the task succeeded.
+        """
         try:
             await self.reader.run(task)
         except LogbusError as error:
@@ -357,7 +360,7 @@ class World(base.World):
                 self.fail(f"{tp} is handed out by {reader.name}, and would be by {other.name}")
 
     def is_former(self, member: MachineMember) -> bool:
-        """Return whether another process has taken over the member's static name.
+        """Return whether another process has taken over the static name of this member's process.
 
         The former process learns of it with its next heartbeat. It takes the name back if its joins
         were not answered before.
@@ -398,7 +401,10 @@ class World(base.World):
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; return its counts. Raises Violation with the seed in its message."""
+    """Run one seed; return how often each event occurred.
+
+    Raises Violation with the seed in its message.
+    """
     return play(World, seed)
 
 

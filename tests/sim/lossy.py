@@ -123,7 +123,7 @@ class LossyReader(Consumer):
         self._collector.resume_at(tp, resume_at)
 
     async def read_to(self, key: PartitionKey, mark: bytes) -> None:
-        """Read a partition until the value ``mark`` was returned."""
+        """Read a partition until its value ``mark`` was returned."""
         while mark not in self.of(key).values():
             self._woken.clear()
             self._take()

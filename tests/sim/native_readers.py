@@ -236,7 +236,7 @@ class Reader:
                     self.world.fail(f"{self.name}: a commit failed: {error}")
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return, for each partition, the number of the stream that reads it."""
+        """Return the number of the stream that reads each partition."""
         return {tp: stream.number for stream in self.streams for tp in stream.reader.assignment()}
 
     # The methods below end the consumer.

@@ -95,7 +95,8 @@ def high_watermark_without_min_insync(patch: Patch) -> None:
 
 @plant
 def high_watermark_counts_unflushed_leader_records(patch: Patch) -> None:
-    """Plant a fault: the leader counts its own log end offset instead of its flushed end."""
+    """Plant a fault: the high watermark counts the leader's log end offset instead of its
+    flushed end."""
     advance = Leader.advance
 
     def eager(self: Leader) -> list[Effect]:
@@ -407,7 +408,7 @@ def duplicates_are_appended(patch: Patch) -> None:
 
 @plant
 def followers_keep_no_producer_state(patch: Patch) -> None:
-    """Plant a fault: followers keep no producer state, so a new leader has none."""
+    """Plant a fault: followers record no producer state, so a new leader has none."""
     append = Log.append_as_follower
 
     def forgetting(self: Log, buffer: memoryview, leader_epoch: int, now_ms: int) -> int:

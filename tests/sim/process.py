@@ -43,7 +43,7 @@ PEER_TIMEOUT_S = 5.0
 
 
 class Process:
-    """One broker process. ``files`` is its disk; the process calls ``on_end`` when it has ended."""
+    """One broker process with the disk ``files``; it calls ``on_end`` once it has ended."""
 
     def __init__(
         self, cluster: SimCluster, broker_id: int, files: MemFiles, *, is_stale: bool = False
@@ -247,7 +247,7 @@ class SimPeerNet:
 def _response(topics: list[wire.TopicAnswer]) -> wire.FetchResponse:
     """Return the response as its receiver decodes it.
 
-    The response's file ranges are read now, when the response is sent, as sendfile does.
+    File ranges of the response are read now, at the time of sending, as sendfile does.
     """
     fetched = [
         wire.FetchedTopic("", topic.topic_id, [_partition(row) for row in topic.partitions])

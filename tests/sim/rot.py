@@ -1,11 +1,12 @@
 """Flip bits on disks: in segments, indexes, producer snapshots and checkpoints, one disk at a time.
 
 In a segment, bits flip only in committed and flushed batches below the recovery point, and only
-while another ISR member's disk has the batches intact. Above the recovery point, recovery cannot
-distinguish a flipped bit from a write that a power cut tore. Two things are never damaged: topics
-with one replica, which have no other copy, and a batch's leader epoch, which no checksum covers.
-The first batch of a log is damaged more often than other batches, because a truncation there leaves
-an empty log.
+while the disk of another ISR member has the batches intact. Above the recovery point, recovery
+cannot distinguish a flipped bit from a write that a power cut tore.
+
+Two things are never damaged: topics with one replica, which have no other copy, and a batch's
+leader epoch, which no checksum covers. The first batch of a log is damaged more often than other
+batches, because a truncation there leaves an empty log.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Rot:
         self.struck_at = key, offsets
 
     def _is_elsewhere(self, key: PartitionKey, directory_id: str) -> bool:
-        """Return whether another ISR member's broker uses a disk that has the partition."""
+        """Return whether the broker of another ISR member uses a disk that has the partition."""
         checker = self._cluster.checker
         state = checker.state(key)
         gone = checker.bad_disks | {directory_id}
@@ -156,7 +157,7 @@ class Rot:
         return False
 
     def damaged(self, process: Process, key: PartitionKey) -> range | None:
-        """Return the offsets of a log's first committed batch that fails a check, else None."""
+        """Return the offsets of a log's first committed batch that fails a check, or None."""
         log = process.log(key)
         if log is None or key not in self.keys:
             return None

@@ -175,10 +175,8 @@ class _Scenario:
     async def _finish_work(
         self, administrator: Administrator, watch: asyncio.Task[None]
     ) -> list[PartitionKey]:
-        """Wait for the outcome of all sends to partitions that are not lost.
-
-        Return these partitions.
-        """
+        """Wait for the outcome of all sends to partitions that are not lost; return these
+        partitions."""
         cluster = self.cluster
         for worker, _ in self.workers:
             worker.is_stopping = True

@@ -53,7 +53,10 @@ class World(Protocol):
 
 
 def play(make: Callable[[SimLoop, int], World], seed: int) -> Counter[str]:
-    """Run one seed; return its counts. Raises Violation with the seed in its message."""
+    """Run one seed; return how often each event occurred.
+
+    Raises Violation with the seed in its message.
+    """
     loop = SimLoop()  # type: ignore[abstract]
     world = make(loop, seed)
     problems = world.problems

@@ -182,7 +182,8 @@ class Query:
         await driver.ask(request)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine in the background; the task's result is its value or its error."""
+        """Run a coroutine in the background; return a task whose result is the coroutine's value
+        or error."""
 
         async def quietly() -> Any:
             try:
@@ -197,7 +198,8 @@ class Query:
         return task
 
     async def _task(self, run: str, batch: int, task: int) -> tuple[int, int] | None:
-        """Run attempts of a task; return the producer id and epoch of the first that succeeds."""
+        """Run attempts of a Spark task; return the producer id and epoch of the first that
+        succeeds."""
         for _ in range(4):
             attempts = [self._spawn(self._attempt(run, batch, task))]
             if self.rng.random() < RACES:
@@ -213,7 +215,7 @@ class Query:
         raise TaskFailedError()
 
     async def _attempt(self, run: str, batch: int, task: int) -> tuple[int, int] | None:
-        """Write a task's rows; return None if the batch is already committed."""
+        """Write the rows of a Spark task; return None if the batch is already committed."""
         self._attempts += 1
         attempt, rng = self._attempts, self.rng
         worker = Worker(self.cluster, self.name, f"{self.name} attempt {attempt}")

@@ -1,6 +1,6 @@
-"""Run seeds of a group that Kafka and native members may join.
+"""Run seeds of a group that Kafka members and native members may join.
 
-Some seeds must detect a removed rule.
+Without one of the rules, some seed must fail.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def test_removed_mixed_group_rule_is_detected(
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.
 
-    One seed in fourteen fails if takeovers do not compare versions. Without one of the other rules,
+    If takeovers do not compare versions, one seed in fourteen fails. If another rule is removed,
     every second seed fails.
     """
     plant(monkeypatch)

@@ -99,7 +99,8 @@ def commit_counts_for_the_present_claim(patch: Patch) -> None:
 
 
 def last_position_counts_for_the_present_claim(patch: Patch) -> None:
-    """Plant a fault: a reader's last position under a former claim counts for the present claim."""
+    """Plant a fault: a reader's last position under a former claim is committed under the
+    present claim."""
     settled = Ownership.settled
 
     def blind(ownership: Ownership, tp: Any, final: Any, grant: int) -> None:
@@ -125,8 +126,8 @@ def test_removed_native_group_rule_is_detected(
 ) -> None:
     """``first`` is at or shortly before a seed that detects the removed rule.
 
-    One seed in seventy fails with ``claims_are_not_compared`` or
-    ``last_position_counts_for_the_present_claim``. With another ``plant``, every second seed fails.
+    With ``claims_are_not_compared`` or ``last_position_counts_for_the_present_claim``, one seed in
+    seventy fails. With another ``plant``, every second seed fails.
     """
     plant(monkeypatch)
     with pytest.raises(Violation):

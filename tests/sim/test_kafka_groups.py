@@ -1,4 +1,4 @@
-"""Run seeds of Kafka groups, and seeds that must detect a removed rule."""
+"""Run seeds of Kafka groups. Without one of the rules, some seed must fail."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Restarts(kafka_groups.World):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_partition_has_two_readers_across_coordinator_change(seed: int) -> None:
-    """A new coordinator waits for the former coordinator's members.
+def test_no_partition_has_two_readers_while_the_coordinator_changes(seed: int) -> None:
+    """A new coordinator waits for the members of the former coordinator.
 
     Otherwise it would assign all partitions to the first member that joins, while the other members
     read on until their next heartbeat.
@@ -110,11 +110,12 @@ def any_generation_commits(patch: Patch) -> None:
 
 
 async def ask_no_broker(_: Any) -> None:
-    """Replace ``ask_others``, so that a broker cut off from ZooKeeper keeps its groups."""
+    """Replaces ``ask_others``: a broker cut off from ZooKeeper asks no other broker, and keeps
+    its groups."""
 
 
 class _Instead:
-    """A copy of the znodes module with some functions replaced."""
+    """A copy of the module ``znodes`` in which some functions are replaced."""
 
     def __init__(self, **instead: Any) -> None:
         self.__dict__.update(instead)
@@ -137,7 +138,7 @@ def test_removed_kafka_group_rule_is_detected(
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.
 
-    One seed in fifty fails without a rule about claims. Without one of the other rules,
+    Without one of the rules about claims, one seed in fifty fails. Without one of the other rules,
     each seed fails.
     """
     plant(monkeypatch)

@@ -1,4 +1,4 @@
-"""Run seeds of logbus members in Kafka groups, and seeds that must detect a removed rule."""
+"""Run seeds of logbus's members of Kafka groups. Without one of the rules, some seed must fail."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_fresh_kafka_member_seeds_pass() -> None:
 
 
 class Cuts(kafka_members.World):
-    """A seed whose only fault is a coordinator without a connection to ZooKeeper.
+    """A seed whose only fault cuts the coordinator off from ZooKeeper.
 
-    A member joins at the next coordinator.
+    Meanwhile, a member joins at the next coordinator.
     """
 
     async def chaos(self) -> None:
@@ -80,7 +80,9 @@ def cut_off(patch: Patch) -> Counter[str]:
     return sum((play(Cuts, seed) for seed in range(2)), Counter[str]())
 
 
-def test_no_partition_has_two_readers_while_coordinator_is_cut_off(monkeypatch: Patch) -> None:
+def test_no_partition_has_two_readers_while_the_coordinator_is_cut_off_from_zookeeper(
+    monkeypatch: Patch,
+) -> None:
     """A coordinator without a connection to ZooKeeper must stop confirming heartbeats.
 
     Otherwise its members would read on, while the next coordinator assigns the same partitions to
@@ -90,7 +92,9 @@ def test_no_partition_has_two_readers_while_coordinator_is_cut_off(monkeypatch: 
     assert counts["handed out"] and counts["claims"] >= 6
 
 
-def test_unfenced_cut_off_coordinator_is_detected(monkeypatch: Patch) -> None:
+def test_coordinator_that_confirms_members_while_cut_off_from_zookeeper_is_detected(
+    monkeypatch: Patch,
+) -> None:
     monkeypatch.setattr(GroupCoordinator, "give_up", lambda *_: None)
     with pytest.raises(Violation, match="one of another coordinator"):
         cut_off(monkeypatch)

@@ -61,7 +61,7 @@ for seed in sys.argv[3:]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(FRESH_PARTS))
-def test_fresh_seeds_pass(part: int) -> None:
+def test_seeds_that_no_earlier_commit_ran_pass(part: int) -> None:
     first = first_seed() + part * 1_000_000_000
     seeds = range(first, first + FRESH_SEEDS)
     acked = sum(scenario.run(seed).counts.get("acked", 0) for seed in seeds)
@@ -83,7 +83,8 @@ def test_seeds_of_earlier_failures_of_transactions_pass(seed: int) -> None:
 
 @pytest.mark.slow
 def test_seed_is_deterministic_across_processes() -> None:
-    """The trace must not depend on PYTHONHASHSEED or on seeds that ran in the same process."""
+    """The trace must not depend on PYTHONHASHSEED, or on seeds that ran before in the same
+    process."""
     here = [scenario.run(seed, TWICE_SAFETY_S).digest for seed in TWICE]
     again = [scenario.run(seed, TWICE_SAFETY_S).digest for seed in reversed(TWICE)]
     assert here == again[::-1]

@@ -48,7 +48,8 @@ CALL_MS = 8_000
 
 @dataclass
 class Attempted:
-    """One transaction of a client. ``is_committed`` is None while the client lacks the outcome."""
+    """One transaction of a client; ``is_committed`` is None while the client does not know the
+    outcome."""
 
     name: str
     pair: Pair
@@ -58,7 +59,10 @@ class Attempted:
 
 
 class Runner(TransactionRunner):
-    """Runs client operations. ``highest`` is the client's highest transaction version."""
+    """Runs operations of a client.
+
+    ``highest`` is the highest transaction version that the client supports.
+    """
 
     highest = 2
 
@@ -181,7 +185,7 @@ class Transactional:
     async def end(self, *, is_commit: bool) -> None:
         """Commit or abort, with retries until the outcome is known.
 
-        Raises FencedError, or the error because of which a commit became an abort.
+        Raises FencedError, or the error that turned a commit into an abort.
         """
         transaction = self.transaction
         assert transaction is not None
@@ -384,7 +388,8 @@ class Copier(Producer):
                 await asyncio.sleep(0.5)
 
     async def look_at_offsets(self) -> None:
-        """After each decided transaction, check that a stable read returns no older offset."""
+        """After each decided transaction, check that an offset fetch of stable offsets returns
+        none that is older."""
         client = Transactional(self.cluster, self.truth, self.name, f"{self.name} offsets")
         (tp,) = (TopicPartition(NUMBERS, key.partition) for key in self.keys)
         while True:

@@ -111,7 +111,7 @@ def new_coordinator_sends_no_markers(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def late_state_appends_count_as_refused(patch: Patch) -> None:
-    """Plant a fault: a coordinator takes a state record with a late acknowledgement as refused.
+    """Plant a fault: a coordinator treats a state record that was acknowledged late as refused.
 
     The record is in the log.
     """
@@ -285,7 +285,8 @@ def applied_offsets_stay_pending(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def committed_offsets_are_read_before_pending_ones(patch: Patch) -> None:
-    """Plant a fault: a stable offset fetch reads committed offsets before pending offsets."""
+    """Plant a fault: a fetch of stable offsets reads the committed offsets before the pending
+    offsets."""
 
     async def fetch(self: Any, group: str, partitions: Any, **options: Any) -> FetchedOffsets:
         offsets = await self.fetch(group, partitions, **options)

@@ -77,10 +77,8 @@ class _Open(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """A leader's last stable offset.
-
-    The leader's high watermark and its first open transaction determine this offset.
-    """
+    """The last stable offset that a leader showed, with the high watermark and the first open
+    transaction that determine it."""
 
     stable: int
     high_watermark: int
@@ -260,7 +258,7 @@ class TransactionTruth:
     # The methods below check responses and reads of clients.
 
     def initialized(self, name: str, pair: Pair) -> None:
-        """Check that the producer id and epoch of a response to InitProducerId are committed."""
+        """Check that the producer id and epoch in a response to InitProducerId are committed."""
         record = self.records.get(name)
         if record is None or (record.producer_id == pair.producer_id and record.epoch < pair.epoch):
             raise Violation(f"{name}: the client received {pair}, but {record} is committed")
@@ -344,7 +342,7 @@ class TransactionTruth:
     # The method below checks offsets of groups.
 
     def written(self, operations: Sequence[Operation]) -> None:
-        """Check that a group's offset never goes back."""
+        """Check that a written offset of a group is not lower than the one before."""
         for operation in operations:
             path = operation.path
             if not isinstance(operation, Create | Set) or "/offsets/numbers/" not in path:

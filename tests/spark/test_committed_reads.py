@@ -27,7 +27,7 @@ def send(producer, topic, word, count):
 def words(frame):
     """Return the values without their padding, in offset order.
 
-    Sort here, because Spark would read the rows twice to sort them.
+    The function sorts, because Spark would read the rows twice to sort them.
     """
     rows = frame.selectExpr("offset", "rtrim(string(value))").collect()
     return [text for _, text in sorted(rows)]
@@ -60,7 +60,7 @@ def mixed(queries, bus):
             yield topic, waiting
 
 
-def test_first_end_offsets_include_the_first_open_transaction(mixed, bus):
+def test_end_offset_of_a_topic_includes_the_start_of_its_first_transaction(mixed, bus):
     topic, _ = mixed
     with EndOffsetsWatch(bus.bootstrap_servers, [topic]) as watch:
         assert watch.wait_ready(20)

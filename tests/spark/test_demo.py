@@ -38,7 +38,7 @@ def demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(180)
-def test_demo_totals_agree_after_a_leader_is_killed(tmp_path: Path) -> None:
+def test_counts_of_the_demo_agree_although_it_kills_a_leader(tmp_path: Path) -> None:
     done = demo("--lines", "100", "--kill", "--seconds", "3", "-o", "json", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stderr
@@ -60,8 +60,8 @@ def test_demo_totals_agree_after_a_leader_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_demo_reports_a_foreign_record_in_its_topic(tmp_path: Path) -> None:
-    """The demo must name the wrong figures and fail."""
+def test_demo_reports_a_record_of_another_producer_in_its_topic(tmp_path: Path) -> None:
+    """The demo must fail, and name the counts that are wrong."""
     path = tmp_path / "access.log.gz"
     line = '::1 - - [17/May/2015:10:{:02}:03 +0000] "GET / HTTP/1.1" {} 7 "-" "-"\n'
     lines = [line.format(n, 500 if n % 10 == 0 else 200) for n in range(50)] * 2
@@ -101,7 +101,7 @@ def test_demo_reports_a_foreign_record_in_its_topic(tmp_path: Path) -> None:
 def test_interrupted_demo_leaves_no_process_and_no_file(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    """Send SIGINT while the demo sends lines, or SIGTERM while it starts processes."""
+    """The test sends SIGINT while the demo sends lines, or SIGTERM while it starts processes."""
     path = tmp_path / "any.log"
     path.write_text("a line\n" * 1000)
     started = command("--file", path.name, "--brokers", "1", "--seconds", "99", folder=tmp_path)
@@ -127,10 +127,10 @@ def test_interrupted_demo_leaves_no_process_and_no_file(
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_signal_during_jvm_start_leaves_the_jvm_tracked(
+def test_demo_ends_its_jvm_after_a_signal_during_the_start_of_the_jvm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A signal once raised an exception inside Popen, and the demo left the JVM running."""
+    """Regression: a signal raised an exception inside Popen, and the demo left the JVM running."""
     begin, before = subprocess.Popen, signal.getsignal(signal.SIGINT)
 
     def interrupted(arguments: list[str]) -> subprocess.Popen[bytes]:

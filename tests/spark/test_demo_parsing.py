@@ -1,6 +1,6 @@
-"""Check which timestamp and which kind the demo parses from lines of many log formats.
+"""Check which timestamp and which kind the demo parses from log lines of many formats.
 
-The kind is a log level, a status or a program.
+The kind of a line is a log level, a status or a program.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ def visible(bus, topic):
 
 
 def holders(bus, topic):
-    """Return the open transactions in the logs of a topic."""
+    """Return the open transactions in the logs of a topic, which hold back read_committed
+    readers."""
     tps = bus.admin.cluster((topic,)).partitions_of(topic)
     return bus.admin.run(lambda cluster, ms: open_in_logs(cluster, tps, ms))
 
@@ -48,9 +49,9 @@ def copy(queries, source, target, checkpoint, frame=None, **options):
 
 
 def forget_last_commit(checkpoint):
-    """Remove the last batch from Spark's commit log; return its number.
+    """Remove the last batch from Spark's commit log; return the batch's number.
 
-    The checkpoint then looks as if the driver died before it wrote the entry.
+    The checkpoint then looks as if the driver had died before it wrote this entry.
     """
     commits = Path(checkpoint, "commits")
     last = max((path for path in commits.iterdir() if path.name.isdigit()),
@@ -70,7 +71,9 @@ def copied(queries, bus):
     return source, target, checkpoint
 
 
-def test_batches_are_visible_once_and_a_restart_continues(queries, bus, copied):
+def test_rows_of_each_batch_are_visible_once_even_after_a_restart_of_the_query(
+    queries, bus, copied
+):
     source, target, checkpoint = copied
     queries.fill(source, 3, 3, word="more")
     copy(queries, source, target, checkpoint)
@@ -87,7 +90,9 @@ def test_driver_that_died_after_the_sinks_commit_repeats_no_row(queries, bus, co
     assert visible(bus, target) == queries.values(source)
 
 
-def test_failed_task_leaves_nothing_visible_and_the_replay_writes_once(queries, bus, tmp_path):
+def test_rows_of_a_failed_batch_are_invisible_and_its_repetition_writes_each_row_once(
+    queries, bus, tmp_path
+):
     source, target = queries.topic(5, 5), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
     fails = tmp_path / "fails"
@@ -114,8 +119,10 @@ def test_failed_task_leaves_nothing_visible_and_the_replay_writes_once(queries, 
     assert visible(bus, target) == queries.values(source)
 
 
-def test_query_stopped_in_the_middle_of_a_batch_holds_back_no_reader(queries, bus, tmp_path):
-    """The worker processes of the query live on with the Spark session."""
+def test_query_that_is_stopped_in_the_middle_of_a_batch_holds_back_no_reader(
+    queries, bus, tmp_path
+):
+    """The worker processes of the stopped query live on with the Spark session."""
     source, target = queries.topic(5, 5), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
     waits = tmp_path / "waits"
@@ -153,7 +160,9 @@ def test_query_stopped_in_the_middle_of_a_batch_holds_back_no_reader(queries, bu
     assert visible(bus, target) == sorted([*rows, "later", "later"])
 
 
-def test_replay_with_other_rows_fails_or_is_skipped(queries, bus, copied):
+def test_repeated_batch_with_other_rows_fails_or_is_skipped_as_the_option_says(
+    queries, bus, copied
+):
     source, target, checkpoint = copied
     before = visible(bus, target)
     other = shutil.copytree(checkpoint, f"{checkpoint}-other")
@@ -168,7 +177,7 @@ def test_replay_with_other_rows_fails_or_is_skipped(queries, bus, copied):
 
 
 def doubled(rows):
-    """Double each row, so that the replayed batch has more rows than the committed batch."""
+    """Duplicate each row, so that the repeated batch has more rows than the committed batch."""
     return rows.selectExpr("explode(array(value, value)) as value")
 
 
@@ -205,7 +214,7 @@ def test_batch_write_is_visible_as_a_whole_or_not_at_all(queries, bus, tmp_path)
     assert visible(bus, target) == sorted(map(str, range(100)))
 
 
-def test_repeated_batch_write_with_a_version_writes_nothing(queries, bus):
+def test_batch_write_that_is_repeated_with_the_same_version_writes_nothing(queries, bus):
     target = queries.topic(0)
     sink = f"job-{target}"
     rows = queries.spark.range(10).selectExpr("cast(id as string) value")
@@ -228,7 +237,7 @@ def test_repeated_batch_write_with_a_version_writes_nothing(queries, bus):
 
 
 @pytest.mark.parametrize("is_idempotent", [True, False], ids=["with a version", "without"])
-def test_write_in_foreach_batch_is_atomic_and_idempotent_with_a_version(
+def test_write_in_foreach_batch_with_a_version_is_atomic_and_can_be_repeated(
     queries, bus, is_idempotent
 ):
     source, target = queries.topic(3, 3), queries.topic(0, 0)
@@ -258,8 +267,9 @@ def test_write_in_foreach_batch_is_atomic_and_idempotent_with_a_version(
     assert visible(bus, target) == (once if is_idempotent else sorted(once + once))
 
 
-def test_replay_of_a_committed_batch_keeps_the_querys_state(queries, bus):
-    """The sink skips the replayed rows, but must read them all: else Spark loses its state."""
+def test_repetition_of_a_committed_batch_keeps_the_querys_state(queries, bus):
+    """The sink skips the repeated rows, but must still read them all: otherwise Spark loses the
+    query's state."""
     source, target = queries.topic(2, 2), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
 

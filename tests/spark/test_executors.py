@@ -103,7 +103,7 @@ spark.stop()
 
 
 class Driver:
-    """A driver process with Spark; ``folder`` holds files that stop and release its tasks."""
+    """A driver process with Spark; files in ``folder`` stop its tasks and let them continue."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self._process = process
@@ -157,14 +157,14 @@ def output(bus: Bus, name: str) -> str:
 
 
 def visible(bus: Bus, topic: str) -> list[Any]:
-    """Return the number at the start of each value, sorted."""
+    """Return the number at the start of each visible value, sorted."""
     found = [record.value.decode() for record in records(bus, topic)]
     assert {len(value) for value in found} <= {100_000}
     return sorted(value[:2] for value in found)
 
 
 def open_attempts(bus: Bus, topic: str) -> set[int]:
-    """Return the producer ids of the task attempts with rows in the topic."""
+    """Return the producer ids of the open task attempts that have rows in the topic."""
     tps = bus.admin.cluster((topic,)).partitions_of(topic)
     held = bus.admin.run(lambda cluster, ms: open_in_logs(cluster, tps, ms))
     return {row.producer_id for row in held}
@@ -179,7 +179,7 @@ def test_rows_of_a_killed_executor_are_written_once(bus: Bus, driver: Driver) ->
     assert visible(bus, topic) == VALUES
 
 
-def test_speculative_attempt_is_counted_once(bus: Bus, driver: Driver) -> None:
+def test_rows_of_a_speculative_task_attempt_are_visible_once(bus: Bus, driver: Driver) -> None:
     topic = output(bus, "slow")
     driver.begin("slow")
     # Wait until a speculative attempt of the task has overtaken the waiting attempt.

@@ -84,8 +84,8 @@ spark.stop()
 
 
 class Seen(NamedTuple):
-    """The visible values of each output topic, while both drivers stopped and after the second
-    driver."""
+    """The visible values of each output topic: while the first driver stood still, and after the
+    second driver."""
 
     at_the_kill: Mapping[str, list[str]]
     after_restart: Mapping[str, list[str]]
@@ -100,7 +100,7 @@ def visible(bus: Bus) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def seen(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    """Kill a driver whose queries stop at their points; let a second driver finish."""
+    """Kill a driver while its queries stand still at their points; let a second driver finish."""
     folder, servers = tmp_path_factory.mktemp("drivers"), cluster.bootstrap_servers
     command = [sys.executable, "-P", "-c", DRIVER, servers, str(folder)]
     environment = {name: value for name, value in os.environ.items() if name[:6] != "SPARK_"}
@@ -131,12 +131,14 @@ def seen(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield Seen(at_the_kill, visible(bus))
 
 
-def test_batch_of_a_driver_killed_before_its_commit_is_written_once_by_the_next(seen: Seen) -> None:
+def test_batch_of_a_driver_that_was_killed_before_its_commit_is_written_once(seen: Seen) -> None:
     assert seen.at_the_kill[BEFORE] == []
     assert seen.after_restart[BEFORE] == VALUES
 
 
-def test_batch_of_a_driver_killed_after_its_commit_is_not_written_again(seen: Seen) -> None:
-    """Spark's commit log lacks the batch, so the next driver repeats it."""
+def test_batch_of_a_driver_that_was_killed_after_its_commit_is_not_written_again(
+    seen: Seen,
+) -> None:
+    """Spark's commit log lacks the batch, so the next driver runs the batch again."""
     assert seen.at_the_kill[AFTER] == VALUES
     assert seen.after_restart[AFTER] == VALUES

@@ -108,7 +108,7 @@ def installed(folder: Path) -> Path:
 
 
 class Outage:
-    """A query on its own cluster, whose ZooKeeper is down until the future ``over`` is done."""
+    """A query on its own cluster, whose ZooKeeper is down until the future ``over`` completes."""
 
     def __init__(self, queries, server, thread):
         self.queries, self.bus, self.server = queries, queries.bus, server
@@ -126,7 +126,8 @@ class Outage:
         self.over = thread.submit(self.end)
 
     def end(self):
-        """Wait until ZooKeeper was down for 20 s, check that the query still reads, restart it."""
+        """Wait until ZooKeeper was down for 20 s; check that the query still reads; restart
+        ZooKeeper."""
         while (left := self.began + AWAY_S - time.monotonic()) > 0:
             time.sleep(left)
         self.queries.fill(self.source, 2, word="late-")
@@ -229,7 +230,7 @@ def test_query_reads_remaining_topics_once_while_others_are_created_and_deleted(
     assert not [value for value, times in seen.values().items() if times > 1], tell()
 
 
-def test_self_joined_source_reads_both_sides_at_one_offset(queries):
+def test_source_joined_with_itself_reads_both_sides_up_to_the_same_offset(queries):
     source = queries.topic(10, 5)
     frame = queries.stream(subscribe=source, startingOffsets="earliest")
     left = frame.selectExpr("cast(value as string) value", "partition one")

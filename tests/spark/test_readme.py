@@ -72,7 +72,7 @@ def test_readme_python_example_runs(tmp_path: Path) -> None:
 
 
 def feed(bus: Bus, spark: SparkSession) -> list[tuple[bytes | None, bytes | None]]:
-    """Send a record, check the output of the running script, then stop its query."""
+    """Send a record, check what the running script prints, then stop its query."""
     try:
         until(lambda: spark.streams.active)
         with bus.producer() as producer:

@@ -1,8 +1,8 @@
-"""Run queries on a secured cluster with the options of Kafka's connector; search for secrets.
+"""Run queries on a secured cluster with the options of Kafka's connector, and search for secrets.
 
 Executors are separate processes, as in a cluster. The password must not be in anything that Spark
-writes, shows or sends. The key that the driver sends to executors must not be in anything that
-Spark writes or shows.
+writes, shows or sends. The driver sends executors a key that it derives from the password; that key
+must not be in anything that Spark writes or shows.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ spark.stop()
 
 
 class Run:
-    """A finished run of Spark: its output lines, and all places to search for the password."""
+    """A finished run of Spark: the lines it printed, and all places in which to search for the
+    password."""
 
     def __init__(
         self, folder: Path, password: str, keys: ScramKeys, process: subprocess.Popen[str]
@@ -192,7 +193,7 @@ def holds(pid: int, text: str) -> bool:
 
 
 def derived_keys(cluster: LocalCluster) -> ScramKeys:
-    """Return the keys that the driver sends to executors."""
+    """Return the keys, derived from the password, that the driver sends to executors."""
     host, _, port = cluster.bootstrap_servers.rpartition(":")
     security = security_of_file(Path(str(cluster.client_config)))
     connection = PooledConnection(Endpoint(host, int(port)), "test", 30.0, security)

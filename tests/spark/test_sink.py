@@ -42,8 +42,8 @@ def test_sink_writes_rows_to_the_topic_and_partition_of_their_columns(queries, b
     assert len(records(bus, three)) == 60
 
 
-def test_task_processes_know_that_sparks_daemon_forked_them(queries):
-    """Spark's daemon collects garbage after every task, but skips frozen objects."""
+def test_modules_in_task_processes_are_frozen_because_sparks_daemon_forked_them(queries):
+    """Spark's daemon runs garbage collection after every task, but skips frozen objects."""
 
     def look(batches):
         import pyarrow as pa
@@ -132,7 +132,7 @@ def test_invalid_rows_fail_before_any_row_is_written(queries, bus):
 
 
 def test_error_for_a_missing_topic_is_not_a_pickling_error(queries):
-    """The user once got a PicklingError whose message contained the real error."""
+    """Regression: the user got a PicklingError, whose message contained the real error."""
     with pytest.raises(AnalysisException) as raised:
         queries.write(queries.spark.range(1).selectExpr("string(id) value"), topic="nowhere")
     said = str(raised.value)

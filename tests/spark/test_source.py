@@ -1,4 +1,4 @@
-"""Test the source in batch queries: columns, options, tasks, damage.
+"""Test the source in batch queries: columns, options, tasks, damaged batches.
 
 The behaviours are those of Spark's KafkaRelationSuite.
 """
@@ -94,7 +94,7 @@ def test_tasks_read_every_row_once(queries):
         ({"subscribe": "t", "pushFilters": "true"}, "logbus.read"),
     ],
 )
-def test_invalid_options_fail_at_load(queries, given, said):
+def test_invalid_options_fail_when_load_is_called(queries, given, said):
     with pytest.raises(Exception) as raised:
         queries.read(**given)
     assert said in str(raised.value)

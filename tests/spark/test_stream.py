@@ -61,7 +61,8 @@ def assert_seen_on_the_command_line(bus, capsys, group, topic):
 
 
 def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
-    """Check limits, idle triggers, checkpoint over options, progress, lag and output rows."""
+    """Checked are limits, idle triggers, the checkpoint's precedence over options, progress, lag
+    and output rows."""
     source, target = queries.topic(13, 7), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
     lags = []
@@ -99,7 +100,7 @@ def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
 
 
 def test_triggers_available_now_and_once_read_the_backlog(queries, bus):
-    """Limits apply to availableNow only. The group also gets the offsets of the last batch."""
+    """Limits apply only to availableNow. The group also gets the offsets of the last batch."""
     source, target = queries.topic(15), queries.topic(0)
     checkpoint = queries.checkpoint()
     given = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "5",
@@ -150,7 +151,7 @@ def test_repeated_first_batch_has_the_same_rows_although_records_were_added(quer
 
 
 def test_several_sources_continue_across_a_restart(queries, bus):
-    """Start a query of sources that differ in how they name topics and in their options.
+    """The query's sources differ in how they name topics and in their options.
 
     The options are start offsets, limits, minimum rows, added partitions and event-time windows.
     """
@@ -245,7 +246,7 @@ def test_complete_mode_appends_and_update_works_in_foreach_batch(queries):
 
 
 def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, capfd):
-    """Convert a checkpoint with ``logbus checkpoint``: its unfinished batch keeps its rows."""
+    """``logbus checkpoint`` converts the checkpoint. Its unfinished batch keeps its rows."""
     topic = queries.topic(6, 0)
     old, new = queries.checkpoint(), queries.checkpoint()
     seen = {}
@@ -288,7 +289,10 @@ def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, 
 
 
 def test_spark_refuses_operations_without_a_python_api(queries):
-    """The README quotes these messages of Spark."""
+    """These are operations that a Python data source cannot offer.
+
+    The README quotes Spark's messages.
+    """
     source, target = queries.topic(1), queries.topic(0)
     frame = queries.stream(subscribe=source).select("value")
     for given, said in (
@@ -370,7 +374,7 @@ def assert_few_connections(workers, cluster, most):
         assert max(held) <= most, held
 
 
-def test_killed_python_workers_and_a_killed_broker_lose_no_rows(queries, bus, cluster):
+def test_no_row_is_lost_when_python_workers_and_a_broker_are_killed(queries, bus, cluster):
     source, target = queries.topic(5, 5, 5), queries.topic(0, 0, 0)
     given = {"subscribe": source, "startingOffsets": "earliest", "group.id": f"g-{source}"}
     query = queries.start(queries.stream(**given).select("value"), topic=target)
@@ -429,9 +433,10 @@ def test_query_error_names_the_remedy(queries, given, sink, said):
 
 
 def test_listener_reports_rows_that_tasks_skipped(queries, bus, cluster):
-    """Spark has no channel by which a task can report the rows of a damaged batch.
+    """A task cannot report to Spark how many rows of a damaged batch it skipped.
 
-    The listener therefore compares the offsets of a batch with its rows, and reports missing rows.
+    The listener therefore compares the offsets of a batch with its row count, and reports missing
+    rows.
     """
     source, seen, lags = queries.topic(0, replicas=1), [], []
     damaged = damage_second_of_three(bus, cluster, source)

@@ -1,8 +1,8 @@
 """The permissions that each served API needs, and its response when they are denied.
 
-The table is written by hand from the "Protocol" table of Kafka's documentation on authorization,
-not derived from the broker's own table ``access.ROWS``. ``test_access_matrix`` compares this table
-with the responses of the handlers, and fails for an API without a case.
+The table is written by hand from the "Protocol" table of Kafka's documentation on authorization. It
+is not derived from the broker's own table ``access.ROWS``. ``test_access_matrix`` compares this
+table with the responses of the handlers, and fails for an API without a case.
 """
 
 from __future__ import annotations

@@ -228,7 +228,8 @@ class AccessWorld:
                 yield canary
 
     def digest(self) -> tuple[object, ...]:
-        """Return all state that a request could change: all znodes and the bounds of all logs."""
+        """Return everything that a request could change: all znodes, and the start and end of
+        all logs."""
         znodes = {path: node.data for path, node in self.cluster.zk._nodes.items()}
         logs: Any = self.parts.logs
         bounds = {key: (log.log_start_offset, log.log_end_offset) for key, log in logs.logs.items()}

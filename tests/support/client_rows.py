@@ -57,7 +57,7 @@ class RowClient(ABC):
         self.servers = servers
 
     def writable(self, rows: list[Row]) -> list[Row]:
-        """Return those of the rows that the client can write."""
+        """Return those of the rows that this client is able to write."""
         return rows
 
     def seen(self, row: Row) -> Row:

@@ -30,7 +30,8 @@ def view(
     leader_epoch: int = 5,
     isr: tuple[int, ...] = (1,),
 ) -> ClusterView:
-    """Return metadata of two brokers and topic ``t``; ``leaders`` lead its partitions in turn."""
+    """Return metadata of two brokers and topic ``t``; ``leaders`` lead its partitions, one after
+    the other."""
     rows = tuple(
         PartitionMetadata(each, leaders[each % len(leaders)], leader_epoch, (1, 2), isr)
         for each in range(partitions)
@@ -142,7 +143,7 @@ class World:
 
     @property
     def is_called(self) -> bool:
-        """Whether a call to the shell's thread is pending."""
+        """Return whether a call to the shell's thread is pending."""
         return bool(self._calls)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:

@@ -83,7 +83,8 @@ class Member:
         return row.group_state, len(row.members)
 
     async def listed(self) -> list[str]:
-        """Return the group's state from ListGroups in a list, which is empty without the group."""
+        """Return a list with the group's state from ListGroups, or an empty list without the
+        group."""
         answer = await self.world.ask("ListGroups", 5, broker=self.broker)
         return [row.group_state for row in answer.groups if row.group_id == self.group]
 

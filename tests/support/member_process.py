@@ -23,7 +23,7 @@ RECORD = re.compile(r"^(\d+) (\d+)$")
 
 
 def eventually(condition: Callable[[], object], said: Callable[[], object] = str) -> None:
-    """Wait until ``condition`` holds. The failure message has the result of ``said``."""
+    """Wait until ``condition`` holds; the failure message contains the result of ``said``."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, said()

@@ -1,4 +1,5 @@
-"""Make batches of a faulty producer: the CRC is correct, but the records cannot be decoded."""
+"""Make batches as a faulty producer sends them: the CRC is correct, but the records cannot be
+decoded."""
 
 from __future__ import annotations
 

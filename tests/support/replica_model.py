@@ -426,7 +426,7 @@ class World:
         node.broker_epochs |= {self.epoch_counter}
 
     def end_session(self) -> None:
-        """End the registration of a running node, or register the node again."""
+        """End the ZooKeeper session of a running node, or register the node again."""
         node = self.rng.choice(self.nodes)
         if self.registered.pop(node.replica.broker_id, None) is None and node.machine is not None:
             self.register(node)
@@ -545,7 +545,8 @@ class World:
                     )
 
     def heal(self) -> None:
-        """Stop the faults, and check that all replicas join the ISR with equal, committed logs."""
+        """Stop the faults; check that all replicas join the ISR, and that their logs are equal
+        and committed."""
         self.is_lossy = False
         for node in self.nodes:
             if node.machine is None:

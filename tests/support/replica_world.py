@@ -41,7 +41,7 @@ TOPIC_ID = "abcdefghijklmnopqrstuQ"
 
 
 class Node:
-    """A broker: its replica manager, and that manager's interfaces to cluster and network."""
+    """A broker's replica manager, with its interfaces to the cluster's metadata and the network."""
 
     def __init__(self, world: World, broker_id: int, files: MemFiles, **settings: Any) -> None:
         self.world = world
@@ -136,7 +136,8 @@ class Node:
         return [(h.base_offset, h.next_offset, h.leader_epoch) for h in found]
 
     def cut_off(self) -> None:
-        """Cut the broker off: it receives no fetches, and does not answer fetches that wait."""
+        """Cut the broker off: it receives no fetches, and leaves waiting fetches without a
+        response."""
         self.reached = False
         for waiting in list(self.manager.follower_fetches.waiting.values()):
             waiting.end_wait()

@@ -12,7 +12,7 @@ BATCH = 10
 
 
 class Load:
-    """A thread that sends values to ``topic`` with its own producer and acks=all, in batches.
+    """A thread that sends values to ``topic`` in batches, with its own producer and acks=all.
 
     If ``copies`` names a topic, the load also writes the first value of each batch to that topic,
     in a transaction with the transactional id ``name``. ``sent`` holds the acknowledged values,

@@ -129,7 +129,7 @@ class Life:
 class Seen:
     """A function for ``foreachBatch`` that collects the values of each batch after a random delay.
 
-    A repeated batch replaces its former values.
+    The values of a repeated batch replace those of its first run.
     """
 
     def __init__(self, seed: int) -> None:

@@ -69,7 +69,7 @@ def offsets(log: Log) -> list[int]:
 
 
 class Disk:
-    """A data directory in memory with its log manager, and methods that damage its files."""
+    """A data directory in memory, its log manager, and methods that damage its files."""
 
     def __init__(self, config: TopicConfig = SMALL, files: MemFiles | None = None) -> None:
         self.files = files or MemFiles(now_ms=lambda: self.now_ms)
@@ -106,7 +106,7 @@ class Disk:
         self.files.capacity_bytes = total - free + usable
 
     def kill(self) -> None:
-        """Kill the process; the page cache survives."""
+        """Kill the process that uses the disk; the page cache survives."""
         self.files.kill()
 
     def reopen_all(self) -> None:

@@ -72,7 +72,7 @@ def batches() -> str:
 
 
 def visible(servers: str, topic: str) -> list[str]:
-    """Return all values that librdkafka reads with read_committed, sorted."""
+    """Return all values that librdkafka reads with isolation level read_committed, sorted."""
     reader = ck.Consumer(
         {
             "bootstrap.servers": servers,
@@ -123,7 +123,7 @@ def test_records_of_committed_transactions_are_visible_and_of_aborted_ones_not(
 
 
 def test_transactions_in_quick_succession_commit(bus: Bus, servers: str, topic: str) -> None:
-    """Markers of a transaction may arrive after the first batches of the next transaction."""
+    """The markers of a transaction may arrive after the first batches of the next transaction."""
     for turn in range(20):
         with bus.transaction("x-" + topic) as txn:
             for each in range(4):
@@ -159,7 +159,9 @@ def test_offsets_of_a_transaction_are_committed_with_it(bus: Bus, servers: str, 
     assert visible(servers, topic) == ["1", "2", "copied"]
 
 
-def test_offsets_of_rows_name_their_group(bus: Bus, servers: str, topic: str) -> None:
+def test_offsets_given_by_partition_are_committed_for_the_named_group(
+    bus: Bus, servers: str, topic: str
+) -> None:
     with bus.transaction("x-" + topic) as txn:
         txn.send_offsets({TopicPartition(topic, 1): 7}, group="rows-" + topic)
     assert committed(servers, "rows-" + topic, topic)[1] == 7
@@ -206,7 +208,8 @@ def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
 def test_an_empty_transaction_frees_the_offsets_that_a_killed_run_left_open(
     bus: Bus, servers: str, topic: str
 ) -> None:
-    """Regression: a consumer of the restarted loop waited until the transaction timed out."""
+    """Regression: a consumer of the restarted loop waited until the killed run's transaction
+    timed out."""
     name, group = "x-" + topic, "g-" + topic
     with bus.producer() as producer:
         producer.send(topic, "1", partition=0)
@@ -301,7 +304,7 @@ class Stale(NamedTuple):
         return self.offsets
 
 
-def test_asyncio_commits_aborts_and_sends_offsets(servers: str, topic: str) -> None:
+def test_asyncio_transactions_commit_abort_and_send_offsets(servers: str, topic: str) -> None:
     async def run() -> None:
         async with await aconnect(servers) as bus:
             with pytest.raises(ZeroDivisionError):
@@ -320,7 +323,7 @@ def test_asyncio_commits_aborts_and_sends_offsets(servers: str, topic: str) -> N
     assert committed(servers, "g-" + topic, topic)[0] == 3
 
 
-def test_asyncio_commits_no_transaction_that_lacks_a_refused_record(
+def test_asyncio_commit_fails_if_a_record_of_the_transaction_was_refused(
     servers: str, topic: str
 ) -> None:
     """A caller that awaits only the commit must learn that a record was refused."""
@@ -341,10 +344,10 @@ def test_asyncio_commits_no_transaction_that_lacks_a_refused_record(
     assert visible(servers, topic) == ["next"]
 
 
-def test_asyncio_sends_no_record_of_an_aborted_transaction_in_the_next(
+def test_asyncio_record_of_an_aborted_transaction_is_not_sent_in_the_next_one(
     servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record waits for buffer space while its transaction aborts."""
+    """The record waits for buffer space while its transaction is aborted."""
     watch_space = AsyncProducer._watch_space
 
     def watch_late(producer: AsyncProducer) -> None:

@@ -158,7 +158,8 @@ class Browser:
         return str(self._send("POST", "/element", using)[ELEMENT])
 
     def complaints(self) -> list[str]:
-        """Return the script errors and violations of the page's policy since the last call."""
+        """Return the script errors, and violations of the page's Content-Security-Policy, since
+        the last call."""
         rows = self._send("POST", "/se/log", {"type": "browser"})
         return [row["message"] for row in rows if row["level"] in ("SEVERE", "WARNING")]
 

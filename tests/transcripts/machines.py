@@ -1,7 +1,7 @@
 """Pass the lines of a transcript to the state machines.
 
-A line has a verb and ``key=value`` words. The output has a line for each effect and a line for the
-state.
+A line has a verb and ``key=value`` words; the verb selects the state machine. The output has a line
+for each effect that the machine returns, and a line for its state.
 """
 
 from __future__ import annotations

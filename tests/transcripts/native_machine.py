@@ -130,8 +130,11 @@ class NativeVerb:
     # The methods below are verbs of other members and of brokers.
 
     def _kind(self, words: Words) -> None:
-        """Create the group with the kind ``is``. With ``generation``, also write the claim of a
-        broker that coordinates the group in this generation."""
+        """Create the group with the kind ``is``.
+
+        With ``generation``, also write the claim of a broker that coordinates the group in this
+        generation.
+        """
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
         if "generation" in words:
             value = CoordinatorZnode(1, 7, 1, int(words["generation"]), 0, "7-1")
@@ -153,7 +156,7 @@ class NativeVerb:
         self._admin(Create(znodes.part_path(GROUP, words["part"])))
 
     def _ended(self, words: Words) -> None:
-        """End the transaction that has these pending offsets."""
+        """End the transaction that has these pending offsets, by deleting their znode."""
         self._admin(Delete(znodes.part_path(GROUP, words["part"])))
 
     def _made_again(self, words: Words) -> None:

@@ -20,7 +20,10 @@ FILES = sorted(FOLDER.glob("*/*.txt"))
 
 
 def replay(text: str) -> str:
-    """Return the transcript with the present outputs. Comments and blank lines stay."""
+    """Return the transcript with the outputs that the code gives now.
+
+    Comments and blank lines stay.
+    """
     out: list[str] = []
     machine: Machine | None = None
     commands = iter(text.splitlines())

@@ -72,7 +72,7 @@ def told(step: str, answer: Any) -> None:
 
 
 def different(one: DataFrame, other: DataFrame) -> int:
-    """Return the number of rows that only one of two frames has.
+    """Return the number of rows that only one of the two frames has.
 
     Two rows are equal if their offsets, values and timestamps are equal.
     """

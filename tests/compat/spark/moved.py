@@ -1,4 +1,4 @@
-"""Run two queries over all of one topic, with Spark's Kafka connector or logbus's source.
+"""Run two queries over a whole topic, either with Spark's Kafka connector or with logbus's source.
 
 Run ``python moved.py FORMAT HOST:PORT TOPIC FOLDER CHECKPOINTS JAR…``. One query writes the values
 to files below FOLDER, the other counts the occurrences of each key. The program prints the counts
