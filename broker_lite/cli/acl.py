@@ -203,8 +203,8 @@ def add(
     output.show([words_of(each) | {"added": each in new} for each in wanted], form)
     if strangers:
         output.say(
-            f"there is no user {principal!r} yet (logbus user add); the ACL applies as soon as one "
-            "logs in, or a certificate or token has this name"
+            f"there is no user {principal!r} yet (logbus user add); until there is, the ACL applies "
+            "only to certificates or tokens of that name"
         )
 
 

@@ -28,8 +28,8 @@ from broker_lite.errors import InvalidRequestError
     type=click.Path(exists=True, dir_okay=False),
     help="What to log, and where; see conf/logging.conf. Default: INFO to stderr.",
 )
-@click.option("--begin-fd", type=int, hidden=True, help="Descriptor to wait for before the start.")
-@click.option("--ready-fd", type=int, hidden=True, help="Descriptor for the report once it serves.")
+@click.option("--begin-fd", type=int, hidden=True, help="Pipe with a byte that permits the start.")
+@click.option("--ready-fd", type=int, hidden=True, help="Pipe to report to once it serves.")
 @click.option(
     "--output",
     "output_path",

@@ -61,7 +61,7 @@ from broker_lite.errors import MissingDependencyError
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="PEM file with the private key. Default: in the certificate's file.",
 )
-@click.option("--ready-fd", type=int, hidden=True, help="Descriptor for its address.")
+@click.option("--ready-fd", type=int, hidden=True, help="Descriptor to write the address to.")
 @cluster_options
 @output.output_option
 def console(

@@ -42,8 +42,8 @@ _START_HELP = (
 @click.command()
 @click.argument("topics", nargs=-1, required=True, type=TOPIC)
 @click.option("-s", "--start", help=_START_HELP)
-@click.option("--end", help="Stop there; same forms as --start.")
-@click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the present end.")
+@click.option("--end", help="Stop at this position; same forms as --start.")
+@click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the end of the logs as of now.")
 @click.option("-n", "--count", type=Whole(min=1), help="Stop after this many records.")
 @click.option(
     "-t", "--timeout", type=float, help="Stop after this many idle seconds; exit code 124."

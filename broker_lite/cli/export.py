@@ -35,7 +35,7 @@ FORMATS = ("csv", "jsonl", "parquet")
 @click.argument("topic", type=TOPIC)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("-s", "--start", default="earliest", help="earliest, N, +N, -N, @TIME, @-1h.")
-@click.option("--end", default="latest", help="Stop there; same forms as --start.")
+@click.option("--end", default="latest", help="Stop at this position; same forms as --start.")
 @click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the file's ending.")
 @change_options

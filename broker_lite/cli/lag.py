@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--by-partition", is_flag=True, help="One row per partition, not per topic.")
 @click.option("-w", "--watch", is_flag=True, help="Print again every --interval until Ctrl-C.")
-@click.option("--interval", default=2.0, show_default=True, help="Seconds of --watch.")
+@click.option("--interval", default=2.0, show_default=True, help="Seconds between two prints.")
 @click.option("--warn", type=int, help="Exit code 4 if a group's lag in a topic is over this.")
 @click.option("--crit", type=int, help="Exit code 5 if a group's lag in a topic is over this.")
 @click.option("--warn-s", type=float, help="Exit code 4 if a group's lag in seconds is over this.")

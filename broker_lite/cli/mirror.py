@@ -43,7 +43,7 @@ EXIT_PARTLY = 1
 @click.option(
     "-r", "--replication-factor", type=int, default=-1, help="Replicas of a copied topic."
 )
-@click.option("--once", is_flag=True, help="Stop at the present end of the source.")
+@click.option("--once", is_flag=True, help="Stop at the end of the source's logs as of now.")
 @click.option(
     "--session-timeout-ms",
     default=6000,

@@ -38,7 +38,9 @@ POLL_SECONDS = 0.2
 
 @click.command()
 @click.argument("names", nargs=-1, type=TOPIC)
-@click.option("-P", "--partition", "partitions", multiple=True, type=int, help="Only this one.")
+@click.option(
+    "-P", "--partition", "partitions", multiple=True, type=int, help="Only these partitions."
+)
 @click.option(
     "--replicas", metavar="ID,ID…", help="Brokers to use; the preferred leader rotates among them."
 )
@@ -159,7 +161,9 @@ def _carry_out(
 
 @click.command()
 @click.argument("names", nargs=-1, type=TOPIC)
-@click.option("-P", "--partition", "partitions", multiple=True, type=int, help="Only this one.")
+@click.option(
+    "-P", "--partition", "partitions", multiple=True, type=int, help="Only these partitions."
+)
 @click.option(
     "--unclean",
     is_flag=True,
