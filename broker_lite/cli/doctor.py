@@ -389,7 +389,8 @@ def _unchecked(check: str, error: LogbusError, operation: str) -> Finding:
 
 
 def _cluster_cure() -> str:
-    """Return the remedy for an unreachable cluster, according to the source of its address."""
+    """Return the remedy for an unreachable cluster. It depends on whether an environment variable
+    or the last ``logbus up`` gave the cluster's address."""
     from broker_lite.cli import running
     from broker_lite.client import discovery
 

@@ -67,8 +67,9 @@ class ClassArchive:
         return f"{self._prefix}{zlib.crc32(path.read_bytes()):08x}.jsa"
 
     def take(self) -> None:
-        """Rename the archive that the JVM has written, and remove all archives but the newest
-        three. Call it after an orderly exit of the JVM, when the file is complete."""
+        """Give the archive that the JVM has written its final name, and remove all archives but the
+        newest three. Call this only after an orderly exit of the JVM: otherwise the archive may be
+        truncated."""
         with contextlib.suppress(OSError):
             self._new.replace(self._directory / self._name(self._new))
             archives = sorted(self._directory.glob("classes-*.jsa"), key=os.path.getmtime)
