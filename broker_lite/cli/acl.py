@@ -203,8 +203,8 @@ def add(
     output.show([words_of(each) | {"added": each in new} for each in wanted], form)
     if strangers:
         output.say(
-            f"there is no user {principal!r} yet (logbus user add); until there is, the ACL applies "
-            "only to certificates or tokens of that name"
+            f"there is no user {principal!r} yet (logbus user add); until there is, the ACL "
+            "applies only to certificates or tokens of that name"
         )
 
 
