@@ -47,7 +47,7 @@ def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> Log
     if reason is not None:
         # Kafka's coordinator answers a subscription that it cannot decode with the same error.
         return InconsistentGroupProtocolError(
-            f"a consumer's subscription cannot be read {reason}; send "
+            f"the consumer's subscription cannot be decoded {reason}; encode it as "
             "ConsumerProtocolSubscription, or join with another protocol type"
         )
     if not event.member_id and own is None and roster.size >= limits.size_max:

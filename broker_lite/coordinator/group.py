@@ -519,7 +519,8 @@ class Group:
             if self._roster.former is None:
                 return None
             return CoordinatorLoadInProgressError(
-                f"group {self.name!r} may have members of an earlier coordinator; commit again"
+                f"group {self.name!r} may have members that joined at its previous coordinator; "
+                "commit again"
             )
         if event.generation < 0 and not event.member_id and event.instance_id is None:
             return UnknownMemberIdError(

@@ -361,7 +361,8 @@ class Replay:
     def _mark(self, offset: int, value: bytes) -> None:
         if len(value) != _MARK.size:
             raise CorruptMessageError(
-                f"offset {offset}: the marker has {len(value)} bytes, not {_MARK.size}"
+                f"offset {offset}: the begin or end record of a state copy has {len(value)} bytes, "
+                f"not {_MARK.size}"
             )
         kind, number, count = _MARK.unpack(value)
         self._last_copy = max(self._last_copy, number)
@@ -371,8 +372,8 @@ class Replay:
             _, began, rows = self._begun
             if self._rows - 1 - rows < count:
                 raise CorruptMessageError(
-                    f"offset {offset}: the copy that began at offset {began} declares {count} "
-                    f"keys, but only {self._rows - 1 - rows} records follow"
+                    f"the copy of the state from offset {began} to {offset} declares {count} keys, "
+                    f"but has only {self._rows - 1 - rows} records"
                 )
             self.delete_before = began if began > self._start else None
 

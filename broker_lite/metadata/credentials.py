@@ -69,7 +69,10 @@ def decode_user(path: str, data: bytes) -> UserCredentials:
         pairs = tuple(KeyPair(*map(b64decode, pair)) for pair in row["keys"])
         numbers = row["iterations"], row["old_until_ms"]
         if len(pairs) not in (1, 2) or not all(type(number) is int for number in numbers):
-            raise ValueError(f"{len(pairs)} pairs of keys, or a number that is none")
+            raise ValueError(
+                f"{len(pairs)} pairs of keys instead of 1 or 2, or numbers {numbers} that are not "
+                "integers"
+            )
         credentials[ScramMechanism(name)] = ScramCredential(
             b64decode(row["salt"]), row["iterations"], pairs, row["old_until_ms"]
         )

@@ -109,4 +109,6 @@ async def make_claim(
             operations.append(Create(znodes.offsets_path(group)))
         if await store.write(operations) is None:
             return GroupClaim(group, kind, value, version + 1)
-    raise WriteConflictError(f"other brokers keep claiming group {group!r}; try again")
+    raise WriteConflictError(
+        f"other brokers keep taking over the coordination of group {group!r}; try again"
+    )

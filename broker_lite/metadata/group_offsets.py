@@ -281,7 +281,7 @@ class GroupOffsets:
                 return
             except NotCoordinatorError:
                 continue
-        raise WriteConflictError(f"other brokers keep claiming group {group!r}; commit again")
+        raise WriteConflictError(f"other brokers keep taking over group {group!r}; commit again")
 
     async def add_pending(
         self,
@@ -339,7 +339,9 @@ class GroupOffsets:
                 return
             except NotCoordinatorError:
                 continue
-        raise WriteConflictError(f"other brokers keep claiming group {group!r}; end it again")
+        raise WriteConflictError(
+            f"other brokers keep taking over group {group!r}; end the transaction again"
+        )
 
     async def _end_parts(
         self, claim: GroupClaim, ended: list[PendingRow], *, is_commit: bool

@@ -122,7 +122,7 @@ async def refreshed(
             key = kind.key_of(path)
         except (LookupError, ValueError):
             if znode is not None:
-                reason = "this logbus does not know its kind"
+                reason = "this version of logbus does not know its kind"
                 _add_unreadable(unreadable, UnreadableZnode(path, reason, "Upgrade logbus"))
             continue
         if znode is None:

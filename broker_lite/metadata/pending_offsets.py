@@ -149,7 +149,7 @@ class PartOperations:
             write.fail(
                 TransactionAbortableError(
                     f"group {self._group!r} has {count} pending commits of open transactions, the "
-                    "maximum; end some transactions, or send offsets less often in each"
+                    "maximum; end some transactions, or commit offsets less often in each"
                 )
             )
             return

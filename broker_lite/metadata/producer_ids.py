@@ -55,5 +55,6 @@ class ProducerIds:
             if await self._store.write([write]) is None:
                 return block
         raise WriteConflictError(
-            f"other brokers won {ATTEMPTS_MAX} writes of the producer id block; try again"
+            f"other brokers reserved producer ids during each of {ATTEMPTS_MAX} attempts to "
+            "reserve some; try again"
         )

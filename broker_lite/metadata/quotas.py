@@ -87,7 +87,8 @@ async def change_quotas(
     async def check_count() -> None:
         if len(await store.children(QUOTAS) or ()) >= QUOTAS_MAX:
             raise InvalidRequestError(
-                f"{QUOTAS_MAX} entities have quotas, the maximum; use defaults"
+                f"{QUOTAS_MAX} entities (users, client ids and addresses) have quotas, the "
+                "maximum; set a default quota instead"
             )
 
     return await replace_value(

@@ -96,7 +96,7 @@ async def write_cluster_change(
         if await write_surely(store, write, wait_connected) is None:
             return
     raise WriteConflictError(
-        f"{znodes.CHANGES} changed during each of {ATTEMPTS_MAX} writes; try again"
+        f"znode {znodes.CHANGES} changed during each of {ATTEMPTS_MAX} writes; try again"
     )
 
 

@@ -168,8 +168,9 @@ def _elected(
                 f"{key}: none of brokers {list(view.replicas)} is live: start one"
             )
         raise EligibleLeadersNotAvailableError(
-            f"{key}: a broker of {[replica.broker_id for replica in view.state.isr]}, which has "
-            "all records, is registered still: wait until it answers or its session ends"
+            f"{key}: one of the in-sync brokers "
+            f"{[replica.broker_id for replica in view.state.isr]} is still registered, and has all "
+            "records: wait until it is reachable or its ZooKeeper session ends"
         )
     preferred = view.target[0]
     if view.state.leader == preferred and has_live_leader(view.state, metadata.live):

@@ -244,7 +244,7 @@ def _check_count(name: str, count: int, factor: int) -> None:
     if not 1 <= count <= most:
         raise InvalidPartitionsError(
             f"topic {name[:60]!r}: {count} partitions; give 1 to {most} with replication factor "
-            f"{factor}: one write to ZooKeeper, which takes 1 MB, creates them all"
+            f"{factor}, because one write to ZooKeeper, of at most 1 MB, creates them all"
         )
 
 

@@ -179,7 +179,7 @@ TIMED = frozenset({
 the label ``OTHER_APIS``."""
 OTHER_APIS = "other"
 
-UNCHECKED = "the handler did not ask whether the request is allowed, so its answer is dropped"
+UNCHECKED = "the handler has not checked the client's permissions, so its answer is dropped"
 LOGGED_VERSIONS_MAX = 1000
 """Maximum number of combinations of API, version and client id that the broker logs as unsupported,
 once each.

@@ -238,7 +238,7 @@ class Transaction:
         record = self.record
         if record is None:
             raise InvalidProducerIdMappingError(
-                f"transactional id {self.name!r} is unknown: it expired, or no producer began "
+                f"transactional id {self.name!r} is unknown: it expired, or no producer has used "
                 "it; create a new producer"
             )
         known = record.producer_id, record.next_id, record.previous_id
@@ -267,8 +267,9 @@ class Transaction:
         current, _ = self._pairs()
         return ProducerFencedError(
             f"transactional id {self.name!r} has producer id {current[0]} and epoch {current[1]}; "
-            f"id {producer_id} with epoch {epoch} is fenced. Another producer began with this id, "
-            "or the transaction timed out. Create a new producer; give each live one its own id"
+            f"producer id {producer_id} with epoch {epoch} is fenced. Another producer has started "
+            "with this transactional id, or the transaction timed out. Create a new producer, and "
+            "give each live producer a transactional id of its own"
         )
 
     def _invalid(self, wish: str) -> InvalidTxnStateError:
@@ -334,8 +335,9 @@ class Transaction:
         new_groups = event.groups - record.groups if is_open else event.groups
         if event.verify_only and (missing or new_groups or not is_open):
             error = TransactionAbortableError(
-                f"the open transaction of id {self.name!r} does not contain this partition or "
-                "group: it ended, or the partition was not added; abort it and begin a new one"
+                f"transactional id {self.name!r} has no open transaction with this partition or "
+                "group: the transaction has ended, or the partition or group was not added; abort "
+                "the transaction and begin a new one"
             )
             self._reply(event, fx.AddResult(error, record.number, missing))
             return
@@ -500,7 +502,8 @@ class Transaction:
         is_broker = isinstance(event, ev.Add) and event.connection is None
         if is_broker or len(self._parked) >= PARKED_MAX:
             raise ConcurrentTransactionsError(
-                f"transactional id {self.name!r} is writing its previous change; try again"
+                f"the previous change of transactional id {self.name!r} is still being written; "
+                "try again"
             )
         self._parked.append(event)
 

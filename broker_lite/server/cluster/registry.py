@@ -526,7 +526,7 @@ class Registry:
                 self._broker_epoch = NO_EPOCH
                 self._register_due = True
                 error = CoordinationUnavailableError(
-                    "the session with ZooKeeper ended before its answer; "
+                    "the ZooKeeper session ended before ZooKeeper answered; "
                     "the request may have taken effect"
                 )
                 self._controller.resign(error)

@@ -32,7 +32,7 @@ class CoordinatorEpochs:
         if epoch < known:
             raise TransactionCoordinatorFencedError(
                 f"{TRANSACTION_STATE}-{partition} is in leader epoch {known}; the coordinator "
-                f"of epoch {epoch} is deposed. Find the transactional id's coordinator again"
+                f"of epoch {epoch} was replaced. Find the transactional id's coordinator again"
             )
         if epoch > known:
             self._seen[partition] = epoch

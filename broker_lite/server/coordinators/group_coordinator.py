@@ -200,8 +200,10 @@ class GroupCoordinator:
         if growth <= 0 or self._held_bytes + growth <= self._bytes_max:
             return None
         return kind(
-            f"groups' subscriptions and assignments take {self._held_bytes} bytes; "
-            f"{self._bytes_max} are allowed, a fourth of queued.max.bytes"
+            f"the subscriptions and assignments of all groups would take "
+            f"{self._held_bytes + growth} bytes at this broker, but at most {self._bytes_max} are "
+            "allowed, a fourth of queued.max.bytes; subscribe to fewer topics, or raise "
+            "queued.max.bytes"
         )
 
     async def heartbeat(
@@ -645,7 +647,7 @@ def _weight(view: BrokerView, group: bytes) -> bytes:
 
 def _claimed_by_another(group: str) -> NotCoordinatorError:
     return NotCoordinatorError(
-        f"another broker claimed group {group!r}; find the group's new coordinator"
+        f"another broker has become coordinator of group {group!r}; find the coordinator again"
     )
 
 

@@ -162,7 +162,11 @@ class SinkCoordinator:
                 elif (producer_id := slot_of(key)) is not None:
                     slots[producer_id] = decode_slot(values[key])
             except ProtocolError as error:
-                logger.error("the sinks of a partition cannot be loaded: %s", error.message)
+                logger.error(
+                    "the Spark sinks in partition %d of __transaction_state cannot be loaded: %s",
+                    partition,
+                    error.message,
+                )
                 self._unreadable[partition] = error
                 return
         led = self._led[partition] = _LedSinks(partition, epoch, SinkPartition(heads, slots))
@@ -179,7 +183,9 @@ class SinkCoordinator:
         led.is_lost = True
         for job in led.jobs.values():
             job.is_cancelled = True
-        error = NotCoordinatorError("this broker no longer coordinates the sink; find it again")
+        error = NotCoordinatorError(
+            "this broker no longer coordinates the sink; find the sink's coordinator again"
+        )
         self._step(led, Deposed(error))
 
     # Methods that handle requests, and that describe the sinks.
@@ -222,7 +228,9 @@ class SinkCoordinator:
             raise self._unreadable[partition]
         led = self._led.get(partition)
         if led is None:
-            raise NotCoordinatorError("this broker does not coordinate the sink; find it again")
+            raise NotCoordinatorError(
+                "this broker does not coordinate the sink; find the sink's coordinator again"
+            )
         request = make(next(self._tokens))
         if isinstance(request, ev.JoinBatch) and request.timeout_ms > self._timeout_max_ms:
             raise InvalidTransactionTimeoutError(
@@ -240,7 +248,8 @@ class SinkCoordinator:
                 return await led.parked.ask(request.token, step, request, withdrawal)
         except TimeoutError:
             raise ConcurrentTransactionsError(
-                f"sink {request.sink!r} is still writing its previous change; try again"
+                f"the previous change of sink {request.sink!r} is still being written after "
+                f"{PARK_S:g} s; try again"
             ) from None
 
     def expire(self) -> None:

@@ -124,7 +124,9 @@ class StateLog:
         if led is None:
             return None
         if led.state is None:
-            raise CoordinatorLoadInProgressError(f"{led.replica} is loading; retry")
+            raise CoordinatorLoadInProgressError(
+                f"this broker is still loading {led.replica}; retry"
+            )
         return led.epoch
 
     async def wait_loaded(self, partition: int) -> None:

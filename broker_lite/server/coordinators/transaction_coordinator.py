@@ -191,7 +191,7 @@ class TransactionCoordinator:
                 )
         self.sinks.loaded(partition, epoch, values, flags)
         logger.info(
-            "%s-%d: this broker coordinates in epoch %d, with %d open transactions",
+            "%s-%d: this broker coordinates its transactions in leader epoch %d; %d are open",
             TRANSACTION_STATE,
             partition,
             epoch,
@@ -241,8 +241,8 @@ class TransactionCoordinator:
                 return await coordinated.parked.ask(request.token, step, request, withdrawal)
         except TimeoutError:
             raise ConcurrentTransactionsError(
-                f"transactional id {transactional_id!r} is still writing its previous change after "
-                f"{PARK_S:g} s; try again"
+                f"the previous change of transactional id {transactional_id!r} is still being "
+                f"written after {PARK_S:g} s; try again"
             ) from None
 
     async def wait_loaded(self, transactional_id: str) -> None:
@@ -331,7 +331,7 @@ class TransactionCoordinator:
         if view is None:
             raise TransactionalIdNotFoundError(
                 f"transactional id {transactional_id!r} does not exist: it expired, or no producer "
-                "began it; list the ids with: logbus transactions list"
+                "has used it; list the ids with: logbus transactions list"
             )
         return view
 

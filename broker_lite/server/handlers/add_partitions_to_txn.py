@@ -55,7 +55,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     request.access.check_cluster(Operation.CLUSTER_ACTION)
     if not request.is_broker:
         raise ClusterAuthorizationError(
-            f"versions {BATCHED_FROM} and later of AddPartitionsToTxn are for brokers; use 3"
+            f"AddPartitionsToTxn from version {BATCHED_FROM} on is for brokers; send version 3"
         )
     rows = await asyncio.gather(
         *(_answer_broker(parts, request, row) for row in message.transactions)

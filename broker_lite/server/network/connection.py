@@ -298,7 +298,7 @@ class ClientConnection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self.close(f"receive: {error.strerror or error}", quiet=True)
+            self.close(f"cannot receive: {error.strerror or error}", quiet=True)
             return
         if count == 0:
             cut = "" if self._receiver.is_between_frames else "in the middle of a request"
@@ -515,7 +515,7 @@ class ClientConnection:
                 return
             except OSError as error:
                 gone = error.errno in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
-                self.close(f"send: {error.strerror or error}", quiet=gone)
+                self.close(f"cannot send: {error.strerror or error}", quiet=gone)
                 return
             if sent == 0:
                 self.close("a log file ended before the end of the requested range")

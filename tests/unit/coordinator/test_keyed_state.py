@@ -233,7 +233,7 @@ def test_load_refuses_a_copy_with_missing_rows(monkeypatch: pytest.MonkeyPatch) 
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.run()
     del log.batches[-2]  # Delete the only slice, which precedes the record that ends the copy.
-    with pytest.raises(CorruptMessageError, match="declares 2 keys, but only"):
+    with pytest.raises(CorruptMessageError, match="declares 2 keys, but has only"):
         log.load()
 
 

@@ -146,7 +146,9 @@ def test_acl_znode_of_an_unknown_resource_kind_is_skipped(caplog: pytest.LogCapt
         unreadable: Unreadable = {}
         assert await acls.refresh_acls(store, {}, [path], unreadable) == {}
         assert unreadable == {
-            path: UnreadableZnode(path, "this logbus does not know its kind", "Upgrade logbus")
+            path: UnreadableZnode(
+                path, "this version of logbus does not know its kind", "Upgrade logbus"
+            )
         }
         await store.write([Delete(path, 0)])
         assert await acls.refresh_acls(store, {}, [path], unreadable) == unreadable == {}

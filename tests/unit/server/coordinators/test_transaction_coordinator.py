@@ -390,7 +390,9 @@ def test_idle_transactional_id_expires_and_one_with_an_open_transaction_stays() 
         await cluster.ask(lambda token: ev.Add(token, *pair, frozenset((OUT_0,))), name="y")
         await asyncio.sleep(0.02)
         await coordinator.expire()
-        with pytest.raises(TransactionalIdNotFoundError, match="expired, or no producer began"):
+        with pytest.raises(
+            TransactionalIdNotFoundError, match="expired, or no producer has used it"
+        ):
             while coordinator.describe("x"):
                 await asyncio.sleep(0.001)
         assert coordinator.describe("y").state is TransactionState.ONGOING

@@ -268,7 +268,7 @@ def test_partition_that_the_coordinators_metadata_lacks_gets_a_retriable_error()
 
 def test_add_partitions_to_txn_of_version_4_is_refused_to_clients() -> None:
     async def test(desk: Desk) -> None:
-        with pytest.raises(ClusterAuthorizationError, match="for brokers; use 3"):
+        with pytest.raises(ClusterAuthorizationError, match="for brokers; send version 3"):
             await desk.ask("AddPartitionsToTxn", 4, transactions=[])
 
     with_desk(test)

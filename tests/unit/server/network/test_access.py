@@ -332,7 +332,7 @@ def test_dispatcher_replaces_the_response_of_a_handler_that_checked_no_permissio
         assert decoded("DescribeGroups", 6, empty.data).groups == []
 
     run(body)
-    assert "did not ask" in caplog.text
+    assert "has not checked the client's permissions" in caplog.text
 
 
 @pytest.mark.parametrize(
