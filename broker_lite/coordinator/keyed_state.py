@@ -29,25 +29,25 @@ from broker_lite.record.batch import BatchHeader
 from broker_lite.record.records import Row, decode_entries, encode_rows
 
 BATCH_BYTES = 64 << 10
-"""Bytes of keys and values at which a batch of upserts, or of a copy, is full. The event loop
-encodes such a batch in 2 ms.
+"""Bytes of keys and values at which a batch is full. The event loop encodes such a batch in 2
+ms.
 """
 VALUE_BYTES_MAX = 32 << 20
 """Maximum bytes of a key and its value together."""
 COPY_BYTES_MIN = 16 << 20
-"""Minimum bytes of batches since the last copy of the state. Below it, ``COPY_RATIO`` does not make
-a copy due.
+"""Minimum bytes of batches since the last full copy of the state. With fewer, ``COPY_RATIO`` does
+not make a copy due.
 """
 COPY_RATIO = 4
-"""A copy is due once the batches since the last copy have this many times the bytes of all keys and
-values. It keeps the log short without copying too often."""
+"""The state is copied to the end of the log once the batches since the last copy have this many
+times the bytes of all keys and values. This keeps the log short without copying too often."""
 COPY_BATCHES = 40_000
-"""Number of batches since the last copy after which a copy is due, or half the number of keys if
-that is more. It bounds the time in which a new leader loads the partition: about 150,000 batches a
-second, whatever their size."""
+"""The state is also copied after this number of batches since the last copy, or after half as many
+batches as there are keys, whichever is more. This bounds the time for which a new leader loads the
+partition: about 150,000 batches a second, whatever their size."""
 _MARK = struct.Struct(">BQI")
-"""Layout of the values of ``begin`` and ``end`` records: kind, number of the copy, and count of
-copied keys (0 in ``begin``).
+"""Layout of the records that begin and end a copy of the state: kind, number of the copy, and count
+of copied keys (0 at the beginning).
 """
 _BEGIN, _END = 1, 2
 
@@ -88,7 +88,7 @@ class _Upsert(NamedTuple):
 @dataclass(slots=True)
 class _Batch:
     """A batch that is not committed yet. ``next_offset`` is set once the log has the batch.
-    ``kind`` is set for the begin and end records of a copy."""
+    ``kind`` is set for the records that begin and end a copy of the state."""
 
     number: int
     upserts: list[_Upsert] = field(default_factory=list)
@@ -134,18 +134,18 @@ class KeyedState:
         self.flags = flags if flags is not None else {}
         self.live_bytes = sum(map(len, self.values)) + sum(map(len, self.values.values()))
         self._dirty_bytes = max(0, log_bytes - self.live_bytes)
-        """Bytes of the batches of upserts since the last copy began."""
+        """Bytes of the batches since the last copy of the state began."""
         self._dirty_batches = log_batches
         self._turn: list[_Upsert] = []
         self._pending: dict[bytes, int] = {}
-        """Number of pending upserts, by key."""
+        """Number of upserts that are neither committed nor refused, by key."""
         self._batches: deque[_Batch] = deque()
         self._last_number = 0
         self._last_copy = last_copy
         self._copy: _Copy | None = None
         self._is_copy_refused = False
-        """Whether the log refused a batch of the copy. The copy continues after the next commit of
-        a batch.
+        """Whether the log refused a batch of the current copy of the state. The copy continues
+        after the next commit of a batch.
         """
 
     @property
@@ -163,8 +163,8 @@ class KeyedState:
         return copy.left is not None and not copy.is_writing
 
     def put(self, token: int, key: bytes, value: bytes | None, flags: int = 0) -> None:
-        """Add an upsert to the batch of this turn of the event loop. A value of None deletes the
-        key.
+        """Set or delete the value of a key, in the batch of this turn of the event loop. A value of
+        None deletes the key.
 
         Raises MessageTooLargeError above VALUE_BYTES_MAX.
         """
@@ -177,8 +177,8 @@ class KeyedState:
         self._pending[key] = self._pending.get(key, 0) + 1
 
     def turn(self, now_ms: int) -> list[AppendState]:
-        """Return the batches to append at the end of a turn of the event loop: the upserts of the
-        turn, then at most one batch of the copy.
+        """Return the batches to append at the end of a turn of the event loop: the values put in
+        the turn, then at most one batch of a copy of the state.
         """
         writes = []
         upserts, self._turn = self._turn, []
@@ -274,8 +274,8 @@ class KeyedState:
     # Methods that copy the state to the end of the log.
 
     def _continue_copy(self, now_ms: int) -> AppendState | None:
-        """Return the next batch of the copy. Return None if no copy is due, or if every key that is
-        left to copy has a pending upsert.
+        """Return the next batch of the copy of the state. Return None if no copy is due, or if each
+        key that is left to copy has a change in flight.
         """
         if not self.is_copy_due:
             return None
@@ -311,8 +311,8 @@ class KeyedState:
         return keys
 
     def _copied(self, batch: _Batch) -> list[Effect]:
-        """Handle a committed batch of the copy. After the ``end`` record, return the effect that
-        deletes the records before ``begin``.
+        """Handle a committed batch of the copy of the state. After its end record, return the
+        effect that deletes the records before the copy.
         """
         copy = self._copy
         assert copy is not None
@@ -337,12 +337,12 @@ class Replay:
         self._bytes = self._batches = 0
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
-        """Of the last ``begin`` record: the number of its copy, its offset, and the number of
-        records up to it."""
+        """Of the last record that begins a copy of the state: the number of the copy, its offset,
+        and the number of records up to it."""
         self._last_copy = 0
         self.delete_before: int | None = None
-        """Offset of the last complete copy's ``begin`` record if records precede it, because an
-        earlier leader did not delete them; otherwise None."""
+        """Offset at which the last complete copy of the state begins, if records precede it because
+        an earlier leader did not delete them; otherwise None."""
 
     def batch(self, buffer: memoryview, header: BatchHeader) -> None:
         """Apply the records of the next batch in the log. Raises CorruptMessageError."""

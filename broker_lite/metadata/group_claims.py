@@ -37,7 +37,9 @@ class GroupClaim:
 
     @property
     def mark(self) -> str:
-        """The path of the child znode that this claim created below the coordinator znode."""
+        """The path of a child znode of the coordinator znode, which only this claim has created. It
+        is gone once another broker has become coordinator.
+        """
         return znodes.claim_path(self.group, self.value.claim)
 
     @property
@@ -47,8 +49,8 @@ class GroupClaim:
         return Check(znodes.coordinator_path(self.group), self.version), Check(self.mark, -1)
 
     def is_seen_in(self, znode: Znode | None) -> bool:
-        """Return whether the coordinator znode, as read, still names this claim. A newer generation
-        of the same claim counts.
+        """Return whether the group's coordinator znode, as read, still names this claim, so that
+        this broker is still the group's coordinator. A newer generation of the same claim counts.
         """
         path = znodes.coordinator_path(self.group)
         if znode is None:

@@ -50,8 +50,8 @@ from broker_lite.model import (
 )
 
 KNOWN_MAX = 10_000
-"""Maximum number of claims that a broker keeps in memory. Above it, the broker evicts the least
-recently used claim."""
+"""Maximum number of groups whose claims (rights to write offsets) a broker keeps in memory. Above
+it, the broker evicts the least recently used claim."""
 ATTEMPTS_MAX = 20
 DELETES_PER_WRITE_MAX = 1000
 COMMIT_WAIT_S = 5.0
@@ -84,8 +84,8 @@ class _OffsetRow(NamedTuple):
 
 
 class PendingRow(NamedTuple):
-    """A part of the offsets that an open transaction commits. ``created_zxid`` is the zxid
-    (ZooKeeper transaction id) of the write that created the part's znode."""
+    """Offsets that an open transaction has stored with one request. ``created_zxid`` is the zxid
+    (ZooKeeper transaction id) of the write that created their znode."""
 
     part: znodes.PendingPart
     created_zxid: int
@@ -169,24 +169,24 @@ class GroupOffsets:
         return claim
 
     def _used(self, claim: GroupClaim) -> None:
-        """Mark the claim as the most recently used. If there are too many claims, evict the least
-        recently used one."""
+        """Mark a group's claim as the most recently used. If the cache of claims is too large,
+        evict the least recently used one."""
         self._claims.pop(claim.group, None)
         self._claims[claim.group] = claim
         if len(self._claims) > KNOWN_MAX:
             del self._claims[next(iter(self._claims))]
 
     def release(self, claim: GroupClaim) -> None:
-        """Give up the claim of a group. Writes of the claim that are not confirmed yet then
-        fail.
+        """Give up the right to write a group's offsets. Writes of this broker that are not
+        confirmed yet then fail.
         """
         claim.held = False
         if self._claims.get(claim.group) is claim:
             del self._claims[claim.group]
 
     def release_others(self, is_ours: Callable[[str], bool]) -> None:
-        """Give up the claims of all groups for which ``is_ours`` returns False, because another
-        broker coordinates these groups now."""
+        """Give up the right to write the offsets of all groups for which ``is_ours`` returns False,
+        because another broker coordinates these groups now."""
         for group, claim in list(self._claims.items()):
             if not is_ours(group):
                 self.release(claim)
@@ -204,7 +204,8 @@ class GroupOffsets:
         earlier commits. There is no timeout.
 
         ``members`` (a count) and their longest session timeout are stored for the group's next
-        coordinator. Raises NotCoordinatorError if another broker has claimed the group.
+        coordinator. Raises NotCoordinatorError if another broker has become the group's
+        coordinator.
         """
         value = claim.value._replace(
             generation=generation,
@@ -215,8 +216,8 @@ class GroupOffsets:
         await asyncio.shield(self._writer.begin_generation(claim, value))
 
     def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
-        """Return a future that ends when the writes of the claim that are pending now are done;
-        None if there are none.
+        """Return a future that ends when the queued writes of the group are confirmed or have
+        failed; None if nothing is queued.
         """
         return self._writer.unwritten(claim)
 
@@ -289,12 +290,13 @@ class GroupOffsets:
         transaction: znodes.TransactionKey,
         value: znodes.PendingOffsets,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Add offsets to an open transaction. Return an error or None for each partition.
+        """Store offsets that an open transaction commits. Return an error or None for each
+        partition.
 
         The write is queued before the first ``await``, so that the caller's checks still hold then.
-        Raises CoordinationUnavailableError, NotCoordinatorError if another broker has claimed the
-        group, and TransactionAbortableError if the group's open transactions have PARTS_MAX parts
-        already (``pending_offsets``).
+        Raises CoordinationUnavailableError, NotCoordinatorError if another broker has become the
+        group's coordinator, and TransactionAbortableError if the open transactions of the group
+        have stored offsets with PARTS_MAX requests already (``pending_offsets``).
         """
         self._check_connected()
         accepted, results = self._accepted(value.offsets)
@@ -310,12 +312,12 @@ class GroupOffsets:
     async def end_pending(
         self, group: str, transaction: znodes.TransactionKey, *, is_commit: bool
     ) -> None:
-        """End a transaction in a group: delete its pending offsets, and with ``is_commit`` commit
-        them in the same write.
+        """End a transaction in a group: delete the offsets that it has stored, and with
+        ``is_commit`` commit them in the same write.
 
-        A repeated call has no effect. If a partition has a newer commit than the pending offset,
-        the newer commit stays. A pending offset of a deleted topic is not applied to a recreated
-        topic of the same name. Raises the errors of ``claim`` and ``commit``.
+        A repeated call has no effect. If a partition has been committed since an offset was stored,
+        the newer commit stays. An offset of a deleted topic is not applied to a recreated topic of
+        the same name. Raises the errors of ``claim`` and ``commit``.
         """
         if await self.kind(group) is None:
             # The ZooKeeper server of this broker may lag behind the one through which another
@@ -377,8 +379,8 @@ class GroupOffsets:
             raise _unconfirmed() from None
 
     async def pending(self, group: str) -> list[PendingRow]:
-        """Return the pending offsets of all open transactions of a group, in parts. The parts of
-        one transaction are in the order in which they were added."""
+        """Return the offsets that open transactions have stored in a group, one row for each write.
+        The rows of one transaction are in the order of their writes."""
         path = znodes.pending_path(group)
         await self._store.sync(path)
         names = await self._store.children(path) or ()
@@ -526,15 +528,20 @@ class GroupOffsets:
         return bool(await self._store.children(znodes.pending_path(group)))
 
     async def native_members(self, group: str) -> list[str]:
-        """Return the names of the members that are registered in a native group."""
+        """Return the names of the members of a native group, which register in ZooKeeper and not at
+        a broker.
+        """
         return await self._store.children(znodes.consumers_path(group)) or []
 
     async def describe_native(self, group: str) -> list[NativeMember]:
-        """Return the live members of a native group, with the partitions that they own."""
+        """Return the live members of a native group, with the partitions that they own. Such a
+        group coordinates through ZooKeeper.
+        """
         return await read_members(self._store, group)
 
     async def is_held(self, claim: GroupClaim) -> bool:
-        """Return whether this broker still holds the claim of the group according to ZooKeeper.
+        """Return whether, according to ZooKeeper, this broker still is the group's coordinator by
+        this claim.
 
         Also sets a watch: the next change of the coordinator znode raises one DataChanged event.
         """
@@ -691,8 +698,8 @@ class GroupOffsets:
         return deleted
 
     async def note_members(self, group: str, *, is_empty: bool) -> None:
-        """Record in ZooKeeper since when a native group is empty, or that it has members, if that
-        has changed.
+        """Record in ZooKeeper when a native group (without a coordinator) became empty, or that it
+        has members again. Do nothing if neither has changed.
         """
         claim = await self.claim(group)
         if (claim.value.empty_since_ms is not None) is not is_empty:
@@ -702,8 +709,7 @@ class GroupOffsets:
         """Delete all znodes of a group. Return None, or the refused operation if the group was used
         meanwhile.
 
-        The znodes of the claim and of the group itself are deleted last, because every write checks
-        the claim.
+        The znodes that every write of a coordinator checks are deleted last.
         """
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
         # After the release, a join or commit must make a new claim, which fences this deletion.

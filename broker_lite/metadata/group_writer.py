@@ -150,7 +150,7 @@ class GroupWriter:
         self, claim: GroupClaim, offsets: dict[TopicPartition, CommittedOffset]
     ) -> asyncio.Future[None]:
         """Queue offsets to commit. The returned future completes when ZooKeeper has confirmed them.
-        It fails with NotCoordinatorError if another broker has claimed the group."""
+        It fails with NotCoordinatorError if another broker has become the group's coordinator."""
         writing = self._writing(claim)
         writing.offsets.update(offsets)
         return writing.done
@@ -176,7 +176,7 @@ class GroupWriter:
 
     def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
         """Return a future that completes when ZooKeeper has confirmed the queued writes of the
-        claim; None if nothing is queued.
+        group; None if nothing is queued.
         """
         writing = self._waiting.get(claim) or self._under_way.get(claim)
         return None if writing is None or writing.done.done() else writing.done
@@ -252,8 +252,8 @@ class GroupWriter:
             share.writing.fail(error)
 
     async def _write(self, shares: list[WriteShare]) -> None:
-        """Write the shares of all groups in one ZooKeeper transaction. If another broker has
-        claimed a group, fail the group's share and write the others."""
+        """Write the shares of all groups in one ZooKeeper transaction. If another broker has become
+        coordinator of a group, fail the share of that group and write the others."""
         attempts = 0
         while attempts < ATTEMPTS_MAX:
             shares = [share for share in shares if self._is_wanted(share)]
@@ -371,8 +371,8 @@ class GroupWriter:
             part.succeed()
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
-        """Mark the claim as lost to another broker. Check all other claims of this write in
-        ZooKeeper, and mark those that are lost too."""
+        """Record that another broker has become coordinator of this group. Check in ZooKeeper
+        whether that is so for the other groups of this write too."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]

@@ -45,7 +45,9 @@ logger = logging.getLogger("logbus.metadata")
 
 
 class TopicsSnapshot(NamedTuple):
-    """Topics by name, and the sequence number of the last change notice that they include."""
+    """All topics by name, and the sequence number of the last change notice (``notices``) whose
+    change they include.
+    """
 
     topics: Mapping[str, TopicView]
     sequence: int
@@ -172,8 +174,8 @@ async def load_broker_configs(store: MetadataStore) -> dict[int, dict[str, str]]
 
 
 async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
-    """Return the change notices. A caller must read them before the znodes that they name: a change
-    after this read then causes another notice.
+    """Return the change notices, which name the znodes that changed. A caller must read them before
+    those znodes: a change after this read then causes another notice.
     """
     znode = await store.get(znodes.CHANGES, watch=watch)
     if znode is None:

@@ -17,8 +17,8 @@ from broker_lite.model import TopicPartition
 
 
 class NativeMember(NamedTuple):
-    """A registered member of a native group, with its subscription and the partitions that it
-    owns.
+    """A registered member of a native group, with its subscription and the partitions that it owns.
+    Members of such a group coordinate through ZooKeeper.
     """
 
     name: str

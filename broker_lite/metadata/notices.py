@@ -31,7 +31,7 @@ names, so that /changes stays small."""
 
 
 class NoticeStates(NamedTuple):
-    """The partition states in a notice, in a compact form.
+    """The partition states in a change notice, in a compact form.
 
     ``replicas`` lists each replica once. ``rows`` has, for each topic, one row for each changed
     partition: version, leader, leader epoch, leader's broker epoch, controller epoch, then the ISR
@@ -72,15 +72,15 @@ class Notices(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """A notice that is to be written: the operation to include in the write, and the content of
-    /changes after it."""
+    """A change notice that is to be written: the operation to include in the write, and the content
+    of /changes after it."""
 
     write: Set
     after: Notices
 
 
 class Merged(NamedTuple):
-    """The changes that several notices announce together.
+    """The changes that several change notices announce together.
 
     ``topics`` has the latest state of each changed partition, by topic and partition. A state of
     None must be read from ZooKeeper. None in place of a topic's states means that the whole topic
@@ -94,7 +94,7 @@ class Merged(NamedTuple):
 
 
 def topic_changed(name: str) -> NoticeContent:
-    """Return a notice that a topic was created or deleted, or changed in more than its partition
+    """Return a change notice: a topic was created or deleted, or changed in more than its partition
     states."""
     return NoticeContent({name: None})
 
@@ -106,15 +106,15 @@ is draining or has a full disk.
 
 
 def security_changed(path: str) -> NoticeContent:
-    """Return a notice that the user, access control list or quotas in the znode ``path``
+    """Return a change notice: the user, access control list or quotas in the znode ``path``
     changed.
     """
     return NoticeContent({}, None, (path,))
 
 
 def states_changed(states: Iterable[StateChange]) -> NoticeContent:
-    """Return a notice of new partition states. Each state must carry the version that its znode has
-    after the write.
+    """Return a change notice with new partition states. Each state must carry the version that its
+    znode has after the write.
     """
     replicas: dict[ReplicaId, int] = {}
     topics: dict[str, list[int]] = {}
@@ -136,8 +136,8 @@ def states_changed(states: Iterable[StateChange]) -> NoticeContent:
 
 
 def announce(before: Notices, content: NoticeContent) -> Announcement:
-    """Return the write that adds a notice to /changes. It drops the oldest notices above the limits
-    of number and size.
+    """Return the write that adds a notice to /changes, the znode that tells brokers what has
+    changed. It drops the oldest notices above the limits of number and size.
     """
     notice = Notice(before.sequence + 1, content)
     notices = (*before.notices, notice)[-KEPT_MAX:]
@@ -150,8 +150,8 @@ def announce(before: Notices, content: NoticeContent) -> Announcement:
 
 
 def merge(notices: Notices, seen: int) -> Merged | None:
-    """Combine the notices whose sequence number is above ``seen``, the last one that the caller has
-    applied.
+    """Combine the change notices whose sequence number is above ``seen``, the last one that the
+    caller has applied.
 
     Return None if one of them has been dropped already, or if ``seen`` is above the current
     sequence number. The caller must then read all metadata again.

@@ -24,8 +24,8 @@ WRITE_BYTES_MAX = 512 << 10
 paths.
 """
 PARTS_MAX = 1000
-"""Maximum number of parts of one group. The limit exists because every OffsetFetch of stable
-offsets reads all of them."""
+"""Maximum number of parts (znodes with offsets of an open transaction) in one group. The limit
+exists because every OffsetFetch of stable offsets reads all of them."""
 
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
@@ -52,7 +52,9 @@ class _PartWrite:
 
 @dataclass(slots=True, eq=False)
 class AddPart(_PartWrite):
-    """A queued write that adds pending offsets to a transaction, as its next part."""
+    """A queued write that stores offsets which an open transaction commits, in a znode of their own
+    (a part).
+    """
 
     transaction: TransactionKey
     value: PendingOffsets
@@ -65,11 +67,12 @@ class AddPart(_PartWrite):
 
 @dataclass(slots=True, eq=False)
 class EndPart(_PartWrite):
-    """A queued write that deletes a part at the end of its transaction.
+    """A queued write that ends one part of a transaction: it deletes the znode with the offsets
+    that one TxnOffsetCommit stored.
 
     ``offsets`` are the offsets that the same write commits; none if the transaction aborts.
-    ``created_zxid`` is the zxid (ZooKeeper transaction id) at which the part was created. A
-    partition's offset that was committed after it stays.
+    ``created_zxid`` is the zxid (ZooKeeper transaction id) at which they were stored. If a
+    partition has been committed since then, its newer commit stays.
     """
 
     name: str
@@ -92,7 +95,9 @@ def row_cost(group: str, key: TopicPartition, offset: CommittedOffset) -> int:
 
 
 def part_cost(group: str, offsets: Offsets) -> int:
-    """Return an upper bound of the bytes of a write that adds or ends a part with these offsets."""
+    """Return an upper bound of the bytes of a write that adds or ends a part (a znode with offsets
+    of an open transaction) with these offsets.
+    """
     rows = sum(row_cost(group, key, offset) for key, offset in offsets.items())
     return 2 * group_cost(group) + rows
 
@@ -130,7 +135,7 @@ class PartOperations:
     ) -> None:
         self.operations: list[Operation] = []
         self.added: set[str] = set()
-        """Names of the parts that this write creates."""
+        """Names of the parts (znodes with offsets of open transactions) that this write creates."""
         self.ended: set[str] = set()
         self.created: list[TopicPartition] = []
         """Partitions whose offset znode the write creates."""
@@ -139,12 +144,12 @@ class PartOperations:
         self._znodes = znodes_by_path
         self._committed = committed
         self._set: dict[str, tuple[int, int]] = {}
-        """For each offset that this write sets, by path: the version of its znode, and the zxid at
-        which its part was created."""
+        """For each offset that this write commits, by path: the version of its znode, and the zxid
+        (ZooKeeper transaction id) at which the transaction stored it."""
 
     def add(self, write: AddPart, count: int) -> None:
-        """Add a part to the group, which has ``count`` parts already. Fail the write if that would
-        exceed PARTS_MAX."""
+        """Add a part: store offsets of an open transaction. Fail the write if the group has too
+        many parts; ``count`` is the number that it has already."""
         if count + len(self.added) >= PARTS_MAX:
             write.fail(
                 TransactionAbortableError(
@@ -161,8 +166,8 @@ class PartOperations:
         self.operations.append(Create(znodes.part_path(self._group, str(part)), data))
 
     def end(self, write: EndPart) -> None:
-        """Delete a part and commit its offsets. Do nothing if the part is gone, because the
-        transaction's end was sent twice.
+        """End a part: delete the stored offsets of a transaction, and commit them. Do nothing if
+        they are gone, because the transaction's end was sent twice.
         """
         path = znodes.part_path(self._group, write.name)
         if self._znodes.get(path) is None or write.name in self.ended:

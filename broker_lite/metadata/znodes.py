@@ -162,14 +162,16 @@ def coordinator_path(group: str) -> str:
 
 
 def claim_path(group: str, claim: str) -> str:
-    """Return the path of the znode that a claim (``group_claims``) creates for itself. It exists
-    while the claim is held, and has no value.
+    """Return the path of the znode that a broker creates below the coordinator znode when it
+    becomes the group's coordinator. It exists until another broker does, and has no value.
     """
     return f"{coordinator_path(group)}/{claim}"
 
 
 def consumers_path(group: str) -> str:
-    """Return the path below which the members of a native group register."""
+    """Return the path below which the members of a native group register. Such a group has no
+    coordinator.
+    """
     return f"{group_path(group)}/ids"
 
 
@@ -178,7 +180,9 @@ def consumer_path(group: str, consumer: str) -> str:
 
 
 def owners_path(group: str) -> str:
-    """Return the path below which a native group stores the owner of each partition."""
+    """Return the path below which a native group, which has no coordinator, stores the owner of
+    each partition.
+    """
     return f"{group_path(group)}/owners"
 
 
@@ -313,7 +317,8 @@ class NativeSubscription(NamedTuple):
     group.
 
     The member reads the named ``topics``, or all topics whose whole name matches the regular
-    expression ``pattern``. It divides its partitions over ``streams`` streams.
+    expression ``pattern``. It divides its partitions over ``streams`` streams, which the
+    application reads in parallel.
     """
 
     topics: tuple[str, ...]
@@ -589,8 +594,8 @@ def decode_first_read(path: str, data: bytes) -> FirstReadZnode:
 
 
 def encode_offset(value: CommittedOffset, *, added_zxid: int | None = None) -> bytes:
-    """Encode a committed offset. For the offset of a transaction, ``added_zxid`` is the zxid
-    (ZooKeeper transaction id) at which it became pending."""
+    """Encode a committed offset. If a transaction has committed it, ``added_zxid`` is the zxid
+    (ZooKeeper transaction id) at which the open transaction stored it."""
     added = {} if added_zxid is None else {"added_zxid": added_zxid}
     return encode_value({**_offset_fields(value), **added})
 
@@ -600,8 +605,8 @@ def decode_offset(path: str, data: bytes) -> CommittedOffset:
 
 
 def offset_zxid(path: str, znode: Znode) -> int:
-    """Return the zxid (ZooKeeper transaction id) at which an offset was committed. For the offset
-    of a transaction, that is when it became pending, not when the transaction committed."""
+    """Return the zxid (ZooKeeper transaction id) at which an offset was committed. If a transaction
+    has committed it, that is when the open transaction stored it."""
     return int(decode_value(path, znode.data).get("added_zxid", znode.modified_zxid))
 
 

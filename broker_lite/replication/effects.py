@@ -28,7 +28,7 @@ class Truncate(NamedTuple):
     """Truncate the log to ``offset`` and fsync it. The result is the event Truncated.
 
     Only after damage to a batch or an unclean election does ``offset`` lie below the high
-    watermark. The shell then logs an error, because committed records are deleted here.
+    watermark. The caller then logs an error, because committed records are deleted here.
     """
 
     offset: int
@@ -109,7 +109,7 @@ class RaiseStart(NamedTuple):
 class FetchFrom(NamedTuple):
     """Fetch from the leader. The result is the event Fetched, FetchDiverged or FetchOutOfRange.
 
-    Replaces the previous FetchFrom. The shell retries after errors, with a backoff, until
+    Replaces the previous FetchFrom. The caller retries after errors, with a backoff, until
     StopFetching. The backoff is short after UNKNOWN_LEADER_EPOCH, because the new leader will soon
     learn of its own epoch.
     """

@@ -76,11 +76,11 @@ def elect(
 
     Every change of leader begins a new leader epoch.
 
-    ``suspected`` has the registered brokers that are probably dead. They leave the ISR too, but not
-    if the ISR would then have fewer than ``min_insync`` members. A produce request with acks=all is
-    refused under such a small ISR. A suspected member that stays therefore has all acknowledged
-    records, and may lead if the suspicion is wrong. Full brokers stay in such an ISR for the same
-    reason.
+    ``suspected`` has the registered brokers that are probably dead. They leave the ISR too, as long
+    as ``min_insync`` members remain. With fewer live members, as many suspected ones stay as make
+    up ``min_insync``. With acks=all, a record is acknowledged only once every member of the ISR has
+    it. A suspected member that stays thus has all of them, and may lead if the suspicion is wrong.
+    Full brokers stay in such an ISR for the same reason.
     """
     members = tuple(r for r in state.isr if _is_live(r, live) and r.broker_id in replicas)
     lasting = tuple(r for r in members if not live[r.broker_id].draining)

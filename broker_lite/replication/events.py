@@ -113,9 +113,9 @@ class StorageFailed(NamedTuple):
 class FollowerFetched(NamedTuple):
     """A follower's fetch request. All records below ``fetch_offset`` are on the follower's disk.
 
-    The shell has checked that the request carries the follower's current broker epoch. It sends one
-    event for each request. A request that waits for records causes no second event when it wakes.
-    The effects of this event include exactly one AnswerFollower.
+    The caller has checked that the request carries the follower's current broker epoch. It sends
+    one event for each request. A request that waits for records causes no second event when it
+    wakes. The effects of this event include exactly one AnswerFollower.
     """
 
     replica: ReplicaId
@@ -141,8 +141,8 @@ class Fetched(NamedTuple):
     fields of FetchFrom.
 
     ``payload`` holds the fetched batches for AppendFetched, or None if the answer has no records.
-    The other two fields are the leader's offsets. Error answers are not events: the shell retries
-    the fetch.
+    The other two fields are the leader's offsets. An error answer causes no event: the caller
+    retries the fetch.
     """
 
     leader_epoch: int
@@ -219,12 +219,11 @@ class IsrRefused(NamedTuple):
 
 
 class CorruptionFound(NamedTuple):
-    """The shell found the flushed batch at ``offset`` damaged.
+    """The broker found the flushed batch at ``offset`` damaged.
 
     The replica leaves the ISR, and a leader also resigns. The replica then truncates its log to
     ``offset`` and fetches those records from the leader again. A replica that is alone in the ISR
-    keeps its log, because no other replica is sure to have the records. The shell may repeat the
-    event.
+    keeps its log, because no other replica is sure to have the records. The event may be repeated.
     """
 
     offset: int
@@ -240,7 +239,7 @@ class Closed(NamedTuple):
 class Tick(NamedTuple):
     """A periodic event, on which the replica checks due flushes, lagging followers and retries.
 
-    The shell sends it to every replica about once a second, and every 100 ms if ``flush_messages``
+    The caller sends it to every replica about once a second, and every 100 ms if ``flush_messages``
     is above 1.
     """
 

@@ -63,8 +63,8 @@ class Follower:
     """
 
     def begin(self) -> list[Effect]:
-        """Begin the role. If disk operations of an earlier role are not complete, return a Sync
-        before the first fetch."""
+        """Return the effects that begin the role. If disk operations of an earlier role are not
+        complete, a Sync (flush) comes before the first fetch."""
         return [*(() if self.log.is_settled else (Sync(),)), *self.resume()]
 
     def resume(self) -> list[Effect]:

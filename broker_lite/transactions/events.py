@@ -102,7 +102,7 @@ class ParticipantDone(NamedTuple):
 
 class Abandon(NamedTuple):
     """The caller has answered the request with this token itself, for example at its time limit. If
-    the request is parked, drop it."""
+    the request is still waiting (parked), drop it."""
 
     token: int
 

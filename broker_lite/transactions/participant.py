@@ -81,8 +81,8 @@ class Participant:
         """Record that the transaction coordinator confirmed transaction ``number`` for the
         producer.
 
-        Return whether the write that waits for this verification may continue. It may not if the
-        token is void, because a marker or a newer epoch of the producer came meanwhile.
+        Return whether the write that waits for this verification may continue. It may not if a
+        marker or a newer epoch of the producer came meanwhile.
         """
         known = self._holder(verification)
         if known is not None:
@@ -97,8 +97,8 @@ class Participant:
             del self._producers[verification.producer_id]
 
     def holds(self, verification: Verification) -> bool:
-        """Return whether a write that waited for this verification may enter the queue now: its
-        answer was yes and its token is not void.
+        """Return whether a write that waited for this verification may enter the queue now: the
+        coordinator has confirmed it, and no marker or newer epoch of the producer came since.
         """
         known = self._holder(verification)
         return known is not None and known.number is not None
@@ -125,8 +125,8 @@ class Participant:
         return True
 
     def clear(self) -> None:
-        """Make all tokens void, because this broker no longer leads the partition or coordinates
-        the group.
+        """Make all verifications void, because this broker no longer leads the partition or
+        coordinates the group.
         """
         self._producers.clear()
 

@@ -89,7 +89,7 @@ class SlotMarked(NamedTuple):
 
 class AbandonSinkRequest(NamedTuple):
     """The caller has answered the request with this token itself, for example at its time limit. If
-    the request is parked (waiting), drop it."""
+    the request is still waiting (parked), drop it."""
 
     token: int
 
@@ -129,8 +129,9 @@ SinkEvent = (
 
 
 class PersistHead(NamedTuple):
-    """Append the head of a sink to ``__transaction_state``; None deletes it. The result is the
-    event Persisted or RecordRefused with the same ``number``."""
+    """Append the head of a sink, the record of its last committed batch, to
+    ``__transaction_state``; None deletes it. The result is the event Persisted or RecordRefused
+    with the same ``number``."""
 
     number: int
     sink: str
@@ -138,8 +139,9 @@ class PersistHead(NamedTuple):
 
 
 class PersistSlot(NamedTuple):
-    """Append the state of a slot to ``__transaction_state``; None deletes it. The result is the
-    event Persisted or RecordRefused with the same ``number``.
+    """Append the state of a slot, a producer id for attempts of Spark tasks, to
+    ``__transaction_state``; None deletes it. The result is the event Persisted or RecordRefused
+    with the same ``number``.
     """
 
     number: int
@@ -166,7 +168,7 @@ class SendSinkMarkers(NamedTuple):
 
 
 class FetchSlotId(NamedTuple):
-    """Reserve a producer id for a new slot. The result is the event ProducerIdReady or
+    """Reserve a producer id for attempts of Spark tasks. The result is the event ProducerIdReady or
     ProducerIdFailed.
     """
 

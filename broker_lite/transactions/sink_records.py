@@ -26,12 +26,12 @@ _HEAD_KEY, _SLOT_KEY = 1, 2
 _VERSION = 0
 _VERSION_FIELD = struct.Struct(">h")
 _HEAD = struct.Struct(">qqbqi")
-"""Layout of a sink's head: last committed batch, its rows, state, last batch of the decision in
+"""Layout of a sink's state: last committed batch, its rows, state, last batch of the decision in
 progress, day of the last use.
 """
 _PAIR = struct.Struct(">qh")
 _SLOT = struct.Struct(">hqqqq")
-"""Layout of a slot: epoch, batch, task, attempt, timeout in ms."""
+"""Layout of the state of a slot (producer id): epoch, batch, task, attempt, timeout in ms."""
 _SLOT_ID = struct.Struct(">q")
 
 
@@ -91,33 +91,37 @@ class SinkSlot:
         return self.batch == NO_BATCH
 
     def freed(self) -> SinkSlot:
-        """Return this slot as free, in the next epoch. The markers have that epoch, and the next
-        attempt writes with it."""
+        """Return this producer id as free, in the next epoch. The attempt's markers have that
+        epoch, and the next attempt writes with it."""
         return SinkSlot(self.epoch + 1)
 
 
 def head_key(sink: str) -> bytes:
-    """Return the key of a sink's head in ``__transaction_state``."""
+    """Return the key of a sink's state in ``__transaction_state``."""
     return bytes((_HEAD_KEY,)) + sink.encode("utf-8")
 
 
 def slot_key(producer_id: int) -> bytes:
-    """Return the key of a slot in ``__transaction_state``."""
+    """Return the key of the state of a slot, the producer id of a task attempt, in
+    ``__transaction_state``.
+    """
     return bytes((_SLOT_KEY,)) + _SLOT_ID.pack(producer_id)
 
 
 def sink_of(key: bytes) -> str | None:
-    """Return the name of the sink in a head's key; None for a key of another kind."""
+    """Return the name of the sink in a key of ``__transaction_state``; None for a key of another
+    kind.
+    """
     return str(key[1:], "utf-8") if key and key[0] == _HEAD_KEY else None
 
 
 def slot_of(key: bytes) -> int | None:
-    """Return the producer id in a slot's key; None for a key of another kind."""
+    """Return the producer id in the key of a slot; None for a key of another kind."""
     return int(_SLOT_ID.unpack(key[1:])[0]) if key and key[0] == _SLOT_KEY else None
 
 
 def encode_head(head: SinkHead) -> bytes:
-    """Return a head as bytes, for the value in the log. Equal heads have equal bytes."""
+    """Return a sink's state as bytes, for the value in the log. Equal states have equal bytes."""
     writer = Writer()
     writer.pack(_VERSION_FIELD, _VERSION)
     writer.pack(_HEAD, head.batch, head.rows, head.state, head.ends_batch, head.day)
@@ -129,9 +133,7 @@ def encode_head(head: SinkHead) -> bytes:
 
 
 def decode_head(value: bytes) -> SinkHead:
-    """Return the head from the value in the log. Raises ProtocolError for bytes that are not a
-    head.
-    """
+    """Return a sink's state from the value in the log. Raises ProtocolError for other bytes."""
     reader = _reader(value)
     batch, rows, state, ends_batch, day = reader.unpack(_HEAD)
     run = reader.string()
@@ -144,7 +146,9 @@ def decode_head(value: bytes) -> SinkHead:
 
 
 def encode_slot(slot: SinkSlot) -> bytes:
-    """Return a slot as bytes, for the value in the log. Equal slots have equal bytes."""
+    """Return the state of a slot (producer id) as bytes, for the value in the log. Equal states
+    have equal bytes.
+    """
     writer = Writer()
     writer.pack(_VERSION_FIELD, _VERSION)
     writer.pack(_SLOT, slot.epoch, slot.batch, slot.task, slot.attempt, slot.timeout_ms)
@@ -156,8 +160,8 @@ def encode_slot(slot: SinkSlot) -> bytes:
 
 
 def decode_slot(value: bytes) -> SinkSlot:
-    """Return the slot from the value in the log. Raises ProtocolError for bytes that are not a
-    slot.
+    """Return the state of a slot (producer id) from the value in the log. Raises ProtocolError for
+    other bytes.
     """
     reader = _reader(value)
     epoch, batch, task, attempt, timeout_ms = reader.unpack(_SLOT)

@@ -66,29 +66,29 @@ _DAY_MS = 86_400_000
 class _Sink:
     """The state of one sink.
 
-    ``head`` is the committed head record, or None for a new sink. ``writing`` is the number of the
-    head record that is being written, or None. ``parked`` has the requests that wait until the head
-    can change.
+    ``head`` is the committed record of the sink's last batch and of the decision in progress; None
+    for a new sink. ``writing`` is the number of the next such record while it is being written, or
+    None. ``parked`` has the requests that wait until another one can be written.
     """
 
     head: SinkHead | None = None
     writing: int | None = None
     parked: list[ev.SinkRequest] = field(default_factory=list)
     attempts: set[int] = field(default_factory=set)
-    """Producer ids of the slots with which attempts of this sink write."""
+    """Producer ids with which open attempts of Spark tasks write to this sink."""
     unmarked: set[int] = field(default_factory=set)
-    """Producer ids of the slots whose markers are not all written yet."""
+    """Producer ids of the attempts whose commit or abort markers are not all written yet."""
     freeing: set[int] = field(default_factory=set)
-    """Producer ids of the slots whose markers are written, but whose free state is not committed in
-    the log yet.
+    """Producer ids of ended attempts whose markers are written. The record that frees each of them
+    is not committed in the log yet.
 
-    The record that reopens the head must follow these records in the log. Otherwise the next
-    coordinator would find an open head beside attempts that look open, and abort attempts that were
-    committed."""
+    The record that reopens the sink must follow these records in the log. Otherwise the next
+    coordinator would find an open sink with attempts that look open, and would abort attempts that
+    were committed."""
     refused: set[int] = field(default_factory=set)
-    """The members of ``freeing`` whose record the log refused."""
+    """The producer ids in ``freeing`` whose record the log refused."""
     is_open_refused: bool = False
-    """Whether the log refused the record that reopens the head."""
+    """Whether the log refused the record that reopens the sink after a decision."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """Tokens of the EndBatch requests that wait for markers, each with the time (ms) at which it is
@@ -99,8 +99,8 @@ class _Sink:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request that changes the head must wait, because a head is being written or a
-        decision is not complete.
+        """Whether a request that changes the sink must wait, because a record of the sink is being
+        written or a decision is not complete.
         """
         return self.writing is not None or (
             self.head is not None and self.head.state is not SinkState.OPEN
@@ -108,7 +108,8 @@ class _Sink:
 
 
 class SinkPartition:
-    """The state machine of all sinks and slots of one partition of ``__transaction_state``.
+    """The state machine of all sinks in one partition of ``__transaction_state``, and of the
+    producer ids (slots) with which their attempts write.
 
     ``heads``, by sink, and ``slots``, by producer id, are the state that the coordinator loaded
     from the partition's records.
@@ -117,19 +118,19 @@ class SinkPartition:
     def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
         self._sinks = {name: _Sink(head) for name, head in heads.items()}
         self._slots = dict(slots)
-        """All slots by producer id, as in the last record that was appended for each, committed or
-        not.
+        """The state of all slots by producer id, as in the last record that was appended for each,
+        committed or not.
         """
         self._free = [producer_id for producer_id, slot in slots.items() if slot.is_free]
         self._added = {number: slot.partitions for number, slot in slots.items()}
-        """The partitions in each slot's committed record, by producer id. The attempt may write
-        only to these partitions."""
+        """By producer id of a slot, the partitions in the slot's committed record. The attempt may
+        write only to these partitions."""
         self._opened: dict[int, Now] = {}
-        """For each slot in use, by producer id: when its attempt joined, or when this coordinator
-        loaded the slot."""
+        """For each attempt, by producer id: when it joined, or when this coordinator loaded its
+        state."""
         self._opening: dict[int, list[int]] = {}
-        """By producer id, the tokens of the JoinBatch requests that wait for the slot's record to
-        be committed.
+        """Tokens of the JoinBatch requests that are answered when the record of the new attempt is
+        committed, by the attempt's producer id.
         """
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
         """The function to call with the outcome of a record in flight (an error or None), by number
@@ -198,30 +199,34 @@ class SinkPartition:
         return min(times)
 
     def __contains__(self, sink: str) -> bool:
-        """Return whether a sink exists. A sink whose first head is still being written counts."""
+        """Return whether a sink exists. A sink whose first record is still being written counts."""
         return sink in self._sinks
 
     def head(self, sink: str) -> SinkHead | None:
-        """Return a sink's committed head; None for an unknown sink."""
+        """Return a sink's committed state; None for an unknown sink."""
         known = self._sinks.get(sink)
         return known.head if known is not None else None
 
     def heads(self) -> dict[str, SinkHead]:
-        """Return the committed head of every sink."""
+        """Return the committed state of every sink, by name."""
         return {name: sink.head for name, sink in self._sinks.items() if sink.head is not None}
 
     def open_slots(self) -> dict[int, SinkSlot]:
-        """Return the slots of all attempts that are not committed or aborted yet."""
+        """Return the state of all attempts that are not committed or aborted yet, by producer
+        id.
+        """
         return {row: slot for row, slot in self._slots.items() if not slot.is_free}
 
     def opened(self) -> dict[int, Now]:
-        """Return, for each slot in use by producer id, when its attempt joined or this coordinator
-        loaded the slot.
+        """Return, for each open attempt by producer id, when it joined or this coordinator loaded
+        its state.
         """
         return dict(self._opened)
 
     def attempts(self, sink: str) -> dict[int, SinkSlot]:
-        """Return the slots of a sink's attempts that are not committed or aborted yet."""
+        """Return the state of a sink's attempts that are not committed or aborted yet, by producer
+        id.
+        """
         known = self._sinks.get(sink)
         return {row: self._slots[row] for row in known.attempts} if known is not None else {}
 
@@ -268,8 +273,8 @@ class SinkPartition:
             self._join_batch(sink, head, event)
 
     def _join_batch(self, sink: _Sink, head: SinkHead, event: ev.JoinBatch) -> None:
-        """Assign a slot to a task attempt of the current run. A repeated request gets the same
-        slot, and a request for the committed batch gets none.
+        """Give a task attempt of the current run a slot, that is, a producer id. A repeated request
+        gets the same one, and a request for the committed batch gets none.
         """
         sink.active_ms = self._now.monotonic_ms
         sink.timeout_ms = event.timeout_ms
@@ -292,8 +297,8 @@ class SinkPartition:
         self._open_slot(sink, event)
 
     def _open_slot(self, sink: _Sink, event: ev.JoinBatch) -> None:
-        """Assign a free slot to the attempt. If no slot is free, ask for a new producer id; the
-        request waits for it.
+        """Give the attempt a free slot (producer id). If none is free, ask for a new producer id;
+        the request waits for it.
         """
         if not self._free:
             self._without_slot.append(event)
@@ -334,7 +339,7 @@ class SinkPartition:
         self._write_slot(producer_id, slot, settled)
 
     def _serve_waiting(self) -> None:
-        """Handle again the JoinBatch requests that waited for a free slot."""
+        """Handle again the JoinBatch requests that waited for a free producer id."""
         waiting, self._without_slot = self._without_slot, []
         for event in waiting:
             self._handle(event)
@@ -482,8 +487,8 @@ class SinkPartition:
         self._write_slot(event.producer_id, grown, settled)
 
     def _current(self, event: ev.KeepBatch | ev.EndBatch) -> tuple[_Sink, SinkHead]:
-        """Return the sink and its head. Raises ProducerFencedError unless the request comes from
-        the sink's current run.
+        """Return the sink and its committed state. Raises ProducerFencedError unless the request
+        comes from the sink's current run.
         """
         sink = self._sinks.get(event.sink)
         if sink is None or sink.head is None or sink.head.run != event.run:
@@ -508,8 +513,8 @@ class SinkPartition:
     def _write_head(
         self, name: str, head: SinkHead, request: ev.JoinBatch | ev.EndBatch | None
     ) -> None:
-        """Append a new head of the sink. ``request``, if given, continues once the record is
-        committed.
+        """Append a new state of the sink (its head) to the log. ``request``, if given, continues
+        once the record is committed.
         """
         sink = self._sinks[name]
         # If the log refused the record that frees a slot, the slot's attempt still looks open in
@@ -601,8 +606,8 @@ class SinkPartition:
             self._complete(slot.sink, sink)
 
     def _free_slot(self, name: str, producer_id: int) -> None:
-        """Free a slot after its markers are written. The sink does not wait for the record that
-        frees it.
+        """Free the producer id of an attempt after its markers are written. The sink does not wait
+        for the record that frees it.
         """
         sink = self._sinks[name]
         self._slots[producer_id] = self._slots[producer_id].freed()
@@ -613,8 +618,8 @@ class SinkPartition:
         self._write_free_slot(name, sink, producer_id)
 
     def _write_free_slot(self, name: str, sink: _Sink, producer_id: int) -> None:
-        """Append the record that frees a slot. If the producer id has no more epochs, delete the
-        slot instead.
+        """Append the record that frees a producer id. If it has no more epochs, delete it
+        instead.
         """
         slot: SinkSlot | None = self._slots[producer_id]
         if slot is not None and slot.epoch > EPOCH_LAST:
@@ -660,10 +665,11 @@ class SinkPartition:
         self._serve_waiting()
 
     def _write_open_head(self, name: str, sink: _Sink) -> None:
-        """Append the head in its open state.
+        """Append the record that the sink is open again after a decision.
 
-        Do nothing while a record that frees a slot, or the decision of the next batch, is being
-        written: that record's completion calls this method again, or replaces the head.
+        Do nothing while a record that frees a producer id, or the decision of the next batch, is
+        being written: that record's completion calls this method again, or a new state replaces
+        this one.
         """
         if sink.freeing or sink.is_busy:
             return

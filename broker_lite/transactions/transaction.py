@@ -190,8 +190,8 @@ class Transaction:
     # Methods that handle requests.
 
     def _handle(self, event: Request) -> None:
-        """Check the producer id of a request. If a record is being written, park the request;
-        otherwise carry it out.
+        """Check the producer id of a request. Then carry the request out, or let it wait while a
+        record is being written.
         """
         try:
             if isinstance(event, ev.Init):
@@ -479,8 +479,8 @@ class Transaction:
         return True
 
     def _take_id(self, cause: Request | None) -> int | None:
-        """Return a reserved producer id. If none is reserved, ask for one, park the request
-        ``cause``, and return None.
+        """Return a reserved producer id. If none is reserved, ask for one, let the request
+        ``cause`` wait for it, and return None.
         """
         new_id, self._spare_id = self._spare_id, None
         if new_id is None:
@@ -508,8 +508,8 @@ class Transaction:
         self._parked.append(event)
 
     def _retry_parked(self) -> None:
-        """Handle the parked requests again, in order. A request that must still wait is parked
-        again.
+        """Handle the requests that wait again, in order. A request that cannot be carried out yet
+        goes on waiting.
         """
         parked, self._parked = self._parked, []
         for event in parked:

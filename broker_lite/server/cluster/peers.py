@@ -129,8 +129,8 @@ class Peers:
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
         self._lanes: dict[tuple[int, int], _Peer] = {}
-        """Additional connections, by broker id and lane. Their loss is not reported to
-        ``failure_listener``."""
+        """Additional connections, by broker id and by API key or kind of fetch (lane). Their loss
+        is not reported to ``failure_listener``."""
         self._brokers: Mapping[int, BrokerView] = {}
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)
@@ -162,7 +162,8 @@ class Peers:
                 self._peers[broker.broker_id] = _Peer(self, broker)
 
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
-        """Send a fetch request to a leader, on the idle lane if the request has ``FLAG_IDLE``.
+        """Send a fetch request to a leader. A request with ``FLAG_IDLE``, for idle partitions, goes
+        over a connection of its own.
 
         ``answered`` receives the response or the error.
         """

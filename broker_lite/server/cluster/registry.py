@@ -68,7 +68,7 @@ change.
 """
 
 RETRY_S = 0.2
-"""Seconds before the keeper repeats a failed step while ZooKeeper is connected."""
+"""Seconds before the registry repeats a step that failed while ZooKeeper was connected."""
 PARTITIONS_DELAY_S = 0.2
 """Seconds after a new snapshot before the broker writes the list of its partitions to ZooKeeper. By
 the delay, one write serves several snapshots.
@@ -127,7 +127,7 @@ class Registry:
     ) -> None:
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
-        """The metadata that the keeper has read for the next snapshot. Its version stays 0."""
+        """The metadata that this broker has read for the next snapshot. Its version stays 0."""
         self._unreadable: loader.Unreadable = {}
         self._config = config
         self._store = store
@@ -225,7 +225,7 @@ class Registry:
 
     async def _join(self, cluster_id: str, registration: znodes.Registration) -> None:
         """Register the broker, load the metadata, stand for election as controller, and start the
-        keeper.
+        keeper task, which reacts to later changes.
         """
         self._fresh = dataclasses.replace(self._fresh, cluster_id=cluster_id)
         self._registrar = Registrar(
@@ -238,8 +238,8 @@ class Registry:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
-        """Leave the cluster: stop the keeper, and close the session, which deletes the
-        registration.
+        """Leave the cluster: stop reacting to changes, and close the ZooKeeper session, which
+        deletes the registration.
         """
         self.groups.close()
         self._closed = True

@@ -50,8 +50,8 @@ from broker_lite.server.task_set import TaskSet
 logger = logging.getLogger("logbus.groups")
 
 LOAD_WAIT_S = 3.0
-"""Seconds for which a request waits until this broker has claimed the group in ZooKeeper. Then the
-client gets COORDINATOR_LOAD_IN_PROGRESS, and the claim continues.
+"""Seconds for which a request waits until this broker has registered in ZooKeeper as the group's
+coordinator. Then the client gets COORDINATOR_LOAD_IN_PROGRESS, and the registration continues.
 """
 GROUPS_MAX = 10_000
 """Maximum number of groups with members that one broker coordinates."""
@@ -227,8 +227,8 @@ class GroupCoordinator:
         return result
 
     async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> GroupClaim:
-        """Check whether an offset commit is allowed. Return this broker's claim of the group, which
-        the write of the offsets must check. Raises the error of a refused commit.
+        """Check whether an offset commit is allowed. Return this broker's claim, the right to write
+        the group's offsets, which the write must check. Raises the error of a refused commit.
         """
         coordinated = await self._coordinated(group)
         if coordinated is None:
@@ -298,7 +298,8 @@ class GroupCoordinator:
     async def find_or_take_over(self, group: str) -> Group | None:
         """Return the group's state machine; None if this broker has none for the group.
 
-        If members that joined at the previous coordinator may be alive, take over the group first.
+        If members that joined at the previous coordinator may be alive, this broker becomes
+        coordinator first.
         """
         coordinated = await self._coordinated_or_taken_over(group)
         return None if coordinated is None else coordinated.group
@@ -306,8 +307,8 @@ class GroupCoordinator:
     async def find_described(self, group: str) -> Group | None:
         """Return the group's state machine for a description; None if the group has no members.
 
-        If the group's last generation had members, take over the group first. Only then does this
-        broker learn whether those members are still alive.
+        If the group's last generation had members, this broker becomes coordinator first. Only then
+        does it learn whether those members are still alive.
         """
         coordinated = await self._coordinated(group)
         if coordinated is None and await self.has_former_members(group):
@@ -315,8 +316,8 @@ class GroupCoordinator:
         return None if coordinated is None else coordinated.group
 
     async def has_former_members(self, group: str) -> bool:
-        """Return whether the group's last generation, according to ZooKeeper, has members that may
-        still be alive. This broker must not have a state machine of the group.
+        """Return whether members that joined at the group's previous coordinator may still be
+        alive, according to ZooKeeper. This broker must not have a state machine of the group.
         """
         return await self._registry.groups.members_left(group) > 0
 
@@ -357,8 +358,8 @@ class GroupCoordinator:
         return chosen is not None and chosen.broker_id == self._config.broker_id
 
     def _watch_fired(self, path: str | None) -> None:
-        """Check whether this broker still holds its claim of the group whose coordinator znode is
-        ``path``; None means all groups.
+        """Check in ZooKeeper whether this broker still coordinates the group whose coordinator
+        znode is ``path``. None means all groups.
         """
         for coordinated in list(self._groups.values()):
             if path in (None, znodes.coordinator_path(coordinated.group.name)):
@@ -538,8 +539,8 @@ class GroupCoordinator:
         )
 
     def _watch_claim(self, held: CoordinatedGroup) -> None:
-        """Start to check in ZooKeeper whether this broker still holds its claim of the group, and
-        to watch the claim's znode.
+        """Start to check in ZooKeeper whether this broker still coordinates the group, and to watch
+        for a change of that.
         """
         if held.writing is None and self._groups.get(held.group.name) is held:
             self._checks.start(self._check_claim(held))

@@ -59,7 +59,7 @@ retriable errors. Then the producer gets a retriable error.
 VERIFY_PAUSE_S = 0.01
 """Seconds between a retriable error of the transaction coordinator and the next attempt."""
 TIMEOUTS = 2
-"""Pending offsets are overdue when they are older than this many times
+"""The offsets of an open transaction are overdue when they are older than this many times
 ``transaction.max.timeout.ms``.
 """
 REFUSALS = (UnknownServerError, ClusterAuthorizationError, TransactionalIdAuthorizationError)
@@ -92,8 +92,8 @@ class GroupCommit(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimedGroup:
-    """The producers with open transactions in one group, for as long as this broker holds its claim
-    of the group.
+    """The producers with open transactions in one group, for as long as this broker coordinates the
+    group.
     """
 
     claim: GroupClaim
@@ -126,8 +126,8 @@ class GroupTransactions:
         self._claimed: dict[str, _ClaimedGroup] = {}
 
     async def commit(self, request: GroupCommit) -> dict[TopicPartition, LogbusError | None]:
-        """Store offsets as pending until their transaction ends. Return an error or None for each
-        partition.
+        """Store offsets that a transaction commits, until the transaction ends. Return an error or
+        None for each partition.
 
         Raises LogbusError if the group refuses the member, or the transaction coordinator the
         producer.
@@ -155,8 +155,8 @@ class GroupTransactions:
         return await self._registry.groups.add_pending(claim, transaction, value)
 
     async def end(self, request: EndGroupOffsetsRequest) -> None:
-        """Commit or drop a transaction's pending offsets in a group. A repeated request has no
-        effect.
+        """Commit or drop the offsets that a transaction has stored in a group. A repeated request
+        has no effect.
         """
         self._epochs.check(request.state_partition, request.coordinator_epoch)
         self._groups.check_coordinator(request.group_id)
@@ -171,7 +171,7 @@ class GroupTransactions:
         )
 
     async def end_overdue(self) -> None:
-        """Drop overdue pending offsets of transactions that have ended without an EndGroupOffsets
+        """Drop the overdue offsets of transactions that have ended without an EndGroupOffsets
         request.
         """
         for group in await self._registry.groups.kinds():

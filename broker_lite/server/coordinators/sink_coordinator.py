@@ -67,9 +67,9 @@ PARK_S = 2 * ANSWER_MS / 1000
 are missing, EndBatch is answered ANSWER_MS after its decision, so this time must be longer.
 """
 HEAD_DAYS = 365
-"""Days after a sink's last use for which the coordinator keeps its head. Spark may stop after the
-sink has committed a batch and before Spark has recorded it in its commit log, and may restart the
-query weeks later.
+"""Days after a sink's last use for which the coordinator keeps the record of the sink's last
+committed batch. Spark may stop after the sink has committed a batch and before Spark has recorded
+that in its commit log, and the query may be restarted weeks later.
 """
 _DAY_MS = 86_400_000
 
@@ -88,8 +88,8 @@ class SinkStore(Protocol):
 
 
 class OpenSlot(NamedTuple):
-    """The slot of an open task attempt. ``opened_ms`` is the wall time (ms) at which the attempt
-    joined, or at which this broker loaded the slot.
+    """The state of the producer id with which an open attempt of a Spark task writes. ``opened_ms``
+    is the wall time (ms) at which the attempt joined, or at which this broker loaded the state.
     """
 
     slot: SinkSlot
@@ -198,8 +198,8 @@ class SinkCoordinator:
         return led is not None and name in led.machine
 
     def open_slots(self, partition: int) -> dict[int, OpenSlot]:
-        """Return the slots of open task attempts, by producer id; empty if this broker does not
-        lead the partition."""
+        """Return the state of each producer id with which an open attempt of a Spark task writes;
+        empty if this broker does not lead the partition."""
         led = self._led.get(partition)
         if led is None:
             return {}
@@ -253,8 +253,8 @@ class SinkCoordinator:
             ) from None
 
     def expire(self) -> None:
-        """Delete the heads of sinks that were not used for ``HEAD_DAYS`` days, and those of
-        complete batch writes.
+        """Delete the state of sinks that were not used for ``HEAD_DAYS`` days, and that of complete
+        batch writes.
         """
         before_day = self._clock.now_ms() // _DAY_MS - HEAD_DAYS
         before_ms = self._clock.monotonic_ms() - self._timeout_max_ms

@@ -19,7 +19,9 @@ from broker_lite.wire.calls.group_transactions import (
 async def handle(
     parts: BrokerContext, request: RequestContext, message: EndGroupOffsetsRequest
 ) -> EndGroupOffsetsResponse:
-    """Commit or drop the pending offsets. A client that is not a broker gets an error."""
+    """Commit or drop the offsets that the transaction has stored in the group. A client that is not
+    a broker gets an error.
+    """
     try:
         if not request.is_broker:
             raise InvalidRequestError(

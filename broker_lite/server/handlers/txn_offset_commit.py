@@ -31,8 +31,8 @@ ADDS_GROUP_FROM = 5
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Store the offset of each partition as pending. If some partitions are refused, the others are
-    stored all the same.
+    """Store the offset of each partition until the transaction ends. If some partitions are
+    refused, the others are stored all the same.
     """
     access = request.access
 

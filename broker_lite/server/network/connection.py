@@ -163,8 +163,8 @@ class ResponseSlot:
 
 
 Begin = Callable[[memoryview, ResponseSlot], None]
-"""A callback that starts the request in a frame. It answers through the slot, at once or later, and
-raises LogbusError to close the connection.
+"""A callback that starts the request in a frame. It answers through the ``ResponseSlot``, at once
+or later, and raises LogbusError to close the connection.
 """
 
 
@@ -463,10 +463,10 @@ class ClientConnection:
         start()
 
     def built(self, reply: ResponseSlot, size: int) -> None:
-        """Replace the memory that the slot's announced answer reserved by ``size``, the bytes that
-        it takes.
+        """An announced answer is built: replace the memory that was reserved for it by ``size``,
+        the bytes that it takes.
 
-        Does nothing if that answer is not being built.
+        Does nothing if the slot's answer is not being built.
         """
         if self._building is reply:
             self._building = None
@@ -478,8 +478,8 @@ class ClientConnection:
         self._built_bytes = size
 
     def answered(self, reply: ResponseSlot, unsent: int) -> None:
-        """Record that the slot has its answer, with ``unsent`` bytes in memory. Send it in this
-        turn of the event loop if all earlier requests are answered.
+        """Record that the request of this slot has its answer, with ``unsent`` bytes in memory.
+        Send the answer in this turn of the event loop if all earlier requests are answered.
         """
         self._unsent_bytes += unsent
         if self._building is not None:

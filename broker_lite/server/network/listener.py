@@ -55,11 +55,11 @@ SWEEP_S = 5.0
 than 10 s.
 """
 SWEEP_MIN_S = 0.1
-"""Minimum seconds between two sweeps that close overdue logins. It bounds the cost, because a sweep
-looks at every connection.
+"""Minimum seconds between two checks (sweeps) of all connections that close overdue logins. It
+bounds the cost of the checks.
 """
 STALLED_MS = 5000
-"""If other connections wait for memory, the sweep closes a connection whose partial request has
+"""If other connections wait for memory, the broker closes a connection whose partial request has
 received no bytes for this time (ms).
 """
 ACCEPT_PAUSE_S = 0.5
@@ -463,8 +463,9 @@ class Listener:
             self._sweep = self._loop.call_later(self._sweep_delay_s(), self._end_silent)
 
     def _sweep_delay_s(self) -> float:
-        """Return the seconds until the next sweep: ``_sweep_s``, or less if the oldest login
-        becomes overdue sooner. ``_sweep_s`` is at most half of the time that a login may take.
+        """Return the seconds until the next check of all connections: ``_sweep_s``, or less if the
+        oldest login becomes overdue sooner. ``_sweep_s`` is at most half of the time that a login
+        may take.
         """
         self._early = {each: None for each in self._early if each.session.is_before_login}
         began_ms = [each.session.opened_ms for each in self._early]
@@ -485,8 +486,8 @@ class Listener:
                 del self._of_address[address]
 
     def _end_silent(self) -> None:
-        """Close idle and stalled connections. Schedule the next sweep if any connection or free
-        buffer is left.
+        """Close idle and stalled connections. Schedule the next such check if any connection or
+        free buffer is left.
         """
         assert self._loop is not None
         now_ms = self._clock.monotonic_ms()

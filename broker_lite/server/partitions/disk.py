@@ -156,8 +156,8 @@ Result = tuple[AppendTarget | None, Any, Any]
 
 
 class Worker(threading.Thread):
-    """An append thread, or the keeper thread, with its queue of jobs. It passes results to the
-    event loop.
+    """An append thread, or the keeper thread for operations on the whole data directory, with its
+    queue of jobs. It passes results to the event loop.
     """
 
     def __init__(self, name: str, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
@@ -440,7 +440,9 @@ class Disk:
         return await self._awaited(lambda done: self.call(key, function, done))
 
     async def run_keeper(self, function: Callable[[], T]) -> T:
-        """Run ``function`` on the keeper thread, and return its result."""
+        """Run ``function`` on the keeper thread, which runs operations on the data directory, and
+        return its result.
+        """
         return await self._awaited(lambda done: self.keep(function, done))
 
     async def run_read(self, function: Callable[[], T]) -> T:

@@ -89,7 +89,7 @@ class FollowerFetches:
         self.wait_ms_max = config.fetch_wait_ms_max
         self.bytes_max = config.fetch_bytes_max
         self.waiting: dict[tuple[int, int], _FollowerFetch] = {}
-        """The fetches that wait for records, by the follower's broker id and lane (connection)."""
+        """The fetches that wait for records, by the follower's broker id and connection (lane)."""
         self.throttle = Throttle(LEADER_RATE)
         self.sent_bytes = metrics.counter("replication_sent_bytes")
         metrics.gauge("follower_fetches_waiting", lambda: len(self.waiting))

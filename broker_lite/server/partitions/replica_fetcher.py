@@ -47,10 +47,12 @@ leader in the metadata before the leader itself does, and then its first fetch f
 RETRY_MS_MAX = 500
 """Maximum time in ms between two retries of a partition."""
 HOT_S = 30.0
-"""Seconds without records after which a partition moves to the idle lane."""
+"""Seconds without records after which a partition is fetched on the connection for idle partitions
+(the idle lane).
+"""
 IDLE_WAITS = 4
-"""Factor by which the maximum wait of a fetch is longer on the idle lane. Fewer repeated fetches
-save processor time. No record is delayed, because an append ends the wait.
+"""Factor by which a fetch of idle partitions waits longer at the leader than others. Fewer repeated
+fetches save processor time. No record is delayed, because an append ends the wait.
 """
 THROTTLED_S = 0.1
 """Seconds after which a partition is tried again whose throttle rate was used up."""
@@ -96,7 +98,9 @@ class FetchTarget(Protocol):
 
 
 class _ReplicaRow(NamedTuple):
-    """What to fetch for one partition, and the lane on which to fetch it."""
+    """What to fetch for one partition, and over which of the two connections to its leader
+    (lanes).
+    """
 
     target: FetchTarget
     fetch_from: FetchFrom
@@ -156,7 +160,7 @@ class Fetchers:
         lane.ready(key, row)
 
     def mark_active(self, key: PartitionKey) -> None:
-        """Keep the partition off the idle lane for ``HOT_S`` seconds."""
+        """Fetch the partition on the connection for active partitions, for ``HOT_S`` seconds."""
         self._hot_until[key] = self.loop.time() + HOT_S
 
     def stop(self, target: FetchTarget) -> None:
@@ -205,8 +209,8 @@ class Fetchers:
 
 
 class _Leader:
-    """The fetch requests to one leader on one lane: the idle lane, or that of the other
-    partitions.
+    """The fetch requests to one leader on one of its two connections: that for idle partitions, or
+    that for the others.
     """
 
     __slots__ = (
