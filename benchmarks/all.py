@@ -36,7 +36,7 @@ BENCHMARKS = (
 
 
 def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the script of one benchmark, which can import the modules in its folder."""
+    """Start the script of one benchmark, which can import the modules in its folder."""
     shared = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, "-P", str(FOLDER / f"{name}.py"), *arguments],
@@ -48,7 +48,7 @@ def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _machine() -> dict[str, Any]:
-    """Return facts of the machine with which results can be compared, but not its name."""
+    """Return the facts about this machine that a reader of the results needs, but not its name."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cpus": os.cpu_count(),

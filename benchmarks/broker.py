@@ -140,7 +140,7 @@ def columns_batch(size: int, value_bytes: int = 200) -> memoryview:
 
 
 class Bench:
-    """One broker under load. ``results`` holds the figures of each case."""
+    """One broker under load; ``results`` holds the figures of each measured case."""
 
     def __init__(self, cluster: LocalCluster, admin: Admin, seconds: float) -> None:
         self._admin = admin
@@ -159,10 +159,9 @@ class Bench:
         return topic_id
 
     def measure(self, name: str, request: bytes, connections: int, depth: int, size: int) -> None:
-        """Measure one case.
+        """Measure one case. ``size`` is the payload of a request in bytes.
 
-        ``size`` is the payload of a request in bytes. With 0, the throughput counts the bytes of
-        responses.
+        If ``size`` is 0, the throughput counts the bytes of the responses.
         """
         load = Load(("127.0.0.1", self._broker.port), request, connections, depth)
         pid = self._broker.pid
@@ -180,7 +179,8 @@ class Bench:
         }
 
     def loop(self) -> dict[str, int]:
-        """Return how many delays of the event loop were measured, and how many were above 5 ms."""
+        """Return how many delays of the broker's event loop were measured, and how many exceeded
+        5 ms."""
         url = f"http://127.0.0.1:{self._broker.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=10) as answer:
             rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())

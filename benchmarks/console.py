@@ -52,7 +52,7 @@ REQUESTS, RUNS, WARM = 40, 9, 2
 
 
 def fill(bus: Bus) -> Groups:
-    """Create topics, records and groups; return the partitions of each group."""
+    """Create topics, records and groups; return the partitions in which each group commits."""
     for name, count in TOPICS.items():
         bus.create_topic(name, partitions=count, replication_factor=3)
     every = [TopicPartition(name, number) for name, n in TOPICS.items() for number in range(n)]
@@ -74,7 +74,7 @@ def commit(bus: Bus, groups: Groups, offset: int) -> None:
 
 @contextlib.contextmanager
 def moving(bus: Bus, groups: Groups) -> Iterator[None]:
-    """Commit new offsets of every group at intervals, in a thread."""
+    """Commit new offsets of every group at intervals, in a thread, while the context is open."""
     ended = threading.Event()
 
     def run() -> None:
@@ -98,7 +98,7 @@ def console(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
     address = urlsplit(cluster.start_console()).netloc
     running = cluster.console
     assert running is not None and running.pid is not None
-    request(address, "/")  # Answered after the first reading.
+    request(address, "/")  # The console answers once it has read the cluster.
     try:
         yield address, running.pid
     finally:
@@ -116,7 +116,7 @@ def request(address: str, path: str) -> int:
 
 
 def shares(pids: list[int], seconds: float) -> list[float]:
-    """Return the processor time of each process in a window, in percent of a core."""
+    """Return the processor time of each process during ``seconds``, in percent of a core."""
     began, before = time.monotonic(), [fine_cpu_seconds(pid) for pid in pids]
     time.sleep(seconds)
     lasted = time.monotonic() - began
@@ -150,7 +150,10 @@ def pages(cluster: LocalCluster) -> dict[str, Any]:
 
 
 def median_ms(*words: str, cache: str, is_cold: bool = False, **variables: str) -> float:
-    """Time a command. ``cache`` is its cache's folder, which is emptied first if ``is_cold``."""
+    """Return the median time of a command in ms.
+
+    ``cache`` is the folder of its cache, which is emptied before each run if ``is_cold``.
+    """
     command = [sys.executable, "-P", "-m", "broker_lite", *words]
     environment = os.environ | variables | {"XDG_CACHE_HOME": cache}
     took = []
@@ -178,7 +181,7 @@ def commands(servers: str) -> dict[str, float]:
 
 
 def plugin() -> dict[str, float]:
-    """Time a cluster as the plugin starts and ends it."""
+    """Measure how long the pytest plugin takes to start and to end its cluster."""
     marks = []
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory() as folder:

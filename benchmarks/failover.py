@@ -65,7 +65,7 @@ class Acks:
         self._rate = rate
 
     def wait_flowing(self, since: float = 0.0) -> None:
-        """Wait until the acknowledgements of one second have arrived after ``since``."""
+        """Wait until acknowledgements have arrived for one second after the time ``since``."""
         until = time.time() + WAIT_S
         while time.time() < until:
             now = time.time()
@@ -77,7 +77,7 @@ class Acks:
         raise AssertionError(f"no record is acknowledged: {self.failures[-1:]}")
 
     def longest_gap_ms(self, since: float) -> float:
-        """Return the longest time between two acknowledgements from ``since`` on, in ms."""
+        """Return the longest time without an acknowledgement since ``since``, in ms."""
         times = [since, *(at for at in self.times if at > since)]
         return max(later - earlier for earlier, later in itertools.pairwise(times)) * 1000
 
@@ -153,7 +153,7 @@ class ForeignLoad:
                 acks.times.append(float(at))
 
     def wait_flowing(self, since: float = 0.0) -> None:
-        """Wait until each partition gets regular acknowledgements after ``since``."""
+        """Wait until each partition gets regular acknowledgements after the time ``since``."""
         for acks in self.partitions:
             acks.wait_flowing(since)
 
@@ -194,8 +194,10 @@ class Bench:
     def settle(
         self, topic: str, wait_s: float = WAIT_S, *, by_preferred: bool = True
     ) -> TopicMetadata:
-        """Wait until all replicas are in sync and, with ``by_preferred``, the preferred replicas
-        lead."""
+        """Wait until all replicas are in sync.
+
+        With ``by_preferred``, wait also until the preferred replicas lead.
+        """
         until = time.monotonic() + wait_s
         while time.monotonic() < until:
             rows = self.bus.admin.cluster([topic]).topics[topic]
@@ -215,7 +217,7 @@ class Bench:
         return next(broker for broker in self.cluster.brokers if broker.id == number)
 
     def victim(self, who: str) -> tuple[int, LocalBroker]:
-        """Return a partition, and the broker that has the role ``who`` in it."""
+        """Return a partition, and the broker that is its leader or follower, as ``who`` says."""
         partitions = self.settle(self.topic).partitions
         controller = self.bus.admin.describe_cluster().controller_id
         chosen = next(
@@ -227,7 +229,8 @@ class Bench:
         return chosen.partition, self.broker(number)
 
     def gaps(self, who: str, count: int, strike: Callable[[LocalBroker], None]) -> dict[str, Any]:
-        """Call ``strike`` with a broker ``count`` times; repair the cluster; return the gaps."""
+        """Call ``strike`` with a broker ``count`` times, and repair the cluster each time;
+        return the gaps."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim(who)

@@ -63,7 +63,7 @@ WAYS: dict[str, tuple[Make, bool]] = {
 def one_round(
     folder: str, make: Make, begun: bool, logs: int, size: int
 ) -> tuple[list[float], float]:
-    """Run one round of one way.
+    """Flush several groups of files in one way.
 
     Return the wall time of each group and the processor time of all groups, in seconds.
     """

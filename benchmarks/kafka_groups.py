@@ -76,7 +76,7 @@ async def coordinator(servers: str, group: str) -> Connection:
 async def take_part(
     connection: Connection, group: str, count: int, partitions: int
 ) -> tuple[int, str, tuple[TopicPartition, ...]]:
-    """Join and sync until the group has ``count`` members and this member has its partitions.
+    """Join the group and sync until it has ``count`` members and this member has its partitions.
 
     Returns the generation, the member id and the assignment. The group's leader assigns by
     ``range``.
@@ -114,9 +114,9 @@ async def take_part(
 
 
 async def stable(servers: str, count: int, partitions: int) -> dict[str, Any]:
-    """Form a group of ``count`` members; return the seconds from first connection to the end.
+    """Form a group of ``count`` members; return how many seconds this takes.
 
-    The group is formed when the last member has its partitions.
+    The time runs from the first connection until the last member has its partitions.
     """
     group = f"of-{count}"
 
@@ -141,7 +141,7 @@ async def stable(servers: str, count: int, partitions: int) -> dict[str, Any]:
 
 
 class Committing:
-    """A group with one member, which sends heartbeats and commits once a second."""
+    """A member alone in its group, which sends heartbeats and commits once a second."""
 
     def __init__(self, connection: Connection, group: str, generation: int, member: str) -> None:
         self.connection = connection
@@ -157,9 +157,9 @@ class Committing:
         return cls(connection, group, generation, member)
 
     async def run(self, until: float, took: list[float]) -> None:
-        """Commit at fixed intervals until ``until``; ``took`` collects the seconds of each commit.
+        """Commit at fixed intervals until ``until``; add the seconds of each commit to ``took``.
 
-        A slow commit does not delay the times of later commits.
+        A slow commit does not delay the later commits.
         """
         while (due := self._first + self._offset) < until:
             await asyncio.sleep(due - time.perf_counter())
@@ -219,7 +219,8 @@ async def commits(
 
 
 def writes(host: str, port: int) -> int:
-    """Return the number of writes to ZooKeeper so far, from the lower half of its last zxid."""
+    """Return the number of writes to ZooKeeper so far: the lower half of its last transaction id
+    (zxid)."""
     found = re.search(r"Zxid: 0x([0-9a-f]+)", four_letters(host, port, "srvr"))
     assert found is not None
     return int(found[1], 16) & 0xFFFFFFFF

@@ -98,7 +98,8 @@ def read(bus: Bus, rows: int, rounds: int) -> dict[str, Any]:
 
 
 def begin(bus: Bus, stack: contextlib.ExitStack) -> list[TransactionMarker]:
-    """Open a transaction of each producer in all partitions; return the markers that abort them."""
+    """Open a transaction of each producer in all partitions; return the markers that will abort
+    them."""
     bus.create_topic("markers", PARTITIONS)
     for number in range(PRODUCERS):
         producer = stack.enter_context(
@@ -133,7 +134,7 @@ def write(markers: list[TransactionMarker], cluster: Cluster, deadline_ms: float
 
 
 def loop(broker: LocalBroker) -> dict[str, float]:
-    """Return the delays of the broker's event loop since its start."""
+    """Return the delays of the broker's event loop since the broker started."""
     url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
         rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())

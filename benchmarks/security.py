@@ -291,7 +291,8 @@ def _ratio(above: list[float], below: list[float]) -> float:
 
 
 def key_security(port: int, ca: str) -> ClientSecurity:
-    """Log in with the password; return settings with which a login derives no keys."""
+    """Log in with the password; return client settings with the derived keys, so that later
+    logins derive none."""
 
     def of(secret: Secret | TaskSecret) -> ClientSecurity:
         return ClientSecurity(
@@ -310,7 +311,10 @@ def key_security(port: int, ca: str) -> ClientSecurity:
 
 
 def log_in(side: Side, seconds: float) -> tuple[float, float]:
-    """Log in repeatedly; return logins per second, and the broker's processor ms for a login."""
+    """Log in repeatedly for ``seconds``.
+
+    Return the logins per second, and the broker's processor time for one login in ms.
+    """
     address, keys = Endpoint("127.0.0.1", side.port), key_security(side.port, side.ca)
     counts = [0] * LOGIN_THREADS
     until = time.perf_counter() + seconds
@@ -378,7 +382,10 @@ def slow_connections(port: int, ready: Event, ended: Event) -> None:
 
 
 def storms(port: int, ca: str, ready: Event, ended: Event) -> None:
-    """Log in CROWD times at once, repeatedly. A client that the broker closes tries again."""
+    """Log in CROWD times at once, repeatedly.
+
+    A client whose connection the broker closes tries again.
+    """
     os.nice(CROWD_NICE)
     address, keys = Endpoint("127.0.0.1", port), key_security(port, ca)
 
@@ -425,7 +432,7 @@ class Probe:
 
 
 class Turn(NamedTuple):
-    """The p99 of the probe, and the cores that the broker used meanwhile."""
+    """The p99 of the probe's requests, and the number of cores that the broker used meanwhile."""
 
     p99_ms: float
     broker_cores: float

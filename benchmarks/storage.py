@@ -58,9 +58,9 @@ class Bench:
         return manager
 
     def repeat(self, work: Callable[[], Any], limit: int) -> tuple[int, float, float]:
-        """Run ``work`` at most ``limit`` times.
+        """Run ``work`` repeatedly, at most ``limit`` times.
 
-        Return the number of runs, their wall seconds and their processor seconds.
+        Return the number of runs, their wall time and their processor time in seconds.
         """
         count, start, cpu = 0, time.perf_counter(), time.thread_time()
         end = start + self.seconds

@@ -79,9 +79,10 @@ def transact(sender: ck.Producer, topic: str, partitions: int) -> None:
 
 
 def rate(servers: str, topic: str, producers: int, partitions: int, seconds: float) -> Any:
-    """Commit with all producers for ``seconds``; the first WARM_S seconds do not count.
+    """Commit transactions with all producers for ``seconds``; return commits per second and
+    latencies.
 
-    Return the figures.
+    The first WARM_S seconds do not count.
     """
     senders = [producer(servers, f"{topic}-{number}") for number in range(producers)]
     begin = time.perf_counter() + WARM_S
@@ -169,7 +170,7 @@ def coordinator_killed(kills: int) -> dict[str, Any]:
 
 
 async def begin_ids(host: str, port: int, names: list[str]) -> None:
-    """Create transactional ids over several connections, one after the other on each."""
+    """Initialise transactional ids over several connections, one id after the other on each."""
 
     async def run(part: list[str]) -> None:
         reader, writer = await asyncio.open_connection(host, port)

@@ -18,7 +18,7 @@ VALUE = bytes(100)
 
 
 def report(error: KafkaError | None, record: Message) -> None:
-    """Print the outcome of one record."""
+    """Print the outcome of one record: its acknowledgement or its error."""
     failure = f" {error}" if error is not None else ""
     print(record.partition(), time.time(), failure, sep=" ")
 

@@ -18,7 +18,7 @@ from peers.rows import ROWS
 
 
 def listed(row: Row) -> dict[str, Any]:
-    """Return the entry of a row in the list of rows."""
+    """Return how a row appears in the list of rows."""
     return {
         "row": row.name,
         "number": row.number,

@@ -145,7 +145,7 @@ def _alternate(
 
 
 def _once(row: Row, bench: Bench, sides: Mapping[str, Side], name: str) -> dict[str, Any]:
-    """Run one side once and measure its processes."""
+    """Run one side of a row once, and measure its processes."""
     os.sync()
     servers = {each: side.servers() for each, side in sides.items()}
     others = {pid for roles in servers.values() for pids in roles.values() for pid in pids}
@@ -175,7 +175,7 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
-    """Return the median processor seconds and the maximum peak memory of a role in these runs."""
+    """Return the median processor seconds and the maximum peak memory of a role over these runs."""
     taken = [each["processes"][role] for each in runs if role in each["processes"]]
     return {
         "cpu_s": rounded(statistics.median(each["cpu_s"] for each in taken)),
@@ -184,7 +184,8 @@ def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
 
 
 def compared(row: Row, variant: Variant, sides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return, for each goal of this variant, both medians, their ratio, and the ratio's spread."""
+    """Return, for each goal of this variant: both medians, their ratio, and the spread of the
+    ratio."""
     return [
         {"peer": peer, **_against(goal, sides[LOGBUS], sides[peer])}
         for goal in row.goals

@@ -1,4 +1,6 @@
-"""Minimal servers in Python, which measure the floors of rows 7, 10, 13 and 15.
+"""Minimal servers in Python, with which rows 7, 10, 13 and 15 measure their floors.
+
+A *floor* is the result of a program that does only the unavoidable work of a row.
 
     python -P -m peers.bare turns|flushed|silent DESCRIPTOR FOLDER PARTITIONS
 

@@ -19,7 +19,8 @@ QUICK_SHARE = 0.15
 
 
 class Bench:
-    """Keeps the servers of each system running while rows need servers with the same settings."""
+    """Keeps the servers of each system running as long as rows need servers with the same
+    settings."""
 
     def __init__(self, *, quick: bool = False, given: Path | None = None) -> None:
         self.quick = quick
@@ -49,7 +50,7 @@ class Bench:
     def is_left_out(self, side: str) -> bool:
         """Return whether this run leaves a side out.
 
-        Quick runs leave floors out, because they are too short to measure a floor.
+        Quick runs leave floors out, because they are too short to measure one.
         """
         return self.quick and is_floor(side)
 
@@ -77,7 +78,7 @@ class Bench:
         return self._servers("spark", tuned, lambda: SparkHost(tuned))  # type: ignore[no-any-return]
 
     def folder(self) -> str:
-        """Return the folder for input files, which is removed after the run."""
+        """Return the folder for input files, which is removed at the end of the run."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="logbus-bench-")
         return self._folder.name
@@ -99,9 +100,9 @@ class Bench:
 
     @contextlib.contextmanager
     def counting(self, processes: Callable[[], Mapping[str, list[int]]]) -> Iterator[None]:
-        """While the context is open, count servers that the run starts as servers, not as clients.
+        """While the context is open, count the servers that a measured run starts as servers.
 
-        ``processes`` returns these servers by role.
+        Otherwise they would count as clients. ``processes`` returns these servers by role.
         """
         self._within = processes
         try:
@@ -110,7 +111,7 @@ class Bench:
             self._within = dict
 
     def within(self) -> Mapping[str, list[int]]:
-        """Return the living servers that the run itself started, by role."""
+        """Return the living servers that the measured run itself started, by role."""
         return self._within()
 
     def _servers(self, peer: str, key: Any, make: Any) -> Any:

@@ -13,7 +13,7 @@ from peers.row import KAFKA, LOGBUS
 
 
 def only_by_a_floor(_: Mapping[str, Any], __: str) -> None:
-    """Return None, because flushes may limit this row's rate: only a measured floor is a bound."""
+    """Return None: only a floor can bound this row's rate, because flushes may limit it."""
 
 
 def without_servers(found: Mapping[str, Any], measure: str, *, count: int) -> float | None:

@@ -33,7 +33,7 @@ IS_FULL = os.environ.get("GROWTH", "") == "full"
 
 
 class Alone:
-    """A cluster that only one row uses, and a client of the cluster; a context manager."""
+    """A cluster that only one row uses, with a client; a context manager."""
 
     def __init__(self, brokers: int = 1, **config: str) -> None:
         self.cluster = LocalCluster(brokers, config=config)
@@ -75,7 +75,8 @@ class Alone:
             time.sleep(0.02)
 
     def restart(self, *, by_kill: bool, last: TopicPartition) -> float:
-        """Restart the only broker; return the seconds until it accepts a record in ``last``."""
+        """Restart the only broker; return the seconds until it accepts a record in the partition
+        ``last``."""
         (broker,) = self.cluster.brokers
         if by_kill:
             broker.kill()
@@ -185,7 +186,7 @@ class Waiters:
             sock.sendall(self._request())
 
     def until_all_have_it(self) -> float:
-        """Run the consumers until each has received a record; return the seconds."""
+        """Run the consumers until each has received a record; return the seconds that this took."""
         before = time.perf_counter()
         while self._waiting:
             self._turn(1.0)
@@ -217,7 +218,11 @@ class Waiters:
                 self._answered(sock, size)
 
     def _answered(self, sock: Any, size: int) -> None:
-        """Read a response; fetch again if it has no record, as a response of the minimum size."""
+        """Handle a response: fetch again if it contains no record.
+
+        The smallest response so far is one without records; a response with a record is larger by
+        more than 60 bytes.
+        """
         self._empty_bytes = min(self._empty_bytes or size, size)
         if size > self._empty_bytes + 60:
             self._waiting.discard(sock)

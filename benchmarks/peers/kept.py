@@ -28,7 +28,8 @@ def folder(*, quick: bool) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the result of a row, without variants if the file is missing or is no result."""
+    """Return the stored result of a row, without variants if the file is missing or contains no
+    result."""
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     if "variants" not in found:
         return {"variants": []}
@@ -51,7 +52,8 @@ def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:
 
 
 def merged(before: Sequence[Found], new: Sequence[Found], row: Row) -> list[Found]:
-    """Merge the variants of two runs, in the row's order, without variants that the row lacks."""
+    """Return the variants of both runs in the row's order, without variants that the row no
+    longer has."""
     by_name = {each["variant"]: each for each in before}
     for each in new:
         name = each["variant"]

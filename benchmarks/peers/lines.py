@@ -28,7 +28,7 @@ class Lines:
         self._lines, self.source = _read(given)
 
     def whole(self, count: int) -> list[bytes]:
-        """Return ``count`` whole lines, each with its number in front."""
+        """Return ``count`` complete lines, each with its number in front."""
         endless = itertools.cycle(self._lines)
         return [b"%d %s" % (number, line) for number, line in zip(range(count), endless)]
 

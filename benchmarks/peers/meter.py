@@ -42,7 +42,8 @@ def cpu_seconds(pid: int, *, with_children: bool = True) -> float:
 
 
 def counted_as(role: str, pid: int) -> str:
-    """Return the role under which a process is counted; for Spark's role, JVM or PYTHON."""
+    """Return the role under which a process is counted; a process of Spark counts as JVM or
+    PYTHON."""
     if role != SPARK:
         return role
     with contextlib.suppress(OSError):
@@ -148,7 +149,8 @@ class Meter:
             self.found[role] = {"cpu_s": round(cpu, 2), "peak_mb": round(peak, 1)}
 
     def seen(self, role: str) -> list[float]:
-        """Return the processor seconds of the role's servers that the run itself started."""
+        """Return the processor seconds of each server of this role that the measured run itself
+        started."""
         return list(self._seen.get(role, {}).values())
 
     def _processes(self) -> dict[str, list[int]]:
@@ -168,7 +170,8 @@ class Meter:
         return spent
 
     def _come(self) -> dict[str, list[int]]:
-        """Return the servers that the run itself started, with descendants; record their times."""
+        """Return the servers that the measured run started, with their descendants; record their
+        times."""
         come = _with_all_below(self._within())
         for role, pids in come.items():
             seen = self._seen.setdefault(role, {})

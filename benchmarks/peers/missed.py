@@ -53,7 +53,8 @@ class Missed(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Say whether the bound reaches the goal in no round, in some rounds or in all rounds."""
+        """Return whether the bound reaches the goal in no round, in some rounds or in all
+        rounds, as words."""
         if self.bound is None:
             return ""
         limit, least, most = self.limit, self.bound.low, self.bound.high
@@ -63,7 +64,7 @@ class Missed(NamedTuple):
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Yield the lines of the section. There are no lines if every goal is met."""
+    """Yield the lines of the section. There are none if every goal is met."""
     missed = list(_missed(rows))
     if not missed:
         return
@@ -137,7 +138,8 @@ def _counts(missed: list[Missed]) -> Iterator[str]:
 
 
 def _said(missed: Missed) -> str:
-    """Return the line of one goal: its ratio, its bound, and the distance to the bound."""
+    """Return the report's line about one goal: its ratio, its bound, and how far the ratio is
+    from the bound."""
     measure = missed.compared["measure"] + (
         ", first run" if missed.compared["of"] == "first" else ""
     )

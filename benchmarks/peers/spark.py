@@ -54,7 +54,7 @@ class Both:
         self._consumers: dict[str, ck.Consumer] = {}
 
     def side(self, name: str, run: Callable[[], Measures]) -> Side:
-        """Return a side whose work is ``run``, with the processes of its servers and of Spark."""
+        """Return the side whose work is ``run``, with the processes of its servers and of Spark."""
         servers = self.servers[name]
         return Side(
             run, lambda: {**servers.processes(), **self.spark.processes()}, servers.settings
@@ -70,7 +70,8 @@ class Both:
         return {FLOOR: Side(run, self.spark.processes, words)}
 
     def ready(self, count: int) -> Ending:
-        """Return the floor's source with ``count`` rows of the lines' mean size."""
+        """Return the source of the floor: ``count`` rows in memory, of the mean size of the
+        lines."""
         size = round(sum(map(len, self.bench.lines.whole(10_000))) / 10_000)
         rows = {"rows": str(count), "batchrows": str(min(FLOOR_BATCH_ROWS, count // PARTITIONS))}
         options = {**rows, "tasks": str(PARTITIONS), "valuebytes": str(size)}
@@ -211,7 +212,7 @@ def must_agree(found: Mapping[str, object]) -> object:
 
 
 def must_be(expected: int, found: int, what: str) -> None:
-    """Raise RuntimeError if a run did not process all rows."""
+    """Raise RuntimeError if a run did not process this number of rows."""
     if expected != found:
         raise RuntimeError(f"{what}: {found} rows instead of {expected}")
 

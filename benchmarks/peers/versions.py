@@ -22,7 +22,7 @@ _PACKAGES = ("pyspark", "pyarrow", "confluent-kafka", "uvloop")
 
 
 def machine() -> dict[str, Any]:
-    """Return present facts of the machine with which results can be compared, but not its name."""
+    """Return the facts about this machine that a reader of the results needs, but not its name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -37,7 +37,7 @@ def machine() -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> str:
-    """Return the commit of the checkout, with a mark if the checkout has changes.
+    """Return the commit of the checkout, with a mark if the checkout has uncommitted changes.
 
     Return "" outside a repository.
     """

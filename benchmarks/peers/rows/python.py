@@ -41,7 +41,7 @@ MAKING = "records made of values that are in memory, as logbus's consumer makes 
 
 
 def work(ask: Mapping[str, Any]) -> Measures:
-    """Run ``python_work`` in a new process; return its measures."""
+    """Run ``python_work`` in a new process; return what it measured."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "peers.python_work", json.dumps(ask)],
         capture_output=True,
@@ -89,7 +89,8 @@ def _variant(name: str) -> Variant:
 
 @dataclass(frozen=True)
 class Task:
-    """The work of both clients in a row: a function of ``python_work``, and the size of values."""
+    """What both clients do in a row: a function of ``python_work``, the size and the number of
+    values."""
 
     name: str
     size: int
@@ -117,7 +118,7 @@ def open_writing(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapp
 
 @contextlib.contextmanager
 def open_turns(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapping[str, Side]]:
-    """Open the row in which a client repeatedly sends one record and polls it back."""
+    """Open the row in which a client repeatedly sends one record and then polls it."""
     is_tuned = variant.name == "tuned"
     options: Options = {
         LOGBUS: {"asyncio": True} if is_tuned else {},
@@ -157,7 +158,7 @@ def _in_turns(both: Sequence[Servers], ask: Ask, options: Options) -> dict[str, 
 
 
 def _beside(bare: BareServer, ask: Ask, *, client: str, options: Mapping[str, Any]) -> Side:
-    """Return the side of a client that uses a minimal server."""
+    """Return the side of a client that uses a minimal server instead of a broker."""
     where = {"servers": bare.bootstrap_servers, "topic": "t"}
     run = partial(ask, client, **where, options=options)
     whose = "logbus's own client; " if client != "bare" else ""

@@ -56,7 +56,7 @@ def _with_empty(run: Callable[[], Measures], seconds: float) -> Measures:
 
 
 def _empty_seconds(sides: Both, chosen: Variant) -> dict[str, float]:
-    """Return, for each side, the median seconds of a query without records.
+    """Return, for each side, the median seconds of a query that has no records to read.
 
     The first query of a side does not count.
     """
@@ -144,7 +144,7 @@ def _forget(path: Path) -> None:
 def by_floor_measured(found: Mapping[str, Any], _: str) -> float | None:
     """Return the highest ratio that a Python source can reach.
 
-    It is the rate of the floor divided by the rate of Kafka's connector.
+    It is the rate of the floor (a source of ready rows) divided by the rate of Kafka's connector.
     """
     sides = found["sides"]
     floors = [each["median"].get("floor_rows_per_s") for each in sides.values()]

@@ -41,7 +41,7 @@ NOTE = (
 
 
 def first_ack(address: str, topic: str, server: subprocess.Popen[bytes]) -> None:
-    """Send a record repeatedly; return when a broker at this address has acknowledged it."""
+    """Send a record repeatedly; return once a broker at this address has acknowledged it."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + START_SECONDS
     while True:

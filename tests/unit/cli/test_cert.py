@@ -59,7 +59,7 @@ def test_cert_create_with_if_not_exists_keeps_an_existing_certificate(
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     planned = run(capsys, *create, "--dry-run")
     assert [row["exists"] for row in planned] == [True, True]
-    run(capsys, *create, code=1)  # No answer to the question.
+    run(capsys, *create, code=1)  # The user gives no answer to the question.
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
     run(capsys, *create, "--if-not-exists")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
