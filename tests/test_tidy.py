@@ -177,11 +177,13 @@ def texts() -> Iterator[tuple[str, str]]:
         ("/var/log and /dev/shm and /consumers/g/offsets", False),
     ],
 )
-def test_paths_of_one_machine_are_recognised(line: str, is_of_a_machine: bool) -> None:
+def test_paths_that_exist_only_on_one_machine_are_recognised(
+    line: str, is_of_a_machine: bool
+) -> None:
     assert bool(MACHINE_PATH.search(line)) is is_of_a_machine
 
 
-def test_no_file_has_a_path_of_one_machine() -> None:
+def test_no_file_names_a_path_that_exists_only_on_one_machine() -> None:
     found = [
         f"{tp}:{number}: {line.strip()[:80]}"
         for tp, text in texts()

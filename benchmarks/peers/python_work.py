@@ -315,7 +315,7 @@ def latency_logbus(ask: dict[str, Any]) -> dict[str, float]:
 
 
 async def _latency_asyncio(ask: dict[str, Any]) -> dict[str, float]:
-    """Measure the latency of the asyncio client, which passes records between no threads."""
+    """Measure the latency of the asyncio client, which passes no records between threads."""
     topic, taken = ask["topic"], []
     async with (
         await aconnect(ask["servers"]) as bus,

@@ -113,7 +113,7 @@ def test_admin_client_finds_offsets_by_time_and_size_and_deletes_records(
         admin.list_offsets({tp: -1}, isolation="dirty")
 
 
-def test_admin_commits_and_reads_offsets_of_groups(bus: Bus, topic: str) -> None:
+def test_admin_client_commits_and_reads_offsets_of_groups(bus: Bus, topic: str) -> None:
     rows = {TopicPartition(topic, 0): CommittedOffset(5, 0, "note"), TopicPartition(topic, 1): 7}
     bus.admin.commit_offsets("adm-group", rows)
     found = bus.admin.committed("adm-group")
@@ -235,7 +235,7 @@ def test_repeated_lag_request_reuses_the_first_unread_record_of_unchanged_offset
     assert again[tps[1]].unread.offset == 2 and again[tps[1]].seconds < 1e9
 
 
-def test_admin_describes_disks(bus: Bus, topic: str) -> None:
+def test_admin_client_describes_the_disks_of_brokers(bus: Bus, topic: str) -> None:
     with bus.producer() as producer:
         producer.send(topic, b"v")
     found = bus.admin.log_dirs()
@@ -255,7 +255,7 @@ def test_brokers_report_their_version_and_state(bus: Bus) -> None:
     assert all(row.total_bytes > 0 and not row.partitions for row in disks) and len(disks) == 3
 
 
-def test_cluster_is_found_by_each_kind_of_address(
+def test_client_finds_a_cluster_by_each_kind_of_address(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -345,7 +345,7 @@ producer.close(); consumer.close()
     )
 
 
-def test_admin_works_without_a_bus(cluster: LocalCluster) -> None:
+def test_admin_client_can_be_used_without_a_bus(cluster: LocalCluster) -> None:
     with Admin(cluster.bootstrap_servers) as admin:
         view = admin.describe_cluster()
         assert view.controller_id in view.brokers

@@ -83,13 +83,13 @@ def test_many_records_arrive_once_and_in_order(bus: Bus, topic: str, compression
         assert numbers == sorted(numbers)
 
 
-def test_records_without_key_reach_all_partitions(bus: Bus, topic: str) -> None:
+def test_records_without_keys_are_spread_over_all_partitions(bus: Bus, topic: str) -> None:
     with bus.producer(linger_ms=0) as producer:
         used = {producer.send(topic, b"v").result(30).partition for _ in range(12)}
     assert used == {0, 1, 2}
 
 
-def test_values_may_be_text_or_none_and_headers_dicts(bus: Bus, topic: str) -> None:
+def test_values_may_be_text_or_none_and_headers_may_be_dicts(bus: Bus, topic: str) -> None:
     with bus.producer() as producer:
         producer.send(topic, "grün", key="ключ", headers={"a": "b"}, partition=1)
         producer.send(topic, None, key=b"gone", partition=1)
@@ -280,7 +280,7 @@ def test_any_arrow_stream_object_can_be_sent(bus: Bus, topic: str) -> None:
     assert [value for _, _, value in found] == [b"a", b"b"] * 3
 
 
-def test_closed_consumer_raises_a_clear_error(bus: Bus, topic: str) -> None:
+def test_poll_of_a_closed_consumer_raises_closed_error(bus: Bus, topic: str) -> None:
     consumer: Consumer = bus.consumer(topic)
     consumer.close()
     with pytest.raises(ClosedError):

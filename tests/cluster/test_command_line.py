@@ -124,7 +124,7 @@ def test_status_health_and_doctor_report_any_cluster(
     assert new_topic in {row["topic"] for row in rows(logbus("topic", "list"))}
 
 
-def test_produced_lines_are_consumed(logbus: Logbus, new_topic: str) -> None:
+def test_lines_that_produce_sends_are_printed_by_consume(logbus: Logbus, new_topic: str) -> None:
     lines = [f"line {number} \xff".encode("latin-1") for number in range(1000)]
     groups = {row["group"] for row in rows(logbus("groups", "list"))}
     logbus("produce", new_topic, stdin=b"\n".join(lines))
@@ -289,7 +289,9 @@ def test_arrow_and_parquet_files_round_trip(logbus: Logbus, new_topic: str, tmp_
     assert b"INVALID_SCHEMA" in logbus("produce", new_topic, "bad.parquet", code=1).stderr
 
 
-def test_closed_output_pipe_is_no_error(environment: dict[str, str], new_topic: str) -> None:
+def test_command_whose_output_pipe_is_closed_ends_without_an_error(
+    environment: dict[str, str], new_topic: str
+) -> None:
     logbus = f"{sys.executable} -P -m broker_lite"
     script = (
         f"seq 200000 | {logbus} produce {new_topic} && "
@@ -302,7 +304,7 @@ def test_closed_output_pipe_is_no_error(environment: dict[str, str], new_topic: 
     assert done.stderr == ""
 
 
-def test_consumer_exits_with_its_pipe_reader_on_an_idle_topic(
+def test_consume_exits_when_the_reader_of_its_pipe_exits_even_on_an_idle_topic(
     environment: dict[str, str], logbus: Logbus, new_topic: str
 ) -> None:
     """Run ``logbus consume t | head -n 1``; head exits after the first record."""
@@ -342,7 +344,7 @@ def test_groups_and_lag_commands_report_a_group(logbus: Logbus, new_topic: str) 
         assert b"logbus groups list" in logbus("groups", command, "nosuch", code=1).stderr
 
 
-def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
+def test_groups_commands_reset_offsets_and_delete_groups(logbus: Logbus, new_topic: str) -> None:
     group, other = f"g-{new_topic}", f"{new_topic}-2"
     logbus("topic", "create", other, "-p", "1")
     for topic in (new_topic, other):
@@ -694,7 +696,7 @@ def test_storage_command_reads_segments_offline(
     assert rows(logbus("storage", "verify", str(bad), code=5))[0]["problems"]
 
 
-def test_perf_prints_throughput(logbus: Logbus) -> None:
+def test_command_perf_prints_throughput(logbus: Logbus) -> None:
     for command in ("produce", "consume"):
         (figures,) = rows(logbus("perf", command, "-n", "2000", "-p", "1", "-X", "client.id=x"))
         assert figures["records"] == 2000

@@ -52,7 +52,7 @@ def test_each_page_is_also_served_as_json(console: RunningConsole, path: str) ->
     assert f'href="/api/v1{path}"' in page.text and twin.json["at_ms"] > 0
 
 
-def test_pages_of_a_topic_agree_with_the_cluster(
+def test_console_pages_of_a_topic_agree_with_the_cluster(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     bus.admin.commit_offsets(f"g-{shown_topic}", {TopicPartition(shown_topic, 0): 0})
@@ -77,7 +77,7 @@ def test_pages_of_a_topic_agree_with_the_cluster(
     assert f"g-{shown_topic}" in console.get(f"/groups?q={shown_topic}").text
 
 
-def test_missing_objects_return_404_and_a_message(console: RunningConsole) -> None:
+def test_console_answers_404_with_a_message_for_missing_objects(console: RunningConsole) -> None:
     for path in ("/topics/nope/partitions", "/groups/nope", "/brokers/99", "/nope"):
         page, twin = console.get(path), console.get(f"/api/v1{path}")
         assert (page.status, twin.status) == (404, 404), path

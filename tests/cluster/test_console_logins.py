@@ -344,7 +344,7 @@ def test_changed_password_ends_the_session(admin_bus: Bus) -> None:
         sessions.close()
 
 
-def test_live_tail_ends_with_its_session(console: RunningConsole) -> None:
+def test_live_tail_ends_when_its_login_session_ends(console: RunningConsole) -> None:
     sign_in(console, ALICE, PASSWORD)
     connection = http.client.HTTPConnection(console.address, timeout=ANSWER_S)
     try:

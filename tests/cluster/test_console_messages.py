@@ -132,7 +132,7 @@ def test_search_from_the_oldest_record_continues_where_it_stopped(
         ("from=time&at=2030-01-01", set()),
     ],
 )
-def test_search_returns_the_records_of_its_filters_and_start(
+def test_search_returns_the_records_that_match_its_filters_from_its_start_on(
     console: RunningConsole, bus: Bus, shown_topic: str, query: str, wanted: set[int]
 ) -> None:
     fill(bus, shown_topic, 60)
@@ -387,7 +387,7 @@ def test_console_without_payloads_neither_shows_nor_searches_values(
         hiding.close()
 
 
-def test_export_that_does_not_fit_on_the_disk_reports_it(
+def test_export_reports_that_it_does_not_fit_on_the_disk(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     with bus.producer() as producer:

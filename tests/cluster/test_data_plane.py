@@ -307,7 +307,9 @@ def test_not_leader_error_of_a_follower_names_the_leader_and_its_address(
         assert (node.node_id, f"{node.host}:{node.port}") == (place.leader, place.address)
 
 
-def test_stale_and_future_leader_epochs_are_refused(place: Place, leader: PlainConnection) -> None:
+def test_requests_with_a_stale_or_future_leader_epoch_are_refused(
+    place: Place, leader: PlainConnection
+) -> None:
     unknown = errors.UnknownLeaderEpochError.code
     assert read(leader, place, 0, epoch=0).error_code == 0
     assert read(leader, place, 0, epoch=1).error_code == unknown

@@ -95,7 +95,9 @@ def librdkafka(cluster: LocalCluster, user: str, password: str, mechanism: str) 
     }  # fmt: skip
 
 
-def test_clients_log_in_and_wrong_user_and_password_look_alike(secured: LocalCluster) -> None:
+def test_clients_log_in_and_get_the_same_error_for_a_wrong_user_and_a_wrong_password(
+    secured: LocalCluster,
+) -> None:
     logged_in(secured.bootstrap_servers, "alice", "wonder land").close()
     for mechanism in BOTH.split(","):
         admin = AdminClient(librdkafka(secured, "alice", "wonder land", mechanism))
@@ -191,7 +193,7 @@ def test_transaction_commits_on_a_single_broker_that_requires_logins(
                 producer.commit()
 
 
-def test_rotated_password_works_beside_the_former_one(
+def test_new_password_works_beside_the_former_one_after_a_rotation(
     secured: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, password = tmp_path / "client.properties", tmp_path / "new.password"

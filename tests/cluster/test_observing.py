@@ -97,7 +97,7 @@ def test_sampler_keeps_its_last_sample_of_the_cluster_while_no_broker_answers(
             sampler.stop()
 
 
-def test_top_into_a_pipe_prints_one_view_and_exits(
+def test_command_top_with_a_pipe_as_output_prints_one_view_and_exits(
     bus: Bus, cluster: LocalCluster, topic: str
 ) -> None:
     command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]
@@ -105,7 +105,9 @@ def test_top_into_a_pipe_prints_one_view_and_exits(
     assert topic in done.stdout and "3 brokers" in done.stdout and "Groups" in done.stdout
 
 
-def test_top_prints_brokers_topics_and_groups_as_json(cluster: LocalCluster, topic: str) -> None:
+def test_command_top_prints_brokers_topics_and_groups_as_json(
+    cluster: LocalCluster, topic: str
+) -> None:
     command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]
     done = subprocess.run(
         [*command, "-o", "json"], capture_output=True, text=True, timeout=60, check=True

@@ -113,7 +113,7 @@ def test_reassign_and_elect_commands_move_replicas_and_leaders(shell: Shell) -> 
     assert shell.rows("topic", "reassign") == []
 
 
-def test_throttled_reassignment_is_bounded_and_completes(shell: Shell) -> None:
+def test_throttled_reassignment_stays_within_its_rate_and_completes(shell: Shell) -> None:
     rate = 400_000
     shell.run("topic", "create", "slow", "-r", "1", "-c", "segment.bytes=1000000")
     with connect(shell.cluster.bootstrap_servers) as bus, bus.producer() as producer:

@@ -215,7 +215,7 @@ def test_broker_with_an_emptied_disk_copies_its_replica_and_rejoins(watched: Wat
     watched.all_alike()
 
 
-def test_unclean_election_is_reported_and_readers_resume_at_truncation(
+def test_unclean_election_is_reported_and_readers_resume_at_the_truncation_offset(
     watched: Watched,
 ) -> None:
     bus, cluster = watched.bus, watched.cluster

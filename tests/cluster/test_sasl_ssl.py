@@ -335,7 +335,7 @@ def plan_query(servers: str, options: dict[str, str]) -> None:
     source.reader(source.schema()).partitions()
 
 
-def test_sink_and_stream_of_spark_name_a_wrong_password(secured: Secured) -> None:
+def test_errors_of_sparks_sink_and_stream_name_the_wrong_password(secured: Secured) -> None:
     servers = secured.cluster.bootstrap_servers
     given = {key.replace("_", "."): value for key, value in secured.login().items()}
     given |= {"bootstrap.servers": servers, "subscribe": "t", "topic": "t"}
@@ -479,7 +479,7 @@ def test_client_does_not_retry_a_refused_login(secured: Secured) -> None:
         asyncio.run(aconnect(servers, **secured.login(sasl_password="wrong")))
 
 
-def test_tls_on_a_plaintext_port_names_the_protocol(secured: Secured) -> None:
+def test_error_of_a_tls_client_at_a_plaintext_port_names_the_protocol(secured: Secured) -> None:
     address = secured.address("PLAIN")
     check_refusal(address, secured.login(), "security.protocol=PLAINTEXT")
     options = secured.login(security_protocol="SASL_PLAINTEXT", ssl_ca_location="")

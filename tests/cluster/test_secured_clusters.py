@@ -111,7 +111,7 @@ def add_user(cluster: LocalCluster, folder: Path, name: str) -> Path:
     return own
 
 
-def test_user_delete_and_add_refuse_the_own_user_before_any_change(
+def test_commands_refuse_to_delete_or_add_the_user_who_runs_them(
     secured: LocalCluster, tmp_path: Path
 ) -> None:
     """Regression: the only administrator deleted its own user, and the command then reported a
@@ -379,7 +379,7 @@ def test_doctor_finds_nothing_open_and_no_expiring_certificate_in_a_secured_clus
     assert re.fullmatch(r"\d+\.\d+\.\d+", found[2].found)
 
 
-def test_znode_that_brokers_cannot_read_is_named_with_its_cure(secured: LocalCluster) -> None:
+def test_znode_that_brokers_cannot_read_is_reported_with_the_remedy(secured: LocalCluster) -> None:
     user = secured.client_config
     with connect(secured.bootstrap_servers, client_config=user) as bus:
         mechanisms = [ScramMechanism.SHA_256]
@@ -455,7 +455,9 @@ def test_secrets_are_in_private_files_and_not_visible_in_processes(secured: Loca
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_of_the_machine_reads_no_file_and_no_process(secured: LocalCluster) -> None:
+def test_another_user_of_the_machine_can_read_no_file_and_no_process_of_the_cluster(
+    secured: LocalCluster,
+) -> None:
     public = secured.directory.parent / "public"
     public.write_bytes(b"readable")
     public.chmod(0o644)

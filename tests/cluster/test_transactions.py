@@ -223,7 +223,9 @@ def test_new_leaders_return_exactly_the_committed_records(
     assert finish(running, topic) == [*range(18), *range(60, 69)]
 
 
-def test_offsets_of_a_group_commit_with_the_transaction(running: LocalCluster, topic: str) -> None:
+def test_offsets_of_a_group_are_committed_with_the_transaction(
+    running: LocalCluster, topic: str
+) -> None:
     group = f"group-{topic}"
     with connect(running.bootstrap_servers) as bus:
         source = f"in-{topic}"

@@ -232,7 +232,7 @@ def test_up_listens_on_its_port_not_on_the_advertised_port(logbus: Logbus) -> No
     socket.create_connection(("127.0.0.1", port)).close()
 
 
-def test_clusters_are_distinguished_by_directory(logbus: Logbus, tmp_path: Path) -> None:
+def test_commands_distinguish_clusters_by_their_directory(logbus: Logbus, tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     first = up(logbus, "-d", "--port", "0", "--dir", one)
     second = up(logbus, "-d", "--port", "0", "--dir", two)
@@ -474,7 +474,9 @@ def test_up_reports_a_problem_with_its_folder(logbus: Logbus, tmp_path: Path) ->
         assert "Traceback" not in said
 
 
-def test_error_names_an_exact_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_requested_port_that_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         named = LocalCluster(1, directory=tmp_path, port=port, exact_port=True)

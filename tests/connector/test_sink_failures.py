@@ -494,7 +494,7 @@ def test_batch_is_committed_after_the_leader_of_its_topic_died(
     assert run.visible() == ["a", "b", "c", "d"]
 
 
-def test_sink_commits_batches_without_zookeeper(
+def test_sink_commits_batches_while_zookeeper_is_down(
     running: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make()

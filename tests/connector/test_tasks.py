@@ -100,7 +100,7 @@ def test_error_for_an_end_offset_below_the_start_offset_names_both(bus, make_top
     assert f"ends at offset {named[1]};" in str(raised.value)
 
 
-def test_end_before_the_log_start_reads_no_rows(bus, make_topic):
+def test_range_that_ends_before_the_log_start_has_no_rows(bus, make_topic):
     topic = make_topic(6)
     bus.admin.delete_records({TopicPartition(topic, 0): 4})
     assert batch(bus, subscribe=topic, endingOffsets=json.dumps({topic: {"0": 3}})) == []

@@ -456,7 +456,7 @@ def test_producer_ids_are_unique(world: World) -> None:
     run(world, body)
 
 
-def test_dropped_connections_keep_registrations_and_the_controller(world: World) -> None:
+def test_registrations_and_the_controller_survive_dropped_connections(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         controller = cluster.controller()

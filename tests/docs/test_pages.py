@@ -145,7 +145,7 @@ def empty(cluster: LocalCluster) -> None:
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("pages", chains(), ids=lambda pages: pages[0])
-def test_blocks_of_the_page_run(
+def test_code_blocks_of_the_page_run(
     pages: tuple[str, ...], keeper: IO[bytes], request: pytest.FixtureRequest
 ) -> None:
     found = [(name, block) for name in pages for block in to_run(name)]

@@ -160,7 +160,7 @@ def test_links_of_readmes_lead_to_files() -> None:
                 assert (path.parent / target.partition("#")[0]).exists(), f"{path}: {target}"
 
 
-def test_pages_name_no_path_of_one_machine() -> None:
+def test_pages_name_no_path_that_exists_only_on_one_machine() -> None:
     for name, text in written().items():
         assert not re.search(r"/home/\w+/|/Users/\w+/", text), name
 

@@ -34,7 +34,10 @@ _CREATION = ("name", "partitions", "factor", "assignment", "validate_only", "now
 
 
 class ControllerMachine:
-    """The machine of the verb ``controller``; each write completes at once."""
+    """The controller's state machine, driven by lines with the verb ``controller``.
+
+    Each write that the controller decides on completes at once.
+    """
 
     def __init__(self, words: Words) -> None:
         self.machine = Controller(int(words.get("rebalance", "-1")))

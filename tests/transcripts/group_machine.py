@@ -37,7 +37,10 @@ Words = Mapping[str, str]
 
 
 class GroupMachine:
-    """The machine of the verb ``group``. The line ``written`` completes a generation's write."""
+    """The state machine of a Kafka group, driven by lines with the verb ``group``.
+
+    The line ``written`` completes the write of a generation.
+    """
 
     def __init__(self, words: Words) -> None:
         limits = ev.GroupLimits(

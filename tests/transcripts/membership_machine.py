@@ -35,7 +35,10 @@ TURNS_MAX = 1000
 
 
 class MembershipMachine:
-    """The machine of ``membership topics=t assignors=range session=10000 beat=1000 poll=60000``."""
+    """The state machine of a group member, driven by lines with the verb ``membership``.
+
+    Its first line is ``membership topics=t assignors=range session=10000 beat=1000 poll=60000``.
+    """
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0

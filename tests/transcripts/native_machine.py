@@ -37,7 +37,10 @@ PLACES = (znodes.consumers_path, znodes.owners_path, znodes.offsets_path)
 
 
 class NativeVerb:
-    """The machine of the verb ``native``. ``now=`` sets the clock; ``at`` lets time pass."""
+    """The state machine of a native group's consumer, driven by lines with the verb ``native``.
+
+    ``now=`` sets the clock, and ``at`` lets time pass.
+    """
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0

@@ -22,7 +22,7 @@ Words = Mapping[str, str]
 
 
 class ProducerMachine:
-    """The machine of the verb ``producer``."""
+    """The state machine of a transactional producer, driven by lines with the verb ``producer``."""
 
     def __init__(self, words: Words) -> None:
         self.machine = TransactionMachine("x", int(words.get("timeout", "60000")))

@@ -51,7 +51,8 @@ Record = ev.PersistHead | ev.PersistSlot
 
 
 class SinkMachine:
-    """The machine of the verb ``sinks``, for one state partition."""
+    """The state machine of the sinks in one state partition, driven by lines with the verb
+    ``sinks``."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0

@@ -49,7 +49,9 @@ def replay(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_machine_reproduces_its_transcript(path: Path, request: pytest.FixtureRequest) -> None:
+def test_state_machine_reproduces_its_transcript(
+    path: Path, request: pytest.FixtureRequest
+) -> None:
     recorded = path.read_text("utf-8")
     now = replay(recorded)
     if request.config.getoption("--rewrite"):
@@ -58,5 +60,5 @@ def test_machine_reproduces_its_transcript(path: Path, request: pytest.FixtureRe
         assert now == recorded
 
 
-def test_every_machine_has_transcripts() -> None:
+def test_every_state_machine_has_transcripts() -> None:
     assert len(FILES) >= 8

@@ -35,7 +35,7 @@ _STATES = {state.label: state for state in TransactionState}
 
 
 class TransactionMachine:
-    """The machine of the verb ``transaction``, for one transactional id."""
+    """The state machine of one transactional id, driven by lines with the verb ``transaction``."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0

@@ -126,7 +126,9 @@ def test_dry_run_of_a_deletion_keeps_the_context(capsys: pytest.CaptureFixture[s
     assert run(["context", "use", "kept"]) == 0
 
 
-def test_unknown_context_offers_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_for_an_unknown_context_suggests_the_nearest_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["topic", "list", "--context", "prd"]) == 2
     assert "no context 'prd'; did you mean 'prod'?" in capsys.readouterr().err
     assert run(["topic", "list", "--context", "prod", "-b", "h:1"]) == 2
@@ -179,7 +181,7 @@ def test_context_file_contains_no_password(
             slow.security()
 
 
-def test_security_of_a_context_applies_only_inside_its_block() -> None:
+def test_security_settings_of_a_context_apply_only_inside_a_with_block() -> None:
     before = security_of_environment()
     with chosen_security(ClientSecurity(protocol="SSL")):
         assert security_of_environment().is_tls

@@ -253,7 +253,7 @@ def test_doctor_reports_cluster_checks_as_not_checked_if_no_cluster_is_known(
         (59, True, "ok", "logbus transactions describe query-1"),
     ],
 )
-def test_doctor_names_the_transaction_that_holds_the_last_stable_offset(
+def test_doctor_names_the_transaction_that_holds_back_the_last_stable_offset(
     age_s: int, has_owner: bool, state: str, step: str
 ) -> None:
     row = OpenInLog(TopicPartition("t", 3), 5, 0, 0, 7, 1_000)

@@ -115,7 +115,7 @@ def test_usage_error_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
         (["export", "t", "t.xls", "-o", "json"], "USAGE", 2),
     ],
 )
-def test_usage_error_is_json_with_json_output(
+def test_usage_error_is_printed_as_json_if_the_output_format_is_json(
     words: list[str], name: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(words) == code
@@ -280,7 +280,7 @@ def test_user_add_without_a_broker_does_not_ask_for_a_zookeeper_certificate(
         ("never", "", False),
     ],
 )
-def test_color_option_overrides_no_color(
+def test_option_color_overrides_the_variable_no_color(
     option: str, no_color: str, expected: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)

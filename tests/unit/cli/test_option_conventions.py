@@ -67,7 +67,9 @@ def test_create_command_has_if_not_exists(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS]
 )
-def test_command_has_an_output_option(path: tuple[str, ...], command: click.Command) -> None:
+def test_command_that_prints_rows_has_the_option_output(
+    path: tuple[str, ...], command: click.Command
+) -> None:
     if path not in NO_ROWS and path[0] != "generate":
         assert "--output" in options(command)
 

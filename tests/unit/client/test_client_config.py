@@ -60,7 +60,7 @@ def test_password_is_not_in_repr_and_cannot_be_pickled() -> None:
         ({"sasl.jaas.config": "com.sun.JndiLoginModule required a=b;"}, "login module"),
     ],
 )
-def test_wrong_login_options_are_named_without_the_password(
+def test_error_for_wrong_login_options_names_the_option_but_not_the_password(
     changes: dict[str, str], named: str
 ) -> None:
     with pytest.raises(InvalidConfigError) as refused:

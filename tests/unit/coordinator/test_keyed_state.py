@@ -255,7 +255,7 @@ def test_many_small_batches_start_a_copy(monkeypatch: pytest.MonkeyPatch) -> Non
     assert log.load().state().values == {b"k": b"29"}
 
 
-def test_put_stays_pending_until_it_is_committed() -> None:
+def test_put_value_stays_pending_until_its_record_is_committed() -> None:
     log = Log()
     token = log.put(b"a", b"1")
     log.turn()
@@ -266,7 +266,7 @@ def test_put_stays_pending_until_it_is_committed() -> None:
     assert log.settled == {token: True}
 
 
-def test_put_of_a_value_above_the_limit_is_refused() -> None:
+def test_value_above_the_size_limit_is_refused() -> None:
     with pytest.raises(MessageTooLargeError, match="at most"):
         KeyedState().put(1, b"k", bytes(keyed_state.VALUE_BYTES_MAX))
 

@@ -135,7 +135,7 @@ def test_equal_values_under_two_aliases_are_accepted():
     assert options.parse({"group.id": "g", "kafka.group.id": "g"}) == {"group.id": "g"}
 
 
-def test_spark_options_and_options_of_other_direction_are_ignored():
+def test_parse_drops_sparks_own_options_and_keeps_those_of_source_and_sink():
     found = options.parse(
         {"checkpointLocation": "/c", "queryName": "q", "path": "p", "topic": "t", "subscribe": "s",
          "asyncProgressTrackingEnabled": "true", "asyncProgressTrackingCheckpointIntervalMs": "0"}
@@ -143,7 +143,7 @@ def test_spark_options_and_options_of_other_direction_are_ignored():
     assert found == {"topic": "t", "subscribe": ("s",)}
 
 
-def test_unsupported_kafka_tuning_is_ignored_with_one_warning(caplog):
+def test_unsupported_tuning_options_of_kafka_are_ignored_with_one_warning(caplog):
     caplog.set_level(logging.WARNING, logger="pyspark_logbus")
     for _ in range(2):
         options.parse({"kafka.fetch.min.bytes": "1", "kafka.send.buffer.bytes": "1"})
@@ -236,7 +236,7 @@ def test_batch_query_cannot_start_at_latest(value):
         batch(startingOffsets=value)
 
 
-def test_stream_limits_in_a_batch_query_warn_without_effect(caplog):
+def test_batch_query_ignores_limits_for_streams_with_a_warning(caplog):
     caplog.set_level(logging.WARNING, logger="pyspark_logbus")
     batch(maxOffsetsPerTrigger="5")
     assert "maxOffsetsPerTrigger has no effect" in caplog.text

@@ -53,7 +53,7 @@ def test_process_that_plans_a_sources_batches_imports_no_pyarrow():
     assert not {"pyarrow", "numpy", "kazoo", "asyncio"} & found
 
 
-def test_executors_import_client_and_pyarrow_but_no_planning():
+def test_executors_import_the_client_and_pyarrow_but_no_planning_code():
     found = imported_by("import pyspark_logbus.stream_reader, pyspark_logbus.partition_reader")
     assert not {"kazoo", "asyncio", "kafka", "pyspark_logbus.stream_planner"} & found
     assert not {
@@ -70,7 +70,7 @@ def test_public_names_are_imported_lazily():
         logbus.nosuch  # noqa: B018
 
 
-def test_package_imports_without_pyspark_and_names_what_is_missing():
+def test_package_can_be_imported_without_pyspark_and_its_error_names_what_is_missing():
     done = subprocess.run(
         [
             sys.executable,

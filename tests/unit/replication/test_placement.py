@@ -61,7 +61,7 @@ def test_placement_without_brokers_is_refused() -> None:
         place(1, 1, {}, first=0)
 
 
-def test_default_replication_factor_is_three_or_fewer_brokers() -> None:
+def test_default_replication_factor_is_three_or_the_number_of_brokers_if_fewer() -> None:
     assert [default_factor(count) for count in (0, 1, 2, 3, 4, 99)] == [1, 1, 2, 3, 3, 3]
 
 

@@ -41,7 +41,7 @@ ORDER = [
 
 
 @given(st.sets(st.integers(0, 7), min_size=1))
-def test_most_specific_entity_with_the_quota_decides(present: set[int]) -> None:
+def test_quota_of_the_most_specific_entity_applies(present: set[int]) -> None:
     table = QuotaTable({ORDER[each]: {PRODUCER_BYTE_RATE: float(each + 1)} for each in present})
     assert table.limits("alice", "app")[PRODUCER_BYTE_RATE].rate == min(present) + 1
 

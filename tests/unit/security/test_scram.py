@@ -39,7 +39,7 @@ def log_in(login: ScramLogin, client: ScramClient) -> None:
     client.verify(login.finish(client.final(login.challenge(client.first()))))
 
 
-def test_scram_login_equals_the_example_of_rfc_7677() -> None:
+def test_messages_of_a_scram_login_equal_the_example_of_rfc_7677() -> None:
     client = ScramClient(SHA_256, "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
     assert client.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     final = client.final(

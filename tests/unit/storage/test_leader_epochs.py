@@ -19,7 +19,7 @@ def chain(*entries: tuple[int, int]) -> LeaderEpochs:
     return LeaderEpochs(files, "/d", entries)
 
 
-def test_new_epoch_removes_entries_of_later_epochs_or_offsets() -> None:
+def test_new_leader_epoch_removes_entries_of_later_epochs_or_offsets() -> None:
     epochs = chain()
     for epoch, offset, expected in [
         (1, 0, ((1, 0),)),

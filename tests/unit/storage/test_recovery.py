@@ -28,7 +28,7 @@ from broker_lite.storage.producer_state import decode
 FIRST = segment_name(0)
 
 
-def test_empty_log_opens_empty() -> None:
+def test_empty_log_is_still_empty_after_a_start() -> None:
     disk = Disk()
     log = disk.reopen()
     assert (log.log_start_offset, log.log_end_offset, log.flushed_end) == (0, 0, 0)
@@ -46,7 +46,7 @@ def test_start_after_a_clean_stop_scans_no_segment() -> None:
     assert log.flush() == 101
 
 
-def test_clean_marker_is_deleted_by_the_start() -> None:
+def test_marker_file_of_a_clean_stop_is_deleted_by_the_start() -> None:
     disk = Disk()
     disk.write(3)
     disk.reopen(clean=True)
@@ -135,7 +135,7 @@ def test_zeroed_pages_of_an_unflushed_batch_are_cut_as_a_partial_write(
     assert disk.manager.suspect_logs == frozenset()
 
 
-def test_zero_filled_tail_is_cut_without_a_copy() -> None:
+def test_zero_filled_tail_of_a_log_is_cut_off_without_saving_it() -> None:
     disk = Disk()
     disk.write(3)
     disk.grow(FIRST, bytes(5000))

@@ -41,7 +41,7 @@ def test_every_api_has_versions_and_a_codec() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(LIBRARY))
-def test_versions_and_flexibility_match_the_tables(key: int) -> None:
+def test_versions_of_each_api_and_their_flexibility_match_kafka_pythons_tables(key: int) -> None:
     kind = LIBRARY[key]
     assert key == kind.API_KEY
     first, last = VERSIONS[key]

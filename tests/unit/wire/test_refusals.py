@@ -152,7 +152,7 @@ def newest() -> list[tuple[str, bytes, bytes]]:
 
 
 @pytest.mark.parametrize(("name", "asked", "answered"), newest(), ids=lambda value: str(value)[:40])
-def test_java_only_requests_are_refused_in_their_own_format(
+def test_requests_that_kafka_python_lacks_are_refused_in_their_own_format(
     name: str, asked: bytes, answered: bytes
 ) -> None:
     request = parse_header(memoryview(asked))
@@ -170,7 +170,7 @@ def test_refusals_file_lists_every_unserved_api_version() -> None:
     assert [name for name, _, _ in newest()] == every
 
 
-def test_describe_all_topics_is_refused_with_an_unnamed_topic() -> None:
+def test_describe_topic_partitions_of_all_topics_is_refused_in_a_row_without_a_name() -> None:
     asks, answers = refusals._kinds()[75]
     asked = asks(version=0)
     asked.with_header(correlation_id=7, client_id="c")

@@ -288,7 +288,9 @@ def test_envelope_round_trips(host: str, response: EnvelopeResponse) -> None:
         (KeepBatchRequest("s", "r", 3), SinkResponse(90, "another run took over")),
     ],
 )
-def test_logbus_apis_round_trip(request_: Any, response: Any) -> None:
+def test_requests_and_responses_of_logbuss_own_apis_round_trip(
+    request_: Any, response: Any
+) -> None:
     frame = memoryview(encode_call(request_, 5, None))[4:]
     header = parse_header(frame)
     got = tables.decode(header.api_key, header.api_version, frame, header.body_at)

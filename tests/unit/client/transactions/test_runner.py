@@ -309,7 +309,7 @@ def test_batch_is_retried_while_brokers_write_the_markers_of_the_transaction_bef
     assert rows.error is None
 
 
-def test_unanswered_commit_is_repeated_with_the_same_producer_epoch() -> None:
+def test_commit_without_a_response_is_repeated_with_the_same_producer_epoch() -> None:
     bench = Bench()
     bench.begin()
     bench.send()

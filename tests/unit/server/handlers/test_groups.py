@@ -288,7 +288,7 @@ def test_every_broker_names_the_same_group_coordinator(version: int) -> None:
     run(body)
 
 
-def test_an_empty_coordinator_key_is_refused() -> None:
+def test_find_coordinator_refuses_an_empty_key() -> None:
     async def body(world: World) -> None:
         await world.start()
         answer = await world.ask("FindCoordinator", 3, key_type=0, key="")

@@ -128,7 +128,7 @@ def test_batches_after_one_corrupted_in_transit_get_the_same_error() -> None:
     run(body, brokers=1)
 
 
-def test_retry_of_a_batch_older_than_the_recorded_ones_is_answered_as_a_duplicate() -> None:
+def test_retry_of_a_batch_before_the_last_five_is_answered_as_a_duplicate() -> None:
     async def body(world: World) -> None:
         await world.serves(1)
         producer = Producer(world.nodes[1])

@@ -80,7 +80,7 @@ def session(principal: str, listener: str = "CLIENTS", **fields: Any) -> Session
     return Session(1, "10.0.0.7:4711", listener, principal, **fields)
 
 
-def test_every_served_api_has_an_access_row_with_existing_operations() -> None:
+def test_every_served_api_has_a_row_in_the_access_table_with_existing_operations() -> None:
     assert ROWS.keys() == VERSIONS.keys()
     for row in ROWS.values():
         on_cluster = {*row.cluster, *filter(None, (row.instead,))}
@@ -157,7 +157,7 @@ def test_permission_for_an_impossible_topic_name_is_not_cached() -> None:
     assert client.data_access is not None and client.data_access._allowed == {"mine"}
 
 
-def test_describe_on_the_cluster_shows_all_groups_to_list_groups() -> None:
+def test_user_who_may_describe_the_cluster_sees_all_groups_in_list_groups() -> None:
     made = authorizer(acl("User:bob", Operation.DESCRIBE, CLUSTER, CLUSTER_NAME))
     access = made.access(session("User:bob"), ApiKey.LIST_GROUPS)
     assert access.visible(GROUP, ["a", "b"]) == ["a", "b"]

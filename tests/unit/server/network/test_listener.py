@@ -105,7 +105,9 @@ def test_insecure_listeners_metric_counts_plaintext_listeners_off_loopback(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_plaintext_listener_off_loopback_needs_the_insecure_setting(host: str) -> None:
+def test_plaintext_listener_off_loopback_needs_the_setting_that_allows_insecure_listeners(
+    host: str,
+) -> None:
     with pytest.raises(InvalidConfigError) as refused:
         listener(port=0, host=host)
     for part in (f"host={host}", "logbus up --secure", "listeners.insecure.allow=true"):

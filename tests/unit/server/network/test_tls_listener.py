@@ -199,7 +199,7 @@ def test_plaintext_client_does_not_read_a_tls_alert_as_a_frame_length() -> None:
     asyncio.run(main())
 
 
-def test_handshakes_beyond_the_limit_are_closed_and_slow_ones_time_out(tmp_path: Path) -> None:
+def test_tls_handshakes_beyond_the_limit_are_closed_and_slow_ones_time_out(tmp_path: Path) -> None:
     one = listener(write_pem(tmp_path), connections_before_login_max="2", login_timeout_ms="200")
 
     async def attack(endpoint: Endpoint) -> None:

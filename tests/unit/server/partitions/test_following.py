@@ -106,7 +106,7 @@ def test_waiting_fetch_of_a_follower_ends_when_another_partition_gets_a_leader()
     run(test, partitions=2)
 
 
-def test_new_leader_continues_at_the_old_leaders_end() -> None:
+def test_new_leader_continues_at_the_log_end_of_the_old_leader() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a", b"b"])
