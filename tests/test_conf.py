@@ -31,7 +31,8 @@ def settings(text: str) -> dict[str, str]:
 
 
 def own_keys(kind: Any) -> dict[str, Any]:
-    """Return the settings that a class itself defines; those it inherits are in another section."""
+    """Return the settings that a class itself defines, without those that it inherits from
+    another class."""
     inherited = keys(ConsumerConfig) if kind is MemberConfig else {}
     return {name: row for name, row in keys(kind).items() if name not in inherited}
 

@@ -138,7 +138,10 @@ def _build(folder: Path) -> None:
 
 
 def _rapidjson(folder: Path) -> Path:
-    """Download the headers of RapidJSON from Debian, if it can. Four tests need them."""
+    """Download the headers of RapidJSON from Debian, if the download works.
+
+    Four of librdkafka's tests need them.
+    """
     with contextlib.suppress(pytest.skip.Exception):
         fetched(["apt-get", "download", "rapidjson-dev"], folder, "RapidJSON")
         (package,) = folder.glob("*.deb")
@@ -262,7 +265,10 @@ def said(folder: Path) -> str:
 
 
 def passes_alone(run: Run, folder: Path, number: str, **options: Any) -> bool:
-    """Run one test, and fail if it fails. Return False if the test skips itself."""
+    """Run one of librdkafka's tests alone, and fail if that test fails.
+
+    Return False if the test skips itself.
+    """
     states = run(TESTS=number, at_once=1, **options)
     assert all(state == "PASSED" for state in states.values()), f"{states}\n{said(folder)}"
     return bool(states)

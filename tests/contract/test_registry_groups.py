@@ -477,8 +477,8 @@ def test_broker_with_a_stale_snapshot_returns_committed_offsets(world: World) ->
 
 
 def test_claim_of_a_group_is_lost_when_the_group_is_deleted_and_recreated(world: World) -> None:
-    """The coordinator's znode has the same version after the recreation, so the version alone
-    does not show it."""
+    """The coordinator's znode has the same version after the recreation, so its version does not
+    reveal the recreation."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)

@@ -53,7 +53,8 @@ class Copier(Driver):
 
 
 class LoopChaos(SinkChaos):
-    """Kills a copying process, the coordinator of its group, and what ``sink_chaos`` kills."""
+    """Kills the copying process, the coordinator of its group, and the brokers that
+    ``sink_chaos`` kills."""
 
     kinds: ClassVar = ("output leader", "coordinator", "group coordinator", "copier", "all brokers")
     copying: ClassVar = Copier

@@ -42,7 +42,7 @@ def test_kafka_group_simulation_passes_on_fresh_seeds() -> None:
 
 
 class Restarts(kafka_groups.World):
-    """A seed whose only fault is that the group's coordinator restarts again and again."""
+    """A seed whose only fault is that the group's coordinator restarts repeatedly."""
 
     async def chaos(self) -> None:
         for _ in range(3):

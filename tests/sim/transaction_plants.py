@@ -46,7 +46,8 @@ _DECIDED = OPEN_STATES - {TransactionState.ONGOING}
 
 @planted(TRANSACTS)
 def end_is_answered_before_its_decision_is_committed(patch: Patch) -> None:
-    """Plant a fault: EndTxn is answered when its decision is appended, before it is committed."""
+    """Plant a fault: EndTxn is answered when its decision is appended, before the decision is
+    committed."""
     append = TransactionCoordinator._append
 
     def eager(self: TransactionCoordinator, held: Any, effect: fx.Persist) -> None:
@@ -65,7 +66,8 @@ def end_is_answered_before_its_decision_is_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def markers_sent_before_the_decision_is_committed(patch: Patch) -> None:
-    """Plant a fault: markers are sent when the decision is appended, before it is committed."""
+    """Plant a fault: markers are sent when the decision is appended, before the decision is
+    committed."""
     append = TransactionCoordinator._append
 
     def eager(self: TransactionCoordinator, held: Any, effect: fx.Persist) -> None:

@@ -167,8 +167,9 @@ def struct(api: str, path: str, **fields: Any) -> Any:
 def received(frame: memoryview, clock: Clock | None = None) -> RequestContext:
     """Return the context of a request frame from a client on this machine.
 
-    The request arrives at the present time of ``clock``, or without it when virtual time begins.
-    A test in real time must pass ``clock``, or the request arrives after its deadline.
+    The request arrives at the present time of ``clock``, or without ``clock`` at the start of
+    virtual time. A test in real time must pass ``clock``, or the request arrives after its
+    deadline.
     """
     arrived_ms = 0 if clock is None else clock.monotonic_ms()
     return RequestContext.read(frame, Session(1, "127.0.0.1:40000"), arrived_ms)

@@ -3,7 +3,7 @@
 Every line may have these words:
 - ``now=`` sets the clock.
 - ``conflict=t-0:1:A+2:B`` makes the first write of states fail, because another writer has set this
-  ISR of t-0. The controller then decides again, as its shell makes it do.
+  ISR of t-0. The controller then decides again, as in production.
 """
 
 from __future__ import annotations

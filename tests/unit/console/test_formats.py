@@ -51,6 +51,6 @@ def test_clock_shows_a_dash_for_unknown_and_invalid_times() -> None:
     assert formats.clock(-1) == formats.clock(2**62) == "–"
 
 
-def test_count_with_noun_is_pluralised() -> None:
+def test_noun_after_a_count_is_put_into_the_plural() -> None:
     assert [formats.plural(count, "query") for count in (1, 2)] == ["1 query", "2 queries"]
     assert formats.plural(1200, "topic") == "1,200 topics"

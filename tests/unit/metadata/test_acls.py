@@ -224,7 +224,8 @@ def test_concurrent_changes_of_one_acl_list_are_all_kept() -> None:
 
 
 def test_change_of_an_acl_list_is_repeated_if_the_list_is_recreated_meanwhile() -> None:
-    """A recreated znode starts at version 0 again, so the write's version check cannot detect it.
+    """A recreated znode starts at version 0 again, so the write's version check cannot detect the
+    recreation.
 
     The version of the znode /changes detects it.
     """

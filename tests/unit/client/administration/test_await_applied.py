@@ -30,7 +30,8 @@ def described(rate: float | None) -> DescribedClientQuotas:
 
 
 def alter(*looks: tuple[Any, Any]) -> list[float]:
-    """Alter a quota and return the pauses in ms between the checks whether brokers have applied it.
+    """Alter a quota; return the pauses, in ms, between the checks of whether brokers have applied
+    it.
 
     ``looks`` holds, for each check, the responses of both brokers. The last pair repeats.
     """

@@ -366,7 +366,8 @@ def test_record_that_send_refuses_aborts_only_the_open_transaction() -> None:
 
 
 def test_fenced_producer_sends_no_init_producer_id() -> None:
-    """If it did, Kafka's coordinator would abort the transaction of the producer that fenced it."""
+    """On such a request, Kafka's coordinator would abort the transaction of the producer that
+    fenced this one."""
     bench = Bench()
     bench.begin()
     bench.send()

@@ -152,8 +152,11 @@ async def write(node: Node, producer: int = 7, sequence: int = 0, rows: int = 1)
 
 
 async def write_history(node: Node) -> None:
-    """Append plain records at 0, 6 and 8, an aborted transaction at 1 and 2, a committed one at 3,
-    and an open one at 7. Markers are at 4 and 5."""
+    """Append plain records at offsets 0, 6 and 8, and transactions.
+
+    One transaction is aborted (offsets 1 and 2), one committed (3) and one open (7). Markers are at
+    offsets 4 and 5.
+    """
     client = Client(node)
     await node.append([b"plain"])
     await write(node, 1, rows=2)

@@ -165,7 +165,7 @@ def test_connection_with_a_stalled_request_is_closed_while_others_wait_for_memor
 
 
 def serve(begin: Begin, attack: Callable[[Listener], Any], **settings: object) -> None:
-    """Run ``attack`` against a new listener with these settings."""
+    """Run the coroutine function ``attack`` against a new listener with these settings."""
 
     async def main() -> None:
         one = listener(port=0, **settings)
