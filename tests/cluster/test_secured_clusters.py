@@ -137,8 +137,8 @@ def test_commands_refuse_to_delete_or_add_the_user_who_runs_them(
 def test_commands_note_that_the_user_of_an_acl_does_not_exist(
     secured: LocalCluster, tmp_path: Path
 ) -> None:
-    """Regression: Kafka permits an ACL for any name, so one for a misspelt name had no effect,
-    without a message."""
+    """Regression: Kafka permits an ACL for any name, so an ACL for a misspelt name had no
+    effect, and no message said so."""
     for name in ("fifth", "CN=of a certificate", "*"):
         said = command(secured, "acl", "add", name, "read", "--topic", "noted").stderr
         assert ("there is no user 'fifth' yet" in said) == (name == "fifth")

@@ -1,6 +1,8 @@
 """Run the production producer on the simulator's clock and network.
 
-``Sender`` (batches, sequences, retries, metadata, deadlines) runs unchanged over ``SimShell``.
+``Sender`` (batches, sequences, retries, metadata, deadlines) runs unchanged over ``SimShell``,
+which gives it the clock, timers and connections.
+
 Produce and fetch requests are sent as bytes, and the broker's production handlers answer them.
 Metadata and producer ids are passed as Python values, because replication does not depend on their
 bytes.

@@ -43,7 +43,8 @@ STUCK_MS = 4000
 class Wire(LoopShell):
     """A shell that passes a member's requests to a broker's coordinator as Python values.
 
-    Each request calls the coordinator as the broker's handler does.
+    A *shell* sends the requests that the client decides on. Each request calls the coordinator as
+    the broker's handler does.
     """
 
     def __init__(self, owner: MachineMember) -> None:

@@ -53,7 +53,10 @@ SLOW_S = 2.5
 
 
 class Wire(LoopShell):
-    """A shell that answers requests for metadata and offsets as a cluster of one broker does."""
+    """A shell, which sends a client's requests; it answers them as a cluster of one broker does.
+
+    The requests are for metadata and offsets.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world.loop)

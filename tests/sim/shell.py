@@ -1,4 +1,8 @@
-"""A shell that runs the client's operations in an event loop of virtual time."""
+"""A shell that runs the client's operations in an event loop of virtual time.
+
+A *shell* does what the client's decisions ask for: it sends requests, and has the clock and the
+timers.
+"""
 
 from __future__ import annotations
 

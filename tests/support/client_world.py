@@ -1,6 +1,7 @@
 """A client shell without network and real time: the test moves the clock and answers requests.
 
-Requests and responses are encoded and decoded, so that tests cover the codecs too.
+A *shell* sends the requests that the client decides on, and has its clock and timers. Here,
+requests and responses are encoded and decoded, so that tests cover the codecs too.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from broker_lite.server.handlers.metadata import NOTICE_S
 async def start(world: World) -> tuple[Registry, int]:
     """Start brokers 1 to 3 and topic "t", with broker 3 as leader and broker 2 as follower.
 
-    Return the registry of broker 2 and the broker epoch of broker 3.
+    Return the registry of broker 2, which holds its metadata, and the broker epoch of broker 3.
     """
     await world.start(3)
     assigned = struct(

@@ -49,8 +49,10 @@ def listener(pem: PemFiles | None, **settings: str) -> Listener:
 
 
 def serve(one: Listener, attack: Callable[[Endpoint], Awaitable[None]]) -> list[ResponseSlot]:
-    """Run ``attack`` against the listener; return the requests, each answered with an empty
-    response."""
+    """Run the coroutine function ``attack`` against the listener.
+
+    Return the requests that arrived; each gets an empty response.
+    """
     begun: list[ResponseSlot] = []
 
     def begin(frame: memoryview, reply: ResponseSlot) -> None:
