@@ -170,7 +170,7 @@ soak-groups: $(VENV)/.installed $(VENV)/.dependencies-check
 # Runs tests/spark/test_long.py for minutes. A failure prints its seed; set LOGBUS_STRESS_SEED to repeat it.
 stress: java $(VENV)/.installed $(VENV)/.dependencies-check
 	LOGBUS_TEST_INSTALLED=1 LOGBUS_STRESS_SECONDS=$(if $(filter command line,$(origin SECONDS)),$(SECONDS),600) \
-	  $(BIN)/pytest tests/spark/test_long.py -k come_and_go $(PYTEST_ARGS)
+	  $(BIN)/pytest tests/spark/test_long.py -k created_and_deleted $(PYTEST_ARGS)
 
 # Fuzzes logins, access tokens, Envelopes, frames, certificate names, JAAS texts and access control lists, and plants faults.
 # Writes benchmarks/results/fuzz.json, which has the wanted and the reached number of inputs.

@@ -147,7 +147,7 @@ def test_expiry_keeps_a_concurrent_commit_in_a_recreated_topic(
     run(world, body)
 
 
-def test_simultaneous_commits_share_one_zookeeper_write(world: World) -> None:
+def test_simultaneous_commits_share_one_metadata_write(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await create(broker, "t", 10)

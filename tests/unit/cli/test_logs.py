@@ -89,7 +89,7 @@ def test_logs_follows_a_file_across_a_rotation(tmp_path: Path) -> None:
         (b"13:00 [myid:] - WARN  [main:X@1] - y\n", True),
     ],
 )
-def test_logs_recognises_warnings_of_brokers_and_of_zookeeper(line: bytes, expected: bool) -> None:
+def test_logs_recognises_the_warnings_of_every_process(line: bytes, expected: bool) -> None:
     assert is_warning(line) is expected
 
 

@@ -92,7 +92,7 @@ def test_metadata_waits_even_if_the_client_notices_the_dead_leader_before_the_br
     run(body)
 
 
-def test_metadata_waits_for_the_next_leader_after_a_leaders_zookeeper_session_ended() -> None:
+def test_metadata_waits_for_the_next_leader_after_a_leaders_session_ended() -> None:
     async def body(world: World) -> None:
         registry, _ = await start(world)
         world.stores[3].kill()
