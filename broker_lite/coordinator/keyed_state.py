@@ -202,14 +202,14 @@ class KeyedState:
     # Methods that handle the outcomes of appends.
 
     def appended(self, number: int, base_offset: int, next_offset: int) -> None:
-        """Record that batch ``number`` is in the log. Its upserts are settled when the high
+        """Record that batch ``number`` is in the log. Its upserts are committed when the high
         watermark passes it."""
         batch = next(one for one in self._batches if one.number == number)
         batch.base_offset, batch.next_offset = base_offset, next_offset
 
     def refused(self, number: int, error: LogbusError) -> list[Effect]:
-        """Roll back batch ``number``, which the log refused as a whole. Its upserts are settled
-        with ``error``.
+        """Roll back batch ``number``, which the log refused as a whole. Its upserts end with
+        ``error``.
         """
         batch = next(one for one in self._batches if one.number == number)
         self._batches.remove(batch)

@@ -646,14 +646,15 @@ class GroupOffsets:
         """Delete the group if ``is_over`` returns True for its age. Return whether it was deleted.
 
         A group with native members or offsets of open transactions is never deleted. A commit or
-        join during the deletion wins: it claims the group, which fences the deletion.
+        join meanwhile claims the group, so that ZooKeeper refuses the deletion.
         """
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
         if await self.has_pending(group):
             return False
         claim = await self.claim(group)
-        # After the release, a commit or join must make a new claim, which fences the deletion.
+        # After the release, a commit or join must make a new claim. ZooKeeper then refuses the
+        # deletion.
         self.release(claim)
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
@@ -712,8 +713,8 @@ class GroupOffsets:
         The znodes that every write of a coordinator checks are deleted last.
         """
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # After the release, a join or commit must make a new claim, which fences this deletion.
-        # With the old claim, a new generation could begin while the znodes are being listed.
+        # After the release, a join or commit must make a new claim. ZooKeeper then refuses this
+        # deletion. With the old claim, a new generation could begin during the listing of znodes.
         self.release(claim)
         checks, version = claim.checks, claim.version
         # Leave out the znodes of live native members and of open transactions. If there are any,

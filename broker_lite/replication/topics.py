@@ -226,11 +226,10 @@ def partitions_max(name: str, factor: int) -> int:
 
 
 def _replica_count(metadata: ClusterMetadata, event: TopicCreationRequested) -> int:
-    """Return the replication factor that a creation request asks for, clamped to 1 up to the number
-    of known brokers.
+    """Return the replication factor that a creation request asks for, but at least 1 and at most
+    the number of known brokers.
 
-    With the clamp, ``partitions_max`` has a valid argument. A later check refuses an invalid
-    factor.
+    ``partitions_max`` thus gets a valid argument. A later check refuses an invalid factor.
     """
     if event.assignment:
         count = len(event.assignment[0])

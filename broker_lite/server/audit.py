@@ -90,7 +90,7 @@ class AuditLog:
             atexit.unregister(self.close)
 
     def write(self, event: str, kind: Hashable | None = None, **fields: Any) -> None:
-        """Record an event. Of events with equal ``kind``, one is recorded in 10 s."""
+        """Record an event. Of events with equal ``kind``, at most one is recorded in 10 s."""
         if not self.is_on:
             return
         now_ms = self._clock.now_ms()

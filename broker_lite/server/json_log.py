@@ -9,7 +9,7 @@ from typing import Any
 from broker_lite.config.time_text import iso
 
 FIELDS = ("event", "topic", "partition", "group")
-"""The fields of ``log_events`` that a line has if the log statement sets them."""
+"""The fields of ``log_event`` that a line contains if the log statement passes them."""
 
 
 class JsonFormatter(logging.Formatter):

@@ -22,8 +22,8 @@ SERIES_MAX = 200
 counted together, under ``OTHER``.
 """
 FEW_SERIES_MAX = 20
-"""Maximum number of series of a counter by other labels. With both limits, a broker has at most
-1,500 series.
+"""Maximum number of series of a counter whose labels are neither topics nor APIs. With this limit
+and ``SERIES_MAX``, a broker has at most 1,500 series.
 """
 OTHER = "(other)"
 """The label value under which a counter counts everything above its limit of series. No topic and

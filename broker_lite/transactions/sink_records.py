@@ -141,7 +141,7 @@ def decode_head(value: bytes) -> SinkHead:
     winners = frozenset(reader.array(lambda it: ProducerPair(*it.unpack(_PAIR))))
     reader.skip_tags()
     if state not in SinkState.__members__.values():
-        raise ProtocolError(f"a sink's head has the unknown state {state}")
+        raise ProtocolError(f"a sink's record has the unknown state {state}")
     return SinkHead(run, former_runs, batch, rows, SinkState(state), ends_batch, winners, day)
 
 

@@ -118,7 +118,7 @@ class SinkPartition:
     def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
         self._sinks = {name: _Sink(head) for name, head in heads.items()}
         self._slots = dict(slots)
-        """The state of all slots by producer id, as in the last record that was appended for each,
+        """The state of each producer id (slot), as in the last record that was appended for it,
         committed or not.
         """
         self._free = [producer_id for producer_id, slot in slots.items() if slot.is_free]
@@ -618,8 +618,8 @@ class SinkPartition:
         self._write_free_slot(name, sink, producer_id)
 
     def _write_free_slot(self, name: str, sink: _Sink, producer_id: int) -> None:
-        """Append the record that frees a producer id. If it has no more epochs, delete it
-        instead.
+        """Append the record that makes a producer id (slot) free for another attempt. If the id has
+        used up its epochs, delete it instead.
         """
         slot: SinkSlot | None = self._slots[producer_id]
         if slot is not None and slot.epoch > EPOCH_LAST:

@@ -50,7 +50,9 @@ request will cause the record again: the abort of a timed-out transaction, or th
 transaction.
 """
 PARKED_MAX = 100
-"""Maximum number of requests of one transactional id that wait for a record or a transaction."""
+"""Maximum number of requests of one transactional id that wait until a record is written or a
+transaction has ended.
+"""
 PARTICIPANT_BYTES_MAX = 512 << 10
 """Maximum bytes of a transaction's participants (partitions and groups), so that its record fits
 into one batch.

@@ -192,7 +192,7 @@ class ControllerShell:
         broker_id, held_by = znodes.decode_controller(znodes.CONTROLLER, present.data)
         if suspects.get(broker_id) == held_by:
             _log.warning(
-                "broker %d, the controller, refuses connections and is deposed",
+                "broker %d, the controller, refuses connections; another broker is to be elected",
                 broker_id,
                 extra=log_event("controller_deposed"),
             )

@@ -70,8 +70,8 @@ change.
 RETRY_S = 0.2
 """Seconds before the registry repeats a step that failed while ZooKeeper was connected."""
 PARTITIONS_DELAY_S = 0.2
-"""Seconds after a new snapshot before the broker writes the list of its partitions to ZooKeeper. By
-the delay, one write serves several snapshots.
+"""Seconds after a new snapshot before the broker writes the list of its partitions to ZooKeeper, so
+that one write serves several snapshots.
 """
 
 ELECTION_S = 1.0

@@ -41,7 +41,7 @@ SendRequest = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorR
 
 
 class CoordinatorFencing:
-    """A periodic check whether other brokers coordinate groups that this broker still holds."""
+    """A periodic check whether other brokers have become coordinators of this broker's groups."""
 
     def __init__(
         self, broker_id: int, registry: Registry, groups: GroupCoordinator, send: SendRequest
@@ -53,9 +53,9 @@ class CoordinatorFencing:
         self._next_peer = 0
 
     async def check(self) -> None:
-        """If ZooKeeper is not connected, ask other brokers for the coordinators of this broker's
-        groups, and give up groups that moved. The broker calls this method every ``CHECK_MS``
-        milliseconds.
+        """If ZooKeeper is not connected, ask other brokers which broker coordinates each of this
+        broker's groups, and give up the groups that another broker coordinates. The broker calls
+        this method every ``CHECK_MS`` milliseconds.
         """
         names = self._groups.group_names
         if self._registry.connected or not names:
@@ -75,8 +75,8 @@ class CoordinatorFencing:
         await asyncio.gather(*(self._give_up_moved(peer, call) for call in calls for peer in peers))
 
     async def _give_up_moved(self, peer: int, call: FindCoordinatorRequest) -> None:
-        """Ask one broker, and give up the groups that moved according to it. Do not wait for the
-        answers of the others.
+        """Ask one broker who coordinates the groups that ``call`` names, and give up those that
+        another broker coordinates. The answers of several brokers are handled as they arrive.
         """
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):

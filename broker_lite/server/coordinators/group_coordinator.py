@@ -433,8 +433,8 @@ class GroupCoordinator:
     # Methods that claim groups in ZooKeeper and give them up.
 
     async def _coordinated(self, group: str) -> CoordinatedGroup | None:
-        """Return the group if this broker holds it, else None. If this broker is claiming the
-        group, wait for that first.
+        """Return the group if this broker is its coordinator and has it in memory, else None. If
+        this broker is becoming the group's coordinator, wait for that first.
         """
         self.check_coordinator(group)
         if group in self._loading:
@@ -446,8 +446,8 @@ class GroupCoordinator:
         return coordinated
 
     async def _coordinated_or_taken_over(self, group: str) -> CoordinatedGroup | None:
-        """Return the group if this broker holds it. If members that joined at the previous
-        coordinator may be alive, take over the group. Otherwise return None.
+        """Return the group if this broker has it in memory. If not, and if members that joined at
+        the previous coordinator may be alive, become its coordinator. Otherwise return None.
         """
         coordinated = await self._coordinated(group)
         if coordinated is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
@@ -457,8 +457,8 @@ class GroupCoordinator:
         return coordinated
 
     def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
-        """Return the error of a join that can be refused without claiming the group in ZooKeeper,
-        else None. This broker does not hold the group.
+        """Return the error of a join that this broker can refuse before it becomes the group's
+        coordinator in ZooKeeper; None if it cannot. The group is not in this broker's memory.
         """
         if join.member_id:
             return _no_member(group)
@@ -480,7 +480,7 @@ class GroupCoordinator:
             return await asyncio.wait_for(asyncio.shield(task), LOAD_WAIT_S)
         except TimeoutError:
             raise CoordinatorLoadInProgressError(
-                f"group {group!r} is being taken over; retry"
+                f"this broker is about to become coordinator of group {group!r}; retry"
             ) from None
 
     def _loaded(self, group: str, task: asyncio.Task[CoordinatedGroup]) -> None:

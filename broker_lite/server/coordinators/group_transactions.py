@@ -129,8 +129,8 @@ class GroupTransactions:
         """Store offsets that a transaction commits, until the transaction ends. Return an error or
         None for each partition.
 
-        Raises LogbusError if the group refuses the member, or the transaction coordinator the
-        producer.
+        Raises LogbusError if the group refuses the member, or if the transaction coordinator
+        refuses the producer.
         """
         if not self._registry.snapshot.has_transactions:
             raise TransactionalIdAuthorizationError(
@@ -288,8 +288,8 @@ class GroupTransactions:
 
 
 def _refusal(error: LogbusError, request: GroupCommit) -> LogbusError:
-    """Return the error for the producer that corresponds to ``error``, the transaction
-    coordinator's.
+    """Return the error that the producer gets if the transaction coordinator answered with
+    ``error``.
     """
     what = f"group {request.group!r} cannot join the transaction of {request.transactional_id!r}"
     if isinstance(error, ConcurrentTransactionsError) and request.adds_group:

@@ -11,8 +11,8 @@ Result = TypeVar("Result")
 
 
 class ParkedRequests(Generic[Result]):
-    """The requests that wait for a state machine's reply, by token. It is true if any request
-    waits.
+    """The requests that wait for a state machine's reply, by token. The truth value of this object
+    tells whether any request waits.
     """
 
     __slots__ = ("_futures",)

@@ -356,7 +356,11 @@ class _LedPartition:
             # A failure does no harm: the next copy of the state, or the next load, deletes the
             # records.
             await self._owner.replicas.delete_records(replica.topic, replica.partition, offset)
-            logger.info("%s: the state was copied; the log starts at offset %d", replica, offset)
+            logger.info(
+                "%s: the state was copied to the end of the log; the log now starts at offset %d",
+                replica,
+                offset,
+            )
 
 
 def _replay(reader: LogReader, end_offset: int) -> Replay:

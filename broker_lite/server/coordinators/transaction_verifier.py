@@ -237,8 +237,8 @@ class TransactionVerifier:
         self._end(pending, error)
 
     def _answer(self, pending: _PendingVerification, error: LogbusError) -> None:
-        """Repeat the verification after a retriable error. After another error, or too late, fail
-        the produce requests that wait for it.
+        """Repeat the verification after a retriable error. After another error, or once
+        ``deadline_s`` has passed, fail the produce requests that wait for it.
         """
         loop = asyncio.get_running_loop()
         if error.retriable and loop.time() < pending.deadline_s:
@@ -264,8 +264,8 @@ def _share_row(one: _PendingVerification, other: _PendingVerification) -> bool:
 
 
 def _as_produce_error(error: LogbusError, pending: _PendingVerification) -> LogbusError:
-    """Return the error for the producer that corresponds to ``error``, the transaction
-    coordinator's.
+    """Return the error that the producer gets if the transaction coordinator answered with
+    ``error``.
     """
     if isinstance(error, ProducerFencedError):
         # PRODUCER_FENCED would be fatal for the client. After INVALID_PRODUCER_EPOCH it can still

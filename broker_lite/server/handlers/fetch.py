@@ -405,8 +405,9 @@ class _ConsumerFetch:
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:
-        """If the read failed and the replica no longer leads, return the error of ``_check_role``
-        instead: the log may have been truncated during the read.
+        """Return ``prepared``, the result of the read. If the read failed and the replica no longer
+        leads, return the error of ``_check_role`` instead: the log may have been truncated during
+        the read.
         """
         assert row.replica is not None
         if prepared.error is not None:

@@ -47,8 +47,8 @@ its connections one by one. A client may notice that up to 6 ms before other bro
 franz-go then asks for metadata within 0.5 ms.
 """
 ALL_WHEN_EMPTY_UNTIL = 0
-"""The last version of Metadata in which an empty list asks for all topics. In later versions null
-does.
+"""The last version of Metadata in which an empty list asks for all topics. In later versions a null
+list asks for them.
 """
 NULL_NAME_FROM = 12
 """The first version of Metadata in which an answer about a topic id may leave out the name."""

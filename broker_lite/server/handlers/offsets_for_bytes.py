@@ -50,7 +50,7 @@ class _Lookup(NamedTuple):
 def _find(
     parts: BrokerContext, request: RequestContext, row: BytesPartition, level: int | None
 ) -> BytesAnswer | _Lookup:
-    """Return the lookup for a read thread, or the answer if none is needed."""
+    """Return the lookup to run on a read thread. If none is needed, return the answer."""
     try:
         request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)

@@ -29,7 +29,7 @@ job continues with the remaining lookups."""
 
 
 class _TimeLookup(NamedTuple):
-    """A lookup of the first record at or after ``offset`` and below ``end``."""
+    """A lookup of the time of the first record from ``offset`` on, below ``end``."""
 
     reader: LogReader
     offset: int
@@ -39,7 +39,9 @@ class _TimeLookup(NamedTuple):
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> RecordTimesResponse:
-    """Look up the offset of each row. The answer is in the order of the request."""
+    """For each row, look up the timestamp of the first record at or after an offset. The answer is
+    in the order of the request.
+    """
     rows: list[TimeAnswer | _TimeLookup] = []
     for _, group in itertools.groupby(
         message.partitions, key=lambda row: (row.topic_id, row.partition)

@@ -51,8 +51,8 @@ ADDRESSES_CACHED = 1024
 ``max.connections.per.ip`` counts.
 """
 SWEEP_S = 5.0
-"""Maximum seconds between two sweeps. Sweeps are more frequent if a connection timeout is shorter
-than 10 s.
+"""Maximum seconds between two checks (sweeps) of all connections for idle and stalled ones. The
+checks are more frequent if a connection timeout is shorter than 10 s.
 """
 SWEEP_MIN_S = 0.1
 """Minimum seconds between two checks (sweeps) of all connections that close overdue logins. It

@@ -305,8 +305,8 @@ class Logins:
             await self._issuer.refresh()
 
     def watch(self, session: Session, connection: Connection) -> None:
-        """Let ``sweep`` check this session from now on. ``connection`` is the session's
-        connection.
+        """Let ``sweep`` check from now on whether this session has to end or log in again.
+        ``connection`` is the session's connection.
         """
         self._sessions[id(session)] = session, connection
 

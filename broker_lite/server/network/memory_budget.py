@@ -29,7 +29,7 @@ class Waiter(Protocol):
     """A connection that waits for memory. The budget compares waiters by identity."""
 
     def resume_soon(self) -> None:
-        """Ask the budget again in the next turn of the event loop."""
+        """Ask the budget for memory again, in the next turn of the event loop."""
 
 
 class Budget:
@@ -105,8 +105,8 @@ class Budget:
     @property
     def _may_finish(self) -> bool:
         """Whether one partial frame may exceed ``UNFINISHED_SHARE``. It may exceed the limit too,
-        but only if all used memory belongs to partial frames: then no request is left that would
-        release any.
+        but only if all used memory belongs to partial frames: then no request is left whose end
+        would release memory.
         """
         return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 

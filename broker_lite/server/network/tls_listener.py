@@ -200,7 +200,7 @@ Opened = Callable[[TlsTransport, str, int], None]
 class OnLogin(Protocol):
     """A callback that records a successful or failed login (``AuditLog.write``).
 
-    Of events with equal ``kind``, one is recorded in 10 s.
+    Of events with equal ``kind``, at most one is recorded in 10 s.
     """
 
     def __call__(self, event: str, kind: Hashable | None = None, **fields: str) -> None: ...

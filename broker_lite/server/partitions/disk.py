@@ -486,7 +486,9 @@ class Disk:
                 self._loop.call_soon(self._run_soon)
 
     def post(self, results: list[Result]) -> None:
-        """Pass all results of a group to the event loop. The loop wakes once for all of them."""
+        """Pass all results of a group of jobs to the event loop. The loop wakes once for all of
+        them.
+        """
         try:
             self._loop.call_soon_threadsafe(self._delivered, results)
         except RuntimeError:

@@ -45,7 +45,7 @@ FIRST_RETRY_MS = 10
 leader in the metadata before the leader itself does, and then its first fetch fails.
 """
 RETRY_MS_MAX = 500
-"""Maximum time in ms between two retries of a partition."""
+"""Maximum time in ms between two attempts to fetch the same range after errors."""
 HOT_S = 30.0
 """Seconds without records after which a partition is fetched on the connection for idle partitions
 (the idle lane).
@@ -55,7 +55,9 @@ IDLE_WAITS = 4
 fetches save processor time. No record is delayed, because an append ends the wait.
 """
 THROTTLED_S = 0.1
-"""Seconds after which a partition is tried again whose throttle rate was used up."""
+"""Seconds after which the broker fetches a partition again that replication throttling has
+delayed.
+"""
 PATIENCE_MS = 20
 """Time in ms for which ready partitions wait for partitions whose records are still being flushed,
 so that one request carries both.
@@ -236,11 +238,13 @@ class _Leader:
         self._busy: set[PartitionKey] = set()
         """Partitions whose fetched records are being appended and flushed."""
         self._idle: set[PartitionKey] = set()
-        """Partitions whose answer without records is being delivered. They ask for the same range
-        again, which need not be sent at once.
+        """Partitions for which the leader had no new records. Their next fetch asks for the same
+        range again, so it need not be sent at once.
         """
         self._has_new = False
-        """Whether a ready partition asks for a new range, which must be sent at once."""
+        """Whether a partition in ``_ready`` asks for a range that it has not asked for before, so
+        that a request must be sent at once.
+        """
         self._attempts: dict[PartitionKey, int] = {}
         """Number of consecutive failed fetches of each partition."""
         self._retries: dict[PartitionKey, asyncio.TimerHandle] = {}
