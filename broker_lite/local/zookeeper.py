@@ -1,9 +1,9 @@
 """Run a ZooKeeper server for a cluster on one machine, from the jars that PySpark contains.
 
-The server is one JVM with a short class path and a small heap. It serves clients in under a second
-and takes 60 to 85 MB. The first JVM to stop writes an archive of its classes into the user's cache
-folder, which speeds up later starts (``class_archive``). The server listens on 127.0.0.1 and syncs
-its log before it answers.
+The server is one JVM with a short class path and a heap that starts small. It serves clients in
+under a second and takes 60 to 85 MB, more after large writes. The first JVM to stop writes an
+archive of its classes into the user's cache folder, which speeds up later starts
+(``class_archive``). The server listens on 127.0.0.1 and syncs its log before it answers.
 
 ``start`` asks the server with ZooKeeper's four-letter words ``srvr`` and ``conf``, until the answer
 names this server's data directory. Otherwise another ZooKeeper on the same port could be mistaken
@@ -52,7 +52,12 @@ _JARS = (
     "log4j-core-*.jar",
 )
 _JVM_FLAGS = (
-    "-Xmx128m",
+    # ZooKeeper keeps its last 500 writes in memory, and a write has at most 1 MB. The heap starts
+    # small and grows only as far as the writes need it.
+    "-Xms32m",
+    "-Xmx1g",
+    # Without memory the server would stay up and answer nothing. `logbus up` restarts it instead.
+    "-XX:+ExitOnOutOfMemoryError",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 from support.patience import until
 
 from broker_lite.errors import MissingDependencyError, PortInUseError
@@ -54,6 +55,22 @@ def test_embedded_zookeeper_restarts_on_its_port_with_a_class_archive(
         server.stop()
     with pytest.raises(OSError):
         four_letters(host, int(port), "srvr")
+
+
+def test_zookeeper_has_memory_for_its_last_500_writes(tmp_path: Path) -> None:
+    """Regression: restarting a broker with 10,000 partitions made ZooKeeper run out of memory.
+
+    ZooKeeper keeps its last 500 writes in memory. Its process stayed up, but answered nobody.
+    """
+    with EmbeddedZooKeeper(tmp_path) as server:
+        client = KazooClient(server.address)
+        client.start()
+        client.create("/state")
+        for _ in range(500):
+            client.set("/state", bytes(400_000))
+        assert client.get("/state")[1].version == 500
+        client.stop()
+        client.close()
 
 
 def test_no_class_archive_is_written_to_an_open_relative_or_unwritable_folder(
