@@ -551,15 +551,16 @@ class Log:
         self.flushed_end = offset
 
     def _cut_segments(self, offset: int, position: int, now_ms: int) -> None:
-        remaining = [s for s in self.reader.chain[1] if s.base_offset <= offset]
-        dropped = self.reader.chain[1][len(remaining) :]
-        active = remaining[-1]
-        self.reader.loaded.activate(active)
-        self.reader.publish(tuple(remaining))
-        # Publish the end before the cut, so that no reader takes the removed bytes for damage.
-        self.reader.tail = Tail(offset, active, position)
+        segments = self.reader.chain[1]
+        *closed, last = (one for one in segments if one.base_offset <= offset)
+        dropped = segments[len(closed) + 1 :]
+        active = last.writable_copy()
+        # Publish the end before the cut, and the new segment before the next append. A reader that
+        # finds bad bytes then sees that they are beyond the end, or in a segment that was replaced.
+        self.reader.publish((*closed, last))
+        self.reader.tail = Tail(offset, last, position)
         active.cut(position, offset)
-        self.reader.publish(tuple(remaining))
+        self.reader.publish((*closed, active))
         self.reader.forget_hints()
         for segment in dropped:
             self._discard(segment, now_ms)
@@ -567,12 +568,12 @@ class Log:
         self.reader.corruption = tuple(d for d in self.reader.corruption if d.first_offset < offset)
         active.damaged = any(d.segment_base == active.base_offset for d in self.reader.corruption)
         active.save_indexes()
-        for segment in remaining:
+        for segment in (*closed, active):
             # A closed segment may still hold bytes that no flush has synced.
             if segment is active or not segment.is_synced:
                 segment.datasync()
         self._files.sync_dir(self.directory)
-        for segment in remaining:
+        for segment in (*closed, active):
             segment.name_synced = True
 
     def _truncate_epochs(self, offset: int) -> None:

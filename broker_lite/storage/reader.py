@@ -67,8 +67,9 @@ def _translated(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class LogSlice(NamedTuple):
-    """Whole batches as a byte range of a file. ``length`` is 0 at the end of the log."""
+    """Whole batches as a byte range of a segment's file. ``length`` is 0 at the end of the log."""
 
+    segment: Segment
     file: File
     position: int
     length: int
@@ -209,7 +210,7 @@ class LogReader:
         if not at_tail:
             end = end_offset
         if offset >= end:
-            return LogSlice(active.file, size, 0, offset, offset)
+            return LogSlice(active, active.file, size, 0, offset, offset)
         hint = hints[(offset ^ offset >> 6 ^ offset >> 12) & 63]
         if hint is not None and hint[0] == offset and hint[2] < hint[1].size_bytes:
             base, segment, position = hint
@@ -227,10 +228,13 @@ class LogReader:
         if stop.position - position > max_bytes:
             stop = self._cut(segment, IndexEntry(base, position), stop, max_bytes, min_one)
         end, stop_position = stop
+        if hints is not self.hints:
+            # A truncation or deletion may have removed this range.
+            return self.read(offset, max_bytes, end_offset, min_one)
         if end > self.tail[0] or stop_position < position:
-            raise self._truncated()
+            raise self._removed(end - 1)
         hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop_position)
-        return LogSlice(segment.file, position, stop_position - position, base, end)
+        return LogSlice(segment, segment.file, position, stop_position - position, base, end)
 
     def locate(self, offset: int) -> tuple[Segment, LogBatch]:
         """Return the segment and the batch that hold an offset in [log start, log end)."""
@@ -361,16 +365,27 @@ class LogReader:
         bad_range = segment.damage_at(bad, segment.size_bytes, limit)
         damage = bad_range.in_log(self.key, segment.base_offset)
         self.add_damage((damage,))
-        # Check the end last, because a truncation publishes the new end before it drops the damage
-        # beyond that end.
-        if bad.offset >= self.tail[0]:
+        try:
+            # Check last, because a truncation changes the log before it drops the damage beyond
+            # the log's new end.
+            self.check_present(segment, bad.offset)
+        except StorageError:
             self.corruption = tuple(known for known in self.corruption if known != damage)
-            raise self._truncated()
+            raise
         segment.damaged = True
         return damage
 
-    def _truncated(self) -> StorageError:
-        return StorageError(f"{self.key} was truncated to {self.tail[0]} while it was read")
+    def check_present(self, segment: Segment, offset: int) -> None:
+        """Raise StorageError if the log no longer has what a reader expected at ``offset`` of
+        ``segment``: a truncation or deletion removed it during the read."""
+        if offset >= self.tail[0] or segment not in self.chain[1]:
+            raise self._removed(offset)
+
+    def _removed(self, offset: int) -> StorageError:
+        return StorageError(
+            f"offset {offset} of {self.key} was removed by a truncation or deletion while it was "
+            "read; read again"
+        )
 
     def add_damage(self, damage: tuple[CorruptRange, ...]) -> None:
         """Record damaged ranges. Later reads of unreadable ranges raise CorruptMessageError."""
@@ -426,9 +441,9 @@ class LogReader:
                     start = max(start, following) if following <= end else end
                     break
                 except BadBatch as bad:
-                    # A truncation removed this batch while it was read.
-                    if bad.offset >= min(end, self.tail[0]):
+                    if bad.offset >= end:
                         return
+                    self.check_present(segment, bad.offset)
                     limit = min(self._following_base(segment), end)
                     damage_found = segment.damage_at(bad, segment.size_bytes, limit)
                     yield damage_found.in_log(self.key, segment.base_offset)
@@ -673,7 +688,7 @@ class LogReader:
             counted += stop.position - begin.position
             offset = max(stop.offset, offset + 1)
         if end > self.tail[0]:
-            raise self._truncated()
+            raise self._removed(end - 1)
         return max(min(offset, end), start + 1), counted
 
     def _boundary(self, offset: int) -> tuple[Segment, IndexEntry]:

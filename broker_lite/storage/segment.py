@@ -10,6 +10,7 @@ from the log file.
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 import weakref
 from collections import deque
@@ -91,29 +92,12 @@ class LoadedSegments:
         segment.cache = self
         self._add(segment)
 
-    def activate(self, segment: Segment) -> None:
-        """Load a closed segment for appends and truncation, and never release it from then on. Do
-        nothing for the active segment. Raises OSError."""
-        with self._lock:
-            if segment.cache is None:
-                return
-            segment.make_active()
-            if segment.has_transactions:
-                with contextlib.suppress(OSError, CorruptIndex):
-                    # Load the index now, because after a truncation a reader would load it uncut.
-                    _ = segment.transactions
-            segment.cache = None
-
     def store(self, segment: Segment, store: Callable[[], None]) -> None:
-        """Call ``store``, which stores in the segment the file or index that a reader has loaded.
-
-        Do nothing if the segment has meanwhile become active: then only the log's writer thread may
-        change it.
-        """
+        """Call ``store``, which stores in the segment the file or index that a reader has
+        loaded."""
         with self._lock:
-            if segment.cache is not None:
-                store()
-                self._add(segment)
+            store()
+            self._add(segment)
 
     def _add(self, segment: Segment) -> None:
         reference = weakref.ref(segment)
@@ -123,7 +107,7 @@ class LoadedSegments:
             self._segments.append(reference)
             if len(self._segments) > LOADED_SEGMENTS_MAX:
                 oldest = self._segments.popleft()()
-                if oldest is not None and oldest.cache is not None:
+                if oldest is not None:
                     oldest.release()
 
 
@@ -368,10 +352,10 @@ class Segment:
     def rebuilt(self) -> tuple[OffsetIndex, TimeIndex]:
         """Build both indexes from the log file, and return them. Does not change the indexes that
         the segment uses."""
-        copy = Segment(self._files, self.directory, self.base_offset)
-        copy._file, copy.size_bytes = self.file, self.size_bytes
-        copy.rescan(copy._begin_indexes(), self.next_offset, check_crc=False)
-        return copy.index, copy.times
+        scanned = Segment(self._files, self.directory, self.base_offset)
+        scanned._file, scanned.size_bytes = self.file, self.size_bytes
+        scanned.rescan(scanned._begin_indexes(), self.next_offset, check_crc=False)
+        return scanned.index, scanned.times
 
     def rebuild_indexes(self) -> None:
         """Rebuild both indexes after an entry led to a wrong position."""
@@ -451,6 +435,24 @@ class Segment:
         self._bytes_since_entry += size
         self.next_offset = base + header.last_offset_delta + 1
         self.size_bytes = position + size
+
+    def writable_copy(self) -> Segment:
+        """Return an active segment for the same log file, which the writer may truncate. Raises
+        OSError.
+
+        Readers keep the original, whose fields and indexes no truncation changes. A reader that
+        finds bad bytes in a segment that is no longer in the log knows that a truncation explains
+        them.
+        """
+        writable = copy.copy(self)
+        writable.cache = None
+        writable.make_active()
+        if writable.has_transactions:
+            # Load the index now: after the truncation, the file would be the index of more batches.
+            # Without it, the rebuild of the producer state also rebuilds the index.
+            with contextlib.suppress(OSError, CorruptIndex):
+                _ = writable.transactions
+        return writable
 
     def cut(self, position: int, next_offset: int) -> None:
         """Truncate the file at a batch boundary. A slice that a reader holds then ends there

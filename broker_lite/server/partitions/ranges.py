@@ -367,6 +367,7 @@ def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int)
         # Return the intact batches before the damaged one. The client's next fetch starts at the
         # damaged batch and gets the error.
         if not out.length:
+            row.reader.check_present(log_slice.segment, row.offset)
             damage = error if isinstance(error, LogbusError) else CorruptMessageError(str(error))
             return Prepared(error=damage, error_offset=row.offset)
     return Prepared(

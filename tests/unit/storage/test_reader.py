@@ -65,7 +65,7 @@ def test_first_batch_of_a_read_may_exceed_max_bytes_only_if_the_caller_allows_it
 def test_read_at_the_end_is_empty_and_beyond_it_out_of_range() -> None:
     log = Disk().log
     append(log)
-    assert log.reader.read(1, 1000, 1)[2:] == (0, 1, 1)
+    assert log.reader.read(1, 1000, 1)[3:] == (0, 1, 1)
     assert log.reader.read(0, 1000, 0).length == 0
     for offset in (-1, 2):
         with pytest.raises(OffsetOutOfRangeError, match="has offsets 0 to 1, not"):
@@ -157,13 +157,14 @@ def test_deleted_segment_has_no_open_file() -> None:
     assert deleted() is None
 
 
-def test_segment_that_becomes_active_stays_loaded() -> None:
+def test_segment_that_becomes_active_by_a_truncation_stays_loaded() -> None:
     log = filled()
-    segment = log.reader.chain[1][3]
-    assert log.reader.read(segment.base_offset, 1000, 700).length and segment.is_loaded
-    log.reader.loaded.activate(segment)
-    assert offsets(log) == list(range(700))
-    assert segment.is_loaded
+    end = log.reader.chain[1][3].base_offset + 5
+    assert log.reader.read(end, 1000, 700).length
+    log.truncate_to(end)
+    assert offsets(log) == list(range(end))
+    assert log.reader.tail.segment.is_loaded
+    assert append(log).base_offset == end
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index"])
@@ -496,31 +497,85 @@ def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -
 
 
 @pytest.mark.parametrize("start", [9, 10, 15])
-def test_read_in_the_middle_of_a_truncation_is_not_reported_as_damage(start: int) -> None:
+def test_read_in_the_middle_of_a_truncation_is_not_reported_as_damage(
+    start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Regression: the file was truncated before readers saw the new log end, so the broker
     logged and counted damage."""
     disk = Disk()
     disk.write(20)
     log = disk.log
-    segment = log.reader.chain[1][-1]
-    file, ends = segment.file, []
+    ends, truncate = [], MemFile.truncate
 
-    class ReadMeanwhile:
-        size = file.size
+    def truncate_and_read(file: MemFile, size: int) -> None:
+        truncate(file, size)
+        with contextlib.suppress(StorageError, OffsetOutOfRangeError):
+            ends.append(log.reader.read(start, 1000, 20).next_offset)
+            log.reader.locate(start)
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(file, name)
-
-        def truncate(self, size: int) -> None:
-            file.truncate(size)
-            with contextlib.suppress(StorageError, OffsetOutOfRangeError):
-                ends.append(log.reader.read(start, 1000, 20).next_offset)
-                log.reader.locate(start)
-
-    segment._file = ReadMeanwhile()  # type: ignore[assignment]
+    monkeypatch.setattr(MemFile, "truncate", truncate_and_read)
     log.truncate_to(10)
     assert ends == ([10] if start <= 10 else [])
-    assert log.reader.corruption == () and not segment.damaged
+    assert log.reader.corruption == () and not log.reader.tail.segment.damaged
+
+
+def _overtake(log: Log, monkeypatch: pytest.MonkeyPatch, reads_before: int) -> None:
+    """Replace the batches from offset 10 on by shorter ones, after this many reads of the file."""
+    reads, pread = 0, MemFile.pread
+
+    def overtaken(file: MemFile, position: int, length: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        if reads == reads_before + 1:
+            log.truncate_to(10)
+            for _ in range(20):
+                append(log, batch(size=100))
+        return pread(file, position, length)
+
+    monkeypatch.setattr(MemFile, "pread", overtaken)
+
+
+@pytest.mark.parametrize("reads_before", range(3))
+@pytest.mark.parametrize("start", [9, 15, 18])
+def test_batches_that_a_truncation_replaced_during_the_read_are_not_reported_as_damage(
+    start: int, reads_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the former positions lie inside new batches. The reader took them for damage,
+    and these offsets stayed unreadable until the broker's next start.
+    """
+    disk = Disk()
+    for _ in range(20):
+        append(disk.log, batch(size=120))
+    log = disk.log
+    log.reader.forget_hints()
+    _overtake(log, monkeypatch, reads_before)
+    with contextlib.suppress(StorageError):
+        log.reader.read(start, 1 << 20, 19)
+    monkeypatch.undo()
+    assert log.reader.corruption == () and not log.reader.tail.segment.damaged
+    assert offsets(log) == list(range(log.log_end_offset))
+
+
+@pytest.mark.parametrize("reads_before", range(2))
+@pytest.mark.parametrize("look_up", ["offset_for_timestamp", "verify", "max_timestamp"])
+def test_lookup_that_a_truncation_overtakes_finds_no_damage(
+    look_up: str, reads_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the batches that had replaced the removed ones were reported as damage."""
+    disk = Disk()
+    for _ in range(20):
+        append(disk.log, batch(size=120))
+    log = disk.log
+    damage: list[CorruptRange] = []
+    _overtake(log, monkeypatch, reads_before)
+    with contextlib.suppress(StorageError):
+        if look_up == "verify":
+            damage = log.reader.verify(0, 20)
+        elif look_up == "max_timestamp":
+            log.reader.max_timestamp(19, damage)
+        else:
+            log.reader.offset_for_timestamp(1 << 60, 19, damage)
+    assert damage == [] and log.reader.corruption == ()
 
 
 @pytest.mark.parametrize("reads_before", range(2))
@@ -581,10 +636,10 @@ def test_read_that_a_truncation_overtakes_returns_no_range_of_the_removed_batche
         return find_stop(*arguments)
 
     monkeypatch.setattr(log.reader, "_stop", truncate_and_find_stop)
-    for read in (log.reader.read, log.reader.offset_for_bytes):
-        with pytest.raises(StorageError, match="was truncated to 40"):
-            read(36, 100_000, 59)
-        disk.write(20)
+    assert log.reader.read(36, 100_000, 59).next_offset == 40
+    disk.write(20)
+    with pytest.raises(StorageError, match="was removed by a truncation"):
+        log.reader.offset_for_bytes(36, 100_000, 59)
 
 
 # Readers run on other threads than the writer.

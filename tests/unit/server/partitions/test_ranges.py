@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults.hostile_clients import MIB, inflated_columns
@@ -158,6 +159,24 @@ def test_valid_batches_before_a_corrupt_one_are_sent(log: Log) -> None:
     (bad,) = prepare([wanted(log, 1, check=True)], 1 << 20)
     assert isinstance(bad.error, CorruptMessageError)
     assert bad.error_offset == 1
+
+
+def test_batches_that_a_truncation_replaced_during_the_check_are_not_reported_as_corrupt(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a follower that served reads reported the batches of its new leader as damage."""
+    for _ in range(3):
+        append(log, rows_batch([b"former"]))
+    walk_range = ranges.walk_range
+
+    def overtaken(*arguments: Any) -> Iterator[LogBatch]:
+        log.truncate_to(1)
+        append(log, rows_batch([b"new" * 99]), epoch=1)
+        return walk_range(*arguments)
+
+    monkeypatch.setattr(ranges, "walk_range", overtaken)
+    (prepared,) = prepare([wanted(log, 2, check=True)], MIB)
+    assert isinstance(prepared.error, StorageError) and "truncation" in str(prepared.error)
 
 
 @pytest.mark.parametrize("check", [False, True])
