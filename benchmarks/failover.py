@@ -8,9 +8,10 @@ second to one partition. The figure is the longest gap in ms between two acknowl
 each event; the client must not report an error. ``many_partitions`` kills a broker that leads a
 third of the partitions, and starts it again. Its figures are seconds: from the creation until all
 replicas are in sync, from the kill until each partition acknowledges a record, and from the start
-until the broker listens and until all replicas are in sync. A topic has at most 1,800 partitions,
-so more partitions are in several topics. All processes share the machine's cores. The script prints
-one JSON object.
+until the broker listens and until all replicas are in sync. Before the kill it also measures the
+Metadata answer for all the topics, and the memory and processor time of brokers without load. A
+topic has at most 1,800 partitions, so more partitions are in several topics. All processes share
+the machine's cores. The script prints one JSON object.
 
 librdkafka, Apache Kafka's Java client and franz-go send 600 records/s to 6 partitions while each
 broker in turn is killed. Each partition that the broker led counts separately. ``quick`` rows set
@@ -34,6 +35,7 @@ from typing import Any
 
 import clients
 from peers.fetch import Cannot
+from peers.meter import fine_cpu_seconds, peak_mb
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.operations.cluster import TopicMetadata
@@ -52,6 +54,8 @@ WAIT_A_PARTITION_S = 0.02
 """Further seconds to wait for many partitions, for each of them."""
 TOPIC_PARTITIONS_MAX = 1_800
 """Partitions with three replicas that one ZooKeeper write creates, rounded down."""
+IDLE_S = 10.0
+"""Seconds for which idle brokers' processor time is measured."""
 REBALANCE_MS = "300"
 _NUMBERS = itertools.count()
 
@@ -296,6 +300,7 @@ class Bench:
             topics[self.make_topic(partitions, wait_s)] = partitions
             created = time.monotonic() - began
             print(f"{first + partitions} partitions in sync: {created:.1f} s", file=sys.stderr)
+        idle = self.idle(list(topics))
         places = [(name, number) for name, size in topics.items() for number in range(size)]
         with self.bus.producer(linger_ms=0) as producer:
             for name, number in places:
@@ -318,10 +323,26 @@ class Bench:
             "partitions": count,
             "topics": len(topics),
             "created_in_sync_seconds": round(created, 2),
+            **idle,
             "failed_sends": failed,
             "seconds": round(seconds, 2),
             "restart_listens_seconds": round(listens, 2),
             "restart_in_sync_seconds": round(in_sync, 2),
+        }
+
+    def idle(self, topics: list[str]) -> dict[str, float]:
+        """Return the seconds of a Metadata answer for ``topics``, and what an idle broker takes."""
+        began = time.monotonic()
+        self.bus.admin.cluster(topics)
+        answered = time.monotonic() - began
+        pids = [broker.pid for broker in self.cluster.brokers if broker.pid is not None]
+        before = sum(map(fine_cpu_seconds, pids))
+        time.sleep(IDLE_S)
+        cores = (sum(map(fine_cpu_seconds, pids)) - before) / IDLE_S / len(pids)
+        return {
+            "metadata_seconds": round(answered, 2),
+            "broker_peak_mb": round(max(map(peak_mb, pids))),
+            "idle_broker_cores": round(cores, 3),
         }
 
 
