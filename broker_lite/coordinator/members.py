@@ -129,8 +129,8 @@ class Roster:
         return self.members.get(member_id)
 
     def why_not(self, member_id: str, instance_id: str | None) -> LogbusError | None:
-        """Return the error with which to refuse a request of this member: it is unknown or fenced.
-        Return None for a current member."""
+        """Return the error with which to refuse a request of this member if it is unknown or
+        fenced. Return None for a current member."""
         if instance_id is not None and instance_id in self.static:
             if self.static[instance_id] != member_id:
                 return FencedInstanceIdError(

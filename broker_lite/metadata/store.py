@@ -160,9 +160,7 @@ class MetadataStore(Protocol):
 
 def check_size(operations: Sequence[Operation]) -> None:
     """Raise InvalidRequestError if the operations together are larger than ZooKeeper accepts in one
-    request.
-
-    ZooKeeper would close the connection, and so would every retry.
+    request. ZooKeeper would close the connection, and would do so again at every retry.
     """
     size = sum(
         len(operation.path) + len(getattr(operation, "data", b"")) for operation in operations

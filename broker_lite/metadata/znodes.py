@@ -163,7 +163,8 @@ def coordinator_path(group: str) -> str:
 
 def claim_path(group: str, claim: str) -> str:
     """Return the path of the znode that a broker creates below the coordinator znode when it
-    becomes the group's coordinator. It exists until another broker does, and has no value.
+    becomes the group's coordinator. It exists until another broker becomes coordinator, and has no
+    value.
     """
     return f"{coordinator_path(group)}/{claim}"
 

@@ -124,8 +124,9 @@ class FollowerFetched(NamedTuple):
     last_fetched_epoch: int
     """The newest leader epoch of the follower's log; -1 for an empty log."""
     epoch_end: OffsetAndEpoch | None
-    """The end offset, in the leader's log, of ``last_fetched_epoch``. If the leader has no such
-    epoch, that of its newest earlier epoch (``LeaderEpochs.end_offset_for``)."""
+    """The end offset of ``last_fetched_epoch`` in the leader's log. If the leader does not have
+    that epoch, this is the end offset of its newest earlier epoch
+    (``LeaderEpochs.end_offset_for``)."""
     log_start_offset: int
     """The leader's log start offset."""
     follower_start: int
@@ -164,11 +165,12 @@ class FetchDiverged(NamedTuple):
     fetch_offset: int
     last_fetched_epoch: int
     leader_end: OffsetAndEpoch
-    """The end offset, in the leader's log, of the follower's last epoch. If the leader has no such
-    epoch, that of its newest earlier epoch."""
+    """The end offset of the follower's last epoch in the leader's log. If the leader does not have
+    that epoch, this is the end offset of its newest earlier epoch."""
     own_end: OffsetAndEpoch | None
-    """The end offset, in the follower's log, of ``leader_end.leader_epoch``. If the follower has no
-    such epoch, that of its newest earlier epoch (``LeaderEpochs.end_offset_for``)."""
+    """The end offset of ``leader_end.leader_epoch`` in the follower's log. If the follower does not
+    have that epoch, this is the end offset of its newest earlier epoch
+    (``LeaderEpochs.end_offset_for``)."""
 
 
 class FetchOutOfRange(NamedTuple):

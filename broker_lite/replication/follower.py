@@ -208,7 +208,7 @@ class Follower:
     # Methods that handle partition states, ticks and refused proposals.
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Take over a newer state of the partition in the same leader epoch, and resume."""
+        """Use a newer state of the partition in the same leader epoch from now on, and resume."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False
         return self.resume()

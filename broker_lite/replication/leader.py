@@ -401,8 +401,8 @@ class Leader:
         return []
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Take over a newer state of the partition in the same leader epoch. It shows whether the
-        proposed change of the ISR was written.
+        """Use a newer state of the partition in the same leader epoch from now on. It shows whether
+        the proposed change of the ISR was written.
         """
         if state.version > self.state.version:
             self.state, self.isr = state, CommittedIsr(state.isr)

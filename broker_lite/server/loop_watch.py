@@ -7,9 +7,10 @@ second would take most of an idle broker's CPU time. (An idle broker still recei
 followers a second.)
 
 The delay includes all work on the event loop's thread: callbacks of libraries, garbage collections
-and waits for the interpreter lock. The timer sees only the part of a block after it was due. The
-longer a block shorter than the interval is, the likelier it is seen. On a machine with all cores
-busy, waiting for a core counts as well. All code runs on the event loop's thread.
+and waits for the interpreter lock. The timer measures only the part of a block after the time at
+which it was due. It can miss a block that is shorter than the interval, the more easily the shorter
+the block is. On a machine with all cores busy, waiting for a core counts as well. All code runs on
+the event loop's thread.
 """
 
 from __future__ import annotations

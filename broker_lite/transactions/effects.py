@@ -58,7 +58,7 @@ class AddResult(NamedTuple):
     """The answer to the event Add: partitions or groups were added to the transaction, or verified.
 
     ``transaction`` is the number of the transaction. If a verification fails, ``missing`` has the
-    partitions that the transaction does not contain; it contains the others.
+    partitions that the transaction does not contain; it contains the other partitions.
     """
 
     error: LogbusError | None = None

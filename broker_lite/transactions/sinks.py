@@ -68,7 +68,7 @@ class _Sink:
 
     ``head`` is the committed record of the sink's last batch and of the decision in progress; None
     for a new sink. ``writing`` is the number of the next such record while it is being written, or
-    None. ``parked`` has the requests that wait until another one can be written.
+    None. ``parked`` has the requests that wait until another such record can be written.
     """
 
     head: SinkHead | None = None
@@ -274,7 +274,7 @@ class SinkPartition:
 
     def _join_batch(self, sink: _Sink, head: SinkHead, event: ev.JoinBatch) -> None:
         """Give a task attempt of the current run a slot, that is, a producer id. A repeated request
-        gets the same one, and a request for the committed batch gets none.
+        gets the same slot. A request for the committed batch gets no slot.
         """
         sink.active_ms = self._now.monotonic_ms
         sink.timeout_ms = event.timeout_ms

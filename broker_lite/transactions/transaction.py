@@ -1,9 +1,9 @@
 """The state machine of one transactional id, on its transaction coordinator.
 
 ``step(now, event)`` returns effects, which the caller carries out. A reply or marker follows only
-after the record of the decision is committed in ``__transaction_state``. The record that completes
-a transaction is an exception, on which nothing waits: any later record implies it, and if it is
-lost, the next coordinator sends the markers again.
+after the record of the decision is committed in ``__transaction_state``. Nothing waits for the
+record that completes a transaction: any later record implies it, and if it is lost, the next
+coordinator sends the markers again.
 
 Each request passes these checks, in order:
 1. A request with the producer id of another transactional id is refused.
@@ -399,8 +399,8 @@ class Transaction:
             raise self._invalid("commit")
 
     def _repeat_end(self, event: ev.End) -> None:
-        """Answer an EndTxn that the producer sent again: it has the epoch from before the last
-        raise.
+        """Answer an EndTxn that the producer sent again: the request has the epoch from before the
+        epoch was last raised.
         """
         record = self.record
         assert record is not None

@@ -28,12 +28,12 @@ CHECK_MS = 250
 ANSWER_S = 1.0
 """Seconds to wait for another broker's answer. If none arrives, a later check asks again."""
 GROUPS_PER_CALL = 500
-"""Maximum number of groups in one FindCoordinator request. So many groups take the other broker's
-event loop about 2 ms.
+"""Maximum number of groups in one FindCoordinator request. That many block the other broker's event
+loop for about 2 ms.
 """
 PEERS_PER_CHECK = 3
-"""Maximum number of brokers that one check asks. In a larger cluster, the next check asks the next
-ones.
+"""Maximum number of brokers that one check asks. In a larger cluster, the next check continues with
+the brokers that follow.
 """
 
 SendRequest = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]

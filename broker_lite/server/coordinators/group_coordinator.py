@@ -63,8 +63,8 @@ rebalance.
 """
 HEARTBEATS = 3
 """Number of heartbeats that a member sends at least in its session timeout, as in Kafka. A broker
-that takes over a group therefore waits a third of the session timeout for heartbeats of its
-members.
+that becomes coordinator of a group with members therefore waits a third of the session timeout for
+their heartbeats.
 """
 
 

@@ -71,7 +71,7 @@ ID_BYTES_MAX = 1024
 """Maximum bytes of a transactional id, encoded as UTF-8."""
 IDS_MAX = 200_000
 """Maximum number of keys in one partition of ``__transaction_state``: transactional ids, and the
-sinks and producer ids of Spark's exactly-once sink. So many take about 60 MB of memory.
+sinks and producer ids of Spark's exactly-once sink. That many keys take about 60 MB of memory.
 """
 SLICE = 1000
 """Number of transactional ids that an expiry or a listing examines, in about 2 ms, before it lets

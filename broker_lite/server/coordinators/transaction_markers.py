@@ -45,8 +45,8 @@ logger = logging.getLogger("logbus.transactions")
 RETRY_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds before the first and each further retry of a marker. The last value repeats."""
 PARTITIONS_PER_CALL = 2_000
-"""Maximum number of partitions in one WriteTxnMarkers request. So many take the receiver's event
-loop about 3 ms.
+"""Maximum number of partitions in one WriteTxnMarkers request. That many block the receiver's event
+loop for about 3 ms.
 """
 
 

@@ -16,8 +16,8 @@ from broker_lite.wire.tables import SaslHandshakeResponse as Response
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Begin a login with the mechanism. Answer with the enabled mechanisms, and with an error if
-    the client may not use this one.
+    """Begin a login with the SASL mechanism that the client names. Answer with the enabled
+    mechanisms, and with an error if the client may not use the named one.
     """
     code = NO_ERROR
     try:

@@ -23,8 +23,8 @@ _Topic = _Result.WritableTxnMarkerTopicResult
 _Partition = _Topic.WritableTxnMarkerPartitionResult
 
 PARTITIONS_PER_TURN = 200
-"""Maximum number of appends that are started in one turn (iteration) of the event loop. So many
-take about 5 ms.
+"""Maximum number of appends that are started in one turn (iteration) of the event loop. Starting
+that many takes about 5 ms.
 """
 TIMEOUT_MS = 30_000
 """Time in ms after which an append fails that the in-sync replicas have not confirmed. The sender

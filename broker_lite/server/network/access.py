@@ -243,7 +243,7 @@ class Access:
 
     def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
         """Raise the authorization error for this kind of resource, such as TopicAuthorizationError,
-        unless the client may use the operation or the row's ``instead``.
+        unless the client may use the operation on it, or ``AccessRow.instead`` on the cluster.
 
         ``shown``, if given, replaces ``name`` in the error.
         """
@@ -293,7 +293,9 @@ class Access:
         return _NOTHING
 
     def visible(self, kind: ResourceKind, names: Iterable[str]) -> Collection[str]:
-        """Return those of ``names`` on which the client may use the API."""
+        """Return the names of those resources among ``names`` on which the client may use the
+        API.
+        """
         return names if isinstance(names, Collection) else list(names)
 
     def operations(self, kind: ResourceKind, name: str) -> frozenset[Operation]:

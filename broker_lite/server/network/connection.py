@@ -31,8 +31,8 @@ from broker_lite.wire.frame import FrameReceiver
 logger = logging.getLogger("logbus.connection")
 
 WRITE_TURN_BYTES = 1 << 20
-"""Maximum bytes that one connection sends in one turn of the event loop. So many take less than 1
-ms on loopback.
+"""Maximum bytes that one connection sends in one turn of the event loop. Sending that many takes
+less than 1 ms on loopback.
 """
 GATHER_MAX = 64
 """Maximum number of buffers in one write. The kernel accepts 1024, but a longer list only costs
@@ -74,7 +74,7 @@ class ResponseSlot:
         self.closes = ""
         """Why the connection closes after this answer; empty if it stays open."""
         self.parts: Sequence[Part] | None = None
-        """The answer; None until ``answer`` is called."""
+        """The buffers and file ranges of the answer; None until ``answer`` is called."""
         self.duration: Histogram | None = None
         """The histogram to which the seconds from arrival to answer go, less ``waited_ms``."""
         self.waited_ms = 0

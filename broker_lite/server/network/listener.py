@@ -43,8 +43,8 @@ logger = logging.getLogger("logbus.listener")
 BACKLOG = 512
 """Maximum number of connections that the kernel queues before the broker accepts them."""
 ACCEPTS_PER_TURN = 16
-"""Maximum number of connections that one turn (iteration) of the event loop accepts. So many take
-about 2 ms.
+"""Maximum number of connections that one turn (iteration) of the event loop accepts. Accepting that
+many takes about 2 ms.
 """
 ADDRESSES_CACHED = 1024
 """Number of client hosts for which the broker caches the network address that

@@ -16,8 +16,8 @@ from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 
 PER_TURN = 8
-"""Maximum number of login requests that one turn of the event loop starts. So many take about 2 ms
-of processor time.
+"""Maximum number of login requests that one turn of the event loop starts. That many take about 2
+ms of processor time.
 """
 
 Start = Callable[[RequestContext, memoryview, ResponseSlot], None]

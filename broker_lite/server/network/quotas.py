@@ -244,10 +244,9 @@ def _bucket(buckets: _Buckets, limit: Limit, now_ms: float) -> TokenBucket:
 
 
 def _forget(buckets: _Buckets) -> None:
-    """Drop a tenth of the token buckets, those that will be full soonest. A new bucket is full, so
-    these clients gain the least by it.
-
-    Many buckets are dropped at once, because the sort is expensive.
+    """Drop a tenth of the token buckets, those that will be full soonest. A dropped client that
+    returns gets a new, full bucket, so these clients gain the least. Many buckets are dropped at
+    once, because the sort is expensive.
     """
     for name in sorted(buckets, key=lambda name: buckets[name].full_at_ms)[: CLIENTS_MAX // 10]:
         del buckets[name]

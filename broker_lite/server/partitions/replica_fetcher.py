@@ -41,8 +41,9 @@ RESPONSE_BYTES = 8 << 20
 PARTITION_BYTES = 4 << 20
 """Maximum bytes of one partition in a fetch response."""
 FIRST_RETRY_MS = 10
-"""Time in ms before the first retry of a partition. It is short because a follower may see a new
-leader in the metadata before the leader itself does, and then its first fetch fails.
+"""Time in ms after which a fetch of a partition is repeated for the first time. It is short because
+a follower may see a new leader in the metadata before the leader itself does, and then its first
+fetch fails.
 """
 RETRY_MS_MAX = 500
 """Maximum time in ms between two attempts to fetch the same range after errors."""
@@ -65,10 +66,8 @@ so that one request carries both.
 
 
 class PeerNet(Protocol):
-    """Sends fetch requests to other brokers.
-
-    At most two requests for each leader and lane are in flight. Requests with ``FLAG_IDLE`` use a
-    connection of their own.
+    """Sends fetch requests to other brokers. At most two requests are in flight on each of the two
+    connections to a leader. Requests with ``FLAG_IDLE``, for idle partitions, use the second one.
     """
 
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
@@ -211,8 +210,8 @@ class Fetchers:
 
 
 class _Leader:
-    """The fetch requests to one leader on one of its two connections: that for idle partitions, or
-    that for the others.
+    """The fetch requests to one leader on one of its two connections: the connection for idle
+    partitions or the connection for all others.
     """
 
     __slots__ = (
