@@ -1,14 +1,16 @@
-"""Copy topics, settings and group offsets of a Kafka or logbus cluster to a logbus cluster.
+"""``logbus mirror``: copies topics, settings and group offsets of a Kafka or logbus cluster (the
+source) to a logbus cluster (the target).
 
 These modules do no I/O, in reading order:
 
-- ``offset_map``: the target offset of a source record
-- ``rewrite``: the batch that the mirror sends for a fetched batch
-- ``positions``: the format of the stored state, and where a copy resumes
+- ``offset_map``: maps offsets of a partition at the source to offsets of its copy
+- ``rewrite``: turns a fetched batch into the batch that the mirror sends
+- ``positions``: the format of the state that a mirror stores, and where a copy resumes
 - ``planning``: decisions about topics, settings and groups
 - ``copies``: the state of one copied partition
 
-These modules do I/O: ``source`` and ``target`` (the two clusters), ``claim`` (only one mirror at a
-time), ``checkpoint`` (the stored state), ``resuming``, ``group_sync``, and ``mirror``, which runs
-them. One mirror belongs to one thread.
+These modules do I/O: ``source`` and ``target`` (the two clusters), ``claim`` (ensures that only one
+mirror copies a source), ``checkpoint`` (stores the state), ``resuming`` (finds where to resume),
+``group_sync`` (copies group offsets), and ``mirror``, which runs them. One mirror belongs to one
+thread.
 """

@@ -1,9 +1,11 @@
-"""``MirrorCheckpoint``: the state that a mirror stores on the target for itself and its successor.
+"""``MirrorCheckpoint``: the state that a mirror stores on the target cluster, from which it, or the
+next mirror of the same source, resumes.
 
-Runs of the offset map go to the mirror's topic. Positions and settings go to the group of the same
-name, in the claim's generation (``positions`` defines the format). The mirror always writes records
-before their state. ``translated`` reads the stored state of any mirror. The calls block. Only the
-mirror's thread makes them.
+The runs of the offset maps (``offset_map``) are records of a topic of the mirror. Positions and
+copied settings are committed offsets of a group with the same name, in which the mirror is the only
+member (``positions`` defines the formats). The mirror always writes copied records first and the
+state about them afterwards. ``translated`` reads the stored state of any mirror. All calls block,
+and only the mirror's thread makes them.
 """
 
 from __future__ import annotations
@@ -26,15 +28,16 @@ from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows
 
 EPOCH_MAX = 32_000
-"""The producer epoch after which a mirror takes a new producer id. An epoch has 16 bits."""
+"""The producer epoch after which a mirror takes a new producer id, because an epoch cannot exceed
+32,767."""
 _SETTINGS = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 Entries = dict[TopicPartition, list[positions.CopiedEntry]]
 
 
 class MirrorCheckpoint:
-    """The stored state of one mirror. Call ``open`` while the mirror has its claim, and ``save``
-    after it has copied records."""
+    """Reads and writes the stored state of one mirror. Call ``open`` when the mirror has its claim
+    (``MirrorClaim``), and ``save`` after it has copied records."""
 
     def __init__(self, target: MirrorTarget, claim: MirrorClaim, replication_factor: int) -> None:
         self._target = target
@@ -43,13 +46,14 @@ class MirrorCheckpoint:
         self._name = ""
         self._entries: Entries = {}
         self.signature: positions.Signature | None = None
-        """The producer id, epoch and claim generation of this mirror; None before ``open``."""
+        """What identifies this mirror in stored positions: its producer id and epoch, and its
+        generation in the mirror's group. None before ``open``."""
         self.settings: dict[str, dict[str, str]] = {}
-        """Settings that the mirror copied from the source, by topic."""
+        """For each topic, the settings that the mirror has copied from the source."""
 
     def open(self, name: str) -> None:
-        """Read the state that is stored under ``name``, and take over the previous mirror's
-        producer id. Create the topic for the state if it is missing."""
+        """Read the state that is stored under ``name``, and take over the producer id of the mirror
+        that stored it. Create the topic ``name`` if it is missing."""
         self._name = name
         self._entries = self._read_log()
         self._begin_producer()
@@ -62,7 +66,8 @@ class MirrorCheckpoint:
         return _read_log(admin, self._target.servers, self._name, topic_id)
 
     def _begin_producer(self) -> None:
-        """Use the previous mirror's producer id with the next epoch, which fences that mirror."""
+        """Make the target use the previous mirror's producer id with the next epoch, which fences
+        writes of that mirror. If there is no such id, take a new one."""
         commits = self._target.admin.committed(self._name)
         self.settings = positions.read_settings(commits)
         signatures = [
@@ -77,18 +82,17 @@ class MirrorCheckpoint:
         self._target.begin(producer_id, epoch, self._claim.check)
 
     def committed(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """Return the stored positions of these partitions."""
+        """Return the stored positions of these partitions, as committed offsets of the mirror's
+        group."""
         return self._target.admin.committed(self._name, tps)
 
     def entries(self, tp: TopicPartition) -> Sequence[positions.CopiedEntry]:
-        """Return the entries of a partition that earlier mirrors stored."""
+        """Return the entries that earlier mirrors stored for a partition in the mirror's topic."""
         return self._entries.get(tp, ())
 
     def save(self, copies: Iterable[Copy]) -> dict[TopicPartition, LogbusError | None]:
-        """Store new runs, then positions. Return an error or None for each position.
-
-        Raises the error of a write of runs.
-        """
+        """Store the state of these copies: first new runs, then positions. Return an error, or
+        None, for each position. If the runs cannot be written, raises the error."""
         dirty = list(copies)
         self._save_runs(dirty)
         commits = {
@@ -134,10 +138,11 @@ class MirrorCheckpoint:
 def translated(
     source: MirrorSource, target: MirrorTarget, offsets: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """Translate offsets of the source to offsets of the copy, from the stored state of any mirror.
+    """Translate offsets at the source to offsets of the copy, with the state that a mirror has
+    stored on the target.
 
-    ``offsets`` has the offsets by topic and partition number. Raises InvalidConfigError for an
-    offset or a partition that is not copied.
+    ``offsets`` has an offset for each topic and partition number. Raises InvalidConfigError for an
+    offset up to which the partition is not copied yet.
     """
     name = positions.name_for(source.describe().cluster_id)
     admin = target.admin
@@ -160,7 +165,8 @@ def translated(
 
 
 def _read_log(admin: Admin, servers: str, name: str, topic_id: str) -> Entries:
-    """Read a mirror's topic, and return its entries by partition."""
+    """Read the topic in which a mirror stores its runs. Return the entries of each partition, in
+    the order in which they were written."""
     tp = TopicPartition(name, 0)
     end = admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
     entries: Entries = {}

@@ -1,10 +1,15 @@
-"""``MirrorClaim``: the exclusive right to mirror one source to a cluster.
+"""``MirrorClaim``: the exclusive right of one mirror to copy a source to a target cluster.
 
-Two mirrors at once would write every record twice. A mirror is therefore a static member of its
-group on the target, which excludes a second one. It commits positions in its generation, so commits
-of a former mirror are refused. It writes only within a lease, which its heartbeats renew. The
-producer epoch fences writes of a mirror that was suspended (``Target``). Heartbeats have their own
-thread; the mirror's thread makes all other calls.
+Two mirrors of a source would write every record twice. To have the claim, a mirror joins a group on
+the target as its only member. Four things keep another mirror out:
+
+- A mirror does not join while the group has a member.
+- A mirror commits its positions in its generation, so the commits of a former mirror are refused.
+- A mirror writes records only within a lease, a limited time that each heartbeat renews.
+- If a mirror was suspended during a write, the next mirror's producer epoch fences the write
+  (``MirrorTarget``).
+
+Heartbeats have their own thread; the mirror's thread makes all other calls.
 """
 
 from __future__ import annotations
@@ -46,24 +51,26 @@ from broker_lite.wire.calls.members import (
 from broker_lite.wire.consumer_protocol import encode_subscription
 
 SESSION_MS = 6_000
-"""Session time-out (ms) of a mirror: the minimum of brokers (group.min.session.timeout.ms)."""
+"""Session timeout (ms) of a mirror in its group. It is the minimum that brokers allow by default
+(group.min.session.timeout.ms)."""
 BEATS_PER_SESSION = 6
-"""Number of heartbeats in one session time-out."""
+"""Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""Part of a session timeout, a quarter, by which the lease ends before the session."""
+"""The lease ends a quarter of the session timeout before the session does."""
 JOIN_MS = 10_000
 """Time limit (ms) of the requests with which a mirror joins its group."""
 CHECK_S = 0.2
-"""Seconds between two checks for a former mirror's member."""
+"""Seconds between two checks whether the member of a former mirror is still in the group."""
 COMMIT_MS = 30_000
 """Time limit (ms) of a commit of positions."""
 INSTANCE = "mirror"
 PROTOCOL = "mirror"
 SUBSCRIBED = JoinProtocol(PROTOCOL, encode_subscription(()))
-"""A subscription to no topic. Brokers refuse a group member without readable metadata."""
+"""The mirror's subscription in JoinGroup: no topics. Brokers refuse a member whose subscription
+they cannot decode."""
 OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
-"""Errors of a commit after which the claim is over, because of a rebalance or a change of
-coordinator. The mirror then takes its claim again."""
+"""Errors of a commit which show that the group does not know this mirror as its member any more.
+The claim is over, and the mirror takes it again."""
 
 
 def _lost(why: LogbusError) -> LogbusError:
@@ -76,7 +83,7 @@ class MirrorClaim:
     """The claim of one mirror. ``acquire`` takes the claim, ``check`` verifies it before each
     write, and ``release`` gives it up.
 
-    ``member`` is the identity under which the mirror commits positions.
+    ``member`` is the member id, generation and instance id with which the mirror commits positions.
     """
 
     def __init__(
@@ -97,10 +104,11 @@ class MirrorClaim:
         self._thread: Thread | None = None
 
     def acquire(self, group: str, stop: Event) -> bool:
-        """Take the claim, and return True. Wait up to two session timeouts for a former mirror's
-        member to expire.
+        """Take the claim by joining ``group``, and return True.
 
-        Returns False if ``stop`` was set first. Raises NonEmptyGroupError if another mirror runs.
+        If the group has a member, wait up to two session timeouts: a mirror that was killed expires
+        within this time. Returns False if ``stop`` is set meanwhile. Raises NonEmptyGroupError if
+        the member stays, because another mirror is running.
         """
         self.release()
         self._group = group
@@ -117,8 +125,8 @@ class MirrorClaim:
             if stop.wait(CHECK_S):
                 return False
             keepers.add(self._coordinator())
-        # Another mirror, which the new coordinator does not list yet, may still hold its lease.
-        # Wait until that lease has expired.
+        # The group's coordinator has changed during the wait. Another mirror that the new
+        # coordinator does not list yet may still be within its lease. Wait until it has expired.
         if len(keepers) > 1 and stop.wait(self._session_ms / 1000):
             return False
         began_ms = lease_ms()
@@ -131,8 +139,8 @@ class MirrorClaim:
         return True
 
     def check(self) -> None:
-        """Check the claim before a write. Raises FencedInstanceIdError if another mirror has the
-        claim, or a retriable error if this mirror must take it again."""
+        """Check before a write that this mirror still has the claim. Raises FencedInstanceIdError
+        if another mirror has taken it, and a retriable error if this mirror must take it again."""
         if self._error is not None:
             raise self._error
         if lease_ms() >= self._until_ms:
@@ -141,8 +149,8 @@ class MirrorClaim:
     def commit(
         self, rows: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Commit positions in this claim's generation. Return an error or None for each position.
-        Raises the errors of ``check`` if the claim is over."""
+        """Commit positions as a member of the mirror's group. Return an error, or None, for each
+        position. If this mirror has lost the claim, raises the errors of ``check``."""
         done: dict[TopicPartition, LogbusError | None] = self._pool.run(
             group_requests.commit_offsets(
                 self._cluster, self._group, rows, monotonic_ms() + COMMIT_MS, self.member
@@ -217,7 +225,7 @@ class MirrorClaim:
                 return
             except LogbusError as error:
                 if error.retriable:
-                    continue  # The lease bounds the retries.
+                    continue  # Try again. If no heartbeat succeeds, the lease expires.
                 self._error = _lost(error)
                 return
             self._confirm(asked_ms)

@@ -1,4 +1,4 @@
-"""``Copy``: the state of one partition that is copied from the source to the target.
+"""``Copy``: the state of one partition that a mirror copies from the source to the target cluster.
 
 The module does no I/O. Only the mirror's thread uses a ``Copy``.
 """
@@ -15,10 +15,11 @@ from broker_lite.model import TopicPartition
 
 @dataclass(slots=True)
 class Copy:
-    """The copy of one partition.
+    """The state of one partition's copy.
 
-    ``source_id`` and ``target_id`` are topic ids. ``unsaved`` has the runs of the offset map that
-    are not stored yet. ``is_dirty`` says whether any state is not stored yet.
+    ``source_id`` and ``target_id`` are the topic's ids at the source and at the target. ``known``
+    maps source offsets to target offsets. ``unsaved`` has those of its runs that are not stored on
+    the target yet. ``is_dirty`` says whether any of the state is not stored yet.
     """
 
     tp: TopicPartition
@@ -26,38 +27,39 @@ class Copy:
     target_id: str
     known: OffsetMap
     position: FetchPosition = field(init=False)
-    """The next offset to fetch from the source. The mirror may not have written the records before
-    this offset yet."""
+    """The next offset to fetch from the source. Records before it may still wait to be written to
+    the target."""
     unsaved: list[Run] = field(default_factory=list)
     refused_since_ms: float = 0.0
-    """Monotonic time (ms) since which the source refuses the next fetch. 0 while the source
-    answers."""
+    """The monotonic time (ms) since which all fetches of the partition have failed; 0 if the last
+    one succeeded."""
     is_dirty: bool = True
     is_cut: bool = False
-    """Whether the stored state has runs of records that the source has lost since."""
+    """Whether the stored state still has runs of records that the source has lost."""
     copied: int = 0
-    """Number of records that this mirror wrote."""
+    """Number of records that this mirror has written."""
     already: int = 0
-    """Number of records that a killed mirror wrote without storing its position."""
+    """Number of records that an earlier mirror had written, but was killed before it stored its
+    position."""
     foreign: int = 0
-    """Number of records at the target that did not come from the source."""
+    """Number of records in the copy that do not come from the source: another client wrote them."""
     aged_out: int = 0
-    """Number of source offsets that retention deleted before the mirror copied them."""
+    """Number of source offsets that retention deleted before the mirror could copy them."""
 
     def __post_init__(self) -> None:
         self.position = FetchPosition(self.tp, self.source_id, policy=KAFKA_LOG)
 
     def lost(self, source_end: int, epoch: int) -> None:
-        """Fetch again from ``source_end``, because the source lost the records from that offset on.
-        ``epoch`` is the leader epoch of the record before ``source_end`` (-1 if unknown)."""
+        """Fetch again from ``source_end``, because the source has lost the records from this offset
+        on. ``epoch`` is the leader epoch of the record before ``source_end`` (-1: unknown)."""
         self.known.cut_source(source_end)
         self.unsaved = [run for run in self.unsaved if run.source < source_end]
         self.is_dirty = self.is_cut = True
         self.position.seek(source_end, epoch)
 
     def record_write(self, piece: RewrittenBatch, offset: int) -> int:
-        """Record that a batch was written at ``offset`` of the target. Return the number of records
-        of other producers between the batch and the mirror's last copy."""
+        """Record that a batch was written to the target, at ``offset`` there. Return the number of
+        records that other producers have written between this batch and the one before."""
         foreign = offset - self.known.target_next if self.known.runs else 0
         foreign = max(0, foreign)
         self.foreign += foreign
@@ -70,7 +72,7 @@ class Copy:
         return foreign
 
     def passed(self, next_offset: int) -> None:
-        """Record that the source has no more records to copy below ``next_offset``."""
+        """Record that all source records before ``next_offset`` are copied, or need not be."""
         if next_offset > self.known.source_next:
             self.known.passed(next_offset)
             self.is_dirty = True

@@ -1,9 +1,10 @@
-"""``GroupSync``: copies the committed offsets of the source's groups, translated to the target.
+"""``GroupSync``: copies the committed offsets of the source cluster's groups to the target cluster.
 
-It copies groups of every type. A group that has only such offsets has no type on the target
-(``metadata/group_kind.py``). ``GroupSync`` writes an offset only if the target's group has no
-members and no progress of its own. ``planning.plan_group`` makes this decision. The calls block.
-Only the mirror's thread makes them.
+It translates each offset at the source to the offset of the copied record. It copies offsets of
+Kafka groups and of native groups. On the target, a group with only such offsets has no type yet;
+its first member decides it (``metadata/group_kind.py``). An offset is written only if the group has
+no members on the target, and no offset that another client committed (``planning.plan_group``). All
+calls block, and only the mirror's thread makes them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ GroupCommits = dict[str, dict[TopicPartition, CommittedOffset]]
 
 
 class GroupSync:
-    """Copies the offsets of all groups whose whole name matches ``pattern``. ``rows`` has the
-    results of the last ``write``."""
+    """Copies the committed offsets of all groups whose whole name matches ``pattern``. ``rows`` has
+    the results of the last ``write``."""
 
     def __init__(
         self, source: MirrorSource, target: MirrorTarget, log: MirrorLog, pattern: str
@@ -36,14 +37,15 @@ class GroupSync:
         self._pattern = pattern
 
     def read(self) -> GroupCommits:
-        """Return the committed offsets of the groups at the source, by group and partition."""
+        """Read the committed offsets of the groups at the source. Return them by group and
+        partition."""
         return self._source.groups(self._pattern)
 
     def write(
         self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: GroupCommits
     ) -> None:
-        """Translate the offsets that ``read`` returned, and write those that ``planning`` allows.
-        Their metadata contains ``mirror``, the name of the mirror."""
+        """Translate the offsets ``at_source``, which ``read`` returned, and commit those that
+        ``planning.plan_group`` allows on the target. The offsets' metadata names ``mirror``."""
         source_ids = {copy.tp.topic: copy.source_id for copy in copies.values()}
         target_ids = {copy.tp.topic: copy.target_id for copy in copies.values()}
         maps = {tp: copy.known for tp, copy in copies.items()}

@@ -1,4 +1,4 @@
-"""``MirrorLog``: the log of a mirror. A condition that lasts is logged only once."""
+"""``MirrorLog``: the log of a mirror, which does not repeat lines about a condition that lasts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class MirrorLog:
-    """A log that passes each line to the function ``write``, on the mirror's thread."""
+    """A log. It passes each line to the function ``write``, on the mirror's thread."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.write = write

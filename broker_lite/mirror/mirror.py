@@ -1,10 +1,12 @@
 """``Mirror``: copies a cluster's topics, settings and group offsets to another cluster, and keeps
 the copy current.
 
-One thread runs a mirror; a second thread only prefetches. The mirror writes records, then stores
-its state (``MirrorCheckpoint``), then writes group offsets (``GroupSync``). So the stored state is
-never ahead of the records. After a kill, ``Resumer`` finds where to resume, and no record is lost
-or copied twice."""
+The cluster that is copied is the source, the other one the target. One thread runs a mirror; a
+second thread only prefetches. The mirror writes copied records first, then stores its state
+(``MirrorCheckpoint``), then writes group offsets (``GroupSync``). The stored state is therefore
+never ahead of the records. If the mirror is killed, the next one finds where to resume
+(``Resumer``), and no record is lost or copied twice.
+"""
 
 from __future__ import annotations
 
@@ -39,28 +41,30 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartiti
 from broker_lite.wire.fetch import FetchedPartition
 
 WAIT_MS = 250
-"""Milliseconds that a fetch waits for new records."""
+"""Milliseconds for which a fetch may wait for new records at the source."""
 SAVE_MS = 1_000
-"""Milliseconds between two saves of the mirror's positions."""
+"""Milliseconds after which the mirror stores its positions again."""
 CHECK_MS = 10_000
-"""Milliseconds between two checks of topics, settings and groups."""
+"""Milliseconds after which the mirror looks again for new topics, changed settings and group
+offsets."""
 ATTEMPTS_ONCE = 3
-"""Number of retries of a temporary error in a mirror that runs ``once``."""
+"""Number of times that a mirror with ``once`` retries after a temporary error."""
 REFUSED_MS = 10_000
-"""Milliseconds for which fetches of a partition may fail before the mirror logs the error. An
-election takes less."""
+"""Milliseconds for which fetches of a partition may fail before the mirror logs the error. The
+election of a new leader takes less."""
 PROVEN_MS = 60_000
-"""Milliseconds without an error after which the retry backoff begins again at its first value."""
+"""Milliseconds without an error after which the backoff of retries is reset."""
 
 Fetched = dict[TopicPartition, FetchedPartition | LogbusError]
 
 
 class Mirror:
-    """A mirror from one cluster to another. Call ``run``, and ``close`` at the end.
+    """A mirror from the cluster ``source`` to the cluster ``target``. Call ``run``, and ``close``
+    at the end.
 
-    ``topics`` and ``groups`` are regular expressions of whole names. The mirror passes each line of
-    its log to ``tell``. Without ``source_security`` and ``target_security``, it uses the settings
-    that ``security_for`` finds.
+    ``topics`` and ``groups`` are regular expressions that match whole names. The mirror passes each
+    line of its log to ``tell``. Without ``source_security`` or ``target_security``, it uses the
+    security settings that ``security_for`` finds for the cluster.
     """
 
     def __init__(
@@ -90,19 +94,21 @@ class Mirror:
         self.copies: dict[TopicPartition, Copy] = {}
         self.aside: dict[str, LogbusError] = {}
         self.absent: list[str] = []
-        """Topics that the caller named and that the source does not have."""
+        """Topics that the caller named but that do not exist at the source."""
         self.has_begun = False
-        """Whether this mirror has reached both clusters and taken its claim at least once."""
+        """Whether this mirror has ever reached both clusters and taken its claim."""
         self.hindrance: LogbusError | None = None
-        """The error that the mirror retried when it was stopped, or None."""
+        """The temporary error after which the mirror is trying again; None while it copies."""
         self._is_once = False
         self._counted: dict[TopicPartition, int] = {}
-        """By partition, the number of records that this mirror copied before it last reopened."""
+        """For each partition, the number of records that this mirror had copied when it last began
+        again after an error."""
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     @property
     def group_rows(self) -> list[GroupRow]:
-        """Return the results of the last copy of group offsets."""
+        """Return what the mirror did with each offset of the source's groups when it last copied
+        them."""
         return self._group_sync.rows
 
     def close(self) -> None:
@@ -113,19 +119,20 @@ class Mirror:
         self.target.close()
 
     def translated(self, offsets: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-        """Translate offsets of the source to offsets of the copy, from the stored state of any
-        mirror.
+        """Translate offsets at the source to offsets of the copy, with the state that a mirror has
+        stored on the target.
 
-        ``offsets`` has the offsets by topic and partition number. Raises InvalidConfigError for an
-        offset or a partition that is not copied.
+        ``offsets`` has an offset for each topic and partition number. Raises InvalidConfigError for
+        an offset up to which the partition is not copied yet.
         """
         return checkpoint.translated(self.source, self.target, offsets)
 
     # Methods that open the mirror and copy topics and settings.
 
     def open(self, stop: Event) -> bool:
-        """Connect to both clusters, take the claim, create missing topics, and find where each copy
-        resumes. Return False if ``stop`` was set first."""
+        """Connect to both clusters, take the claim (``MirrorClaim``), create missing topics, and
+        find where the copy of each partition resumes. Return False if ``stop`` is set before the
+        claim is taken."""
         self.source.check_versions()
         mine = self.source.describe().cluster_id
         self._target_id = self.target.admin.describe_cluster().cluster_id
@@ -145,7 +152,8 @@ class Mirror:
         return True
 
     def sync_topics(self) -> None:
-        """Add new topics and partitions, and copy changed settings."""
+        """Create new topics and partitions on the target, copy changed settings, and begin to copy
+        the new partitions."""
         view = self.source.view()
         names = planning.chosen_topics(view, self._topics)
         self._log_absent(view, names)
@@ -194,8 +202,8 @@ class Mirror:
             self._log.write_once(f"there is no topic {name} at {self.source.servers}{waits}")
 
     def _exclude_loops(self, view: ClusterView, names: list[str]) -> None:
-        """Exclude topics that another mirror copies from this target to the source, because the two
-        mirrors would copy each record for ever."""
+        """Stop copying topics that another mirror copies in the opposite direction, from this
+        target to this source: the two mirrors would copy each record for ever."""
         for name in self.source.made_of(self._target_id, view).intersection(names):
             if name not in self.aside:
                 self.save()
@@ -210,9 +218,9 @@ class Mirror:
         for name in names:
             refused = planning.refusal(name, current["topic", name])
             if refused is not None:
-                # Save the positions before ``_set_aside`` drops them. Without stored positions,
-                # ``reconcile`` would not recognise the copies, because their timestamps differ from
-                # those of the source.
+                # Store the positions before ``_set_aside`` drops them. The topic has LogAppendTime,
+                # so the copies' timestamps differ from the source's. Without a stored position, a
+                # later mirror would not recognise them as copies.
                 self.save()
                 self._set_aside(name, refused)
                 continue
@@ -285,8 +293,8 @@ class Mirror:
         return self._executor.submit(self.source.fetch, positions, wait_ms)
 
     def _advance(self, fetched: Fetched) -> dict[TopicPartition, WalkResult]:
-        """Advance the positions past the fetched batches, so that the next fetch can start. Handle
-        partitions whose fetch failed. Return the batches by partition."""
+        """Advance each partition's position past its fetched batches, so that the next fetch can
+        start. Handle partitions whose fetch failed. Return the batches of the others."""
         good: dict[TopicPartition, WalkResult] = {}
         for tp, row in fetched.items():
             copy = self.copies.get(tp)
@@ -305,8 +313,8 @@ class Mirror:
         if isinstance(error, OffsetOutOfRangeError):
             self._resumer.handle_missing_offset(copy, error)
             if copy.is_cut:
-                # Save before the mirror reads the records that replaced the lost ones at the same
-                # offsets.
+                # The source lost records. Store this before the mirror copies the records that the
+                # source has at the same offsets now.
                 self.save()
         elif isinstance(error, UnknownTopicIdError) and self._is_gone(copy):
             self._set_aside(topic, UnknownTopicIdError("the topic was deleted at the source"))
@@ -316,8 +324,8 @@ class Mirror:
             self._tolerate(copy, error)
 
     def _tolerate(self, copy: Copy, error: LogbusError) -> None:
-        """Ignore a partition's retriable error for REFUSED_MS. If the error lasts longer, log it,
-        or raise it if the mirror runs ``once``."""
+        """Ignore the retriable errors of a partition's fetches for REFUSED_MS. If they last longer,
+        log the error, or raise it in a mirror that runs ``once``."""
         now_ms = monotonic_ms()
         copy.refused_since_ms = copy.refused_since_ms or now_ms
         if now_ms - copy.refused_since_ms < REFUSED_MS:
@@ -358,7 +366,7 @@ class Mirror:
             self._log.write_once(f"topic {tp.topic}: another client writes to the copy")
 
     def save(self) -> None:
-        """Store the positions of all written records."""
+        """Store the mirror's state about all records that it has written so far."""
         dirty = [copy for copy in self.copies.values() if copy.is_dirty]
         for tp, failed in self._checkpoint.save(dirty).items():
             if isinstance(failed, UnknownTopicIdError):
@@ -379,14 +387,15 @@ class Mirror:
         on_sync: Callable[[], None],
         on_left: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Copy until ``stop`` is set. With ``once``, copy up to the source's present end offsets.
+        """Copy until ``stop`` is set. With ``once``, copy only up to the source's end offsets at
+        the beginning of the call.
 
-        Calls ``on_sync`` every ``CHECK_MS`` and at the end. With ``once``, calls ``on_left`` before
-        each write with the number of offsets that are left to copy.
+        Calls ``on_sync`` after each check of topics and groups (``CHECK_MS``), and at the end. With
+        ``once``, calls ``on_left`` before each write with the number of offsets left to copy.
 
         Logs and retries temporary errors. With ``once``, raises them after ATTEMPTS_ONCE retries.
-        Raises NonEmptyGroupError if another mirror of the source runs, FencedInstanceIdError if
-        another mirror took over, and with ``once`` InvalidConfigError if no topic matches.
+        Raises NonEmptyGroupError if another mirror of the source is running, FencedInstanceIdError
+        if another mirror has taken over, and with ``once`` InvalidConfigError if no topic matches.
         """
         self._is_once = once
         attempt, began_ms = 0, monotonic_ms()
@@ -433,7 +442,7 @@ class Mirror:
                     self.save()
                     save_at = monotonic_ms() + SAVE_MS
                 if now_ms >= sync_at and goal is None:
-                    under_way.result()  # The records are fetched again after the error.
+                    under_way.result()  # Drop these records. The next fetch returns them again.
                     self.sync_topics()
                     self._group_sync.write(self.name, self.copies, self._group_sync.read())
                     under_way = self._begin_fetch(0)
@@ -446,7 +455,7 @@ class Mirror:
         on_sync()
 
     def _left(self, goal: Mapping[TopicPartition, int]) -> int:
-        """Return the number of source offsets that the mirror has not copied yet, up to the offsets
+        """Return the number of source offsets left to copy before all partitions reach their offset
         in ``goal``."""
         return sum(
             max(goal.get(tp, 0) - copy.known.source_next, 0) for tp, copy in self.copies.items()

@@ -1,8 +1,10 @@
-"""The map from source offsets to target offsets of one partition, as a list of runs.
+"""``OffsetMap``: maps the offsets of one partition at a mirror's source to those of its copy at the
+target.
 
-The offsets of a record and its copy differ if the source has gaps (compacted records, transaction
-markers, aborted records) or if the target had other records before. From a run ``(source, target)``
-on, both offsets advance together, up to the next run. The module does no I/O.
+A record and its copy have different offsets if the source has gaps (compacted records, transaction
+markers, aborted records), or if the target has other records before the copy. The map is a list of
+runs ``(source, target)``: the source record at offset ``source`` was copied to offset ``target``,
+and from there on both offsets advance together, up to the next run. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,18 +15,18 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """A run of copied records. The record at offset ``source`` is at ``target``, the next record at
-    ``target + 1``, and so on."""
+    """The beginning of a run of copied records. The source record at offset ``source`` is at offset
+    ``target`` in the copy, the record at ``source + 1`` at ``target + 1``, and so on."""
 
     source: int
     target: int
 
 
 class OffsetMap:
-    """The runs of one partition, and the end of the copied range.
+    """The runs of one partition, and how far the partition is copied.
 
-    All source records before ``source_next`` are copied. ``target_next`` is the offset after the
-    last copied record. Both are -1 for an empty map.
+    All source records before ``source_next`` are copied. ``target_next`` is the target offset after
+    the last copy. Both are -1 if the partition has not been copied at all.
     """
 
     def __init__(
@@ -35,25 +37,26 @@ class OffsetMap:
         self.target_next = target_next
 
     def add(self, source: int, target: int, count: int) -> bool:
-        """Record that ``count`` records from offset ``source`` on were copied to ``target`` on.
-        Return True if they start a new run."""
+        """Record that ``count`` records, at the source from offset ``source`` on, were copied to
+        the target, from offset ``target`` on. Return True if this begins a new run."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
-        # If both logs have a gap of the same size, one run spans it. An offset in the source's gap
-        # then maps to an offset in the target's gap, before the same record.
+        # If both logs have a gap of the same size here, the run continues across it. An offset in
+        # the source's gap then maps to an offset in the target's gap, before the same record.
         if is_new:
             self.runs.append(Run(source, target))
         self.source_next, self.target_next = source + count, target + count
         return is_new
 
     def passed(self, source_next: int) -> None:
-        """Record that the source has no more records to copy before ``source_next``."""
+        """Record that all source records before ``source_next`` are copied, or need not be."""
         self.source_next = max(self.source_next, source_next)
 
     def translate(self, source: int) -> int | None:
-        """Return the target offset for a reader whose next source offset is ``source``. Return None
-        if the records before ``source`` are not all copied.
+        """Return the target offset at which a reader continues that has read the source up to the
+        offset ``source`` (exclusive). Return None if the records before it are not all copied.
 
-        An offset without a record maps to the next copied record.
+        If the source has no record at ``source``, the result is the offset of the next copied
+        record.
         """
         if source > self.source_next or self.source_next < 0:
             return None
@@ -67,15 +70,16 @@ class OffsetMap:
         return min(run.target + source - run.source, limit)
 
     def cut_source(self, source_end: int) -> None:
-        """Drop the runs from ``source_end`` on, because the source has other records there now. The
-        copies of the former records stay on the target. Copies of the new records are appended
-        after them."""
+        """Forget the copies of source records from ``source_end`` on, because the source has lost
+        these records, and has or will have others at the same offsets. The copies stay on the
+        target; copies of the new records follow them."""
         while self.runs and self.runs[-1].source >= source_end:
             self.runs.pop()
         self.source_next = min(self.source_next, source_end)
 
     def cut(self, target_end: int) -> None:
-        """Drop the runs from ``target_end`` on, because the target lost these records."""
+        """Forget the copies at target offsets from ``target_end`` on, because the target has lost
+        them."""
         if target_end >= self.target_next:
             return
         while self.runs and self.runs[-1].target >= target_end:

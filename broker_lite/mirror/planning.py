@@ -1,9 +1,10 @@
-"""Decide what a mirror changes on the target: topics, settings and group offsets.
+"""Decide what a mirror writes to the target cluster: topics, settings and group offsets.
 
-A topic keeps its name and number of partitions. The mirror copies settings of retention and size
-that both clusters know. It does not copy settings of durability and timestamps. It writes a group's
-offset only if the target has no offset, or one that a mirror wrote. So a group whose consumers have
-moved to the target keeps its offsets. The module does no I/O.
+A copied topic has the same name and number of partitions as at the source. The mirror copies its
+settings about retention and size if both clusters know them, but not those about durability and
+timestamps. It writes an offset of a group only if the group has no offset at the target, or one
+that a mirror wrote. A group whose consumers have moved to the target thus keeps its own progress.
+The module does no I/O.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from broker_lite.mirror.offset_map import OffsetMap
 from broker_lite.model import MIRROR_PREFIX, NULL_TOPIC_ID, CommittedOffset, TopicPartition
 
 EFFECTIVE = ("retention.ms", "retention.bytes", "max.message.bytes")
-"""Settings that a mirror copies even if the topic has them from its brokers' defaults."""
+"""Settings that a mirror copies even if they are not set for the topic at the source: it copies the
+source brokers' default."""
 OWN = (
     "cleanup.policy",
     "flush.messages",
@@ -31,16 +33,17 @@ OWN = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
 )
-"""Settings that a mirror never copies. Durability is the target's choice, and copied records keep
-their timestamps."""
+"""Settings that a mirror never copies: how durable the copy is is decided at the target, and copied
+records keep their timestamps."""
 NAMED_MAX = 20
-"""Maximum number of topics in the error for a pattern that matches no topic."""
+"""Maximum number of existing topics that the error for a pattern without a match lists."""
 _MARK = "mirrored from "
-"""The beginning of the metadata of an offset that a mirror wrote."""
+"""The beginning of the metadata of each committed offset that a mirror wrote."""
 
 
 def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
-    """Return the source's topics whose whole name matches the pattern, without internal topics."""
+    """Return the names of the source's topics to copy: those whose whole name matches ``pattern``,
+    without internal topics."""
     return sorted(
         name
         for name, topic in view.topics.items()
@@ -51,8 +54,8 @@ def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
 
 
 def absent(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the topics that ``pattern`` names and that are not among ``names``. Only a plain list
-    (``a|b``) names topics."""
+    """Return the topics that ``pattern`` names but that are not in ``names``. Only a pattern that
+    is a plain list of topics (``a|b``) names topics; the result is empty for any other."""
     named = pattern.split("|")
     if not all(re.fullmatch(r"[a-zA-Z0-9._-]+", each) for each in named):
         return []
@@ -60,8 +63,8 @@ def absent(pattern: str, names: Sequence[str]) -> list[str]:
 
 
 def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
-    """Return the error's text for a pattern that matches no topic. ``names`` are the existing
-    topics."""
+    """Return the error message for a pattern that matches no topic. ``names`` are the topics that
+    exist at the source."""
     there = ", ".join(names[:NAMED_MAX]) or "none"
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     hint = "; it is a pattern: a|b for two topics" if "," in pattern else ""
@@ -69,8 +72,8 @@ def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
 
 
 class WantedSettings(NamedTuple):
-    """The settings for a topic's copy, the settings that the target does not know, and warnings for
-    the log."""
+    """The settings that the copy of a topic should have (``values``). ``unknown`` has settings of
+    the source that the target does not know, and ``notes`` has warnings for the log."""
 
     values: dict[str, str]
     unknown: tuple[str, ...]
@@ -78,7 +81,8 @@ class WantedSettings(NamedTuple):
 
 
 def wanted_settings(entries: Mapping[str, ConfigEntry]) -> WantedSettings:
-    """Return the settings that the copy of a topic should have."""
+    """Return the settings that the copy of a topic should have. ``entries`` are the topic's
+    settings at the source."""
     defaults = text(TopicConfig())
     values: dict[str, str] = {}
     unknown: list[str] = []
@@ -113,7 +117,8 @@ def _is_taken(name: str, value: str) -> bool:
 
 
 def settings_to_create(settings: WantedSettings) -> dict[str, str]:
-    """Return the settings with which to create a copy: those that differ from the defaults."""
+    """Return the settings with which to create the copy of a topic: those that differ from the
+    target's defaults."""
     defaults = text(TopicConfig())
     return {name: value for name, value in settings.values.items() if value != defaults[name]}
 
@@ -121,8 +126,11 @@ def settings_to_create(settings: WantedSettings) -> dict[str, str]:
 def settings_to_alter(
     settings: WantedSettings, current: Mapping[str, ConfigEntry], given: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return the settings to change at the copy. None removes a setting that the source no longer
-    has. This applies only if the copy still has the value that the mirror set (``given``)."""
+    """Return the settings to change at an existing copy, which has the settings ``current``.
+
+    ``given`` has the settings that the mirror set there before. If the source no longer has one of
+    them, it is removed from the copy (None), unless someone else has changed its value.
+    """
     changes: dict[str, str | None] = {
         name: value
         for name, value in settings.values.items()
@@ -137,17 +145,18 @@ def settings_to_alter(
 
 
 def describe_changes(changes: Mapping[str, str | None]) -> str:
-    """Format changed settings for a log line."""
+    """Return a text about changed settings for a log line."""
     return ", ".join(
         f"{name} removed" if value is None else f"{name}={value}" for name, value in changes.items()
     )
 
 
 def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigError | None:
-    """Return an error if the target's topic has LogAppendTime. Otherwise return None.
+    """Return an error if a topic cannot be copied, because it has LogAppendTime at the target; else
+    None. ``current`` are its settings there.
 
-    A copy must keep the source's timestamps, because after a kill they identify the records that
-    are already copied.
+    The copies must keep the source's timestamps. After a mirror was killed, the next one recognises
+    by them the records that are already copied.
     """
     entry = current.get("message.timestamp.type")
     if entry is None or entry.value != "LogAppendTime":
@@ -160,11 +169,16 @@ def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigErro
 
 
 class GroupRow(NamedTuple):
-    """A group's offset in one partition, at the source and at the target.
+    """A group's committed offset in one partition, at the source and at the target, and what the
+    mirror does with it.
 
-    ``state`` is ``write`` (to be written), ``same`` (already written), ``behind`` (the copy has not
-    reached this offset), ``own`` (the target's group has its own progress, which stays) or
-    ``refused: …`` (the target's error).
+    ``state`` is
+
+    - ``write``: the mirror must write the offset to the target;
+    - ``same``: the target has the offset already;
+    - ``behind``: the partition is not copied up to this offset yet;
+    - ``own``: another client committed an offset at the target, which the mirror keeps;
+    - ``refused: …``: the target refused the offset, with this error.
     """
 
     group: str
@@ -175,7 +189,8 @@ class GroupRow(NamedTuple):
 
 
 def mark(name: str, source_offset: int) -> str:
-    """Return the metadata for an offset that a mirror writes."""
+    """Return the metadata of a committed offset that the mirror ``name`` writes. It says that a
+    mirror wrote the offset, and has the offset at the source."""
     return f"{_MARK}{name.removeprefix(MIRROR_PREFIX)} offset {source_offset}"
 
 
@@ -188,8 +203,11 @@ def plan_group(
     source_ids: Mapping[str, str],
     target_ids: Mapping[str, str],
 ) -> list[GroupRow]:
-    """Return the row of each partition of a group, without partitions that are not copied and
-    without offsets of deleted topics."""
+    """Decide for each committed offset of a group at the source what the mirror does with it.
+
+    ``maps`` has the offset map of each copied partition. The result leaves out partitions that are
+    not copied, and offsets of deleted topics.
+    """
     rows = []
     for tp, commit in sorted(at_source.items()):
         known = maps.get(tp)
@@ -215,8 +233,11 @@ def plan_group(
 def translate_offsets(
     offsets: Mapping[str, Mapping[str, int]], maps: Mapping[TopicPartition, OffsetMap]
 ) -> dict[str, dict[str, int]]:
-    """Translate source offsets in Spark's form, ``{"topic": {"0": 42}}``, to the target's offsets.
-    Raises InvalidConfigError for an offset that is not copied yet."""
+    """Translate offsets at the source to offsets of the copy. ``offsets`` has the form of Spark's
+    option startingOffsets: ``{"topic": {"0": 42}}``.
+
+    Raises InvalidConfigError for an offset up to which the partition is not copied yet.
+    """
     translated: dict[str, dict[str, int]] = {}
     for topic, rows in offsets.items():
         for partition, offset in rows.items():

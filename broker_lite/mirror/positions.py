@@ -1,11 +1,15 @@
-"""The stored state from which a copy resumes: positions in the mirror's group, and runs in its
-topic. The module does no I/O.
+"""The format of the state that a mirror stores on the target, and how a copy resumes from it. No
+I/O.
 
-A partition's offset in the group ``logbus-mirror-SOURCE`` on the target is the target's next
-offset. The commit's metadata hold the source's offset. Positions are committed after the records. A
-killed mirror thus leaves records beyond its positions. ``reconcile`` recognises copies by content,
-and the copy resumes after the last one. Runs (``offset_map``) are records of the topic of the same
-name, written before the positions.
+- A position says how far a partition is copied. It is a committed offset of the group
+  ``logbus-mirror-SOURCE``: the offset is the next one at the target, and its metadata contains the
+  next one at the source.
+- Runs map source offsets to target offsets (``offset_map``). They are records of a topic with the
+  same name, written before the positions.
+
+A mirror stores positions after the records. If it is killed in between, the target has copies
+beyond the stored position. ``reconcile`` recognises them by their content, and the next mirror
+resumes after the last of them.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from broker_lite.model import MIRROR_PREFIX, NO_EPOCH, CommittedOffset, TopicPar
 VERSION = 1
 RUNS_PER_ENTRY = 10_000
 BATCH_BYTES = 512 << 10
-"""Maximum bytes of entries in one batch, far below any topic's max.message.bytes."""
+"""Maximum bytes of the entries in one batch of the mirror's topic, far below max.message.bytes."""
 
 
 def name_for(cluster_id: str) -> str:
@@ -31,10 +35,11 @@ def name_for(cluster_id: str) -> str:
 
 
 class Position(NamedTuple):
-    """A stored position of one partition: the source's topic id, the next offsets at the source and
-    at the target, and the last run.
+    """A stored position: how far one partition is copied.
 
-    ``epoch`` is the leader epoch of the source's record before ``source_next`` (-1 if unknown).
+    ``source_id`` is the topic's id at the source. ``source_next`` and ``target_next`` are the next
+    offsets at the source and at the target. ``run`` is the last run of the offset map. ``epoch`` is
+    the leader epoch of the source record before ``source_next`` (-1: unknown).
     """
 
     source_id: str
@@ -45,8 +50,8 @@ class Position(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """Identifies the mirror that wrote a position: the generation of its membership in the mirror's
-    group, and the id and epoch of its idempotent producer."""
+    """What identifies the mirror that stored a position: its generation in the mirror's group, and
+    its producer id and epoch."""
 
     generation: int
     producer_id: int
@@ -59,8 +64,9 @@ def commit_of(
     signature: Signature | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> CommittedOffset:
-    """Return the position as a committed offset of the mirror's group. ``settings`` are the topic's
-    settings from the source. Only the commit of partition 0 has them."""
+    """Encode a position as a committed offset of the mirror's group. ``target_id`` is the topic's
+    id at the target. ``settings`` has the settings that the mirror copied for the topic; only the
+    position of partition 0 contains them."""
     text = json.dumps(
         {
             "version": VERSION,
@@ -76,8 +82,8 @@ def commit_of(
 
 
 def read_commit(commit: CommittedOffset) -> Position | None:
-    """Return the position in a commit. Return None if no mirror made the commit, for example after
-    ``logbus groups seek``."""
+    """Decode the position in a committed offset of the mirror's group. Return None if something
+    else than a mirror committed it, for example ``logbus groups seek``."""
     try:
         said = json.loads(commit.metadata)
         run = said["run"]
@@ -93,7 +99,8 @@ def read_commit(commit: CommittedOffset) -> Position | None:
 
 
 def read_signature(commit: CommittedOffset) -> Signature | None:
-    """Return the signature in a commit. Return None if no mirror made the commit."""
+    """Decode the signature in a committed offset of the mirror's group. Return None if something
+    else than a mirror committed it."""
     try:
         return Signature(*map(int, json.loads(commit.metadata)["signature"]))
     except (ValueError, TypeError, KeyError):
@@ -101,7 +108,8 @@ def read_signature(commit: CommittedOffset) -> Signature | None:
 
 
 def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str, dict[str, str]]:
-    """Return the settings that the previous mirror copied from the source, by topic."""
+    """Return for each topic the settings that the previous mirror copied from the source, as stored
+    in the committed offsets of the mirror's group."""
     settings: dict[str, dict[str, str]] = {}
     for tp, commit in commits.items():
         try:
@@ -113,8 +121,12 @@ def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str
 
 
 class CopiedEntry(NamedTuple):
-    """A record of the mirror's topic, with new runs of a partition and its position. An entry
-    replaces all earlier runs from its first run, or from its position, on."""
+    """A record of the mirror's topic: new runs of one partition, and its position when they were
+    stored.
+
+    An entry replaces all earlier runs of the partition from its first run on, or from its position
+    on if it has no runs.
+    """
 
     tp: TopicPartition
     source_id: str
@@ -125,7 +137,7 @@ class CopiedEntry(NamedTuple):
 
 
 def write_entry(entry: CopiedEntry) -> bytes:
-    """Encode an entry as the value of a record."""
+    """Encode an entry as the value of a record of the mirror's topic."""
     return json.dumps(
         {
             "version": VERSION,
@@ -141,7 +153,8 @@ def write_entry(entry: CopiedEntry) -> bytes:
 
 
 def read_entry(value: bytes | None) -> CopiedEntry | None:
-    """Decode the value of a record. Return None if no mirror wrote the value."""
+    """Decode the value of a record of the mirror's topic. Return None if something else than a
+    mirror wrote it."""
     try:
         said: dict[str, Any] = json.loads(value or b"")
         return CopiedEntry(
@@ -159,10 +172,10 @@ def read_entry(value: bytes | None) -> CopiedEntry | None:
 def restored(
     entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> OffsetMap:
-    """Return one partition's offset map, from its entries and its committed position.
+    """Return the offset map of one partition, restored from its stored entries and position.
 
-    Ignores entries of a deleted topic of the same name. An entry replaces all earlier runs from its
-    first run on, because the source had lost their records, or a mirror stored them twice.
+    Entries of a deleted topic of the same name are ignored. An entry replaces all earlier runs from
+    its first run on: the source had lost their records, or a mirror has stored them twice.
     """
     offset_map = OffsetMap()
     for entry in entries:
@@ -184,7 +197,8 @@ def restored(
 def is_of_another(
     entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> bool:
-    """Return whether the copy has only records of a deleted source topic with the same name."""
+    """Return whether all stored state of a partition's copy belongs to a deleted source topic with
+    the same name."""
     origins = {entry.source_id for entry in entries if entry.target_id == target_id}
     if committed is not None:
         origins.add(committed.source_id)
@@ -192,16 +206,16 @@ def is_of_another(
 
 
 def epoch_before(source_next: int, committed: Position | None, source_id: str) -> int:
-    """Return the leader epoch of the source's record before ``source_next``. Return -1 if it is not
-    stored."""
+    """Return the leader epoch of the source record before ``source_next`` from the stored position,
+    or -1 if the position does not have it."""
     if committed is None or committed.source_id != source_id:
         return NO_EPOCH
     return committed.epoch if committed.source_next == source_next else NO_EPOCH
 
 
 class Reconciliation(NamedTuple):
-    """The numbers of copied and of foreign records that the target has beyond the stored position,
-    with the runs of the copied records."""
+    """What the target has beyond the stored position of a partition: the number of copies, the
+    number of records that do not come from the source, and the runs of the copies."""
 
     copied: int
     foreign: int
@@ -214,10 +228,11 @@ def reconcile(
     at_source: Iterator[tuple[int, Content]],
     target_end: int,
 ) -> Reconciliation:
-    """Find the copies at the target beyond the stored position, and add them to ``known``.
+    """Find copies at the target beyond the stored position, and add them to ``known``.
 
-    Records at the target that match the source's next records in order are copies. Other records
-    are foreign and skipped.
+    ``at_target`` and ``at_source`` yield the offset and content of the records beyond the position
+    in both clusters. A record at the target whose content equals that of the source's next record
+    is its copy. Other records at the target do not come from the source (foreign).
     """
     copied = foreign = 0
     runs = len(known.runs)
@@ -234,7 +249,7 @@ def reconcile(
 
 
 def last_run(known: OffsetMap) -> Run | None:
-    """Return the last run of a map, which ``commit_of`` stores. Return None for an empty map."""
+    """Return the last run of a map, which a stored position contains; None for an empty map."""
     return known.runs[-1] if known.runs else None
 
 
@@ -247,15 +262,17 @@ def entries_of(
     *,
     is_cut: bool = False,
 ) -> Iterator[CopiedEntry]:
-    """Yield the entries for new runs and the position, each with at most RUNS_PER_ENTRY runs. With
-    ``is_cut`` (the source lost records), yield an entry even without runs."""
+    """Yield the entries with which to store new ``runs`` of a partition, each with at most
+    RUNS_PER_ENTRY. With ``is_cut`` (the source lost records), yield an entry even without runs, so
+    that it replaces the runs of these records."""
     for start in range(0, len(runs) or int(is_cut), RUNS_PER_ENTRY):
         part = tuple(runs[start : start + RUNS_PER_ENTRY])
         yield CopiedEntry(tp, source_id, target_id, part, known.source_next, known.target_next)
 
 
 def in_batches(entries: Iterable[CopiedEntry]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield lists of keys and values of entries, each of at most BATCH_BYTES."""
+    """Split entries into batches of at most BATCH_BYTES. Yield each batch as a list of keys and
+    values."""
     batch: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in entries:

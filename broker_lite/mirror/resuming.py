@@ -1,8 +1,9 @@
-"""``Resumer``: finds where a copy resumes, at a start or after the source lost records.
+"""``Resumer``: finds the offset at which the copy of a partition resumes, when a mirror starts and
+after the source has lost records.
 
-It uses the stored state, and the records that the target has beyond it. A killed mirror wrote such
-records without storing its position, and ``positions.reconcile`` recognises them. The calls read
-both clusters, write nothing and block. Only the mirror's thread makes them.
+It uses the state that a mirror stored on the target, and the records that the target has beyond
+this state: a mirror that was killed had written them, but not yet stored its position. The calls
+read both clusters, write nothing and block. Only the mirror's thread makes them.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH, Of
 
 
 class Resumer:
-    """Finds the offsets at which one mirror's copies continue after a restart.
-
-    It logs records that are lost, and records that the mirror did not write.
-    """
+    """Finds the offsets at which the copies of one mirror resume. It logs how many records are
+    lost, and how many records at the target do not come from the source."""
 
     def __init__(self, source: MirrorSource, target: MirrorTarget, log: MirrorLog) -> None:
         self._source = source
@@ -34,10 +33,10 @@ class Resumer:
         self._log = log
 
     def reconcile(self, copy: Copy, first: int, start: int, end: int) -> None:
-        """Set the offset at which ``copy`` resumes.
+        """Find the offset at which ``copy`` resumes when a mirror starts, and set it.
 
-        ``first`` is the source's log start offset. ``start`` and ``end`` are the start and the end
-        of the target's log. Raises the errors of reads of both logs.
+        ``first`` is the log start offset at the source. ``start`` and ``end`` are the log's start
+        and end offset at the target. Raises the errors of reading both logs.
         """
         known, tp = copy.known, copy.tp
         if known.source_next < 0:
@@ -71,8 +70,9 @@ class Resumer:
         self.begin_at(copy, first)
 
     def handle_missing_offset(self, copy: Copy, error: OffsetOutOfRangeError) -> None:
-        """Handle the error of a fetch at an offset that the source's log does not have. Retention
-        deleted records, or a crash or an unclean election lost copied records."""
+        """Find the offset at which ``copy`` resumes after a fetch failed because the source's log
+        does not have its offset. Either retention deleted records there before they were copied, or
+        the source lost copied records in a crash or an unclean election."""
         ends, at = self._source.ends, copy.position.offset
         first = ends((copy.tp,), EARLIEST_TIMESTAMP)[copy.tp]
         resume_at: OffsetAndEpoch | None = None
@@ -82,7 +82,7 @@ class Resumer:
             end = ends((copy.tp,), LATEST_TIMESTAMP)[copy.tp]
             resume_at = OffsetAndEpoch(end, NO_EPOCH) if end < at else None
         if resume_at is None:
-            # The point where the logs differ is unknown, so fetch again without the leader epoch.
+            # It is unknown where the logs differ. Fetch again, without a check of leader epochs.
             copy.position.lineage.forget()
         else:
             gone = f"offsets {resume_at.offset} to {at - 1}"
@@ -94,8 +94,8 @@ class Resumer:
         self.begin_at(copy, first)
 
     def begin_at(self, copy: Copy, first: int) -> None:
-        """Resume after the last copied record. If ``first``, the source's log start offset, is
-        later, resume there."""
+        """Make ``copy`` resume after its last copied record, or at ``first``, the log start offset
+        at the source, if that is later."""
         known = copy.known
         if first > known.source_next:
             copy.aged_out += first - known.source_next

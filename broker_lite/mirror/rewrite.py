@@ -1,9 +1,13 @@
-"""Turn a fetched batch into the batch that the mirror sends, with an unchanged body if possible.
+"""Turn a batch fetched from a mirror's source into the batch that the mirror sends to the target.
 
-The header gets a new producer id and sequence, and no transaction. Timestamps, headers, keys and
-compression stay. A batch is encoded again, in the same format and codec, if rows are missing
-(compaction, a start within the batch), or if it has LogAppendTime. That time then becomes the
-timestamp of the rows. Control batches and aborted records are not copied. The module does no I/O.
+If possible, the records are not decoded: only the batch header changes. It gets the mirror's
+producer id and sequence, and is not transactional any more. A batch must be decoded and encoded
+again, in the same format and compression, in two cases:
+
+- Not all its records are copied: compaction has removed some, or the copy starts within the batch.
+- It has LogAppendTime. This time becomes the timestamp of each record.
+
+Control batches and records of aborted transactions are not copied. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ _CODECS: dict[int, arrow.Compression] = {
 
 
 class RewrittenBatch(NamedTuple):
-    """A batch to send. ``runs`` has the source offsets of its records, as pairs (first offset,
-    record count)."""
+    """A batch to send to the target. ``runs`` has the offsets that its records have at the source,
+    as pairs (first offset, number of records)."""
 
     buffer: bytearray
     header: BatchHeader
@@ -44,8 +48,11 @@ class RewrittenBatch(NamedTuple):
 
 
 def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch | None:
-    """Return the records of a batch from offset ``start`` on. Return None without such records, or
-    if the batch is void. Raises CorruptMessageError for a corrupt batch."""
+    """Return the batch to send for a fetched batch, with its records from offset ``start`` on.
+
+    Return None if there are no such records, or if the batch is not copied (empty, control or
+    aborted). Raises CorruptMessageError for a corrupt batch.
+    """
     header = batch.header
     is_dense = header.last_offset_delta == header.record_count - 1
     may_keep_body = is_dense and not (batch.is_void or header.is_log_append_time)
@@ -60,8 +67,8 @@ def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch |
 
 
 def _plain(header: BatchHeader) -> BatchHeader:
-    """Return the header for the same rows, without base offset, leader epoch, producer fields and
-    transaction bit."""
+    """Return a batch header for the same records, with the fields cleared that the mirror or the
+    target sets: base offset, leader epoch, producer id, epoch, sequence and transaction."""
     return header._replace(
         base_offset=0,
         leader_epoch=-1,
@@ -108,8 +115,8 @@ def _runs_of(rows: Slice) -> tuple[tuple[int, int], ...]:
 def signed(
     piece: RewrittenBatch, producer_id: int, producer_epoch: int, sequence: int
 ) -> RewrittenBatch:
-    """Write producer id, epoch and sequence into the batch's buffer, and return the batch with its
-    new header."""
+    """Write a producer id, epoch and sequence into a batch's header and buffer. Return the batch
+    with the new header."""
     header = piece.header._replace(
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence
     )
@@ -118,19 +125,19 @@ def signed(
 
 
 Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""The content that identifies a copied record: timestamp, key, value, headers."""
+"""The content of a record, by which a mirror recognises a copy: timestamp, key, value, headers."""
 
 _NOWHERE = TopicPartition(NULL_TOPIC_ID, 0)
 
 
 def contents(rows: Slice) -> Iterator[tuple[int, Content]]:
-    """Yield the offset and the content of each row."""
+    """Yield the offset and the content of each record."""
     for row in records(_NOWHERE, rows):
         yield row.offset, _content(row)
 
 
 def piece_contents(piece: RewrittenBatch) -> Iterator[tuple[int, Content]]:
-    """Yield the source offset and the content of each row of a batch to send."""
+    """Yield the content of each record of a batch to send, with its offset at the source."""
     sent = signed(piece, -1, -1, -1)
     rows = decode(LogBatch(sent.header, memoryview(sent.buffer)), _NOWHERE, 0, None)
     if rows is None:

@@ -1,8 +1,9 @@
-"""The source cluster of a mirror: its metadata, group offsets, and fetches of many partitions.
+"""``MirrorSource``: reads the source cluster of a mirror: metadata, group offsets, and the records
+of many partitions.
 
-All calls block. Two threads may use a ``MirrorSource``, one of them only for ``fetch``. Kafka's and
-logbus's brokers get the same requests. logbus's brokers answer with batches of columns if the log
-has them.
+All calls block. Two threads may use a ``MirrorSource``, one of them only for ``fetch``. The
+source's brokers may be Kafka's or logbus's, and receive the same requests. Only logbus's brokers
+answer with batches in logbus's column format.
 """
 
 from __future__ import annotations
@@ -71,12 +72,12 @@ _SPOKEN: Mapping[int, tuple[int, int]] = {
         )
     },
 }
-"""The APIs that a mirror uses at its source, each with the oldest and the newest version that it
-can use."""
+"""The APIs that a mirror uses at its source, each with the oldest and the newest version that the
+mirror supports."""
 
 
 class MirrorSource:
-    """A reader of the source cluster. The caller closes it."""
+    """Reads the source cluster of a mirror. Call ``close`` at the end."""
 
     def __init__(
         self, servers: str, client_id: str, security: ClientSecurity | None = None
@@ -93,7 +94,8 @@ class MirrorSource:
         self._pool.close()
 
     def describe(self) -> ClusterView:
-        """Return the source's brokers and cluster id. Raises SourceUnreachableError."""
+        """Return the source's brokers and cluster id. Raises SourceUnreachableError if no broker
+        answers."""
         try:
             return self.admin.describe_cluster()
         except (NoBrokersError, NetworkError, RequestTimedOutError) as error:
@@ -104,9 +106,9 @@ class MirrorSource:
             ) from error
 
     def check_versions(self) -> None:
-        """Choose a version of the fetch request that the brokers support. Brokers before Kafka 3.9
-        get an older version. Raises SourceUnreachableError, and UnsupportedVersionError for brokers
-        that are too old."""
+        """Check that the source's brokers support the requests of a mirror, and choose the version
+        of the fetch request (an older one for Kafka before 3.9). Raises SourceUnreachableError, and
+        UnsupportedVersionError for brokers that are too old."""
         call = ApiVersionsRequest("logbus-mirror", __version__)
         view = self.describe()
         endpoint: Endpoint = next(iter(view.brokers.values()))
@@ -130,8 +132,8 @@ class MirrorSource:
         return view
 
     def made_of(self, cluster_id: str, view: ClusterView) -> set[str]:
-        """Return the topics of this source that a running mirror copies from the cluster
-        ``cluster_id``."""
+        """Return the topics of this source that are copies themselves: a running mirror copies them
+        from the cluster ``cluster_id``."""
         name = positions.name_for(cluster_id)
         if name not in view.topics or not self._has_members(name):
             return set()
@@ -148,16 +150,16 @@ class MirrorSource:
             return False
 
     def ends(self, tps: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        """Return the last stable offsets (``time`` -1) or the log start offsets (``time`` -2) of
-        partitions."""
+        """Return the last stable offset (``time`` -1) or the log start offset (``time`` -2) of each
+        partition."""
         if not tps:
             return {}
         listed = self.admin.list_offsets(dict.fromkeys(tps, time), isolation="read_committed")
         return {tp: row.offset for tp, row in listed.items()}
 
     def groups(self, pattern: str) -> dict[str, dict[TopicPartition, CommittedOffset]]:
-        """Return the committed offsets of all groups, of every type, whose whole name matches
-        ``pattern``."""
+        """Return the committed offsets of all groups whose whole name matches ``pattern``, by group
+        and partition."""
         commits_by_group = {}
         for row in self.admin.list_groups(with_types=False):
             if not row.group or not re.fullmatch(pattern, row.group):
@@ -170,16 +172,16 @@ class MirrorSource:
     def fetch(
         self, positions: Sequence[FetchPosition], wait_ms: int
     ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
-        """Fetch from each position. Return the records or the error of each partition.
+        """Fetch the next records of each partition. Return the fetched data or the error of each.
 
-        Waits at most ``wait_ms`` for new records. Raises NoBrokersError.
+        Brokers without new records wait for some for at most ``wait_ms``. Raises NoBrokersError.
         """
         by_tp = {position.tp: position for position in positions}
         if self._is_stale:
             topics = list(dict.fromkeys(tp.topic for tp in by_tp))
             self._pool.run(requests.refresh_once(self._cluster, topics))
             self._is_stale = False
-        # The first partitions of a request may fill the whole response, so rotate the order.
+        # Begin with another partition each time, because the first ones may fill the response.
         self._turn += 1
         turn = self._turn % max(1, len(by_tp))
         rows = list(by_tp)
@@ -209,8 +211,8 @@ class MirrorSource:
         return FetchExchange(request, self._fetch_version)
 
     def fetch_one(self, position: FetchPosition) -> list[LogBatch]:
-        """Return the next batches of one partition and advance the position. Raises the partition's
-        error."""
+        """Fetch the next batches of one partition, return them, and advance the position. Raises
+        the partition's error if it is not retriable or lasts too long."""
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         while True:
             results = self.fetch([position], 0)

@@ -1,10 +1,10 @@
-"""The target cluster of a mirror: write encoded batches in order, exactly once, and return their
-offsets.
+"""``MirrorTarget``: writes encoded batches to the target cluster of a mirror, in order and exactly
+once, and reports their offsets.
 
-``MirrorTarget`` is an idempotent producer of encoded batches. It counts the sequences of each
-partition, and has up to ``IN_FLIGHT`` requests in flight to each leader. It sends an unanswered
-batch again with the same sequence. A broker that already has the batch returns its offset. All
-calls block, and only one thread makes them.
+It is an idempotent producer for batches that are already encoded: it assigns each partition's
+sequences itself, and has up to ``IN_FLIGHT`` requests in flight to each leader. If a request gets
+no response, it sends the batch again with the same sequence. If the broker already has the batch,
+it returns the batch's offset. All calls block, and only one thread makes them.
 """
 
 from __future__ import annotations
@@ -43,20 +43,21 @@ REQUEST_BYTES = 8 << 20
 """Maximum bytes of a produce request with several batches."""
 REQUEST_TIMEOUT_MS = 30_000
 PATIENCE_MS = 60_000
-"""Milliseconds without an acknowledgement after which ``write`` raises the last error."""
+"""Milliseconds without any acknowledgement after which ``write`` raises the last error."""
 _SEQUENCE_MASK = 0x7FFFFFFF
 
 Queue = deque[RewrittenBatch]
 OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
-"""A function that receives the partition, the written batch and the offset of its first record."""
+"""A function that is called with each written batch: the partition, the batch and the offset of its
+first record."""
 
 
 @dataclass(slots=True)
 class _UnwrittenBatches:
-    """The batches that a call of ``write`` has not written yet, in order, by partition.
+    """The batches that a call of ``write`` has not written yet, by partition, in order.
 
-    ``refused`` holds the errors of partitions that refused a batch. ``failed`` holds the partitions
-    with an error in this round of requests.
+    ``refused`` has the error of each partition whose leader refused a batch for good. ``failed``
+    has the partitions of which a batch failed in the present round of requests.
     """
 
     queues: dict[TopicPartition, Queue]
@@ -70,7 +71,7 @@ class _UnwrittenBatches:
 
 
 class MirrorTarget:
-    """A writer to the target cluster. The caller closes it."""
+    """Writes to the target cluster of a mirror. Call ``close`` at the end."""
 
     def __init__(
         self, servers: str, client_id: str, security: ClientSecurity | None = None
@@ -88,19 +89,21 @@ class MirrorTarget:
         self._pool.close()
 
     def new_producer_id(self) -> int:
-        """Return a new producer id."""
+        """Ask the target for a new producer id, and return it."""
         deadline_ms = monotonic_ms() + PATIENCE_MS
         return self._pool.run(requests.init_producer_id(self._cluster, deadline_ms))[0]
 
     def begin(self, producer_id: int, producer_epoch: int, check: Callable[[], None]) -> None:
-        """Write under this producer id and epoch, which fences earlier epochs on the partitions
-        that it writes to. ``write`` calls ``check``, which may raise, before each send."""
+        """Use this producer id and epoch from now on. On each partition to which this object
+        writes, the epoch fences producers with earlier epochs. ``write`` calls ``check`` before it
+        sends requests; ``check`` may raise an error."""
         self.forget()
         self._identity, self._check = (producer_id, producer_epoch), check
 
     def forget(self) -> None:
-        """Clear the sequences before a change of producer id. After that, only the target's logs
-        show which batches were written."""
+        """Forget the producer id and all sequences, after an error or before a new producer id. It
+        is then unknown whether unacknowledged batches were written: the caller must read the
+        target's logs."""
         self._identity = self._lost = None
         self._sequences.clear()
         self._pool.close()
@@ -108,11 +111,12 @@ class MirrorTarget:
     def write(
         self, pieces: Mapping[TopicPartition, Sequence[RewrittenBatch]], on_written: OnWritten
     ) -> dict[TopicPartition, LogbusError]:
-        """Write all batches in ``pieces``, and call ``on_written`` for each, in order within its
-        partition.
+        """Write all batches in ``pieces``, and call ``on_written`` for each one when it is written,
+        in order within its partition.
 
-        Returns the error of each partition that refused a batch. Later batches of such a partition
-        are not written. Raises the last error after ``PATIENCE_MS`` without an acknowledgement.
+        Returns the error of each partition whose leader refused a batch; the partition's later
+        batches are not written. Raises the last error after ``PATIENCE_MS`` without an
+        acknowledgement.
         """
         queues: dict[TopicPartition, Queue] = {w: deque(rows) for w, rows in pieces.items() if rows}
         left = _UnwrittenBatches(queues, on_written)
@@ -147,8 +151,8 @@ class MirrorTarget:
             self._pool.run(requests.refresh(self._cluster, unknown, deadline_ms))
 
     def _round(self, left: _UnwrittenBatches) -> LogbusError | None:
-        """Send the next batches of each partition and read the responses. Return the last retriable
-        error."""
+        """Send the next batches of each partition, and wait for the responses. Return the last
+        retriable error, or None."""
         self._check()
         by_leader, errors = self._cluster.by_leader(left.queues)
         problem = next(iter(errors.values()), None)
@@ -178,8 +182,8 @@ class MirrorTarget:
     def _waves(
         self, tps: Sequence[TopicPartition], queues: Mapping[TopicPartition, Queue]
     ) -> list[dict[TopicPartition, RewrittenBatch]]:
-        """Group the next batches into requests, in order. A request has at most one batch of each
-        partition."""
+        """Group the next batches of these partitions into produce requests (waves), in order. A
+        request has at most one batch of each partition."""
         assert self._identity is not None
         waves: list[dict[TopicPartition, RewrittenBatch]] = []
         for depth in range(IN_FLIGHT):
@@ -187,8 +191,8 @@ class MirrorTarget:
             size = 0
             for tp in tps:
                 queue = queues[tp]
-                # A broker that does not know the producer accepts any first sequence, so send one
-                # batch alone first.
+                # Send a partition's first batch alone. A broker that does not know the producer yet
+                # accepts any sequence, and could refuse the first batch and accept the second.
                 if depth >= len(queue) or (depth and tp not in self._sequences):
                     continue
                 piece = queue[depth]
@@ -235,7 +239,8 @@ class MirrorTarget:
     def _answered(
         self, wave: Iterable[TopicPartition], answer: ProduceResponse
     ) -> Iterator[tuple[TopicPartition, ProducedPartition]]:
-        """Yield the partitions of a response. The response has topic ids in place of names."""
+        """Yield the result of each partition in a produce response, which has topic ids in place of
+        names."""
         names = {self._cluster.view.topic_id(tp.topic): tp.topic for tp in wave}
         for topic in answer.topics:
             for row in topic.partitions:
@@ -244,9 +249,10 @@ class MirrorTarget:
     def _handle_answer(
         self, tp: TopicPartition, row: ProducedPartition, left: _UnwrittenBatches
     ) -> LogbusError | None:
-        """Remove a written batch from its queue. Return the error of a batch to send again."""
+        """Handle the result of the batch of one partition. If the batch is written, remove it from
+        the partition's queue. If it must be sent again, return its error."""
         if tp in left.failed:
-            return None  # The next round sends this batch again, after the refused one.
+            return None  # An earlier batch of the partition failed. Send both again, in order.
         if not row.error_code and row.base_offset >= 0:
             piece = left.queues[tp].popleft()
             header = piece.header
@@ -256,7 +262,8 @@ class MirrorTarget:
         left.failed.add(tp)
         error = error_for(row.error_code, row.error_message or "")
         if isinstance(error, OutOfOrderSequenceError) or not row.error_code:
-            # The outcome is unknown. The caller reads the log, and goes on with a new producer.
+            # It is unknown whether the batch is written. The caller must read the target's log, and
+            # continue with a new producer epoch.
             self._lost = RequestTimedOutError(f"{tp}: the target lost its producer: {error}")
             return self._lost
         if error.retriable and not isinstance(error, NetworkError):
