@@ -1,7 +1,9 @@
-"""Convert frames of Kafka's wire protocol to messages and back, without I/O.
+"""Convert requests and responses of Kafka's wire protocol to bytes and back, without I/O.
 
-PROTOCOL.md describes the protocol. Read the modules in this order: ``primitives``, ``frame``,
-``api``, then ``produce`` and ``fetch`` (hand-written, for clients and brokers), ``calls``
-(hand-written, the client's other requests) and ``tables``. ``tables`` converts the broker's other
-requests with the message tables of a library, and only the broker imports it.
+A frame is the bytes of one request or response, after a length of four bytes. PROTOCOL.md describes
+the protocol. Read the modules in this order: ``primitives``, ``frame``, ``api``, then the rest. The
+code of ``produce`` and ``fetch`` is written by hand, for clients and brokers. The code of ``calls``
+is written by hand too, for the client's other requests. For these requests a broker uses
+``tables``, which converts messages by the tables of kafka-python's ``kafka.protocol``. Only the
+broker imports ``tables``.
 """

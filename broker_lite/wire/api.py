@@ -1,9 +1,12 @@
 """The APIs of the protocol, their versions, and the message headers.
 
+An API is a kind of request, such as Produce, with a number (its key) and several versions.
 ``VERSIONS`` lists the versions that the broker serves. ``PROTOCOL.md`` explains the list, and a
-test compares each row with Kafka's message tables. A request has header version 1, or 2 with tagged
-fields in flexible versions. A response has header version 0, or 1 in flexible versions; ApiVersions
-always has 0.
+test compares each row with Kafka's message tables. The later versions of most APIs are flexible:
+strings and arrays have shorter lengths, and messages have tagged fields, which a reader may skip.
+
+A request has header version 1, or 2 with tagged fields in flexible versions. A response has header
+version 0, or 1 in flexible versions. The response to ApiVersions always has header version 0.
 """
 
 from __future__ import annotations
@@ -142,11 +145,12 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.END_BATCH: (0, 0),
     ApiKey.KEEP_BATCH: (0, 0),
 }
-"""First and last served version of each API."""
+"""The first and last version of each API that the broker serves."""
 
 ADVERTISED: Mapping[int, tuple[int, int]] = {**VERSIONS, ApiKey.PRODUCE: (0, 13)}
-"""The versions that the answer to ApiVersions lists. The list contains Produce 0 to 2, which the
-broker refuses, because librdkafka would otherwise assume a broker without compression."""
+"""The versions that the broker lists when it answers ApiVersions. They include Produce 0 to 2,
+although the broker refuses these versions. Without them in the list, the client librdkafka would
+assume that the broker does not support compression."""
 
 FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.PRODUCE: 9,
@@ -208,13 +212,13 @@ FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.END_BATCH: 0,
     ApiKey.KEEP_BATCH: 0,
 }
-"""First flexible version of each API. Flexible versions have compact lengths and tagged fields.
-SaslHandshake has no flexible version."""
+"""The first flexible version of each API. SaslHandshake has no flexible version, so it has a number
+above all versions."""
 
 
 def is_flexible(key: int, version: int) -> bool:
-    """Return whether the version of API ``key`` is flexible: it has compact lengths and tagged
-    fields. Return False for an unknown API."""
+    """Return whether this version of API ``key`` is flexible, which means that it has compact
+    lengths and tagged fields. Return False for an unknown API."""
     return version >= FLEXIBLE_FROM.get(key, 1 << 15)
 
 
@@ -227,14 +231,15 @@ def is_served(key: int, version: int) -> bool:
 REQUEST_BYTES_MAX = 2 << 20
 """Maximum bytes of a request other than Produce and SyncGroup.
 
-To decode a request of twice this size, filled with the smallest items, would block the broker's
-event loop for seconds. A request of this size can name 50,000 partitions with long topic names.
+If a request of twice this size consisted of the smallest items, decoding it would block the
+broker's event loop for seconds. A request of this size can name 50,000 partitions with long topic
+names.
 """
 SYNC_BYTES_MAX = 16 << 20
 """Maximum bytes of a SyncGroup request, which carries the assignment of every member."""
 PARTITIONS_MAX = 50_000
-"""Maximum partitions of a Produce request, and maximum members of a SyncGroup request. To decode
-more would block the broker's event loop.
+"""Maximum partitions of a Produce request, and maximum members of a SyncGroup request. Decoding
+more of them would block the broker's event loop for too long.
 """
 
 BY_TOPIC_ID = 13
@@ -245,7 +250,8 @@ _REQUEST_BEGINS = struct.Struct(">hhi")
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request. ``body_at`` is the position of the body in the frame."""
+    """The header of a request. ``correlation_id`` is a number that the response repeats.
+    ``body_at`` is the position in the frame where the body begins."""
 
     api_key: int
     api_version: int
@@ -255,10 +261,10 @@ class RequestHeader(NamedTuple):
 
 
 def parse_header(frame: memoryview) -> RequestHeader:
-    """Decode a request's header. Raises ProtocolError.
+    """Decode the header of the request in ``frame``. Raises ProtocolError.
 
-    In a served version, skip the header's tagged fields. In another version they may have an
-    unknown layout, so ``body_at`` is then the end of the fixed part.
+    If the broker serves the version, ``body_at`` is after the header's tagged fields. The tagged
+    fields of another version may have an unknown layout, so ``body_at`` is then before them.
     """
     reader = Reader(frame)
     key, version, correlation_id = reader.unpack(_REQUEST_BEGINS)
@@ -269,8 +275,8 @@ def parse_header(frame: memoryview) -> RequestHeader:
 
 
 def why_too_long(key: int, size: int) -> str:
-    """Return the reason why a request of this size is too large for its API. Return "" if the size
-    is allowed."""
+    """Return an error message if a request of ``size`` bytes is too large for API ``key``, or "" if
+    it is not. Produce has no limit here."""
     most = SYNC_BYTES_MAX if key == ApiKey.SYNC_GROUP else REQUEST_BYTES_MAX
     if size <= most or key == ApiKey.PRODUCE:
         return ""
@@ -280,7 +286,7 @@ def why_too_long(key: int, size: int) -> str:
 def write_request_header(
     writer: Writer, key: int, version: int, correlation_id: int, client_id: str | None
 ) -> None:
-    """Write the header of a request, without the length of the frame."""
+    """Write the header of a request, which follows the length of the frame."""
     writer.i16(key)
     writer.i16(version)
     writer.i32(correlation_id)
@@ -290,14 +296,15 @@ def write_request_header(
 
 
 def response_header_bytes(key: int, version: int, correlation_id: int) -> bytes:
-    """Return the bytes of a response's header, without the length of the frame."""
+    """Return the bytes of a response's header, which follows the length of the frame."""
     if is_flexible(key, version) and key != ApiKey.API_VERSIONS:
         return I32.pack(correlation_id) + b"\x00"
     return I32.pack(correlation_id)
 
 
 def read_response_header(frame: memoryview, key: int, version: int) -> tuple[int, Reader]:
-    """Return the correlation id of a response, and a reader that is positioned at its body."""
+    """Return the correlation id of the response in ``frame``, and a reader at the start of its
+    body."""
     reader = Reader(frame)
     correlation_id = reader.i32()
     if is_flexible(key, version) and key != ApiKey.API_VERSIONS:
@@ -306,8 +313,8 @@ def read_response_header(frame: memoryview, key: int, version: int) -> tuple[int
 
 
 def correlation_id_of(frame: memoryview) -> int:
-    """Return the correlation id of a response. Raises ProtocolError for a frame that is too
-    short."""
+    """Return the correlation id of the response in ``frame``. Raises ProtocolError if the frame is
+    too short to have one."""
     if len(frame) < 4:
         raise ProtocolError(f"a response of {len(frame)} bytes is too short for a correlation id")
     return int(I32.unpack_from(frame, 0)[0])
@@ -318,7 +325,8 @@ ResponseT = TypeVar("ResponseT", covariant=True)
 
 
 class Call(Protocol[ResponseT]):
-    """A request of the client: the interface of the classes in ``wire.calls``."""
+    """The interface of the request classes in ``wire.calls``: a request of one API in one version,
+    with its response of type ``ResponseT``."""
 
     API_KEY: ClassVar[int]
     VERSION: ClassVar[int]
@@ -342,14 +350,14 @@ def encode_call(call: Call[Any], correlation_id: int, client_id: str | None) -> 
 
 
 def decode_call(call: Call[ResponseT] | type[Call[ResponseT]], frame: memoryview) -> ResponseT:
-    """Decode the response to ``call``. The connection has checked the correlation id."""
+    """Decode the response to ``call``. The caller has checked that the correlation id matches."""
     _, reader = read_response_header(frame, call.API_KEY, call.VERSION)
     return call.decode(reader)
 
 
 class NodeEndpoint(NamedTuple):
-    """The address of a partition's present leader, for a client whose Produce or Fetch request
-    named a broker that does not lead the partition (KIP-951)."""
+    """The id and address of a broker that leads a partition. A broker that does not lead a
+    partition sends them to clients that request the partition from it (KIP-951)."""
 
     broker_id: int
     host: str
@@ -358,11 +366,12 @@ class NodeEndpoint(NamedTuple):
 
 
 def node_endpoints_bytes(nodes: Sequence[NodeEndpoint]) -> bytes:
-    """Return the tagged fields at the end of a Produce or Fetch response: field 0 contains
+    """Return the tagged fields at the end of a Produce or Fetch response. Field 0 contains
     ``nodes``.
 
-    The Java client and franz-go ignore the leader of a refused partition whose address is missing,
-    and wait for their next metadata request instead (KIP-951).
+    The refused partitions of the response name the ids of their leaders (KIP-951). If the address
+    of a leader is missing, the Java client and franz-go ignore the id, and wait until they request
+    metadata the next time.
     """
     if not nodes:
         return b"\x00"
@@ -383,10 +392,11 @@ def node_endpoints_bytes(nodes: Sequence[NodeEndpoint]) -> bytes:
 def read_topics(
     reader: Reader, version: int, flexible: bool, item: Callable[[Reader, int], T]
 ) -> list[tuple[str, str, list[T]]]:
-    """Decode the topics of a Produce or Fetch request: name, id (one of them is empty) and
-    partitions.
+    """Decode the topics of a Produce or Fetch message. Return the name, id and partitions of each
+    topic.
 
-    ``item`` decodes one partition.
+    A topic has either a name or an id, depending on the version; the other is empty. ``item``
+    decodes one partition.
     """
     topics = []
     for _ in range(reader.count() if flexible else reader.classic_count()):

@@ -1,27 +1,30 @@
-"""A buffer pool for large batches and requests.
+"""A pool of memory blocks for large batches and requests, which reuses freed memory.
 
-Without a pool, Python's allocator returns freed megabytes to the operating system, which then
-faults in new pages one by one. These page faults take longer than writing the data. A block is free
-once no view of it exists on any thread, so callers need not return it. ``sweep`` frees blocks that
-were unused since the previous sweep. One thread takes and sweeps: a broker's event loop or a
-producer's sender.
+Without a pool, Python returns freed megabytes to the operating system, and each new megabyte costs
+page faults again. These page faults take longer than writing the data. The pool lends a block as a
+memoryview. The block is free again once no view of it exists on any thread, so callers do not
+return blocks. ``sweep`` removes free blocks from the pool if they were not used since the previous
+sweep. Only one thread calls ``take`` and ``sweep``: a broker's event loop or a producer's sender.
 """
 
 from __future__ import annotations
 
 REUSED_FROM_BYTES = 64 << 10
-"""Minimum bytes of a request for memory that the pool serves. Python's allocator keeps smaller
+"""Minimum size of a buffer that comes from the pool. Python's allocator keeps and reuses smaller
 blocks itself."""
 STEP_BYTES = 64 << 10
 """Block sizes are multiples of this number of bytes, so that requests of similar sizes can share a
 block."""
 WASTE_MAX = 4
-"""Maximum ratio of a block's size to the requested size."""
+"""Maximum ratio of a block's size to the requested size. A larger block is not used."""
 
 
 def _is_free(block: bytearray) -> bool:
-    """Return whether no view of a non-empty block exists. Python refuses to resize a bytearray with
-    views. Reference counts are no substitute, because they differ between interpreters."""
+    """Return whether no view of a non-empty block exists.
+
+    The function tries to resize the block, which Python refuses while views exist. Reference counts
+    would not help, because they differ between interpreters.
+    """
     try:
         last = block.pop()
     except BufferError:
@@ -31,7 +34,7 @@ def _is_free(block: bytearray) -> bool:
 
 
 class BufferPool:
-    """A pool of writable buffers with at most ``limit_bytes`` in all its blocks."""
+    """A pool of writable memory blocks, which have at most ``limit_bytes`` together."""
 
     __slots__ = ("_blocks", "_untouched", "kept_bytes", "limit_bytes")
 
@@ -42,11 +45,12 @@ class BufferPool:
         self._blocks: list[bytearray] = []
         """Blocks in the order of their last use."""
         self._untouched = 0
-        """Number of leading blocks that were not used since the last sweep."""
+        """Number of blocks, at the start of ``_blocks``, that were not used since the last
+        sweep."""
 
     def take(self, size: int) -> memoryview:
-        """Return a buffer of ``size`` bytes with any content. The caller owns the buffer until its
-        last view is released."""
+        """Return a buffer of ``size`` bytes with undefined content. The caller owns the buffer
+        until the last view of it is released."""
         if size < REUSED_FROM_BYTES:
             return memoryview(bytearray(size))
         blocks = self._blocks
@@ -64,7 +68,7 @@ class BufferPool:
         return memoryview(block)[:size]
 
     def sweep(self) -> None:
-        """Free the blocks that were not used since the previous sweep."""
+        """Remove the free blocks that were not used since the previous sweep."""
         self._drop(self._untouched, 0)
         self._untouched = len(self._blocks)
 
@@ -74,7 +78,7 @@ class BufferPool:
         return self.kept_bytes + size <= self.limit_bytes
 
     def _drop(self, count: int, down_to_bytes: int) -> None:
-        """Free unused blocks among the first ``count``, until the pool has at most
+        """Remove free blocks among the first ``count`` blocks, until the pool has at most
         ``down_to_bytes``."""
         blocks, place = self._blocks, 0
         for _ in range(count):

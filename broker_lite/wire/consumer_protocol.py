@@ -1,4 +1,8 @@
-"""Encode and decode the subscriptions and assignments that group members exchange.
+"""Encode and decode the subscriptions and assignments that members of a consumer group exchange.
+
+Each member sends its subscription, which lists its topics. One member, the group's leader, computes
+which partitions each member reads. It sends these assignments to the broker, which passes them on.
+The algorithm of the computation is called an assignor.
 
 The formats are versions 0 to 3 of Kafka's ConsumerProtocolSubscription and
 ConsumerProtocolAssignment, and the user data of Kafka's sticky assignors. Later versions only
@@ -24,8 +28,9 @@ NO_GENERATION = -1
 class Subscription(NamedTuple):
     """A member's subscription.
 
-    ``owned`` are the partitions that the member owns when it joins, as assigned in ``generation``
-    (KIP-429, KIP-792). The member's assignor defines ``user_data``.
+    ``owned`` are the partitions that the member already reads when it joins the group (KIP-429). It
+    received them in ``generation``, the number of an earlier assignment (KIP-792). The member's
+    assignor defines the format of ``user_data``.
     """
 
     topics: tuple[str, ...]
@@ -36,7 +41,8 @@ class Subscription(NamedTuple):
 
 
 def encode_member(member: Subscription, version: int = SUBSCRIPTION_VERSION_MAX) -> bytes:
-    """Encode a subscription in this version. Fields that the version lacks are left out."""
+    """Encode a subscription in this version. Fields that the version does not have are left
+    out."""
     writer = Writer()
     writer.i16(version)
     writer.i32(len(member.topics))
@@ -56,9 +62,8 @@ def encode_member(member: Subscription, version: int = SUBSCRIPTION_VERSION_MAX)
 def decode_member(data: Buffer) -> Subscription:
     """Decode a subscription of any version. Raises ProtocolError.
 
-    Several clients (@platformatic/kafka, older Go clients) declare a later version but send only
-    the fields of version 0. Like Kafka, logbus accepts such a subscription, with an empty
-    ``owned``.
+    Several clients (@platformatic/kafka, older Go clients) send a later version number but only the
+    fields of version 0. Like Kafka, logbus accepts such a subscription; its ``owned`` is empty.
     """
     reader = Reader(data)
     version = reader.i16()
@@ -78,7 +83,8 @@ def decode_member(data: Buffer) -> Subscription:
 
 
 def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """Encode the user data of the ``sticky`` assignor (KIP-54, with the generation of KIP-341)."""
+    """Encode the user data of the ``sticky`` assignor (KIP-54): the partitions that the member
+    owns, and the generation in which it received them (KIP-341)."""
     writer = Writer()
     _put_partitions(writer, owned)
     writer.i32(generation)
@@ -86,9 +92,11 @@ def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_sticky(data: Buffer) -> tuple[tuple[TopicPartition, ...], int]:
-    """Return the partitions in the user data of the ``sticky`` assignor, and their generation.
+    """Return the owned partitions in the user data of the ``sticky`` assignor, and their
+    generation.
 
-    The generation is -1 in the older format. For data that cannot be decoded, return no partitions.
+    The generation is -1 in the format before KIP-341. If the data cannot be decoded, return no
+    partitions.
     """
     if not len(data):
         return (), NO_GENERATION
@@ -101,12 +109,12 @@ def decode_sticky(data: Buffer) -> tuple[tuple[TopicPartition, ...], int]:
 
 
 def encode_subscription(topics: Sequence[str]) -> bytes:
-    """Encode a version 0 subscription of these topics."""
+    """Encode a subscription to these topics, in version 0."""
     return encode_member(Subscription(tuple(topics)), _VERSION)
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encode a member's assignment."""
+    """Encode an assignment of these partitions to one member."""
     writer = Writer()
     writer.i16(_VERSION)
     _put_partitions(writer, partitions)
@@ -115,7 +123,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
-    """Return the assigned partitions, none for a member without an assignment. Raises ProtocolError
+    """Return the partitions of an assignment. Empty bytes mean no partitions. Raises ProtocolError
     for bytes that are not a consumer's assignment."""
     if not len(data):
         return ()

@@ -1,4 +1,5 @@
-"""Replace error codes that a request's API version does not define.
+"""Replace an error code in an answer by an older one, if the client's API version does not define
+the code.
 
 A client that uses an older version does not know PRODUCER_FENCED or TRANSACTION_ABORTABLE and would
 treat either code as an unknown failure.
@@ -24,7 +25,7 @@ _OLDER: Mapping[int, int] = {
     ProducerFencedError.code: InvalidProducerEpochError.code,
     TransactionAbortableError.code: InvalidTxnStateError.code,
 }
-"""By newer error code, the code that replaces it in older versions."""
+"""Maps each newer error code to the code that replaces it in older API versions."""
 
 _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
     ProducerFencedError.code: {
@@ -42,13 +43,13 @@ _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
         _TXN_OFFSET_COMMIT: 4,
     },
 }
-"""By error code and API, the first version whose clients handle the code. Produce and
-TxnOffsetCommit have no version for PRODUCER_FENCED, because a producer treats it as fatal. After
-INVALID_PRODUCER_EPOCH the producer may abort its transaction and continue."""
+"""Maps each newer error code and API key to the first version whose clients handle the code.
+Produce and TxnOffsetCommit always replace PRODUCER_FENCED, because a producer that receives it must
+stop. After INVALID_PRODUCER_EPOCH the producer may abort its transaction and continue."""
 
 
 def code_in_version(error: LogbusError, key: int, version: int) -> int:
-    """Return the code of an error in an answer of API ``key`` in this version."""
+    """Return the code that an answer of API ``key`` in this version has for ``error``."""
     code = wire_code(error)
     known_from = _KNOWN_FROM.get(code)
     if known_from is not None and version < known_from.get(key, 1 << 15):

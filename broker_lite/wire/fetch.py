@@ -1,10 +1,13 @@
-"""Encode and decode Fetch requests and responses, versions 4 to 18, over memoryviews.
+"""Encode and decode Fetch requests and responses, versions 4 to 18.
 
-A response is encoded into parts (bytes or file ranges) with all lengths computed beforehand, so
-that ``sendfile`` can send file bytes from the page cache. Decoded records are slices of the frame.
-Topics have names up to version 12 and ids from 13; the other field is empty. logbus' client uses
-version 17. In tagged fields of logbus, the sender names the version of columns that it reads
-(``PROTOCOL.md``). The broker declines fetch sessions: it answers with session id 0.
+The encoder returns a response as a list of parts, which are bytes or file ranges. The lengths of
+file ranges are known in advance, so ``sendfile`` can send their bytes from the page cache. The
+decoder copies no records: they are slices of the frame. Topics have names up to version 12 and ids
+from 13; the other field is empty. logbus' client uses version 17.
+
+logbus adds tagged fields, which ``PROTOCOL.md`` describes. With one of them, a client says which
+version of column batches (records stored by column) it can read. The broker does not support fetch
+sessions, so it always answers with session id 0.
 """
 
 from __future__ import annotations
@@ -38,36 +41,39 @@ from broker_lite.wire.primitives import (
 FLEXIBLE = 12
 CLIENT_VERSION = 17
 NAMES_ADDRESSES = 16
-"""The first version whose answers carry the addresses of present leaders for refused partitions
-(KIP-951).
+"""The first version whose answers have the addresses of leaders, for partitions that the broker
+refuses because it does not lead them (KIP-951).
 """
 
 TAG_COLUMNS = 10000
-"""Tag of a field of two bytes in a request: the version of columns that the sender reads (0 for
-rows only), and the flags below (``FLAG_*``)."""
+"""The number of a tagged field of two bytes in a request: the highest version of column batches
+that the sender reads (0 if it reads only row batches), and the flags below (``FLAG_*``)."""
 FLAG_CHECKS_CRC = 1
-"""Flag of a sender that checks the CRC of every batch, so that the broker need not check it."""
+"""With this flag, the sender will check the CRC of every batch, so the broker need not check it."""
 FLAG_ENDS_ONLY = 2
-"""Flag of a sender that wants only end offsets. The broker waits as usual, but answers without
-records."""
+"""With this flag, the sender needs only the end offsets of partitions. The broker waits for new
+records as usual, but answers without records."""
 
 FLAG_REPAIR = 4
-"""Flag of a sender that received a corrupt batch. The broker checks the CRC before it sends the
-records, even if it has checked them before."""
+"""With this flag, the sender has received a corrupt batch. The broker checks the CRCs of the
+records before it sends them, even if it has checked them before."""
 
 FLAG_IDLE = 8
-"""Flag of a request on a follower's second connection, which fetches its idle partitions."""
+"""With this flag, the request comes from a follower that fetches its idle partitions on a second
+connection."""
 
 TAG_FILES = 10001
-"""Tag of a field in a request: the sender's machine id (16 bytes), and the number of bytes of each
-partition that the sender can read from the broker's files (int32)."""
+"""The number of a tagged field in a request, with which the sender offers to read records from the
+broker's files: its machine id (16 bytes), and the maximum bytes of one partition (int32)."""
 TAG_STORED = 10000
-"""Tag of a field in an answer's partition. It replaces the records by the file range that holds
-them."""
+"""The number of a tagged field in a partition of an answer. It replaces the records by the position
+in a file where they are stored."""
 TAG_TRANSACTIONS = 10001
-"""Tag of a field in an answer's partition: the offset below which the log has no transaction. The
-broker sends it if the request has ``FLAG_ENDS_ONLY`` and the log has transactions."""
+"""The number of a tagged field in a partition of an answer: an offset below which the log has no
+transaction. The broker sends it if the request has ``FLAG_ENDS_ONLY`` and the log has
+transactions."""
 MACHINE_BYTES = 16
+"""Length of a machine id."""
 
 ANY_REPLICA = -2
 """Replica id of Kafka's debugging consumer (ReplicaVerificationTool), which may read from
@@ -102,13 +108,14 @@ _NO_RECORDS = memoryview(b"")
 
 
 class HasFileno(Protocol):
-    """A file whose descriptor stays open as long as the object is referenced."""
+    """An object with an open file descriptor, which stays open as long as the object is
+    referenced."""
 
     def fileno(self) -> int: ...
 
 
 class FileRange(NamedTuple):
-    """A file range that a response sends without reading it."""
+    """A range of a file that is sent as part of a response, without reading it into memory."""
 
     file: HasFileno
     position: int
@@ -119,8 +126,8 @@ Part = bytes | bytearray | memoryview | FileRange
 
 
 class StoredRange(NamedTuple):
-    """Whole batches in a broker's file. Device and inode identify the file, because another file
-    may have taken ``path``."""
+    """The place of whole batches in a broker's file, for a client on the same machine. Device and
+    inode identify the file, because ``path`` may now belong to another file."""
 
     path: str
     device: int
@@ -130,8 +137,8 @@ class StoredRange(NamedTuple):
 
 
 class FetchPartition(NamedTuple):
-    """The range to read from one partition, with the fields of Kafka's request. -1 means
-    unknown."""
+    """One partition of a fetch request: read at most ``max_bytes`` from ``fetch_offset`` on. -1
+    means that an epoch or offset is unknown. Field names are Kafka's."""
 
     partition: int
     fetch_offset: int
@@ -143,7 +150,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """The partitions of one topic. Versions before 13 use ``name``, and later versions
+    """The requested partitions of one topic. Versions before 13 use ``name``, and later versions
     ``topic_id``."""
 
     name: str
@@ -154,9 +161,10 @@ class FetchTopic(NamedTuple):
 class FetchRequest(NamedTuple):
     """A fetch request. ``replica_id`` is the broker id of a follower, -1 for other senders.
 
-    ``columns_body_version`` is the version of columns that the sender reads, 0 for rows only.
-    ``flags`` are ``FLAG_*``. ``machine`` is the sender's machine id. If the broker runs on that
-    machine, the sender can read ``file_bytes`` of each partition from the broker's files.
+    ``columns_body_version`` is the highest version of column batches that the sender reads, 0 if it
+    reads only row batches. ``flags`` are ``FLAG_*``. ``machine`` is the sender's machine id, or
+    empty. If the broker runs on that machine, the sender can read up to ``file_bytes`` of each
+    partition directly from the broker's files.
     """
 
     topics: Sequence[FetchTopic]
@@ -176,15 +184,21 @@ class FetchRequest(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction. Readers skip the producer's records from this offset to its abort
-    marker."""
+    """An aborted transaction among the fetched records. Readers skip the records of the producer
+    from ``first_offset`` up to the producer's next abort marker."""
 
     producer_id: int
     first_offset: int
 
 
 class PartitionAnswer(NamedTuple):
-    """The broker's answer for one partition. ``records`` are whole batches, in parts."""
+    """The broker's answer for one partition, before it is encoded.
+
+    ``records`` are whole batches, as a list of parts. ``diverging`` tells a follower where its log
+    differs from the leader's. ``leader_id`` and ``leader_epoch`` name the partition's leader, if
+    this broker does not lead it. ``stored`` and ``transactions_from`` are as in
+    ``FetchedPartition``.
+    """
 
     partition: int
     error_code: int = 0
@@ -201,7 +215,7 @@ class PartitionAnswer(NamedTuple):
 
 
 class TopicAnswer(NamedTuple):
-    """The partitions of one topic, named as in the request."""
+    """The answers for the partitions of one topic. The topic is named as in the request."""
 
     name: str
     topic_id: str
@@ -209,11 +223,11 @@ class TopicAnswer(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """The client's view of one partition's answer.
+    """The answer for one partition, as the client decodes it.
 
-    ``records`` may end within a batch. ``stored`` is the file range, if the broker sent it in place
-    of records. The log has no transaction below the offset ``transactions_from``. It is -1 if the
-    log has no transactions, or if records were requested too.
+    ``records`` may end within a batch. If the broker sent a place in a file instead of records, it
+    is ``stored``. ``transactions_from`` is an offset below which the log has no transaction. It is
+    -1 if the log has no transactions, or if the request was not for end offsets only.
     """
 
     partition: int
@@ -231,7 +245,8 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """The partitions of one topic, named as in the response."""
+    """The decoded answers for the partitions of one topic. The topic is named as in the
+    response."""
 
     name: str
     topic_id: str
@@ -239,7 +254,7 @@ class FetchedTopic(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """The client's view of the answer. ``error_code`` applies to the whole request."""
+    """A fetch response, as the client decodes it. ``error_code`` applies to the whole request."""
 
     error_code: int
     session_id: int
@@ -248,7 +263,8 @@ class FetchResponse(NamedTuple):
 
 
 def decode_request(frame: memoryview, version: int, at: int) -> FetchRequest:
-    """Decode the request whose body starts at ``at``. Raises ProtocolError."""
+    """Decode the request in ``frame``, whose body starts at position ``at``. Raises
+    ProtocolError."""
     reader = Reader(frame, at)
     flexible = version >= FLEXIBLE
     replica_id = NO_BROKER if version >= 15 else reader.i32()
@@ -307,7 +323,8 @@ def _take_wanted(reader: Reader, version: int) -> FetchPartition:
 
 
 def _skip_forgotten(reader: Reader, version: int) -> None:
-    """Skip the forgotten topics of a fetch session, because sessions are declined."""
+    """Skip the request's list of topics that leave a fetch session, because the broker does not
+    support sessions."""
     if version < FLEXIBLE:
         for _ in range(reader.classic_count()):
             reader.classic_string()
@@ -334,8 +351,8 @@ def encode_response(
 ) -> list[Part]:
     """Return a response as the parts of a whole frame, which begins with its length.
 
-    ``error_code`` applies to the whole request; versions before 7 lack it. ``nodes`` has the
-    addresses of the leaders that partitions name; versions before 16 lack it.
+    ``error_code`` applies to the whole request, and is not sent in versions before 7. ``nodes`` has
+    the addresses of the leaders that partitions name, and is not sent in versions before 16.
     """
     flexible = version >= FLEXIBLE
     out = bytearray(4)
@@ -485,7 +502,7 @@ def _put_request_tags(writer: Writer, request: FetchRequest, version: int) -> No
 
 
 def decode_response(frame: memoryview, version: int = CLIENT_VERSION) -> FetchResponse:
-    """Decode the answer in ``frame``, which starts with the response header. Raises
+    """Decode the response in ``frame``, which starts with the response's header. Raises
     ProtocolError."""
     flexible = version >= FLEXIBLE
     _, reader = read_response_header(frame, ApiKey.FETCH, version)

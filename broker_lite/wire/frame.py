@@ -1,10 +1,11 @@
-"""Cut a stream of received bytes into frames, without I/O.
+"""Cut a stream of received bytes into frames, without I/O. A frame is one request or response; its
+length, 4 bytes, comes before it.
 
-A connection receives into ``buffer()`` and then calls ``received(n)``, which returns the completed
-frames. Each frame is a writable view over its own memory, so a batch may be stamped in place and
-outlive the receiver. Small frames that arrive whole are copied out of a receive buffer. An
-incomplete frame gets memory of its own (``allocate``), and the rest of the frame is received
-directly into this memory.
+A connection receives bytes into ``buffer()`` and then calls ``received(n)``, which returns the
+completed frames. Each frame is a writable view over its own memory, so it stays valid without the
+receiver, and the broker can write offsets into its batches. Small frames that arrive whole are
+copied out of a receive buffer. An incomplete frame gets memory of its own (``allocate``), and the
+rest of the frame is received directly into this memory.
 
 A frame of a trusted peer gets memory of its declared size at once. For any other peer, the memory
 grows with the received bytes: the connection calls ``grow``. A wrong length raises ProtocolError,
@@ -19,13 +20,15 @@ from broker_lite.errors import ProtocolError
 from broker_lite.wire.primitives import I32
 
 SCRATCH_BYTES = 64 * 1024
-"""Bytes of a receiver's buffer, which receives small frames and the first part of a large frame.
+"""Size of a receiver's own buffer, which receives small frames and the first part of a large frame.
 The rest of a large frame goes directly into the frame's own memory.
 """
 
 PREFIX_BYTES = 4
+"""Bytes of the length before each frame."""
 FIRST_BYTES = 4 * 1024
-"""Minimum bytes of memory for an incomplete frame of a peer whose memory grows."""
+"""Minimum size of the first memory of an incomplete frame, if the memory grows with the received
+bytes."""
 GROWTH = 64
 """Factor by which ``grow`` enlarges a frame's memory. With a factor of 64, a frame of up to 4 MiB
 is copied once, at 64 KiB. With a factor of 16, a frame of 1 MiB was copied twice, which cost the
@@ -41,24 +44,25 @@ HTTP_REQUESTS = (
 """First bytes of an HTTP request, and of the preface of HTTP/2. Read as a frame's length, they
 exceed 1.1 GB."""
 HTTP_ANSWERS = (b"HTTP", b"<!DO", b"<!do", b"<HTM", b"<htm")
-"""First bytes of a web server's answer. To bytes that are no HTTP request, some servers answer with
-a page alone. Read as a frame's length, they exceed 1 GB."""
+"""First bytes of a web server's answer. If a request is not HTTP, some servers answer with a page
+without HTTP headers. Read as a frame's length, these bytes exceed 1 GB."""
 
 
 def own_memory(size: int) -> memoryview:
-    """Return a new buffer, freed with its last view."""
+    """Return a new buffer of ``size`` bytes."""
     return memoryview(bytearray(size))
 
 
 class FrameReceiver:
-    """Cuts one connection's bytes into frames of at most ``max_bytes`` (length prefix excluded).
+    """Cuts the received bytes of one connection into frames of at most ``max_bytes``, not counting
+    the length before each frame.
 
-    A connection may change ``max_bytes`` at any time: its limit is small before the login and full
-    after it. ``scratch`` is the buffer for small frames. All receivers of a thread may share it, if
-    they call ``received`` right after filling ``buffer()``. ``allocate`` returns writable memory of
-    a given size, with any content. With ``grows``, the memory of frames grows with the received
-    bytes. The connection then calls ``grow`` whenever ``growth_bytes`` is not 0, before
-    ``buffer()``.
+    The connection may change ``max_bytes`` at any time: a broker sets a low limit before a client's
+    login and raises it afterwards. ``scratch`` is the receive buffer for small frames. All
+    receivers of a thread may share it, if each calls ``received`` right after it has filled
+    ``buffer()``. ``allocate`` returns writable memory of a given size with undefined content. With
+    ``grows``, the memory of an incomplete frame grows with the received bytes. The connection then
+    checks ``growth_bytes`` before each ``buffer()``, and calls ``grow`` if it is not 0.
     """
 
     __slots__ = (
@@ -88,25 +92,25 @@ class FrameReceiver:
         self._next_scratch = self._scratch
         self._prefix = b""
         self._frame: memoryview | None = None
-        """Buffer of the frame that is being received."""
+        """Memory of the incomplete frame, or None between frames."""
         self._filled = self._size = 0
-        """Received bytes of the present frame, and its declared length."""
+        """Received bytes of the incomplete frame, and its declared length."""
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes allocated for an incomplete frame; 0 between frames."""
+        """Bytes of memory that the incomplete frame has. 0 between frames."""
         return 0 if self._frame is None else len(self._frame)
 
     @property
     def growth_bytes(self) -> int:
-        """Additional bytes of memory that the frame needs before the next receive. 0 if its buffer
-        has space."""
+        """Bytes of memory that the incomplete frame needs in addition before the next receive. 0 if
+        its memory still has space."""
         if self._frame is None or self._filled < len(self._frame):
             return 0
         return min(self._size, GROWTH * self._filled) - self._filled
 
     def grow(self) -> None:
-        """Allocate ``growth_bytes`` more bytes for the incomplete frame."""
+        """Give the incomplete frame ``growth_bytes`` more bytes of memory."""
         assert self._frame is not None
         larger = self._allocate(self._filled + self.growth_bytes)
         larger[: self._filled] = self._frame
@@ -118,14 +122,15 @@ class FrameReceiver:
         return self._frame is None and not self._prefix
 
     def buffer(self) -> memoryview:
-        """Return the buffer for the next receive, which is never empty. Call this method before
-        every receive."""
+        """Return the buffer into which the connection receives next. It is never empty. Call this
+        method before every receive."""
         if self._frame is not None:
             return self._frame[self._filled :]
         return self._next_scratch
 
     def received(self, count: int) -> list[memoryview]:
-        """Record that ``buffer()`` received ``count`` bytes. Return the completed frames."""
+        """Record that the connection received ``count`` bytes into ``buffer()``. Return the frames
+        that are now complete."""
         if self._frame is not None:
             self._filled += count
             if self._filled < self._size:
@@ -156,8 +161,8 @@ class FrameReceiver:
             frame = self._frame = self._allocate(first)
             frame[:filled] = data[position:end]
             self._filled, self._size = filled, size
-            # The next frame may be as large, and its first part must be copied out of the receive
-            # buffer. Limit the next receive, so that this copy is small.
+            # The next frame may be large too, and its first part will be copied out of the receive
+            # buffer. Limit the next receive into this buffer, so that the copy is small.
             is_large = size > len(self._scratch)
             self._next_scratch = self._scratch[:SCRATCH_BYTES] if is_large else self._scratch
             return frames
@@ -170,8 +175,8 @@ def _wrong_length(size: int, max_bytes: int) -> str:
 
 
 def _foreign(start: bytes) -> str:
-    """Return the reason why a stream with these first bytes has no frames of Kafka's protocol, or
-    "" if the bytes belong to no known protocol."""
+    """Return an error message if the bytes at the start of a frame belong to another protocol (TLS
+    or HTTP), otherwise ""."""
     if start[:2] in TLS_STARTS:
         return (
             "the peer speaks TLS, but this connection does not; set security.protocol to the "

@@ -1,10 +1,13 @@
-"""The protocol's primitive types over a buffer: big-endian integers, varints, strings, arrays.
+"""Read and write the protocol's primitive types: big-endian integers, varints, strings, arrays.
 
-``Reader`` checks every length and count against the remaining bytes before it allocates memory. It
-raises ProtocolError for a wrong length. ``Writer`` appends to one bytearray. Strings, arrays and
-bytes have two encodings. The compact encoding of flexible versions begins with an unsigned varint
-of the length plus one, 0 for null. The classic encoding begins with a signed length, -1 for null;
-its methods have ``classic`` in their names. One thread at a time may use a reader or writer.
+``Reader`` reads values from a frame. It checks every length and count against the remaining bytes
+before it allocates memory, and raises ProtocolError for a wrong one. ``Writer`` appends values to a
+bytearray. A varint is an integer in one to five bytes, small numbers in fewer.
+
+Strings, arrays and bytes have two encodings. The compact encoding, in the flexible versions of
+APIs, begins with the length plus one as an unsigned varint; 0 means null. The classic encoding, in
+other versions, begins with a signed length of fixed size; -1 means null. Methods for the classic
+encoding have ``classic`` in their names. One thread at a time may use a reader or writer.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ I64 = struct.Struct(">q")
 NULL_UUID = bytes(16)
 CLASSIC_STRING_MAX = 0x7FFF
 TAGS_MAX = 16
-"""Maximum tagged fields in one section of a request. Kafka's structs have at most five. Without
-this limit, a long request full of minimal fields could take minutes to decode.
+"""Maximum tagged fields in one structure of a message. Kafka's structures have at most five.
+Without this limit, a long request full of minimal fields could take minutes to decode.
 """
 
 T = TypeVar("T")
@@ -34,14 +37,14 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=8192)
 def uuid_text(raw: bytes) -> str:
-    """Return the sixteen bytes of a topic id as 22 characters. A cache holds the last results."""
+    """Return the text of 22 characters for the sixteen bytes of a topic id."""
     return topic_id_text(raw)
 
 
 @lru_cache(maxsize=8192)
 def uuid_bytes(text: str) -> bytes:
-    """Return the sixteen bytes of a topic id of 22 characters. Raises ProtocolError for any other
-    text."""
+    """Return the sixteen bytes of a topic id, which ``text`` gives in 22 characters. Raises
+    ProtocolError for any other text."""
     try:
         raw = NULL_UUID if text == NULL_TOPIC_ID else topic_id_bytes(text)
     except ValueError:
@@ -52,8 +55,11 @@ def uuid_bytes(text: str) -> bytes:
 
 
 class Reader:
-    """A cursor over one frame, at ``position``, which callers may set. ``end`` is the length of the
-    frame."""
+    """Reads values from one frame, one after the other.
+
+    ``position`` is where the next value begins; callers may set it. ``end`` is the length of the
+    frame. Each method reads one value in the encoding that it is named after.
+    """
 
     __slots__ = ("buffer", "end", "position")
 
@@ -68,7 +74,8 @@ class Reader:
         return self.end - self.position
 
     def _advance(self, size: int) -> int:
-        """Advance over ``size`` bytes and return the previous position."""
+        """Move ``position`` by ``size`` bytes and return the previous position. Raises
+        ProtocolError if fewer bytes are left."""
         position = self.position
         if size < 0 or size > self.end - position:
             raise ProtocolError(
@@ -113,11 +120,11 @@ class Reader:
         raise ProtocolError("the message ends within a varint")
 
     def unpack(self, fields: struct.Struct) -> tuple[Any, ...]:
-        """Read several fields of fixed size at once."""
+        """Read several values of fixed size at once, with the layout ``fields``."""
         return fields.unpack_from(self.buffer, self._advance(fields.size))
 
     def uuid(self) -> str:
-        """Read a topic or directory id as 22 characters."""
+        """Read a topic or directory id of sixteen bytes. Return it as a text of 22 characters."""
         position = self._advance(16)
         return uuid_text(bytes(self.buffer[position : position + 16]))
 
@@ -146,7 +153,7 @@ class Reader:
         return None if size == -1 else self._text(size)
 
     def view(self) -> memoryview | None:
-        """Read bytes as a slice of the frame, without a copy."""
+        """Read nullable bytes. Return a slice of the frame, without copying it."""
         size = self.uvarint()
         if size == 0:
             return None
@@ -161,8 +168,8 @@ class Reader:
         return self.buffer[position : self.position]
 
     def count(self) -> int:
-        """Read the number of items, -1 for null. Raise ProtocolError if the number exceeds the
-        remaining bytes."""
+        """Read the number of items of an array. Return -1 for a null array. Raises ProtocolError if
+        the number exceeds the remaining bytes."""
         return self._checked_count(self.uvarint() - 1)
 
     def classic_count(self) -> int:
@@ -177,7 +184,7 @@ class Reader:
         return count
 
     def array(self, item: Callable[[Reader], T]) -> tuple[T, ...]:
-        """Read the items of a compact array that may not be null."""
+        """Read a compact array that may not be null. ``item`` reads one item."""
         count = self.count()
         if count < 0:
             raise ProtocolError("an array that may not be null is null")
@@ -188,7 +195,7 @@ class Reader:
         return None if count < 0 else tuple([item(self) for _ in range(count)])
 
     def skip_tags(self) -> None:
-        """Skip a section of unknown tagged fields."""
+        """Skip the tagged fields at the end of a structure, without looking at them."""
         position = self.position
         if position < self.end and self.buffer[position] == 0:
             self.position = position + 1
@@ -206,12 +213,13 @@ class Reader:
         return count
 
     def ended(self, value: T) -> T:
-        """Skip the unknown tagged fields at the end of a structure, and return ``value``."""
+        """Skip the tagged fields at the end of a structure. Return ``value``, the structure."""
         self.skip_tags()
         return value
 
     def tags(self) -> dict[int, memoryview]:
-        """Read tagged fields by number."""
+        """Read the tagged fields at the end of a structure. Return the value of each by its
+        number (its tag)."""
         fields = {}
         for _ in range(self._tag_count()):
             number = self.uvarint()
@@ -222,7 +230,7 @@ class Reader:
 
 
 class Writer:
-    """Appends values to ``buffer`` and computes all lengths."""
+    """Appends values to ``buffer``, each in the encoding that its method is named after."""
 
     __slots__ = ("buffer",)
 
@@ -245,7 +253,7 @@ class Writer:
         self.buffer.append(1 if value else 0)
 
     def pack(self, fields: struct.Struct, *values: Any) -> None:
-        """Write several fields of fixed size at once."""
+        """Write several values of fixed size at once, with the layout ``fields``."""
         self.buffer += fields.pack(*values)
 
     def uvarint(self, value: int) -> None:
@@ -297,13 +305,13 @@ class Writer:
             self.array(items, item)
 
     def tag_end(self) -> None:
-        """Write an empty section of tagged fields, which ends every struct of a flexible
-        version."""
+        """Write that a structure has no tagged fields. In flexible versions, every structure ends
+        with its tagged fields."""
         self.buffer.append(0)
 
 
 def uvarint_bytes(value: int) -> bytes:
-    """Return ``value`` as an unsigned varint."""
+    """Return the bytes of ``value`` as an unsigned varint."""
     if value <= 0x7F:
         return bytes((value,))
     out = bytearray()
@@ -315,8 +323,8 @@ def uvarint_bytes(value: int) -> bytes:
 
 
 def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
-    """Write a nullable string in either encoding. In the classic encoding it is truncated to the
-    maximum length."""
+    """Write a nullable string, in the compact encoding if ``flexible``, otherwise in the classic
+    encoding. The classic encoding truncates it to the maximum length."""
     if text is None:
         out += b"\x00" if flexible else b"\xff\xff"
         return
@@ -328,7 +336,8 @@ def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
 
 
 def put_tag(writer: Writer, number: int, value: bytes) -> None:
-    """Write a section of tagged fields with only this field."""
+    """Write the tagged fields at the end of a structure that has only one: ``value``, with the tag
+    ``number``."""
     writer.uvarint(1)
     writer.uvarint(number)
     writer.uvarint(len(value))
@@ -336,7 +345,8 @@ def put_tag(writer: Writer, number: int, value: bytes) -> None:
 
 
 def put_count(writer: Writer, count: int, flexible: bool) -> None:
-    """Write the length of an array or of bytes in either encoding."""
+    """Write the length of an array or of bytes, in the compact encoding if ``flexible``, otherwise
+    in the classic encoding."""
     if flexible:
         writer.uvarint(count + 1)
     else:

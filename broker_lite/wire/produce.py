@@ -1,9 +1,10 @@
-"""Encode and decode Produce requests and responses, versions 3 to 13, over memoryviews.
+"""Encode and decode Produce requests and responses, versions 3 to 13.
 
-Decoded records are slices of the frame; records to encode are separate buffers. This module neither
-copies nor inspects records. Topics have names up to version 12 and ids from 13; the other field is
-empty. logbus' client uses version 13. In transactions of version 1 it uses version 11, because from
-version 12 on the broker itself adds a transaction's partitions (KIP-890).
+This module neither copies nor inspects records: decoded records are slices of the frame, and an
+encoded request has the caller's buffers. Topics have names up to version 12 and ids from 13; the
+other field is empty. logbus' client uses version 13. If the cluster still uses transaction version
+1, the client sends transactional batches in version 11. From version 12 on the broker itself would
+add the partitions to the transaction, which is part of transaction version 2 (KIP-890).
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ from broker_lite.wire.primitives import (
 FLEXIBLE = 9
 CLIENT_VERSION = 13
 NAMES_LEADERS = 10
-"""The first version in which a partition refused with NOT_LEADER_OR_FOLLOWER names the present
-leader (KIP-951).
+"""The first version whose answers name the leader of a partition that the broker refuses because it
+does not lead it (KIP-951).
 """
 ADDS_NO_PARTITIONS = 11
-"""The last version in which AddPartitionsToTxn must come before a transaction's batches."""
+"""The last version in which a client must add a partition to its transaction (AddPartitionsToTxn)
+before it sends batches to the partition."""
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
@@ -52,7 +54,8 @@ _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _LEADER = struct.Struct(">ii")
 _CURRENT_LEADER = struct.Struct(">BBBiiB")
-"""Layout of one tagged field, number 0, of 9 bytes: leader id, leader epoch, no nested tags."""
+"""Layout of the tagged fields of a refused partition: one field, number 0, of 9 bytes. It has the
+leader's id, the leader epoch, and no tagged fields of its own."""
 
 
 class ProducePartition(NamedTuple):
@@ -63,8 +66,8 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
-    """The partitions of one topic. Versions before 13 use ``name``, and later versions
-    ``topic_id``."""
+    """The records for one topic in a decoded request. Versions before 13 use ``name``, and later
+    versions ``topic_id``."""
 
     name: str
     topic_id: str
@@ -72,10 +75,10 @@ class ProduceTopic(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """A produce request.
+    """A decoded produce request.
 
-    ``acks`` selects the replicas that must have the records before the answer: -1 means all in-sync
-    replicas, and 1 the leader. With 0, the broker sends no answer.
+    ``acks`` says which replicas must have the records before the broker answers: -1 means all
+    in-sync replicas, and 1 only the leader. With 0, the broker sends no answer.
     """
 
     transactional_id: str | None
@@ -85,14 +88,16 @@ class ProduceRequest(NamedTuple):
 
 
 class RecordError(NamedTuple):
-    """A record that made the broker refuse its batch."""
+    """A record because of which the broker refused a batch. ``batch_index`` is its place in the
+    batch."""
 
     batch_index: int
     message: str | None
 
 
 class ProducedPartition(NamedTuple):
-    """The result for one partition's records. Clients see ``error_message`` from version 8 on."""
+    """The result for the records of one partition. ``error_message`` and ``record_errors`` are sent
+    from version 8 on."""
 
     partition: int
     error_code: int = 0
@@ -107,12 +112,12 @@ class ProducedPartition(NamedTuple):
 
 _NO_ERROR = ProducedPartition(0)[5:]
 _NO_ERROR_BYTES = b"\x01\x00\x00"
-"""The end of a partition without errors in flexible versions: no record errors, no message, no
-tagged fields."""
+"""The last bytes of a partition without errors in flexible versions. They say that it has no record
+errors, no message and no tagged fields."""
 
 
 class ProducedTopic(NamedTuple):
-    """The partitions of one topic, named as in the request."""
+    """The results for the partitions of one topic. The topic is named as in the request."""
 
     name: str
     topic_id: str
@@ -120,8 +125,8 @@ class ProducedTopic(NamedTuple):
 
 
 class ProduceResponse(NamedTuple):
-    """The answer to a request with acks other than 0. ``nodes`` has the addresses of the leaders
-    that partitions name; versions before 10 lack it."""
+    """The answer to a produce request with acks other than 0. ``nodes`` has the addresses of the
+    leaders that refused partitions name. It is not sent in versions before 10."""
 
     topics: Sequence[ProducedTopic]
     throttle_time_ms: int = 0
@@ -129,7 +134,8 @@ class ProduceResponse(NamedTuple):
 
 
 def decode_request(frame: memoryview, version: int, at: int) -> ProduceRequest:
-    """Decode the request whose body begins at ``at``. Raises ProtocolError."""
+    """Decode the request in ``frame``, whose body begins at position ``at``. Raises
+    ProtocolError."""
     reader = Reader(frame, at)
     if version < FLEXIBLE:
         return _decode_classic_request(reader)
@@ -170,8 +176,9 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
 
 
 def _partitions_left(left: int, count: int) -> int:
-    """Return how many partitions the request may still have after a topic of ``count`` partitions.
-    The topic itself counts as one partition."""
+    """Return how many partitions a request may still have after a topic of ``count`` partitions, if
+    it could have ``left`` before. The topic itself counts as one partition. Raises ProtocolError if
+    the limit is exceeded."""
     left -= 1 + max(count, 0)
     if left < 0:
         raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")
@@ -235,9 +242,8 @@ class PartitionRecords(NamedTuple):
 
 
 class TopicRecords(NamedTuple):
-    """The batches for one topic. ``name`` is used up to version 12, ``topic_id`` from
-    version 13.
-    """
+    """The batches that a client sends to one topic. Versions before 13 use ``name``, and later
+    versions ``topic_id``."""
 
     name: str
     topic_id: str
@@ -254,7 +260,8 @@ def encode_request(
     transactional_id: str | None = None,
     version: int = CLIENT_VERSION,
 ) -> list[Buffer]:
-    """Return a whole frame as buffers for one ``sendmsg``, without copying the record buffers."""
+    """Return a request as the buffers of a whole frame, which begins with its length. The caller
+    sends them with ``sendmsg``. The records are not copied."""
     flexible = version >= FLEXIBLE
     writer = Writer()
     writer.i32(0)

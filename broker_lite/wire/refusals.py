@@ -1,8 +1,9 @@
-"""Encode error responses for requests that have no answer of a handler.
+"""Encode error responses to requests that the broker does not carry out: unsupported requests, and
+requests in which the broker's own code failed.
 
-The dispatcher sends these responses for unsupported requests (UNSUPPORTED_VERSION) and for requests
-whose handler failed. The response has the layout that the client expects: as in Kafka, each
-requested row gets the error. ``kafka.protocol`` has most layouts, ``refused_tables`` the others.
+The response has the layout that the client expects for its request. As in Kafka, each object in the
+request (topic, partition, group) has a row in the response, and each row gets the error. The
+library ``kafka.protocol`` (kafka-python) knows most layouts; ``refused_tables`` has the others.
 Only the broker imports this module, on the event loop's thread.
 """
 
@@ -29,8 +30,8 @@ from broker_lite.wire.primitives import I32, Reader
 from broker_lite.wire.refused_tables import NEWEST, OLD
 
 REFUSED_BYTES_MAX = 256 << 10
-"""Maximum bytes of a request whose rows get the error one by one. To decode a longer request would
-block the event loop.
+"""Maximum bytes of a request whose rows each get the error. A longer request would have to be
+decoded first, which would block the event loop for too long.
 """
 _ROWS = {
     "coordinators": ("coordinator_keys",),
@@ -46,11 +47,12 @@ _ROWS = {
     "filter_results": ("filters",),
     "transaction_states": ("transactional_ids",),
 }
-"""By array of a response, the names that requests use for the array with the same rows."""
+"""Maps each array of a response to the names that the array with the same rows has in requests."""
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
-"""By field that names a row of a response, the name that requests use for the field."""
+"""Maps the field that identifies a row in a response to the name of the same field in requests."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
-"""Values for absent fields whose default in the table could be mistaken for a real value."""
+"""Values of fields that an error response does not know, and whose default (0) would look like a
+real value."""
 _BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
     ApiKey.ENVELOPE: lambda code, reason: EnvelopeResponse(None, code),
     ApiKey.UNREGISTER_BROKER: lambda code, reason: UnregisterBrokerResponse(0, code, reason),
@@ -59,17 +61,20 @@ _BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
     ApiKey.END_BATCH: SinkResponse,
     ApiKey.KEEP_BATCH: SinkResponse,
 }
-"""Layouts of refusals for APIs that are not in ``kafka.protocol`` and whose response has
-one error.
+"""Functions that create the error response, for APIs that are not in ``kafka.protocol`` and whose
+response has one error for the whole request. Their arguments are error code and message.
 """
 _DESCRIBE_TOPIC_PARTITIONS = 75
-"""API key of DescribeTopicPartitions. An empty topic list in its request means all topics, so the
-error row has no name."""
+"""API key of DescribeTopicPartitions. An empty list of topics in its request means all topics. The
+error response then has one row, without a name."""
 
 
 class _Layout(NamedTuple):
-    """The tables of a request and its response. ``request`` is None if none of its fields are
-    needed."""
+    """The tables (lists of fields) by which a request is decoded and its response encoded.
+
+    ``request`` is None if the response does not depend on the request. ``kind`` is the library's
+    class of the request, or None.
+    """
 
     request: Any
     response: Any
@@ -78,8 +83,9 @@ class _Layout(NamedTuple):
 
 
 def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """Return a whole frame that refuses ``request``. Return None if the client could parse no such
-    frame. Raises ProtocolError for a malformed request."""
+    """Return a frame with the error response to ``request``. Return None if there is no response
+    that the client would read and understand; the broker then closes the connection. Raises
+    ProtocolError for a malformed request."""
     version = request.api_version
     if request.api_key in _BY_HAND and is_served(request.api_key, version):
         answer = _BY_HAND[request.api_key](code, reason)
@@ -111,7 +117,7 @@ def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -
 
 
 def name_of(key: int) -> str:
-    """Return Kafka's name of an API that the broker does not serve, or "" for an unknown API."""
+    """Return Kafka's name of the API ``key``, or "" for an unknown API."""
     if key in NEWEST:
         return NEWEST[key].name
     kind = _kinds().get(key)
@@ -126,7 +132,7 @@ def _is_of_the_whole(layout: _Layout, version: int) -> bool:
 def _decoded_request(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
     reader = Reader(frame, request.body_at)
     if layout.flexible and not is_served(request.api_key, request.api_version):
-        # ``parse_header`` skips the tagged fields of a header only for served versions.
+        # ``parse_header`` skips the header's tagged fields only in versions that the broker serves.
         reader.skip_tags()
     decode = tables.struct_decoder(
         layout.kind, layout.request, request.api_version, layout.flexible
@@ -135,8 +141,8 @@ def _decoded_request(layout: _Layout, request: RequestHeader, frame: memoryview)
 
 
 class _Refusal:
-    """A writer of the fields of an error response. ``said`` becomes true once a field has the
-    error."""
+    """Creates the fields of an error response. ``said`` becomes True once a field contains the
+    error code."""
 
     def __init__(self, version: int, code: int, reason: str) -> None:
         self.version = version
@@ -151,7 +157,7 @@ class _Refusal:
         if not is_row:
             return body
         if isinstance(requested, int | str):
-            # This row consists only of its name or id.
+            # The request gives this object only by its name or id, without other fields.
             body[_name_of(fields, isinstance(requested, str))] = requested
             return body
         for field in fields:
@@ -171,7 +177,7 @@ class _Refusal:
         if field.name == "error_message":
             return self.reason
         if field.is_struct_array():
-            # An error of the whole request applies to all its rows.
+            # A response with an error for the whole request needs no rows.
             rows = [] if whole else _requested_rows(field.name, requested)
             return [self.struct(field.array_of, row, is_row=True) for row in rows]
         if field.name in _ABSENT:
@@ -181,7 +187,8 @@ class _Refusal:
 
 
 def _name_of(fields: list[Any], is_text: bool) -> str:
-    """Return the name of the field that names a row of a response."""
+    """Return the name of the field that identifies a row of a response: the first text field if
+    ``is_text``, otherwise the first field of another type."""
     return next(
         str(field.name)
         for field in fields
@@ -190,8 +197,8 @@ def _name_of(fields: list[Any], is_text: bool) -> str:
 
 
 def _asks_nothing(table: Any, version: int, requested: Any) -> bool:
-    """Return whether all arrays of the request are empty, so that an empty response is correct. A
-    null array usually requests everything."""
+    """Return whether all arrays of the request are empty, so that a response without rows is
+    correct. A null array does not count as empty, because it usually requests everything."""
     arrays = [field for field in table.untagged_fields(version) if field.is_array()]
     given = [getattr(requested, field.name) for field in arrays]
     return bool(arrays) and all(
@@ -203,12 +210,12 @@ def _asks_nothing(table: Any, version: int, requested: Any) -> bool:
 
 
 def _requested_rows(name: str, requested: Any) -> list[Any]:
-    """Return the request's rows for a response's array."""
+    """Return the rows of the request that correspond to the array ``name`` of the response."""
     rows: list[Any] = []
     for candidate in (name, *_ROWS.get(name, ())):
         rows += getattr(requested, candidate, None) or ()
     if name == "results":
-        # AlterReplicaLogDirs answers by topic, independent of the directory.
+        # The response to AlterReplicaLogDirs lists topics; in the request they are in directories.
         rows += [topic for row in getattr(requested, "dirs", None) or () for topic in row.topics]
     return rows
 

@@ -1,9 +1,10 @@
-"""Layouts of requests that the broker refuses and for which ``kafka.protocol`` has no tables.
+"""The fields of requests that the broker refuses and that the library ``kafka.protocol`` does not
+know, and of the responses to them.
 
-``refusals`` encodes answers with these layouts. ``OLD`` has the requests of clients before Kafka
-2.1, ``NEWEST`` the requests of Kafka 4.3's clients. Requests between Kafka's brokers and
-controllers are not included. A field that is always empty in an answer is declared with a shorter
-type that has the same bytes, such as ``[]int8`` for an array.
+``refusals`` encodes error responses by these tables. ``OLD`` has the requests of clients before
+Kafka 2.1, and ``NEWEST`` those of Kafka 4.3's clients. Requests between Kafka's own brokers and
+controllers are not included. A field that is always empty in an error response is declared with a
+simpler type that has the same bytes, such as ``[]int8`` for an array of structures.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from kafka.protocol.schemas import StructField
 from broker_lite.wire.api import ApiKey
 
 Field = tuple[str, Any] | tuple[str, Any, str]
-"""A field: its name, its type, and optionally its versions. A type that ends in ``?`` may be null.
-For an array, the list of its fields replaces the type."""
+"""A field: its name, its type, and optionally the versions that have it. A field whose type ends in
+``?`` may be null. The type of an array of structures is the list of the structure's fields, or a
+tuple of them if the array may be null."""
 
 
 _NO_STRUCT = "struct?"
-"""The type of a field that is always a null struct in an answer."""
+"""The type of a structure that is always null in an error response."""
 
 
 def _table(versions: str, *fields: Field) -> Any:
@@ -57,8 +59,8 @@ def _topics(*partition: Field) -> Field:
 
 
 def _acl(text: str) -> tuple[Field, ...]:
-    """Return the fields of an ACL, or of an ACL filter. ``text`` is the type of their texts:
-    "string", or "string?" if a text may be null."""
+    """Return the fields of an ACL, or of a filter that selects ACLs. ``text`` is the type of the
+    text fields: "string", or "string?" if they may be null, as in a filter."""
     return (
         ("resource_type", "int8"), ("resource_name", text), ("principal", text), ("host", text),
         ("operation", "int8"), ("permission_type", "int8"),
@@ -134,14 +136,17 @@ OLD: dict[int, tuple[Any, Any]] = {
             ("topic_name", "string"), ("partitions", [_INDEX, _ERROR])])),
     ),
 }  # fmt: skip
-"""The requests of clients before Kafka 2.1: request and response of the versions without tables in
-the library (KIP-896).
+"""The tables of request and response, by API key, for the old versions that only clients before
+Kafka 2.1 use. Kafka 4 removed these versions (KIP-896), and the library does not have them.
 """
 
 
 class UnservedApi(NamedTuple):
-    """An API of newer Kafka clients that the broker does not serve. ``request`` is None if the
-    answer has one error for the whole request, because then no request field is needed."""
+    """An API of newer Kafka clients that the broker does not serve.
+
+    ``request`` and ``response`` are tables. ``request`` is None if the response has one error for
+    the whole request, because then no field of the request is needed.
+    """
 
     name: str
     versions: tuple[int, int]
@@ -157,7 +162,8 @@ def _of_all(
 
 
 def _of_groups(name: str, versions: tuple[int, int], *group: Field) -> UnservedApi:
-    """Return the layout of a request that names groups, each with its own error in the answer."""
+    """Return the tables of an API whose request names groups. In the response each group has its
+    own error, and the fields ``group``."""
     request = _table("0+", ("group_ids", "[]string"), ("include_authorized_operations", "bool"))
     epochs: tuple[Field, ...] = (("group_epoch", "int32"), ("assignment_epoch", "int32"))
     row = [_ERROR, _MESSAGE, _GROUP, ("group_state", "string"), *epochs, *group,
@@ -178,8 +184,8 @@ CURES: dict[int, str] = {
     76: "use a consumer group with group.protocol=classic",
     88: "set group.protocol=classic",
 }
-"""For APIs that the broker refuses, the client setting with which the client works without the API.
-Error messages contain it."""
+"""Maps the key of an API that the broker refuses to the advice in the error message: the setting
+with which a client does not use the API."""
 
 NEWEST: dict[int, UnservedApi] = {
     38: _of_all(
@@ -227,4 +233,4 @@ NEWEST: dict[int, UnservedApi] = {
     91: _of_all("AlterShareGroupOffsets", (0, 0), *_WHOLE, _NONE),
     92: _of_all("DeleteShareGroupOffsets", (0, 0), *_WHOLE, _NONE),
 }  # fmt: skip
-"""By API key, the layouts of newer APIs for which the library has no tables."""
+"""The newer APIs that the library does not know, by API key."""

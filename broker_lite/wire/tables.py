@@ -1,10 +1,12 @@
-"""Decode the broker's requests and encode its responses with the tables of ``kafka.protocol``.
+"""Decode the requests that a broker receives, and encode its responses, by the tables of the
+library ``kafka.protocol``.
 
-kafka-python generates these tables (every field of every version) from Kafka's definitions. logbus'
-``Reader`` decodes requests by the tables and checks every length and count. The library encodes
-responses. Messages are the library's classes with fields in snake_case and defaults for absent
-fields; ``own_tag`` returns tagged fields of logbus. Topic ids are 22 characters in requests and
-``uuid(text)`` in responses. Only the broker imports this module, because the import takes 0.15 s.
+kafka-python generates these tables, which list every field in every version of an API, from
+Kafka's definitions. logbus' ``Reader`` decodes requests by the tables and checks every length and
+count. The library itself encodes responses. A message is an object of the library's class, with
+field names in snake_case; an absent field has its default. ``own_tag`` returns the tagged field
+that logbus has added to a request. A topic id is a text of 22 characters in a request, and
+``uuid(text)`` in a response. Only the broker imports this module, because the import takes 0.15 s.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, encode_unre
 from broker_lite.wire.primitives import I32, Reader, Writer, put_tag, uuid_bytes
 
 Message = Any
-"""A request or response. The library's classes have no types that a type checker could check."""
+"""A request or response, as an object of the library's class. The type is Any because the library's
+classes have no type annotations."""
 
 SaslHandshakeResponse: Any = sasl.SaslHandshakeResponse
 SaslAuthenticateResponse: Any = sasl.SaslAuthenticateResponse
@@ -155,8 +158,8 @@ REQUESTS: dict[int, Any] = {
     ApiKey.LIST_CONFIG_RESOURCES: admin.ListConfigResourcesRequest,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: admin.DescribeTopicPartitionsRequest,
 }
-"""The library's request class of each API. Produce, Fetch, UnregisterBroker, Envelope and logbus'
-own APIs have hand-written codecs instead.
+"""The library's request class of each API, by API key. The code for Produce, Fetch,
+UnregisterBroker, Envelope and logbus' own APIs is written by hand instead.
 """
 
 Decoder = Callable[[Reader], Any]
@@ -186,11 +189,12 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         broker_transactions.take_marker_tag,
     ),
 }
-"""By struct of the library, the tag of logbus's own field in the struct, and the field's decoder.
-Decoders ignore extra bytes."""
+"""The tagged fields that logbus has added to requests: by the library's class of the structure, the
+number of the field, and the function that decodes its value. The functions ignore further bytes."""
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
-"""Maximum rows of a struct in one request, for the APIs that accept long requests."""
+"""Maximum number of these structures in an array of a request. Only requests that may be longer
+than ``REQUEST_BYTES_MAX`` need such a limit."""
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
@@ -202,7 +206,7 @@ _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.END_BATCH: (sinks.EndBatchRequest.decode_request, sinks.encode_sink_response),
     ApiKey.KEEP_BATCH: (sinks.KeepBatchRequest.decode_request, sinks.encode_sink_response),
 }
-"""The request decoder and the response encoder of each API without a table."""
+"""The functions that decode a request and encode a response, for each API without a table."""
 
 _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
     groups.OffsetFetchResponse: groups.encode_offset_fetch,
@@ -210,7 +214,8 @@ _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
     users.DescribedUsers: users.encode_described_users,
     verification.VerifiedPartitions: verification.encode_verified,
 }
-"""The encoder of each answer that has tagged fields of logbus, by the answer's class."""
+"""The function that encodes a response with tagged fields of logbus, by the class of the
+response."""
 
 _F64 = struct.Struct(">d")
 _FIXED: dict[str, Decoder] = {
@@ -230,10 +235,11 @@ _CLASSIC_STRING: dict[bool, Decoder] = {
 
 
 def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
-    """Decode the request whose body starts at ``at``.
+    """Decode the request in ``frame``, whose body starts at position ``at``.
 
-    Accepts any version of ApiVersions, because a broker answers unknown versions too. Raises
-    ProtocolError, and UnsupportedVersionError for other APIs.
+    An ApiVersions request of an unknown version is accepted, because a broker must answer it. Other
+    unknown APIs and versions raise UnsupportedVersionError. A malformed request raises
+    ProtocolError.
     """
     if api_key in _BY_HAND:
         return _BY_HAND[api_key][0](Reader(frame, at))
@@ -246,15 +252,15 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
 
 
 def encode(api_key: int, version: int, correlation_id: int, response: Message) -> bytes:
-    """Encode a whole frame, which begins with its length. The answer to an ApiVersions request of
-    an unknown version is encoded in version 0."""
+    """Return ``response`` as a whole frame, which begins with its length. The response to an
+    ApiVersions request of an unknown version is encoded in version 0."""
     if api_key in _BY_HAND:
         return _by_hand(api_key, version, correlation_id, _BY_HAND[api_key][1], response)
     if own := _OWN_ANSWERS.get(type(response)):
         return _by_hand(api_key, version, correlation_id, own, response)
     if api_key == ApiKey.API_VERSIONS and not 0 <= version <= VERSIONS[api_key][1]:
         version = 0
-    # Clear the header: a response that was encoded before refuses another version.
+    # Clear the header. A response that was encoded before could not be encoded in another version.
     response._header = None
     response.API_VERSION = version
     response.with_header(correlation_id)
@@ -267,8 +273,8 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
 
 
 def _tagged(frame: bytes, number: int, value: bytes) -> bytes:
-    """Replace the empty section of tagged fields at the end of an answer by a section with this
-    field."""
+    """Return the response ``frame`` with a tagged field added at its end. ``frame`` ends with the
+    byte 0, which says that it has no tagged fields."""
     writer = Writer()
     writer.buffer += frame[:-1]
     put_tag(writer, number, value)
@@ -292,27 +298,30 @@ def _by_hand(
 
 
 def set_throttle(response: Message, wait_ms: int) -> None:
-    """Set ``throttle_time_ms`` in an answer. Answers that are encoded by hand, and answers without
-    the field, are unchanged; the broker throttles their clients nevertheless.
+    """Set the field ``throttle_time_ms`` of a response, which tells the client how long to wait. A
+    response that is encoded by hand or lacks the field is unchanged. The broker delays such a
+    client nevertheless.
     """
     if type(response) in _MESSAGES:
         response.throttle_time_ms = wait_ms
 
 
 def own_tag(item: Message) -> Any:
-    """Return the value of logbus's tagged field in a request or row. Return None if the request or
-    row lacks the field."""
+    """Return the value of the tagged field that logbus has added to this request or row of a
+    request. Return None if the client did not send the field."""
     return item.unknown_tags
 
 
 def set_own_tag(response: Message, number: int, value: bytes) -> None:
-    """Add a tagged field of logbus to an answer of a flexible version without tagged fields."""
+    """Add a tagged field of logbus to a response. The response must be of a flexible version, and
+    have no other tagged fields."""
     response.unknown_tags = (number, value)
 
 
 def build(kind: Any, **fields: Any) -> Message:
-    """Create an object of a message class or nested class, such as
-    ``MetadataResponse.MetadataResponseBroker``. Absent fields get the table's defaults."""
+    """Create an object of a message class of the library, or of a class inside it, such as
+    ``MetadataResponse.MetadataResponseBroker``. Fields that are not given have the defaults of the
+    table."""
     item = kind.__new__(kind)
     item.tags = item.unknown_tags = item._version = None
     if kind in _MESSAGES:
@@ -324,7 +333,7 @@ def build(kind: Any, **fields: Any) -> Message:
 
 @lru_cache(maxsize=8192)
 def uuid(topic_id: str) -> UUID:
-    """Convert a topic id of 22 characters to the form that responses need."""
+    """Convert a topic id of 22 characters to a UUID object, which responses need."""
     return UUID(bytes=uuid_bytes(topic_id))
 
 
@@ -389,8 +398,8 @@ def _request_decoder(api_key: int, version: int) -> Decoder:
 
 
 def struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Decoder:
-    """Return a decoder of a struct by its table. It returns the library's class ``kind``, or a
-    plain object if ``kind`` is None.
+    """Return a function that decodes a structure by its table. It returns an object of the
+    library's class ``kind``, or a SimpleNamespace if ``kind`` is None.
     """
     steps = [
         (field.name, _field_decoder(field, version, flexible))

@@ -1,9 +1,13 @@
-"""The client's requests, one version each, encoded and decoded by hand. Import them from the module
-of their family.
+"""The requests that logbus' client sends, each in one version, and their responses. The code that
+encodes and decodes them is written by hand.
 
-``cluster`` (ApiVersions, Metadata, DescribeCluster), ``topics``, ``configs``, ``offsets`` (lookups
-in a log), ``groups``, ``members``, ``group_removal``, ``replicas`` (elections, reassignments),
-``producers``, ``log_dirs``. Produce and Fetch are in ``wire.produce`` and ``wire.fetch``.
-``wire.api.encode_call`` and ``decode_call`` convert them to and from frames. Rows are named tuples,
-because importing such a class costs an eighth of a dataclass, and every Spark worker imports them.
+Each module has a group of related requests, and callers import from the module: ``cluster`` has
+ApiVersions, Metadata and DescribeCluster; ``offsets`` has the lookups in a log; ``members`` has
+the requests of a group's members; ``replicas`` has elections and reassignments. Produce and Fetch
+are in ``wire.produce`` and ``wire.fetch``. Each request class encodes its body (``encode``) and
+decodes the body of the response (``decode``). ``wire.api.encode_call`` and ``decode_call`` add and
+remove the headers.
+
+The parts of requests and responses are named tuples. Every Spark worker imports these modules, and
+importing a named tuple takes an eighth of the time of a dataclass.
 """

@@ -1,6 +1,7 @@
-"""Access control lists: client side of DescribeAcls, CreateAcls and DeleteAcls, version 3.
+"""The client's requests for access control lists (ACLs): DescribeAcls, CreateAcls and DeleteAcls,
+version 3.
 
-Numbers are Kafka's; ``security.acls`` has their meaning.
+The numbers in the fields are Kafka's. ``security.acls`` has their meaning.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from broker_lite.wire.primitives import Reader, Writer
 
 
 class AclRow(NamedTuple):
-    """An ACL. In a filter, None and 1 select every value."""
+    """An ACL, or a filter that selects ACLs. In a filter, a text of None and a number of 1 select
+    every value."""
 
     kind: int
     name: str | None
@@ -31,7 +33,8 @@ class DescribedAcls(NamedTuple):
 
 
 class AclResult(NamedTuple):
-    """The result of one creation, or the result of one deletion filter with the deleted ACLs."""
+    """The result of creating one ACL, or of deleting the ACLs that one filter selects. In the
+    latter case, ``deleted`` has the deleted ACLs."""
 
     error_code: int
     error_message: str | None
@@ -40,7 +43,7 @@ class AclResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeAclsRequest:
-    """Describe the ACLs that a filter selects."""
+    """Request the ACLs that a filter selects."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_ACLS
     VERSION: ClassVar[int] = 3
@@ -104,7 +107,7 @@ class CreateAclsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeleteAclsRequest:
-    """Delete the ACLs that filters select. The answer has a result for each filter."""
+    """Delete the ACLs that the filters select. The answer has a result for each filter."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_ACLS
     VERSION: ClassVar[int] = 3

@@ -1,7 +1,9 @@
-"""WriteTxnMarkers v2, with which a transaction coordinator writes markers to partitions.
+"""WriteTxnMarkers v2, with which a transaction coordinator ends a transaction in its partitions: it
+has their leaders write a marker (commit or abort) to each log.
 
-In each marker, a tagged field of logbus carries the number of the transaction and the state
-partition of its coordinator.
+The coordinator of a transactional id is the leader of one partition of ``__transaction_state``, its
+state partition. In each marker of a request, a tagged field of logbus has the number of the
+transaction and the state partition.
 """
 
 from __future__ import annotations
@@ -15,26 +17,27 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_COORDINATOR = 10000
-"""Tag in a marker: the number of the transaction, and the state partition whose leader sends the
-marker.
+"""The number of a tagged field in a marker. The field has the number of the transaction, and the
+state partition whose leader sends the marker.
 """
 
 _MARKER = struct.Struct(">qi")
 
 
 class MarkedTopic(NamedTuple):
-    """Partitions of one topic that receive a marker."""
+    """The partitions of one topic that receive a marker."""
 
     name: str
     partitions: tuple[int, ...]
 
 
 class TransactionMarker(NamedTuple):
-    """The end of one transaction. If ``version`` is 2, ``producer_epoch`` is the raised epoch.
+    """The marker that ends one transaction in all its partitions.
 
-    ``number`` is the number of the transaction among those of its transactional id.
-    ``coordinator_epoch`` is the leader epoch of ``state_partition``, or -1 in a request of a Kafka
-    tool.
+    ``version`` is the transaction version. In version 2, ``producer_epoch`` is the producer's next
+    epoch, one above the epoch of the transaction. ``number`` counts the transactions of the
+    transactional id. ``coordinator_epoch`` is the leader epoch of ``state_partition``, or -1 in a
+    request of a Kafka tool.
     """
 
     producer_id: int
@@ -48,7 +51,7 @@ class TransactionMarker(NamedTuple):
 
 
 class MarkerCode(NamedTuple):
-    """The error code for one partition and the marker of one producer."""
+    """The result of writing the marker of one producer to one partition."""
 
     producer_id: int
     name: str
@@ -62,7 +65,7 @@ class WriteTxnMarkersResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WriteTxnMarkersRequest:
-    """Write markers to partitions that the receiver leads."""
+    """Write transaction markers to partitions. The broker that receives the request leads them."""
 
     API_KEY: ClassVar[int] = ApiKey.WRITE_TXN_MARKERS
     VERSION: ClassVar[int] = 2
@@ -107,7 +110,7 @@ def _take_topic(reader: Reader) -> list[tuple[str, int, int]]:
 
 
 def take_marker_tag(reader: Reader) -> tuple[int, int]:
-    """Return the transaction number and the state partition in the value of a marker's tagged
-    field."""
+    """Read the value of the tagged field ``TAG_COORDINATOR``. Return the number of the transaction
+    and the state partition."""
     number, state_partition = reader.unpack(_MARKER)
     return number, state_partition

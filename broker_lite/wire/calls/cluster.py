@@ -1,8 +1,8 @@
-"""Client side of ApiVersions v3, Metadata v12 and DescribeCluster v0: brokers, versions, topics and
-leaders.
+"""The client's requests ApiVersions v3, Metadata v12 and DescribeCluster v0. They return API
+versions, brokers, topics and leaders.
 
-Field names are Kafka's. A topic id is a text of 22 characters. Each request class encodes itself
-and decodes its answer. Decoding raises ProtocolError for a malformed answer.
+Field names are Kafka's. A topic id is a text of 22 characters. Decoding raises ProtocolError for a
+malformed answer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class VersionRange(NamedTuple):
 
 
 class FeatureRange(NamedTuple):
-    """The levels of one feature, either those that a broker supports or those finalized for the
-    cluster.
+    """The levels of one feature of the cluster: either those that a broker supports, or those that
+    are finalized, which means that all brokers use them.
     """
 
     name: str
@@ -35,7 +35,8 @@ class FeatureRange(NamedTuple):
 
 
 class ApiVersionsResponse(NamedTuple):
-    """The answer to ApiVersions. ``finalized_features_epoch`` is -1 if the broker sends none."""
+    """The answer to ApiVersions. ``finalized_features_epoch`` is -1 if the broker did not send
+    it."""
 
     error_code: int
     api_keys: tuple[VersionRange, ...]
@@ -100,7 +101,7 @@ def _finalized_feature(reader: Reader) -> FeatureRange:
 
 
 class MetadataBroker(NamedTuple):
-    """A live broker."""
+    """A live broker in the cluster's metadata."""
 
     node_id: int
     host: str
@@ -109,7 +110,7 @@ class MetadataBroker(NamedTuple):
 
 
 class MetadataPartition(NamedTuple):
-    """A partition. ``leader_id`` is -1 if the partition has no leader."""
+    """A partition in the cluster's metadata. ``leader_id`` is -1 if it has no leader."""
 
     error_code: int
     partition_index: int
@@ -121,7 +122,8 @@ class MetadataPartition(NamedTuple):
 
 
 class MetadataTopic(NamedTuple):
-    """A topic. ``name`` is empty if an unknown topic id was requested."""
+    """A topic in the cluster's metadata. ``name`` is empty if the request gave an unknown topic
+    id."""
 
     error_code: int
     name: str
@@ -131,7 +133,7 @@ class MetadataTopic(NamedTuple):
 
 
 class MetadataResponse(NamedTuple):
-    """The cluster's metadata, from the snapshot of one broker."""
+    """The answer to Metadata: the cluster's metadata as one broker knows them."""
 
     throttle_time_ms: int
     brokers: tuple[MetadataBroker, ...]
@@ -142,10 +144,10 @@ class MetadataResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
-    """Request the cluster's metadata.
+    """Request the cluster's metadata: its brokers, and topics with their partitions.
 
-    ``topics`` are names, or None for all topics, or () for no topics. Topics with the ids
-    ``topic_ids`` are requested in addition.
+    ``topics`` are the names of topics, or None for all topics. Topics with the ids ``topic_ids``
+    are requested in addition.
     """
 
     API_KEY: ClassVar[int] = ApiKey.METADATA
@@ -224,7 +226,7 @@ def _partition(reader: Reader) -> MetadataPartition:
 
 
 class DescribeClusterResponse(NamedTuple):
-    """The cluster's id, controller and live brokers."""
+    """The answer to DescribeCluster: the cluster's id, controller and live brokers."""
 
     throttle_time_ms: int
     error_code: int

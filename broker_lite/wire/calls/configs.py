@@ -1,4 +1,6 @@
-"""Client side of DescribeConfigs v4 and IncrementalAlterConfigs v1. Field names are Kafka's."""
+"""The client's requests DescribeConfigs v4 and IncrementalAlterConfigs v1, which read and change
+settings of topics and brokers. Field names are Kafka's.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ SOURCE_DEFAULT = 5
 
 
 class ConfigResource(NamedTuple):
-    """A topic or a broker. With ``configuration_keys`` None, all its settings are selected."""
+    """A topic or broker whose settings are requested. With ``configuration_keys`` None, all its
+    settings are requested."""
 
     resource_type: int
     resource_name: str
@@ -27,8 +30,8 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigSynonym(NamedTuple):
-    """A source of a setting's value, and the value that the source has. Synonyms are listed from
-    the most specific source on."""
+    """One place that gives a setting a value (its source), such as the topic or the broker's
+    configuration file, and the value there. The first synonym of a setting is the one in effect."""
 
     name: str
     value: str | None
@@ -49,7 +52,7 @@ class DescribedConfig(NamedTuple):
 
 
 class DescribeConfigsResult(NamedTuple):
-    """The settings of one resource."""
+    """The settings of one topic or broker."""
 
     error_code: int
     error_message: str | None
@@ -65,7 +68,8 @@ class DescribeConfigsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeConfigsRequest:
-    """Describe settings of topics (any broker answers) or of a broker (that broker answers)."""
+    """Request settings of topics or of a broker. Any broker answers for topics, but only the broker
+    itself for its own settings."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_CONFIGS
     VERSION: ClassVar[int] = 4
@@ -125,7 +129,7 @@ def _synonym(reader: Reader) -> ConfigSynonym:
 
 
 class AlterableConfig(NamedTuple):
-    """A change of one setting. A ``value`` of None deletes the setting."""
+    """A change of one setting. ``config_operation`` is one of ``OPERATION_*``."""
 
     name: str
     config_operation: int
@@ -133,7 +137,7 @@ class AlterableConfig(NamedTuple):
 
 
 class AlterConfigsResource(NamedTuple):
-    """The changes of one resource. Either all of them are made or none."""
+    """The changes of the settings of one topic or broker. Either all of them are made or none."""
 
     resource_type: int
     resource_name: str
@@ -154,7 +158,7 @@ class IncrementalAlterConfigsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IncrementalAlterConfigsRequest:
-    """Change settings of topics and brokers. The controller receives the request."""
+    """Change settings of topics and brokers. The client sends the request to the controller."""
 
     API_KEY: ClassVar[int] = ApiKey.INCREMENTAL_ALTER_CONFIGS
     VERSION: ClassVar[int] = 1

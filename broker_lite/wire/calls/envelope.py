@@ -1,7 +1,8 @@
-"""Envelope v0 (KIP-590): a client's request that one broker forwards to the controller.
+"""Envelope v0 (KIP-590), with which a broker forwards a client's request to the controller.
 
-The module has both sides of the API. The principal is sent as UTF-8 text, the client's address in
-Kafka's packed form.
+The module has the code of both sides: of the broker, and of the controller that answers. The
+principal (the client's user name) is sent as UTF-8 text, and the client's IP address as its 4 or 16
+bytes.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from broker_lite.wire.primitives import Reader, Writer, uvarint_bytes
 
 
 class EnvelopeResponse(NamedTuple):
-    """The controller's answer to the forwarded request: the response frame without its length, or
-    None with an error code."""
+    """The controller's answer. ``response`` is the response to the forwarded request, a frame
+    without its length. It is None if there is an error code."""
 
     response: bytes | None
     error_code: int
@@ -25,8 +26,8 @@ class EnvelopeResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeRequest:
-    """Forward ``request``, a frame without its length, that the client ``principal`` sent from the
-    IP address ``host``.
+    """Forward ``request``, a frame without its length. A client with the user name ``principal``
+    sent it from the IP address ``host``.
     """
 
     API_KEY: ClassVar[int] = ApiKey.ENVELOPE
@@ -49,7 +50,7 @@ class EnvelopeRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> EnvelopeRequest:
-        """Decode the request. Raises ProtocolError."""
+        """Decode an Envelope request, on the controller. Raises ProtocolError."""
         request, principal, host = reader.view(), reader.view(), reader.view()
         if request is None or principal is None or host is None:
             raise ProtocolError("an Envelope request lacks its request, principal or address")
@@ -64,7 +65,7 @@ class EnvelopeRequest:
 
 
 def encode_envelope(response: EnvelopeResponse, writer: Writer) -> None:
-    """Write the body of an Envelope answer, on the broker's side."""
+    """Write the body of the answer to Envelope, on the controller."""
     if response.response is None:
         writer.i8(0)
     else:

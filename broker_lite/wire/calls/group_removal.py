@@ -1,6 +1,7 @@
-"""Client side of DeleteGroups v2 and OffsetDelete v0.
+"""The client's requests DeleteGroups v2 and OffsetDelete v0, which delete consumer groups or some
+of their offsets.
 
-Both requests go to the group's coordinator. Field names are Kafka's.
+The client sends both requests to the group's coordinator. Field names are Kafka's.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class OffsetDeletedTopic(NamedTuple):
 
 
 class OffsetDeleteResponse(NamedTuple):
-    """The answer to OffsetDelete. If ``error_code``, an error of the whole group, is set,
+    """The answer to OffsetDelete. ``error_code`` is an error of the whole group. If it is not 0,
     ``topics`` is empty."""
 
     error_code: int
@@ -70,7 +71,8 @@ class OffsetDeleteResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetDeleteRequest:
-    """Delete the committed offsets of some partitions. The API version is not flexible."""
+    """Delete the offsets that a group has committed for some partitions. The request has classic
+    encoding, because version 0 is not flexible."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_DELETE
     VERSION: ClassVar[int] = 0

@@ -1,5 +1,9 @@
-"""Requests between brokers about offsets in transactions: AddOffsetsToTxn v4 with a tagged field of
-logbus, and logbus's own EndGroupOffsets v0.
+"""Two requests between brokers about group offsets that a transaction commits: AddOffsetsToTxn v4
+with a tagged field of logbus, and logbus's own EndGroupOffsets v0.
+
+Such offsets are pending until the transaction ends. The group's coordinator holds them, and the
+transaction's coordinator, the leader of one partition of ``__transaction_state`` (the state
+partition), decides about them.
 """
 
 from __future__ import annotations
@@ -13,11 +17,11 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ADD_GROUP = 10000
-"""Number of two tagged fields of logbus.
+"""The number of two tagged fields of logbus.
 
-In a broker's AddOffsetsToTxn request it is one byte that says whether to verify the group only. In
-the answer to a broker it has the transaction's number, the coordinator's state partition, and that
-partition's leader epoch.
+In an AddOffsetsToTxn request of a broker, the field is one byte, which says whether only to verify
+that the transaction includes the group. In the answer, the field has the number of the transaction,
+the state partition, and the leader epoch of the state partition.
 """
 
 _VERIFIED = struct.Struct(">qii")
@@ -25,7 +29,7 @@ _TRANSACTION = struct.Struct(">qhqii?")
 
 
 class AddGroupResponse(NamedTuple):
-    """The answer to a broker's AddOffsetsToTxn.
+    """The answer to a broker's AddOffsetsToTxn request.
 
     ``number`` counts the transactions of the transactional id. ``coordinator_epoch`` is the leader
     epoch of ``state_partition``, the partition of __transaction_state that holds the id.
@@ -39,8 +43,9 @@ class AddGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddGroupRequest:
-    """Ask a transaction coordinator to add a group to an open transaction. With ``verify_only``,
-    only ask whether the transaction includes the group."""
+    """Add a group to an open transaction. With ``verify_only``, only ask whether the transaction
+    includes the group. The group's coordinator sends this request to the transaction's
+    coordinator."""
 
     API_KEY: ClassVar[int] = ApiKey.ADD_OFFSETS_TO_TXN
     VERSION: ClassVar[int] = 4
@@ -82,11 +87,11 @@ class EndGroupOffsetsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndGroupOffsetsRequest:
-    """Apply or drop the pending offsets of a transaction in a group. The group's coordinator
-    receives it.
+    """End a transaction in one group: commit its pending offsets if ``committed``, otherwise drop
+    them. The transaction's coordinator sends this request to the group's coordinator.
 
-    ``producer_epoch`` is the client's epoch during the transaction, not the next epoch. The group's
-    coordinator refuses a ``coordinator_epoch`` lower than the highest that it knows for
+    ``producer_epoch`` is the producer's epoch during the transaction, not its next epoch. The
+    group's coordinator refuses a ``coordinator_epoch`` lower than the highest that it knows for
     ``state_partition``.
     """
 
@@ -126,6 +131,6 @@ class EndGroupOffsetsRequest:
 
 
 def encode_end_group_offsets(response: EndGroupOffsetsResponse, writer: Writer) -> None:
-    """Write the body of an EndGroupOffsets answer, on the broker's side."""
+    """Write the body of the answer to EndGroupOffsets, on the group's coordinator."""
     writer.i16(response.error_code)
     writer.tag_end()

@@ -1,8 +1,8 @@
-"""Client side of FindCoordinator v4, OffsetCommit v9, OffsetFetch v8, ListGroups v5 and
-DescribeGroups v6: the state and the offsets of consumer groups. Field names are Kafka's.
+"""The client's requests FindCoordinator v4, OffsetCommit v9, OffsetFetch v8, ListGroups v5 and
+DescribeGroups v6, about the state and the offsets of consumer groups. Field names are Kafka's.
 
-Offsets carry their topic's id, in tagged fields of logbus (PROTOCOL.md), because offsets of a
-deleted topic must never apply to a new topic of the same name.
+Kafka names the topic of an offset only by its name. logbus adds the topic's id, in tagged fields
+(PROTOCOL.md), because offsets of a deleted topic must never apply to a new topic of the same name.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ KEY_TYPE_GROUP = 0
 KEY_TYPE_TRANSACTION = 1
 
 TAG_COMMIT_TOPIC_ID = 10000
-"""Tag in a topic of an OffsetCommit or TxnOffsetCommit request: the id of the topic to which the
-offsets belong.
+"""The number of a tagged field in a topic of an OffsetCommit or TxnOffsetCommit request. The field
+has the id of the topic to which the offsets belong.
 """
 TAG_FETCH_ORIGIN = 10000
-"""Number of two tagged fields. In an OffsetFetch request, the field asks for topic ids and commit
-times. In a partition of the answer, it has the topic id and the commit time."""
+"""The number of two tagged fields. In an OffsetFetch request, the field asks for topic ids and
+commit times. In a partition of the answer, the field has the topic id and the commit time."""
 _ORIGIN_ASKED = b"\x01"
 
 
@@ -77,7 +77,8 @@ def _coordinator(reader: Reader) -> FoundCoordinator:
 
 
 class OffsetToCommit(NamedTuple):
-    """An offset to commit. ``committed_offset`` is the next offset to read."""
+    """An offset to commit for one partition. ``committed_offset`` is the offset of the next record
+    to read."""
 
     partition_index: int
     committed_offset: int
@@ -86,7 +87,7 @@ class OffsetToCommit(NamedTuple):
 
 
 class OffsetCommitTopic(NamedTuple):
-    """Offsets to commit in one topic. With ``topic_id``, the broker refuses them if the topic was
+    """The offsets to commit in one topic. The broker refuses them if the topic ``topic_id`` was
     deleted. The null id disables this check."""
 
     name: str
@@ -111,8 +112,8 @@ class OffsetCommitResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequest:
-    """Commit offsets. The coordinator accepts a request without a member (generation -1, empty
-    member id) only while the group has no members."""
+    """Commit offsets of a group. A sender that is not a member gives the generation -1 and an empty
+    member id. The coordinator accepts such a request only while the group has no members."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_COMMIT
     VERSION: ClassVar[int] = 9
@@ -137,7 +138,7 @@ class OffsetCommitRequest:
 
 
 def put_committed_topics(writer: Writer, topics: tuple[OffsetCommitTopic, ...]) -> None:
-    """Write the topics of an OffsetCommit or TxnOffsetCommit request."""
+    """Write the list of topics of an OffsetCommit or TxnOffsetCommit request."""
 
     def put_partition(row: OffsetToCommit) -> None:
         writer.i32(row.partition_index)
@@ -158,7 +159,7 @@ def put_committed_topics(writer: Writer, topics: tuple[OffsetCommitTopic, ...]) 
 
 
 def take_committed_topics(reader: Reader) -> tuple[CommittedTopic, ...]:
-    """Read the topics of an answer to OffsetCommit or TxnOffsetCommit."""
+    """Read the list of topics of an answer to OffsetCommit or TxnOffsetCommit."""
     return reader.array(_committed_topic)
 
 
@@ -176,8 +177,8 @@ class OffsetFetchTopic(NamedTuple):
 
 
 class OffsetFetchGroup(NamedTuple):
-    """A group whose offsets are requested. With ``topics`` None, the request selects every
-    partition with a committed offset."""
+    """A group whose offsets are requested. With ``topics`` None, all committed offsets of the group
+    are requested."""
 
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None = None
@@ -186,10 +187,10 @@ class OffsetFetchGroup(NamedTuple):
 class FetchedOffset(NamedTuple):
     """The committed offset of one partition.
 
-    ``committed_offset`` is -1 if the group has none. ``commit_ms`` is the commit time by the
-    broker's clock. Kafka's brokers send neither topic id nor commit time. A topic id without an
-    offset means that the committed offset belongs to a deleted topic of this name, which had that
-    id.
+    ``committed_offset`` is -1 if the group has no offset for the partition. ``commit_ms`` is the
+    commit time by the broker's clock. Kafka's brokers send neither topic id nor commit time. A
+    topic id without an offset means that the group's offset belongs to a deleted topic of the same
+    name, which had that id.
     """
 
     partition_index: int
@@ -269,8 +270,8 @@ def _fetched_offset(reader: Reader) -> FetchedOffset:
 
 
 def encode_offset_fetch(response: OffsetFetchResponse, writer: Writer) -> None:
-    """Write version 8 of the answer's body, with the topic ids and commit times that a logbus
-    client requested.
+    """Write the body of an answer to OffsetFetch v8, on the broker's side, with the topic ids and
+    commit times that a client of logbus requested.
     """
 
     def put_offset(row: FetchedOffset) -> None:
@@ -302,7 +303,7 @@ def encode_offset_fetch(response: OffsetFetchResponse, writer: Writer) -> None:
 
 
 class ListedGroup(NamedTuple):
-    """A group of any kind, as one broker lists it."""
+    """A group in the answer to ListGroups."""
 
     group_id: str
     protocol_type: str
@@ -318,7 +319,8 @@ class ListGroupsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsRequest:
-    """List the groups of a broker. An empty filter selects all groups."""
+    """List the groups whose coordinator is the broker that receives the request. An empty filter
+    selects all groups."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_GROUPS
     VERSION: ClassVar[int] = 5
@@ -346,8 +348,8 @@ def _listed_group(reader: Reader) -> ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListUntypedGroupsRequest:
-    """List the groups of a broker older than Kafka 3.8. The answer has no group types, so they are
-    empty."""
+    """ListGroups v4, for brokers before Kafka 3.8. The answer has no types of groups, so
+    ``group_type`` is empty."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_GROUPS
     VERSION: ClassVar[int] = 4
@@ -370,7 +372,8 @@ def _untyped_group(reader: Reader) -> ListedGroup:
 
 
 class DescribedGroupMember(NamedTuple):
-    """A member of a group, with its subscription and assignment as bytes."""
+    """A member of a group. ``member_metadata`` is its subscription and ``member_assignment`` its
+    assignment, both encoded."""
 
     member_id: str
     group_instance_id: str | None
@@ -397,7 +400,7 @@ class DescribeGroupsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsRequest:
-    """Describe the state and the members of groups."""
+    """Request the state and the members of groups."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_GROUPS
     VERSION: ClassVar[int] = 6

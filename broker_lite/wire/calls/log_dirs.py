@@ -1,6 +1,8 @@
-"""Client side of DescribeLogDirs v4: the sizes of partitions on a broker's disk.
+"""The client's request DescribeLogDirs v4, which returns the sizes of partitions on a broker's
+disk.
 
-In tagged fields of logbus, the request asks for the state of the broker, and the answer carries it.
+With a tagged field of logbus, the request also asks for the state of the broker. The answer has it
+in a tagged field.
 """
 
 from __future__ import annotations
@@ -14,17 +16,18 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ASKED_STATE = 10000
-"""Tag in the request. A value other than 0 in its one byte asks for the broker's state."""
+"""The number of a tagged field in the request. Its one byte asks for the broker's state unless it
+is 0."""
 TAG_STATE = 10000
-"""Tag in the answer to a request with ``TAG_ASKED_STATE``: the broker's state."""
+"""The number of a tagged field in the answer, which has the broker's state."""
 UNREADABLE_MAX = 20
-"""Maximum unreadable znodes in an answer."""
+"""Maximum number of unreadable znodes in an answer."""
 _AGE_AND_DISK = struct.Struct(">q?")
 
 
 class LogDirPartition(NamedTuple):
-    """The size of one partition. ``partition_size`` is in bytes. ``offset_lag`` is the number of
-    records behind the high watermark."""
+    """The size of one partition on the broker's disk. ``partition_size`` is in bytes.
+    ``offset_lag`` is the number of records behind the high watermark; brokers of logbus send 0."""
 
     partition_index: int
     partition_size: int
@@ -38,7 +41,8 @@ class LogDirTopic(NamedTuple):
 
 
 class LogDirRow(NamedTuple):
-    """One data directory. The sizes of its file system are -1 if unknown."""
+    """One data directory of the broker. The sizes of its file system, ``total_bytes`` and
+    ``usable_bytes``, are -1 if unknown."""
 
     error_code: int
     log_dir: str
@@ -50,10 +54,10 @@ class LogDirRow(NamedTuple):
 class BrokerState(NamedTuple):
     """The state of a broker.
 
-    ``metadata_age_ms`` is 0 while the broker is connected to ZooKeeper, else the time since its
-    metadata were last known to be current. ``is_disk_full`` says whether the broker refuses records
-    for want of disk space. ``unreadable`` lists znodes that the broker cannot read, at most
-    ``UNREADABLE_MAX``.
+    ``metadata_age_ms`` is 0 while the broker is connected to ZooKeeper. Otherwise it is the time
+    since the broker last knew that its metadata were current. ``is_disk_full`` says whether the
+    broker refuses records because its disk is full. ``unreadable`` lists znodes (ZooKeeper's nodes)
+    whose content the broker cannot read, at most ``UNREADABLE_MAX``.
     """
 
     version: str
@@ -63,8 +67,7 @@ class BrokerState(NamedTuple):
 
 
 class DescribeLogDirsResponse(NamedTuple):
-    """The answer to DescribeLogDirs. ``state`` is None from a broker that does not report its
-    state."""
+    """The answer to DescribeLogDirs. ``state`` is None if the broker does not report its state."""
 
     throttle_time_ms: int
     error_code: int
@@ -79,7 +82,8 @@ class DescribableTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeLogDirsRequest:
-    """Describe the data directories of a broker. With ``topics`` None, all topics are selected."""
+    """Request the sizes of partitions on the disk of the broker that receives the request. With
+    ``topics`` None, the answer has all partitions."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_LOG_DIRS
     VERSION: ClassVar[int] = 4

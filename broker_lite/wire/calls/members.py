@@ -1,7 +1,9 @@
-"""Client side of JoinGroup v9, SyncGroup v5, Heartbeat v4 and LeaveGroup v5: the requests of a
-consumer in a Kafka group.
+"""The client's requests JoinGroup v9, SyncGroup v5, Heartbeat v4 and LeaveGroup v5, which a
+consumer sends as a member of a consumer group.
 
-Every request goes to the group's coordinator. Field names are Kafka's.
+In a rebalance, all members send JoinGroup. The coordinator, a broker, chooses one member as the
+group's leader. The leader decides which partitions each member reads (its assignment), and every
+member receives its own with SyncGroup. All requests go to the coordinator. Field names are Kafka's.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ CONSUMER = "consumer"
 
 
 class JoinProtocol(NamedTuple):
-    """An assignment strategy that the member supports, with the member's subscription in the
-    strategy's format.
+    """An assignment strategy (an algorithm for the leader) that the member supports, and the
+    member's subscription in the format of this strategy.
     """
 
     name: str
@@ -35,8 +37,8 @@ class JoinedMember(NamedTuple):
 
 
 class JoinGroupResponse(NamedTuple):
-    """The answer to JoinGroup. Only the leader, whose ``member_id`` equals ``leader``, receives
-    ``members``.
+    """The answer to JoinGroup. ``leader`` is the member id of the group's leader. Only the leader
+    receives ``members``.
     """
 
     throttle_time_ms: int
@@ -52,7 +54,7 @@ class JoinGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest:
-    """Join a group. The coordinator answers when all members have joined, at most after the
+    """Join a group. The coordinator answers when all members have sent this request, or after the
     rebalance timeout.
     """
 
@@ -123,8 +125,8 @@ class SyncGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest:
-    """Request the member's assignment. The group leader also sends the ``assignments`` of all
-    members. The coordinator answers when the leader has sent them.
+    """Request the assignment of this member. The group's leader also sends ``assignments``, which
+    has those of all members. The coordinator answers when the leader has sent them.
     """
 
     API_KEY: ClassVar[int] = ApiKey.SYNC_GROUP
@@ -172,7 +174,8 @@ class HeartbeatResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """Keep the member's session alive. The answer tells whether the group rebalances."""
+    """Tell the coordinator that the member is alive. The error code of the answer tells the member
+    if it must join again."""
 
     API_KEY: ClassVar[int] = ApiKey.HEARTBEAT
     VERSION: ClassVar[int] = 4
@@ -208,7 +211,7 @@ class LeaveGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroupRequest:
-    """Remove one member. The group rebalances at once."""
+    """Remove one member from the group. The group then rebalances at once."""
 
     API_KEY: ClassVar[int] = ApiKey.LEAVE_GROUP
     VERSION: ClassVar[int] = 5

@@ -1,7 +1,8 @@
-"""Lookups in a log: ListOffsets v7, and logbus's own OffsetsForBytes v0 and RecordTimes v0.
+"""Lookups of offsets in a partition's log: ListOffsets v7, and logbus's own OffsetsForBytes v0 and
+RecordTimes v0.
 
-The leader of each partition receives the requests. Field names are Kafka's. A topic id is a text of
-22 characters.
+Each lookup is sent to the leader of its partition. Field names are Kafka's. A topic id is a text of
+22 characters. For logbus's own requests the module also has the broker's side.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ Row = TypeVar("Row")
 
 
 class ListOffsetsPartition(NamedTuple):
-    """A lookup in one partition. ``timestamp`` is in milliseconds.
+    """A lookup in one partition: which is the first record at or after ``timestamp`` (in ms)?
 
-    Three timestamps are special: -1 means the latest offset, -2 the earliest offset, -3 the offset
-    of the maximum timestamp.
+    Three timestamps ask for another offset: -1 for the latest offset, -2 for the earliest offset,
+    -3 for the offset of the record with the maximum timestamp.
     """
 
     partition_index: int
@@ -37,8 +38,8 @@ class ListOffsetsTopic(NamedTuple):
 
 
 class ListedPartition(NamedTuple):
-    """The result for one partition. ``offset`` is -1 if no record has the requested timestamp or a
-    later timestamp."""
+    """The result of the lookup in one partition. ``offset`` is -1 if no record has the requested
+    timestamp or a later one."""
 
     partition_index: int
     error_code: int
@@ -102,13 +103,14 @@ def _listed_partition(reader: Reader) -> ListedPartition:
 
 
 TAG_BOUNDS = 10000
-"""Tag of a field in an OffsetsForBytes request, which asks for the bounds of logs, and in its
-answer, which has them."""
+"""The number of two tagged fields. In an OffsetsForBytes request, the field asks for the bounds of
+the logs, which are the earliest and the latest offset of each. In the answer, the field has the
+bounds."""
 
 
 class BytesPartition(NamedTuple):
-    """A lookup of the offset at which ``max_bytes`` stored bytes end, counted from
-    ``start_offset``. A ``start_offset`` of -2 means the start of the log."""
+    """A lookup in one partition: up to which offset do the records from ``start_offset`` on take at
+    most ``max_bytes`` in the log? A ``start_offset`` of -2 means the start of the log."""
 
     topic_id: str
     partition: int
@@ -117,12 +119,12 @@ class BytesPartition(NamedTuple):
 
 
 class BytesAnswer(NamedTuple):
-    """The result of the lookup.
+    """The result of a ``BytesPartition`` lookup.
 
-    ``end_offset`` is a batch boundary after at least one batch. ``size_bytes`` is the stored size
-    of the range from ``start_offset``. ``latest_offset`` is the end of the offsets that the client
-    may read. ``latest_offset`` and the start of the log are -1 if the request did not ask for them,
-    or if the broker's version does not send them.
+    ``end_offset`` is the end of a batch; the range has at least one batch. ``size_bytes`` is the
+    stored size of the range up to ``end_offset``. The bounds of the log are ``start_offset``, where
+    it starts, and ``latest_offset``, up to which the client may read. They are -1 if the request
+    did not ask for them, or if the broker's version does not send them.
     """
 
     error_code: int
@@ -133,15 +135,15 @@ class BytesAnswer(NamedTuple):
 
 
 class OffsetsForBytesResponse(NamedTuple):
-    """One result for each requested partition, in the request's order. ``has_bounds`` says whether
-    the results have the bounds of the logs."""
+    """The answer to OffsetsForBytes: a result for each requested partition, in the request's order.
+    ``has_bounds`` says whether the results have the bounds of the logs."""
 
     answers: tuple[BytesAnswer, ...]
     has_bounds: bool = False
 
 
 class TimePartition(NamedTuple):
-    """A lookup of the timestamp of the first record at or after ``offset``."""
+    """A lookup in one partition: which timestamp has the first record at or after ``offset``?"""
 
     topic_id: str
     partition: int
@@ -149,8 +151,8 @@ class TimePartition(NamedTuple):
 
 
 class TimeAnswer(NamedTuple):
-    """Offset and timestamp (ms) of the record that was found. Both are -1 if there is no such
-    record yet."""
+    """The result of a ``TimePartition`` lookup: the offset and timestamp (ms) of the record. Both
+    are -1 if there is no such record yet."""
 
     error_code: int
     offset: int
@@ -158,27 +160,27 @@ class TimeAnswer(NamedTuple):
 
 
 class RecordTimesResponse(NamedTuple):
-    """One result for each requested partition, in the request's order."""
+    """The answer to RecordTimes: a result for each requested partition, in the request's order."""
 
     answers: tuple[TimeAnswer, ...]
 
 
 _BYTES_ASKED, _TIME_ASKED = struct.Struct(">iqq"), struct.Struct(">iq")
-"""Layouts of the fields after the topic id in a row of each request."""
+"""The layouts of one lookup in OffsetsForBytes and RecordTimes requests, after the topic id."""
 _ANSWERED = struct.Struct(">hqq")
-"""Layout of a row in the answers to OffsetsForBytes and RecordTimes."""
+"""The layout of one result in the answers to OffsetsForBytes and RecordTimes."""
 _BOUNDS = struct.Struct(">qq")
-"""Layout of the bounds of one log in tagged field ``TAG_BOUNDS`` of the answer."""
+"""The layout of the bounds of one log, in the tagged field ``TAG_BOUNDS`` of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsForBytesRequest:
-    """Find the ends of ranges of a given size, from the sparse offset index. This API is logbus's
-    own.
+    """Find up to which offsets a reader of these partitions gets a given number of bytes. The
+    broker looks them up in its sparse offset index. This API is logbus's own.
 
-    With an ``isolation_level``, the answer has the bounds of the logs too, and level 1 ends ranges
-    at the last stable offset instead of the high watermark. A broker of a version without bounds
-    skips the level, and answers offset -2 as unknown.
+    With an ``isolation_level``, the answer also has the bounds of the logs, and no range ends after
+    the high watermark (level 0) or the last stable offset (level 1). A broker of an older version
+    ignores the level, and does not know the ``start_offset`` -2.
     """
 
     API_KEY: ClassVar[int] = ApiKey.OFFSETS_FOR_BYTES
@@ -218,8 +220,8 @@ class OffsetsForBytesRequest:
 
 @dataclass(frozen=True, slots=True)
 class RecordTimesRequest:
-    """Find the timestamps of the first unread records, from which clients compute lag in time. This
-    API is logbus's own."""
+    """Find the timestamps of records by offset. Clients compute from them by how much time a reader
+    lags behind. This API is logbus's own."""
 
     API_KEY: ClassVar[int] = ApiKey.RECORD_TIMES
     VERSION: ClassVar[int] = 0
@@ -241,7 +243,7 @@ class RecordTimesRequest:
 
 
 def encode_answers(response: OffsetsForBytesResponse | RecordTimesResponse, writer: Writer) -> None:
-    """Write the body of an OffsetsForBytes or RecordTimes answer, on the broker's side."""
+    """Write the body of the answer to OffsetsForBytes or RecordTimes, on the broker's side."""
 
     rows: tuple[tuple[int, ...], ...] = response.answers
 

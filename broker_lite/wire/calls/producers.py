@@ -1,4 +1,4 @@
-"""Client side of InitProducerId v4: the id and epoch of an idempotent producer."""
+"""The client's request InitProducerId v4, which returns the id and epoch of a producer."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class InitProducerIdResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InitProducerIdRequest:
-    """Request a producer id. Without a transactional id, each answer has a new producer id with
-    epoch 0."""
+    """Request a producer id and epoch. Without a transactional id, each answer has a new producer
+    id with epoch 0."""
 
     API_KEY: ClassVar[int] = ApiKey.INIT_PRODUCER_ID
     VERSION: ClassVar[int] = 4

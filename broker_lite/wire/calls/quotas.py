@@ -1,4 +1,6 @@
-"""Client quotas: client side of DescribeClientQuotas and AlterClientQuotas, version 1."""
+"""The client's requests DescribeClientQuotas and AlterClientQuotas, version 1, which read and
+change quotas: limits on the rates of users and client ids.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,13 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 Parts = tuple[tuple[str, str | None], ...]
-"""An entity as pairs of type and name. The name None is the default entity of the type."""
+"""An entity that has quotas, such as a user, as pairs of type and name. The name None stands for
+all entities of the type that have no quotas of their own."""
 _F64 = struct.Struct(">d")
 
 
 class DescribedQuotas(NamedTuple):
-    """The quotas of one entity: pairs of quota key and value."""
+    """The quotas of one entity. ``values`` are pairs of quota name and limit."""
 
     entity: Parts
     values: tuple[tuple[str, float], ...]
@@ -35,7 +38,7 @@ class AlteredQuotas(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeClientQuotasRequest:
-    """Describe all quotas."""
+    """Request all quotas of all entities."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_CLIENT_QUOTAS
     VERSION: ClassVar[int] = 1
@@ -62,7 +65,8 @@ class DescribeClientQuotasRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlterClientQuotasRequest:
-    """Set the quotas of one entity. A value of None deletes the quota."""
+    """Change quotas of one entity. ``changes`` are pairs of quota name and limit; None as limit
+    deletes the quota."""
 
     API_KEY: ClassVar[int] = ApiKey.ALTER_CLIENT_QUOTAS
     VERSION: ClassVar[int] = 1

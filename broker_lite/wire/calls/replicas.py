@@ -1,8 +1,10 @@
-"""Client side of ElectLeaders v2, AlterPartitionReassignments v1 and ListPartitionReassignments v0.
-Both sides of UnregisterBroker v0, for which ``kafka.protocol`` has no tables.
+"""The client's requests ElectLeaders v2, AlterPartitionReassignments v1, ListPartitionReassignments
+v0 and UnregisterBroker v0, with which an administrator chooses leaders and replicas.
 
-Field names are Kafka's. The controller receives the requests, except UnregisterBroker, which any
-broker accepts.
+A reassignment moves replicas of a partition to other brokers. Field names are Kafka's. The client
+sends the requests to the controller, except UnregisterBroker, which any broker accepts. For
+UnregisterBroker the module also has the broker's side, because ``kafka.protocol`` has no tables for
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ ELECTION_PREFERRED, ELECTION_UNCLEAN = 0, 1
 
 
 class PartitionResult(NamedTuple):
-    """The result of the election of one partition."""
+    """The result of electing a leader of one partition."""
 
     partition_id: int
     error_code: int
@@ -36,7 +38,7 @@ class ElectLeadersResponse(NamedTuple):
 
 
 class TopicPartitions(NamedTuple):
-    """A topic and the ids of its requested partitions."""
+    """A topic and the numbers of its requested partitions."""
 
     name: str
     partitions: tuple[int, ...]
@@ -44,7 +46,8 @@ class TopicPartitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersRequest:
-    """Elect leaders. With ``topics`` None, all partitions that need an election are selected."""
+    """Elect leaders of partitions. With ``topics`` None, elect leaders of all partitions that need
+    an election."""
 
     API_KEY: ClassVar[int] = ApiKey.ELECT_LEADERS
     VERSION: ClassVar[int] = 2
@@ -67,7 +70,8 @@ class ElectLeadersRequest:
 
 
 class ReassignablePartition(NamedTuple):
-    """A partition to reassign. With ``replicas`` None, its reassignment is cancelled."""
+    """A partition to move to the brokers ``replicas``. With None, its present reassignment is
+    cancelled."""
 
     partition_index: int
     replicas: tuple[int, ...] | None
@@ -164,7 +168,7 @@ class ListPartitionReassignmentsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListPartitionReassignmentsRequest:
-    """List the reassignments in progress. With ``topics`` None, all topics are selected."""
+    """List the reassignments in progress. With ``topics`` None, list those of all topics."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_PARTITION_REASSIGNMENTS
     VERSION: ClassVar[int] = 0
@@ -194,7 +198,7 @@ class UnregisterBrokerResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBrokerRequest:
-    """Remove a broker that will not return from the metadata."""
+    """Remove a broker from the cluster's metadata, because it will not return."""
 
     API_KEY: ClassVar[int] = ApiKey.UNREGISTER_BROKER
     VERSION: ClassVar[int] = 0
@@ -218,7 +222,7 @@ class UnregisterBrokerRequest:
 
 
 def encode_unregister_broker(response: UnregisterBrokerResponse, writer: Writer) -> None:
-    """Write the body of an UnregisterBroker answer, on the broker's side."""
+    """Write the body of the answer to UnregisterBroker, on the broker's side."""
     writer.i32(response.throttle_time_ms)
     writer.i16(response.error_code)
     writer.nullable_string(response.error_message)

@@ -1,4 +1,4 @@
-"""Client side of SaslHandshake v1 and SaslAuthenticate v1."""
+"""The client's requests SaslHandshake v1 and SaslAuthenticate v1, with which it logs in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from broker_lite.wire.primitives import I32, Reader, Writer
 
 
 class SaslHandshakeResponse(NamedTuple):
-    """The answer to SaslHandshake. ``mechanisms`` are the mechanisms that the broker accepts."""
+    """The answer to SaslHandshake. ``mechanisms`` are the login mechanisms that the broker
+    accepts."""
 
     error_code: int
     mechanisms: tuple[str, ...]
@@ -18,7 +19,7 @@ class SaslHandshakeResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SaslHandshakeRequest:
-    """Choose the mechanism of the login that follows."""
+    """Choose the SASL mechanism (the login procedure), such as SCRAM-SHA-256. The login follows."""
 
     API_KEY: ClassVar[int] = ApiKey.SASL_HANDSHAKE
     VERSION: ClassVar[int] = 1
@@ -36,8 +37,8 @@ class SaslHandshakeRequest:
 
 
 class SaslAuthenticateResponse(NamedTuple):
-    """The answer to SaslAuthenticate. ``session_lifetime_ms`` is the time in milliseconds until the
-    client must log in again. 0 means never."""
+    """The answer to SaslAuthenticate. ``auth_bytes`` is the server's message of the mechanism.
+    ``session_lifetime_ms`` is the time until the client must log in again; 0 means never."""
 
     error_code: int
     error_message: str | None
@@ -47,7 +48,7 @@ class SaslAuthenticateResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SaslAuthenticateRequest:
-    """Send one message of the SASL mechanism. The answer has the server's message."""
+    """Send one message of the chosen SASL mechanism. The answer has the server's next message."""
 
     API_KEY: ClassVar[int] = ApiKey.SASL_AUTHENTICATE
     VERSION: ClassVar[int] = 1

@@ -1,5 +1,10 @@
-"""Requests of Spark's exactly-once sink to its coordinator: logbus's own JoinBatch, EndBatch and
-KeepBatch, version 0. The answers carry logbus's own error codes and the error's message.
+"""The requests of Spark's exactly-once sink: logbus's own JoinBatch, EndBatch and KeepBatch,
+version 0.
+
+A sink is the target of one Spark query, which writes each of its batches (micro-batches) exactly
+once. A run is one start of the query. Several tasks write a batch, and Spark may execute a task in
+several attempts. The coordinator, a broker, gives each attempt a producer id, and commits one
+attempt of each task. The answers have logbus's own error codes, and a message.
 """
 
 from __future__ import annotations
@@ -22,8 +27,8 @@ _RESULT = struct.Struct(">qh")
 
 
 class SinkResponse(NamedTuple):
-    """The answer to all three requests. A JoinBatch without an error gets the producer id and epoch
-    to write with, or NO_PRODUCER if the batch is committed already.
+    """The answer to each of the three requests. In the answer to JoinBatch, the producer id and
+    epoch are those with which the attempt writes, or NO_PRODUCER if the batch is committed already.
     """
 
     error_code: int = NO_ERROR
@@ -33,7 +38,7 @@ class SinkResponse(NamedTuple):
 
 
 def encode_sink_response(response: SinkResponse, writer: Writer) -> None:
-    """Write the body of an answer to a sink's request, on the broker's side."""
+    """Write the body of the answer to a sink's request, on the broker's side."""
     writer.i16(response.error_code)
     writer.string(response.error_message)
     writer.pack(_RESULT, response.producer_id, response.producer_epoch)
@@ -47,8 +52,9 @@ def _decode(reader: Reader) -> SinkResponse:
 
 @dataclass(frozen=True, slots=True)
 class JoinBatchRequest:
-    """Start to write a batch, as one attempt of a task. ``partitions`` are the partitions to which
-    the attempt may write, unless they are too many to list."""
+    """Tell the coordinator that an attempt of a task begins to write its part of a batch.
+    ``partitions`` are the partitions to which the attempt may write. They are empty if they are too
+    many to list."""
 
     API_KEY: ClassVar[int] = ApiKey.JOIN_BATCH
     VERSION: ClassVar[int] = 0
@@ -91,9 +97,9 @@ class JoinBatchRequest:
 class EndBatchRequest:
     """Commit or abort a batch of a sink.
 
-    ``winners`` are attempts, as pairs of producer id and epoch. With ``is_commit``, the batch is
-    committed with these attempts. Otherwise only these attempts are aborted, or the whole batch if
-    there are none.
+    ``winners`` are attempts, given as pairs of producer id and epoch. With ``is_commit``, the batch
+    is committed with the records of these attempts. Otherwise these attempts are aborted, or the
+    whole batch if there are none.
     """
 
     API_KEY: ClassVar[int] = ApiKey.END_BATCH
@@ -128,7 +134,8 @@ class EndBatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class KeepBatchRequest:
-    """Report that an attempt is still writing."""
+    """Tell the coordinator that an attempt is still writing the batch, so that the batch does not
+    time out."""
 
     API_KEY: ClassVar[int] = ApiKey.KEEP_BATCH
     VERSION: ClassVar[int] = 0

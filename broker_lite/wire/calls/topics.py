@@ -1,7 +1,7 @@
-"""Client side of CreateTopics v7, DeleteTopics v6, CreatePartitions v3 and DeleteRecords v2.
+"""The client's requests CreateTopics v7, DeleteTopics v6, CreatePartitions v3 and DeleteRecords v2.
 
-Field names are Kafka's. A topic id is a text of 22 characters. Each partition's leader answers
-DeleteRecords. Only the controller answers the other requests.
+Field names are Kafka's. A topic id is a text of 22 characters. The client sends DeleteRecords to
+the leader of each partition, and the other requests to the controller.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 DEFAULT_COUNT = -1
-"""The number that selects the broker's default, for the partition count and the replication
-factor."""
+"""As the partition count or replication factor of a new topic, this number means the broker's
+default."""
 
 
 class ReplicaAssignment(NamedTuple):
-    """The brokers of one partition, the preferred leader first."""
+    """The brokers that have a replica of one partition, the preferred leader first."""
 
     partition_index: int
     broker_ids: tuple[int, ...]
 
 
 class CreatableTopic(NamedTuple):
-    """A topic to create. With ``assignments``, both counts must be -1."""
+    """A topic to create. If ``assignments`` chooses the brokers of each partition,
+    ``num_partitions`` and ``replication_factor`` must be -1."""
 
     name: str
     num_partitions: int = DEFAULT_COUNT
@@ -64,7 +65,8 @@ class CreateTopicsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsRequest:
-    """Create topics. With ``validate_only``, only check whether they could be created."""
+    """Create topics. With ``validate_only``, the controller only checks whether it could create
+    them."""
 
     API_KEY: ClassVar[int] = ApiKey.CREATE_TOPICS
     VERSION: ClassVar[int] = 7
@@ -182,7 +184,8 @@ def _deleted_topic(reader: Reader) -> DeletedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsToCreate:
-    """A topic to extend. ``count`` is the new total number of partitions."""
+    """A topic that gets more partitions. ``count`` is the new total number of partitions.
+    ``assignments`` are the brokers of each added partition, or None."""
 
     name: str
     count: int
@@ -243,7 +246,7 @@ def _partitions_result(reader: Reader) -> CreatePartitionsResult:
 
 
 class DeleteRecordsPartition(NamedTuple):
-    """Delete the records of a partition before ``offset``. -1 stands for the high watermark."""
+    """A partition whose records before ``offset`` are deleted. -1 stands for the high watermark."""
 
     partition_index: int
     offset: int
@@ -255,7 +258,8 @@ class DeleteRecordsTopic(NamedTuple):
 
 
 class DeletedRecordsPartition(NamedTuple):
-    """The result of deleting records. ``low_watermark`` is the first remaining offset."""
+    """The result of deleting records of one partition. ``low_watermark`` is the first offset that
+    remains."""
 
     partition_index: int
     low_watermark: int
@@ -274,7 +278,7 @@ class DeleteRecordsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsRequest:
-    """Delete the oldest records of partitions. The partitions' leader receives the request."""
+    """Delete the oldest records of partitions. The broker that receives the request leads them."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_RECORDS
     VERSION: ClassVar[int] = 2

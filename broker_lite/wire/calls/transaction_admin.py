@@ -1,4 +1,6 @@
-"""Client side of DescribeProducers v0, DescribeTransactions v0 and ListTransactions v1."""
+"""The client's requests DescribeProducers v0, DescribeTransactions v0 and ListTransactions v1, with
+which an administrator looks at transactions and their producers.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ def _put_topic(writer: Writer, row: TxnTopic) -> None:
 
 
 class ActiveProducer(NamedTuple):
-    """A producer in a partition's log. ``current_txn_start_offset`` is -1 if no transaction is
-    open.
+    """A producer that has written to a partition. ``current_txn_start_offset`` is where its open
+    transaction begins, or -1 if it has none.
     """
 
     producer_id: int
@@ -48,8 +50,8 @@ class DescribeProducersResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducersRequest:
-    """Describe the producers in the logs of partitions. The partitions' leader receives the
-    request."""
+    """Request the producers that have written to partitions. The broker that receives the request
+    leads the partitions."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_PRODUCERS
     VERSION: ClassVar[int] = 0
@@ -93,8 +95,8 @@ class DescribedTopic(NamedTuple):
 
 
 class DescribedTransaction(NamedTuple):
-    """The state of a transactional id, from its coordinator. ``transaction_start_time_ms`` is -1
-    while no transaction is open.
+    """The state of one transactional id. ``transaction_start_time_ms`` is -1 while no transaction
+    is open.
     """
 
     error_code: int
@@ -114,7 +116,7 @@ class DescribeTransactionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactionsRequest:
-    """Describe the state of transactional ids. Their coordinator receives the request."""
+    """Request the state of transactional ids. The client sends the request to their coordinator."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_TRANSACTIONS
     VERSION: ClassVar[int] = 0
@@ -152,7 +154,7 @@ def _described_topic(reader: Reader) -> DescribedTopic:
 
 
 class ListedTransaction(NamedTuple):
-    """A transactional id that the broker coordinates."""
+    """A transactional id, and the state of its latest transaction."""
 
     transactional_id: str
     producer_id: int
@@ -168,7 +170,8 @@ class ListTransactionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListTransactionsRequest:
-    """List the transactional ids of one broker. An empty filter selects all ids."""
+    """List the transactional ids whose coordinator is the broker that receives the request. An
+    empty filter selects all ids."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_TRANSACTIONS
     VERSION: ClassVar[int] = 1

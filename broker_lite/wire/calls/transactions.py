@@ -1,8 +1,11 @@
-"""Client side of AddPartitionsToTxn v3, AddOffsetsToTxn v4, EndTxn v5 and TxnOffsetCommit v5.
+"""The client's requests in transactions: AddPartitionsToTxn v3, AddOffsetsToTxn v4, EndTxn v5 and
+TxnOffsetCommit v5.
 
-The versions are those of transaction version 2, in which EndTxn returns the next producer epoch,
-and brokers add partitions and groups to a transaction automatically. For clusters on transaction
-version 1, a subclass of a request has the previous API version. Field names are Kafka's.
+Kafka has two transaction versions (KIP-890), and a cluster uses one of them. In version 2, EndTxn
+returns the producer epoch of the next transaction, and brokers add partitions and groups to a
+transaction automatically. In version 1, the client must add them, with the first two requests.
+EndTxn and TxnOffsetCommit have subclasses (``EndOldTxnRequest``, ``OldTxnOffsetCommitRequest``)
+with the API version for transaction version 1. Field names are Kafka's.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from broker_lite.wire.primitives import Reader, Writer
 
 
 class TxnTopic(NamedTuple):
-    """Partitions of one topic that a transaction writes to."""
+    """The partitions of one topic to which a transaction writes."""
 
     name: str
     partitions: tuple[int, ...]
@@ -45,8 +48,8 @@ class AddPartitionsToTxnResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnRequest:
-    """Add partitions to a transaction before the first batch to them. The request is only for
-    transaction version 1."""
+    """Add partitions to a transaction. Only in transaction version 1, the client sends this request
+    before its first batch to the partitions."""
 
     API_KEY: ClassVar[int] = ApiKey.ADD_PARTITIONS_TO_TXN
     VERSION: ClassVar[int] = 3
@@ -88,8 +91,8 @@ class AddOffsetsToTxnResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddOffsetsToTxnRequest:
-    """Add a group to a transaction before its first TxnOffsetCommit. The request is only for
-    transaction version 1."""
+    """Add a group to a transaction. Only in transaction version 1, the client sends this request
+    before its first TxnOffsetCommit for the group."""
 
     API_KEY: ClassVar[int] = ApiKey.ADD_OFFSETS_TO_TXN
     VERSION: ClassVar[int] = 4
@@ -112,8 +115,8 @@ class AddOffsetsToTxnRequest:
 
 
 class EndTxnResponse(NamedTuple):
-    """The answer to EndTxn. ``producer_id`` and ``producer_epoch`` are for the next transaction.
-    They are -1 in API version 4."""
+    """The answer to EndTxn. With ``producer_id`` and ``producer_epoch`` the producer writes its
+    next transaction. They are -1 in transaction version 1, in which the producer keeps its own."""
 
     throttle_time_ms: int
     error_code: int
@@ -123,7 +126,7 @@ class EndTxnResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndTxnRequest:
-    """Commit or abort a transaction. API version 5 ends it by the rules of transaction
+    """Commit a transaction if ``committed``, otherwise abort it. This request is for transaction
     version 2.
     """
 
@@ -148,7 +151,7 @@ class EndTxnRequest:
 
 
 class EndOldTxnRequest(EndTxnRequest):
-    """Commit or abort a transaction of transaction version 1. The producer keeps its epoch."""
+    """Commit or abort a transaction, in transaction version 1. The producer keeps its epoch."""
 
     __slots__ = ()
     VERSION: ClassVar[int] = 4
@@ -160,8 +163,9 @@ class EndOldTxnRequest(EndTxnRequest):
 
 @dataclass(frozen=True, slots=True)
 class TxnOffsetCommitRequest:
-    """Commit a group's offsets at the end of a transaction. ``generation_id``, ``member_id`` and
-    ``group_instance_id`` identify the consumer (KIP-447).
+    """Commit offsets of a group as part of a transaction: they take effect when the transaction
+    commits. ``generation_id``, ``member_id`` and ``group_instance_id`` identify the consumer
+    (KIP-447).
     """
 
     API_KEY: ClassVar[int] = ApiKey.TXN_OFFSET_COMMIT
@@ -193,7 +197,8 @@ class TxnOffsetCommitRequest:
 
 
 class OldTxnOffsetCommitRequest(TxnOffsetCommitRequest):
-    """Commit offsets in a transaction of version 1, after AddOffsetsToTxn."""
+    """Commit offsets of a group as part of a transaction, in transaction version 1. The client has
+    sent AddOffsetsToTxn before."""
 
     __slots__ = ()
     VERSION: ClassVar[int] = 4

@@ -1,10 +1,11 @@
-"""Users: the client side of AlterUserScramCredentials v0, and both sides of
-DescribeUserScramCredentials v0, whose answer has a tagged field of logbus.
+"""The client's requests AlterUserScramCredentials v0 and DescribeUserScramCredentials v0, which
+change and list the passwords of SCRAM users. Field names are Kafka's.
 
-A password rotation keeps the former password valid for some time. Both passwords must have the same
-salt. The answer to DescribeUserScramCredentials therefore contains the salt, and an
-AlterUserScramCredentials request with ``TAG_KEEP_OLD`` keeps the former keys. The salt is not
-secret, because a client receives it at the first step of every login. Field names are Kafka's.
+logbus adds tagged fields to both, so that a user's former password can stay valid for some time
+after a change. Both passwords must then have the same salt. The answer to
+DescribeUserScramCredentials therefore has the salt, and ``TAG_KEEP_OLD`` in an
+AlterUserScramCredentials request keeps the former password. The salt is not secret, because a
+client receives it at the first step of every login.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uvarint_bytes
 
 TAG_SALT = 10000
-"""Tag in a credential of the DescribeUserScramCredentials answer: the salt."""
+"""The number of a tagged field in the answer to DescribeUserScramCredentials. Each credential has
+its salt in it."""
 TAG_KEEP_OLD = 10000
-"""Tag in an upsertion: milliseconds (int64) for which the former password stays valid."""
+"""The number of a tagged field in an ``Upsertion``: the milliseconds (int64) for which the former
+password stays valid."""
 
 MECHANISMS = {1: ScramMechanism.SHA_256, 2: ScramMechanism.SHA_512}
-"""Mechanisms by Kafka's number."""
+"""The SCRAM mechanisms by the numbers that Kafka gives them."""
 NUMBERS = {mechanism: number for number, mechanism in MECHANISMS.items()}
 
 
@@ -47,7 +50,7 @@ class DescribedUsers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeUsersRequest:
-    """Describe the credentials of users. With ``users`` None, all users are selected."""
+    """Request which credentials users have. With ``users`` None, the answer has all users."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
     VERSION: ClassVar[int] = 0
@@ -80,7 +83,7 @@ class DescribeUsersRequest:
 
 
 def encode_described_users(response: DescribedUsers, writer: Writer) -> None:
-    """Write the body of a DescribeUserScramCredentials answer, on the broker's side."""
+    """Write the body of the answer to DescribeUserScramCredentials, on the broker's side."""
 
     def put_credential(row: DescribedCredential) -> None:
         writer.i8(row.mechanism)
@@ -117,8 +120,8 @@ class Deletion(NamedTuple):
 
 
 class Upsertion(NamedTuple):
-    """New credentials of a user for one mechanism. ``keep_old_ms`` is the time for which the former
-    password stays valid. With 0, it becomes invalid at once."""
+    """A new password of a user for one SCRAM mechanism. ``keep_old_ms`` is the time for which the
+    former password stays valid. With 0, it becomes invalid at once."""
 
     name: str
     mechanism: int
@@ -133,7 +136,7 @@ class Upsertion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterUsersRequest:
-    """Delete and set credentials of users."""
+    """Delete passwords of users, and set new ones."""
 
     API_KEY: ClassVar[int] = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
     VERSION: ClassVar[int] = 0

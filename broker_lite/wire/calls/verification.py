@@ -1,8 +1,11 @@
-"""AddPartitionsToTxn v5, with which brokers verify or add partitions of transactions.
+"""AddPartitionsToTxn v5, with which the leader of a partition asks a transaction's coordinator
+whether the transaction includes the partition.
 
-Brokers add the partitions of transactions of version 2, and verify those of version 1. In tagged
-fields of logbus, the request carries the id of each topic. The answer carries the transaction's
-number, and the state partition of the coordinator with its leader epoch.
+In transaction version 2 the coordinator adds a partition that the transaction does not include yet.
+In version 1 the client must have added it. In tagged fields of logbus, the request has the id of
+each topic, and the answer has the number of the transaction, the state partition (the partition of
+``__transaction_state`` whose leader is the coordinator), and the leader epoch of the state
+partition.
 """
 
 from __future__ import annotations
@@ -18,17 +21,17 @@ from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uuid_bytes
 
 TAG_ASKED_TOPIC_ID = 10000
-"""Tag in a topic of a broker's request: the topic's id."""
+"""The number of a tagged field in a topic of the request, which has the topic's id."""
 TAG_VERIFIED = 10000
-"""Tag in a transaction of the answer to a broker: the transaction's number, the coordinator's state
-partition, and that partition's leader epoch."""
+"""The number of a tagged field in a transaction of the answer. The field has the number of the
+transaction, the state partition, and the leader epoch of the state partition."""
 _VERIFIED = struct.Struct(">qii")
 NO_TRANSACTION = -1
 
 
 class AskedTopic(NamedTuple):
-    """Partitions of one topic. A topic that was deleted and recreated has another id, and the
-    transaction does not include it."""
+    """The partitions of one topic in the request. A topic that was deleted and created again has
+    another id, so a transaction that includes the old topic does not include the new one."""
 
     name: str
     topic_id: str
@@ -36,8 +39,8 @@ class AskedTopic(NamedTuple):
 
 
 class AskedTransaction(NamedTuple):
-    """A transaction whose partitions the coordinator verifies. Without ``verify_only``, it adds
-    missing partitions."""
+    """A transaction, and the partitions that it should include. With ``verify_only``, the
+    coordinator refuses missing partitions. Otherwise it adds them."""
 
     transactional_id: str
     producer_id: int
@@ -47,8 +50,8 @@ class AskedTransaction(NamedTuple):
 
 
 class VerifiedTransaction(NamedTuple):
-    """The answer for one transaction. ``coordinator_epoch`` is the leader epoch of
-    ``state_partition``."""
+    """The answer for one transaction. ``topic_results`` has an error code for each partition.
+    ``coordinator_epoch`` is the leader epoch of ``state_partition``."""
 
     transactional_id: str
     topic_results: Sequence[AddedTopic]
@@ -58,8 +61,8 @@ class VerifiedTransaction(NamedTuple):
 
 
 class VerifiedPartitions(NamedTuple):
-    """The answer to a broker's AddPartitionsToTxn. ``error_code`` is set if the whole request
-    failed."""
+    """The answer to a broker's AddPartitionsToTxn request. ``error_code`` is not 0 if the whole
+    request failed."""
 
     error_code: int
     results_by_transaction: Sequence[VerifiedTransaction] = ()
@@ -114,7 +117,7 @@ def _partition(reader: Reader) -> AddedPartition:
 
 
 def encode_verified(response: VerifiedPartitions, writer: Writer) -> None:
-    """Write the body of the answer in version 4 or 5, on the broker's side."""
+    """Write the body of the answer in version 4 or 5, on the transaction's coordinator."""
 
     def put_partition(row: AddedPartition) -> None:
         writer.i32(row.partition_index)
