@@ -1,7 +1,8 @@
-"""Convert between numpy and Arrow without ``pa.array``, ``pa.scalar`` and ``to_numpy``.
+"""Convert numpy arrays to Arrow arrays and back, without importing pandas.
 
-Those functions of pyarrow import pandas if it is installed, which costs a process half a second and
-40 MB. The functions of this module wrap buffers and copy no values.
+pyarrow's functions ``pa.array``, ``pa.scalar`` and ``to_numpy`` import pandas if it is installed,
+which costs a process half a second and 40 MB. The functions of this module replace them. They
+create arrays over existing buffers and copy no values.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import pyarrow as pa
 
 
 def numpy_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
-    """Return fixed-width values as a numpy array over the same memory. The values at nulls are
-    undefined."""
+    """Return an Arrow array with values of fixed width as a numpy array over the same memory.
+    ``kind`` is the numpy type. Where the Arrow array is null, the value is undefined."""
     if not len(array):
         return np.zeros(0, kind)
-    # Slice by count: a foreign buffer may be longer, and its size need not be a multiple of the
-    # value's width.
+    # Read only as many values as the array has: a buffer of another library may be longer, and its
+    # size need not be a multiple of a value's width.
     start = array.offset * np.dtype(kind).itemsize
     values: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], kind, len(array), start)
     return values
@@ -28,40 +29,42 @@ def numpy_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
 def fixed(
     values: npt.NDArray[Any], kind: pa.DataType, is_valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Return numpy values as a column of a type of the same width. ``is_valid`` is false for nulls.
-    With None, the column has no nulls."""
+    """Return a numpy array as an Arrow array. ``kind`` is an Arrow type of the same width.
+    ``is_valid`` is False where the result is null. With None, the result has no nulls."""
     validity = validity_of(is_valid)
     buffers = [validity, pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(kind, len(values), buffers, 0 if validity is None else -1)
 
 
 def validity_of(is_valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
-    """Return the validity bitmap of a column. Return None for a column without nulls."""
+    """Return Arrow's validity bitmap for a column that is null where ``is_valid`` is False. Return
+    None for a column without nulls."""
     return None if is_valid is None or is_valid.all() else bitmap(is_valid)
 
 
 def binary(offsets: npt.NDArray[np.int32], content: Any) -> pa.Array:
-    """Return a binary column without nulls. ``offsets`` are the boundaries of its values in
-    ``content``."""
+    """Return an Arrow array of byte strings, without nulls. Entry i is
+    ``content[offsets[i]:offsets[i + 1]]``."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, null_count=0)
 
 
 def bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
-    """Return Arrow's validity bitmap: one bit per entry, 0 for null."""
+    """Return Arrow's validity bitmap for these values: one bit per entry, 0 for null."""
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return a mask of a column that has nulls: True at each null."""
+    """Return a numpy array that is True where the Arrow array is null. The Arrow array must have at
+    least one null."""
     bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
     nulls: npt.NDArray[np.bool_] = bits[array.offset : array.offset + len(array)] == 0
     return nulls
 
 
 def lengths_of(array: pa.Array, null: int) -> npt.NDArray[np.int64]:
-    """Return the length of each entry of a binary, string or list column. Null entries get the
-    length ``null``."""
+    """Return the length of each entry of a binary, string or list array. The length of a null entry
+    is ``null``."""
     count = len(array)
     if not count:
         return np.zeros(0, np.int64)

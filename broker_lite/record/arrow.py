@@ -1,9 +1,11 @@
-"""Convert Arrow columns to a whole batch and back. FORMAT.md describes the bytes.
+"""Encode Arrow columns as a batch of columns, and decode such a batch. FORMAT.md describes the
+bytes.
 
-A written batch has at least one row and a correct CRC. For a slice of an array, the batch contains
-only the bytes of the slice. ``decode`` checks the declared sizes and runs ``validate(full=True)``
-before it uses any value, because a crafted payload could otherwise crash the process. Clients and
-Spark's executors call this module; brokers call it only to transcode.
+An encoded batch has at least one row and a correct CRC. If a column is a slice of an array, the
+batch contains only the bytes of the slice. ``decode`` checks the sizes in Arrow's metadata and runs
+pyarrow's ``validate(full=True)`` before it uses any value, because a malicious batch could
+otherwise crash the process. Clients and Spark's executors call this module. Brokers call it only to
+convert between columns and rows.
 """
 
 from __future__ import annotations
@@ -64,22 +66,25 @@ _WRITE_OPTIONS: Final = {
     name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")
 }
 _COPIED_BYTES_MAX: Final = 4096
-"""Maximum bytes of an Arrow message that ``_framed`` copies into the batch. Up to this size a copy
-costs less than Arrow's stream writer.
+"""Maximum bytes of an Arrow message that ``_framed`` copies into the batch. Above this size, it is
+faster to write the message into the batch with Arrow's stream writer.
 """
 _FRAME_BYTES_MAX: Final = 1024
-"""Bytes that ``split`` reserves in a batch for header, preamble, message metadata and padding.
-Measured batches need at most 700.
+"""Bytes that ``split`` reserves in each batch for everything but the rows: header, preamble,
+Arrow's metadata and padding. Measured batches need at most 700.
 """
 
 
 class Columns(NamedTuple):
-    """Rows as Arrow columns of SCHEMA's types. An absent column is None.
+    """The records of a batch as Arrow columns, which have the types of SCHEMA. A row is one record.
+    A column may be None:
 
-    - ``key``, ``value``, ``headers``: None if every row is null. A row without headers is null.
-    - ``timestamp``: None if all rows have ``header.constant_timestamp``. Entries are never null.
-    - ``offset_deltas``: int32; row i has offset ``base_offset + offset_deltas[i]``. None for
-      offsets without gaps.
+    - ``key``, ``value``, ``headers``: None if they are null in every row. The headers of a record
+      without headers are null.
+    - ``timestamp``: None if all rows have the same timestamp, which is
+      ``header.constant_timestamp``. Otherwise no timestamp is null.
+    - ``offset_deltas``: None if the offsets have no gaps. Otherwise row i has the offset
+      ``base_offset + offset_deltas[i]``.
     """
 
     row_count: int
@@ -90,7 +95,7 @@ class Columns(NamedTuple):
     offset_deltas: npt.NDArray[np.int32] | None = None
 
     def slice(self, start: int, stop: int) -> Columns:
-        """Return rows ``start`` to ``stop`` (exclusive) without a copy."""
+        """Return the rows from ``start`` up to but not including ``stop``, without copying them."""
         count = stop - start
         return Columns(
             count,
@@ -106,7 +111,7 @@ NO_ROWS: Final = Columns(0, None, None)
 
 
 def new_memory(size: int) -> memoryview:
-    """Return a new buffer for one batch, freed with its last view."""
+    """Return a new buffer of ``size`` bytes."""
     return memoryview(bytearray(size))
 
 
@@ -121,16 +126,17 @@ def encode(
     base_sequence: int = -1,
     allocate: Callable[[int], memoryview] = new_memory,
 ) -> memoryview:
-    """Return one whole writable batch with base offset 0, leader epoch -1 and a correct CRC.
+    """Encode the columns as one batch, in a writable buffer. The batch has base offset 0, leader
+    epoch -1 and a correct CRC.
 
-    Accepts slices, chunked arrays, string, large and view types of key and value, and timestamps of
-    any unit (truncated to milliseconds). ``timestamp_ms`` applies to rows without a timestamp.
-    ``attributes`` carries the timestamp type, transactional and control bits. ``allocate`` returns
-    a writable buffer of a given size, with any content.
+    Columns may be slices or chunked arrays. Key and value may have any binary or string type of
+    Arrow, and timestamps any unit; they are truncated to milliseconds. Rows without a timestamp get
+    ``timestamp_ms``. ``attributes`` has the attribute bits other than the codec. ``allocate``
+    returns a writable buffer of a given size with undefined content.
 
-    Raises MessageTooLargeError over ``fmt.BATCH_BYTES_MAX`` or ``fmt.RECORDS_MAX``,
-    InvalidSchemaError without rows or for wrong column types or lengths, InvalidTimestampError for
-    timestamps outside milliseconds' range.
+    Raises MessageTooLargeError if the batch exceeds ``fmt.BATCH_BYTES_MAX`` or ``fmt.RECORDS_MAX``,
+    InvalidSchemaError if there are no rows or columns have wrong types or lengths, and
+    InvalidTimestampError for a timestamp that does not fit in 64 bits as milliseconds.
     """
     count = columns.row_count
     if count < 1:
@@ -169,10 +175,12 @@ def encode(
 
 
 def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
-    """Split the rows, in order, into slices that each encode to at most ``max_bytes`` uncompressed.
+    """Split the rows, in order, into slices. Each slice takes at most ``max_bytes`` as a batch
+    without compression.
 
-    A larger row gets a slice of its own. The slices have about equal sizes, because a request with
-    a small remainder would cost as much as a request with a full batch.
+    A row that is larger gets a slice of its own. The slices have about equal sizes. Otherwise the
+    last slice could be small, and a request with a small batch costs as much as one with a full
+    batch.
     """
     start, before, count = 0, 0, columns.row_count
     if not count:
@@ -183,7 +191,7 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
     while start < count:
         left = -(-(total - before) // room)
         target_bytes = before + -(-(total - before) // left)
-        # The row that reaches the target size belongs to this slice, if it fits.
+        # The row with which the slice reaches its target size still belongs to it, if it fits.
         stop = int(np.searchsorted(ends, target_bytes)) + 1
         if stop > count or ends[stop - 1] > before + room:
             stop = int(np.searchsorted(ends, before + room, side="right"))
@@ -193,11 +201,11 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
 
 
 def decode(buffer: Buffer, header: BatchHeader) -> Columns:
-    """Return the columns of the column batch at the start of ``buffer``.
+    """Decode the batch of columns at the start of ``buffer``, whose header is ``header``.
 
-    Columns of an uncompressed batch use the memory of ``buffer``. The caller checks the CRC
-    (``batch.check_crc``). Raises CorruptMessageError for wrong declared sizes before it allocates
-    memory, and for malformed columns.
+    If the batch is not compressed, the columns use the memory of ``buffer``. The caller checks the
+    CRC (``batch.check_crc``). Raises CorruptMessageError for malformed columns. Wrong sizes in the
+    metadata are found before memory is allocated.
     """
     flags, checked = checked_columns(buffer, header)
     if not checked.codec and checked.row_count < ORDERED_MAX and not flags & ~_BINARY_FLAGS:
@@ -230,8 +238,8 @@ _BINARY_FLAGS: Final = fmt.FLAG_KEY | fmt.FLAG_VALUE
 
 
 def _checked_binary(buffer: Buffer, flags: int, checked: Message) -> Columns:
-    """Return the columns of keys and values that ``check_message`` has validated in full. For a
-    small batch this takes a third of the time of pyarrow's reader."""
+    """Decode a small uncompressed batch that has only keys and values. ``check_message`` has
+    checked its values in full. This takes a third of the time of pyarrow's reader."""
     memory, body, count = pa.py_buffer(buffer), checked.body_position, checked.row_count
     arrays = []
     for node in range(0, len(checked.nodes), 2):
@@ -263,7 +271,8 @@ def _schema(flags: int) -> pa.Schema:
 
 
 def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.RecordBatch]:
-    """Return the flags of the columns that are present, and a record batch of these columns."""
+    """Return the flags of the columns that are not None, and these columns as an Arrow record
+    batch. ``timestamp`` replaces the column of ``columns``."""
     count = columns.row_count
     flags, arrays = 0, []
     key = _binary(columns.key, "key", count)
@@ -277,14 +286,14 @@ def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.Reco
             flags |= flag
             arrays.append(array)
     if not flags:
-        # A message needs at least one column to carry its row count.
+        # An Arrow message needs at least one column, because the columns give the number of rows.
         flags, arrays = fmt.FLAG_VALUE, [pa.nulls(count, pa.binary())]
     return flags, pa.RecordBatch.from_arrays(arrays, schema=_schema(flags))
 
 
 @lru_cache(maxsize=64)
 def _schema_bytes(flags: int) -> int:
-    """Return the size of the schema message at the start of a stream."""
+    """Return the size of the message with the schema, with which Arrow's stream writer begins."""
     return len(_schema(flags).serialize())
 
 
@@ -294,10 +303,11 @@ def _framed(
     compression: Compression,
     allocate: Callable[[int], memoryview],
 ) -> memoryview:
-    """Return a buffer with space for header and preamble, then the batch as one IPC message.
+    """Return a buffer for a whole batch, which has space for header and preamble, and then the
+    columns as one Arrow message.
 
-    Arrow can write a message into a given buffer only as a stream, after its schema message. Header
-    and preamble later overwrite the end of that schema message.
+    Arrow's stream writer, which writes into an existing buffer, first writes a message with the
+    schema. The caller later overwrites the end of this message with header and preamble.
     """
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM
@@ -405,8 +415,8 @@ def _headers(array: pa.Array | None, count: int) -> pa.Array | None:
 def _timestamps(
     array: pa.Array | None, count: int, timestamp_ms: int
 ) -> tuple[pa.Array | None, int, int]:
-    """Return the timestamp column, the base timestamp and the maximum timestamp. The column is None
-    if all rows have the same timestamp."""
+    """Convert the timestamps to milliseconds. Return the column, or None if all rows have the same
+    timestamp, and the base and maximum timestamp of the batch."""
     if array is not None:
         array = _one_array(array, "timestamp", count)
     if array is None or array.null_count == count:
@@ -436,8 +446,8 @@ def _timestamps(
 
 
 def _row_ends(columns: Columns) -> npt.NDArray[np.int64]:
-    """Return for each row an upper bound, in bytes, of all rows up to it, uncompressed. The bound
-    excludes header and metadata (``_FRAME_BYTES_MAX``)."""
+    """Return for each row how many bytes the rows up to and including it take at most in a batch
+    without compression. Header and metadata (``_FRAME_BYTES_MAX``) are not counted."""
     count = columns.row_count
     ends = np.arange(1, count + 1, dtype=np.int64) * 20
     for name, array in (("key", columns.key), ("value", columns.value)):

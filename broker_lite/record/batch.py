@@ -1,8 +1,8 @@
-"""Parse, check and stamp the header of a batch in a buffer, without decoding its body.
+"""Read, check and change the header of a batch in a buffer, without decoding its records.
 
-A buffer is bytes, bytearray or memoryview; ``stamp`` and ``set_*`` need a writable buffer. The
-functions neither copy nor keep buffers. Brokers call them for every batch that they append or
-recover, and clients for every batch that they read.
+A buffer is bytes, bytearray or memoryview. ``stamp`` and ``set_*`` write into it. The functions
+neither copy nor keep buffers. Brokers call them for every batch that they append, or read when they
+recover a log, and clients for every batch that they read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _COLUMN_CODECS = (fmt.CODEC_NONE, fmt.CODEC_LZ4, fmt.CODEC_ZSTD)
 
 
 class BatchHeader(NamedTuple):
-    """The 61 header bytes of a batch, in order. ``length`` excludes the first 12 bytes."""
+    """The fields of a batch's header, in the order of its 61 bytes. ``length`` does not count the
+    first 12 bytes of the batch."""
 
     base_offset: int
     length: int
@@ -93,13 +94,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def constant_timestamp(self) -> int:
-        """The timestamp of every row of a body without timestamps. -1 means no timestamp."""
+        """The timestamp of every record, for a batch whose body has no timestamps. -1 means no
+        timestamp."""
         return self.max_timestamp if self.is_log_append_time else self.base_timestamp
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header at ``position``. Raise CorruptMessageError if the header is incomplete or
-    its sizes are invalid."""
+    """Decode the header of the batch that begins at ``position``. Raises CorruptMessageError if the
+    header is incomplete or its sizes are invalid."""
     if len(buffer) - position < fmt.HEADER_BYTES:
         raise CorruptMessageError(
             f"a batch header takes {fmt.HEADER_BYTES} bytes, but only {len(buffer) - position} "
@@ -128,8 +130,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def stamp(
     buffer: bytearray | memoryview, header: BatchHeader, base_offset: int, epoch: int
 ) -> BatchHeader:
-    """Write base offset and leader epoch into the batch. Both are outside the CRC. Return the new
-    header."""
+    """Write base offset and leader epoch into the batch at the start of ``buffer``. The CRC does
+    not cover them. Return the new header."""
     length = header.length
     fmt.STAMP.pack_into(buffer, 0, base_offset, length, epoch)
     return BatchHeader(base_offset, length, epoch, *header[3:])
@@ -146,9 +148,10 @@ def set_crc(buffer: bytearray | memoryview) -> int:
 def set_log_append_time(
     buffer: bytearray | memoryview, header: BatchHeader, now_ms: int
 ) -> BatchHeader:
-    """Mark the one batch that fills ``buffer`` as stamped by the broker at ``now_ms``.
+    """Give the records of the one batch that fills ``buffer`` the timestamp ``now_ms``, the time of
+    the append. Return the new header.
 
-    Updates the timestamp type, the maximum timestamp and the CRC.
+    The function sets the timestamp type LogAppendTime, the maximum timestamp and the CRC.
     """
     attributes = header.attributes | fmt.ATTRIBUTE_LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(buffer, fmt.CRC_FROM, attributes)
@@ -158,7 +161,8 @@ def set_log_append_time(
 def set_max_timestamp(
     buffer: bytearray | memoryview, header: BatchHeader, newest_ms: int
 ) -> BatchHeader:
-    """Write the maximum timestamp and the new CRC into the one batch that fills ``buffer``."""
+    """Write the maximum timestamp and the new CRC into the one batch that fills ``buffer``. Return
+    the new header."""
     _MAX_TIMESTAMP.pack_into(buffer, _POSITION_MAX_TIMESTAMP, newest_ms)
     return header._replace(max_timestamp=newest_ms, crc=set_crc(buffer))
 
@@ -179,24 +183,24 @@ def check_crc(buffer: Buffer, header: BatchHeader) -> None:
 
 
 def check_structure(buffer: Buffer, header: BatchHeader) -> int:
-    """Check the declared sizes of a columnar body without reading its values. Return the body's
-    flags.
+    """Check the metadata of the batch of columns at the start of ``buffer``: its preamble, and the
+    sizes that Arrow's metadata declare. Return the flags of its columns.
 
-    ``buffer`` starts with the batch. Raises CorruptMessageError. Costs a few microseconds for any
-    batch size and needs no pyarrow.
+    Raises CorruptMessageError. The check takes some microseconds for a batch of any size, and does
+    not need pyarrow.
     """
     return checked_columns(buffer, header)[0]
 
 
 def decompressed_bytes(buffer: Buffer, header: BatchHeader) -> int:
-    """Return the decompressed size in bytes of a column batch, after the checks of
-    ``check_structure``."""
+    """Return the decompressed size, in bytes, of the batch of columns at the start of ``buffer``.
+    The function makes the checks of ``check_structure`` first."""
     return checked_columns(buffer, header)[1].decompressed_bytes
 
 
 def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
-    """Return the flags and the checked message of a column batch, after the checks of
-    ``check_structure``."""
+    """Make the checks of ``check_structure``. Return the flags and Arrow's metadata of the batch of
+    columns at the start of ``buffer``."""
     end = header.size_bytes
     if end < fmt.COLUMNS_FROM or len(buffer) < end:
         raise CorruptMessageError("a column batch is cut within its preamble")
@@ -237,13 +241,14 @@ def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
 
 
 def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> None:
-    """Check that ``buffer`` is exactly one valid batch of a client for one partition.
+    """Check that ``buffer`` is exactly one valid batch, which a client has sent for one partition.
 
-    ``max_bytes`` is the topic's ``max.message.bytes``. Bodies of rows are not decoded. Raises:
+    ``max_bytes`` is the topic's ``max.message.bytes``. The records of a batch of rows are not
+    decoded. Raises:
 
-    - MessageTooLargeError;
+    - MessageTooLargeError if the batch has more than ``max_bytes``;
     - CorruptMessageError for a wrong CRC or length;
-    - UnsupportedCompressionTypeError;
+    - UnsupportedCompressionTypeError for a codec that the kind of batch does not allow;
     - InvalidRecordError for several batches, a control batch, wrong counts, malformed columns, or
       missing producer fields.
     """
@@ -281,7 +286,8 @@ def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> 
         try:
             flags = check_structure(buffer, header)
         except CorruptMessageError as error:
-            # The CRC is correct, so the producer encoded it this way: a retry would not help.
+            # The CRC is correct, so the producer itself encoded the batch wrongly, and sending it
+            # again would not help. CorruptMessageError would make the producer send it again.
             raise InvalidRecordError(error.message) from None
         if flags & fmt.FLAG_OFFSET_DELTAS:
             raise InvalidRecordError(

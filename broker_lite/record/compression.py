@@ -1,8 +1,10 @@
-"""Kafka's codecs for bodies of rows: gzip, snappy (raw or in xerial's framing), lz4 and zstd.
+"""Compress and decompress the records of a batch of rows with Kafka's codecs: gzip, snappy, lz4 and
+zstd.
 
-Every decompression has a limit in bytes; no declared size decides an allocation. Java's clients can
-read the output: snappy in xerial's framing, lz4 in frames of independent blocks. Arrow compresses
-batches of columns itself, buffer by buffer.
+Decompression has a limit in bytes, and the memory that it allocates never depends on a size that
+the data only declare. Compressed data are such that Java's clients can read them: snappy in the
+format of the library xerial, and lz4 in frames of independent blocks. Arrow itself compresses
+batches of columns, so this module does not.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from broker_lite.record import format as fmt
 Buffer = bytes | bytearray | memoryview
 
 _GZIP_WINDOW: Final = 31
-"""zlib's ``wbits``: the largest window, with gzip's header and trailer."""
+"""The argument ``wbits`` of zlib. It means the largest window, and gzip's header and trailer."""
 _GZIP_LEVEL: Final = 6
 _GZIP_MEMBERS_MAX: Final = 64
-"""Maximum gzip members of a body. Each member costs a copy of the remaining data, so a body of
-empty members would take hours."""
+"""Maximum gzip members (independently compressed pieces) in one batch. After each member the
+remaining data are copied, so a batch of empty members would take hours."""
 
 _XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_MAGIC: Final = _XERIAL_HEADER[:8]
@@ -32,27 +34,29 @@ _XERIAL_BLOCK_BYTES: Final = 32 << 10
 _XERIAL_LENGTH: Final = struct.Struct(">I")
 
 _LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
-"""lz4 frame header: magic, version 1, independent blocks, no checksums, 64 KiB blocks, header
-checksum."""
+"""The header of an lz4 frame. It says: version 1, independent blocks of 64 KiB, no checksums. Its
+last byte is its own checksum."""
 _LZ4_BLOCK_BYTES: Final = 64 << 10
 _LZ4_STORED: Final = 1 << 31
 _LZ4_LENGTH: Final = struct.Struct("<I")
 
 _FIRST_READ_BYTES: Final = 64 << 10
-"""Minimum bytes of the first read of decompressed data. Each later read is twice as large."""
+"""Minimum bytes that the first read from a decompression stream requests. Each further read
+requests twice as many as the one before."""
 
 
 def compress(codec: int, data: Buffer) -> bytes:
-    """Compress ``data`` with the codec in a batch's attribute bits. Raises
-    UnsupportedCompressionTypeError."""
+    """Compress ``data`` with a codec, one of ``fmt.CODEC_*``. Raises
+    UnsupportedCompressionTypeError for an unknown codec."""
     return _pair(codec)[0](data)
 
 
 def decompress(codec: int, data: Buffer, limit: int = fmt.DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """Decompress ``data`` to at most ``limit`` bytes. For codec none, return ``data`` itself.
+    """Decompress ``data``, which a codec (one of ``fmt.CODEC_*``) has compressed. For
+    ``fmt.CODEC_NONE``, return ``data`` itself.
 
-    Raises CorruptMessageError for malformed data or more than ``limit`` bytes,
-    UnsupportedCompressionTypeError for an unknown codec.
+    Raises CorruptMessageError if the data are malformed or decompress to more than ``limit`` bytes,
+    and UnsupportedCompressionTypeError for an unknown codec.
     """
     unpack = _pair(codec)[1]
     if codec != fmt.CODEC_NONE and not len(data):
@@ -85,7 +89,7 @@ def _gzip(data: Buffer) -> bytes:
 
 
 def _gunzip(data: Buffer, limit: int) -> bytes:
-    """Decompress all members of a gzip file, as Java's reader does."""
+    """Decompress all members of gzip data, as Java's reader does."""
     pieces: list[bytes] = []
     room = limit
     rest: Buffer = data
@@ -136,7 +140,8 @@ def _unsnappy(data: Buffer, limit: int) -> Buffer:
 
 
 def _unsnappy_block(block: memoryview, room: int, limit: int) -> Buffer:
-    """Decompress a raw snappy block. Its uncompressed length precedes it as a 32-bit varint."""
+    """Decompress one snappy block to at most ``room`` bytes. It begins with its decompressed length
+    as a varint of 32 bits. ``limit`` is the limit that an error message names."""
     length = 0
     for index in range(min(5, len(block))):
         length |= (block[index] & 0x7F) << (7 * index)
@@ -180,7 +185,8 @@ def _unzstd(data: Buffer, limit: int) -> bytes:
 
 
 def _read_stream(name: str, data: Buffer, limit: int) -> bytes:
-    """Decompress a stream in pieces, so that no declared size decides an allocation."""
+    """Decompress data piece by piece, so that the memory grows with the data that are really there,
+    and not with a size that they declare."""
     pieces: list[bytes] = []
     total, size = 0, max(_FIRST_READ_BYTES, 4 * len(data))
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:

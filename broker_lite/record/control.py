@@ -1,8 +1,9 @@
-"""Control batches: the markers that commit or abort a producer's transaction in one partition.
+"""Encode and decode control batches: the markers that commit or abort a producer's transaction in
+one partition.
 
-A marker is a batch of rows with one record, which takes one offset. Its key is a version and a type
-(0 abort, 1 commit); its value is a version and the coordinator epoch. Applications never receive
-markers.
+A marker is a batch of rows with one record, which takes one offset. The record's key is a version
+and a type (0 abort, 1 commit). Its value is a version and the coordinator epoch. Applications never
+receive markers.
 """
 
 from __future__ import annotations
@@ -20,29 +21,31 @@ _RECORD = struct.Struct(">BbBBBhhBhiB")
 (version, type), value length, value (version, coordinator epoch), header count.
 """
 _LENGTH, _KEY_LENGTH, _VALUE_LENGTH = 2 * (_RECORD.size - 1), 2 * 4, 2 * 6
-"""The three lengths of a marker's record as zigzag varints, which double a value of one byte."""
+"""The three lengths in a marker's record, as zigzag varints. A zigzag varint of one byte has twice
+the value."""
 MARKER_BYTES = fmt.HEADER_BYTES + _RECORD.size
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction in a partition, as its coordinator requests it."""
+    """A marker that a transaction's coordinator asks the leader of a partition to write. It ends
+    the transaction of one producer in the partition."""
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
     is_commit: bool
     raises_epoch: bool = False
-    """Whether ``producer_epoch`` is higher than the epoch of the transaction's batches, as in
-    transaction version 2.
+    """Whether ``producer_epoch`` is one higher than in the batches of the transaction. This is so
+    in transaction version 2.
     """
     transaction_number: int = -1
-    """Number of the transaction among those of its transactional id; -1 if unknown. The log does
-    not store this number.
+    """The number of the transaction, counted for each transactional id. -1 if unknown. The log does
+    not store it.
     """
 
 
 class EndOfTransaction(NamedTuple):
-    """The content of a control batch."""
+    """The decoded content of a marker."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -51,7 +54,8 @@ class EndOfTransaction(NamedTuple):
 def encode_markers(
     markers: Sequence[Marker], base_offset: int, leader_epoch: int, now_ms: int
 ) -> tuple[bytearray, tuple[BatchHeader, ...]]:
-    """Return a control batch for each marker, in one buffer, and their headers."""
+    """Encode a control batch for each marker, with ascending offsets from ``base_offset`` on.
+    Return the batches in one buffer, and their headers."""
     buffer = bytearray(len(markers) * MARKER_BYTES)
     view = memoryview(buffer)
     headers = []
@@ -73,7 +77,7 @@ def encode_markers(
 
 
 def decode_marker(batch: Buffer, header: BatchHeader) -> EndOfTransaction | None:
-    """Return the content of a control batch. Return None if it is not an abort or commit marker."""
+    """Decode a control batch. Return None if it is neither an abort marker nor a commit marker."""
     if header.size_bytes != MARKER_BYTES or len(batch) < MARKER_BYTES:
         return None
     length, _, _, _, key_length, _, kind, value_length, _, coordinator_epoch, _ = (

@@ -1,8 +1,9 @@
-"""CRC-32C (Castagnoli), the checksum of a batch from byte 21 to its end.
+"""Compute CRC-32C (Castagnoli), the checksum of a batch from byte 21 to its end.
 
-The module uses google-crc32c if its C code is available (tens of GB/s), else crcmod. google-crc32c
-accepts only ``bytes``, so the module copies other buffers in pieces that fit the cache, at some
-20 µs a MB. An Arrow buffer would avoid the copy, but costs each broker 27 MB for pyarrow.
+The module uses the library google-crc32c if its C code is available (tens of GB/s), otherwise
+crcmod. google-crc32c accepts only ``bytes``. The module copies other buffers piece by piece; the
+pieces fit into the processor's cache, so this costs only some 20 µs per MB. An Arrow buffer would
+avoid the copy, but each broker would need 27 MB of memory for pyarrow.
 """
 
 from __future__ import annotations

@@ -12,15 +12,18 @@ from broker_lite.config.time_text import iso
 def envelope(row: dict[str, Any], value_form: str) -> str:
     """Return a record as one line of JSON.
 
-    ``row`` has the columns of Spark's Kafka source, with ``timestamp_ms`` (-1: unknown) in place of
-    ``timestamp``. ``value_form`` selects the form of the value:
+    ``row`` has the columns of Spark's Kafka source, but ``timestamp_ms`` (-1 if unknown) instead of
+    ``timestamp``. ``value_form`` says how the record's value appears in the line:
 
-    - "auto": a JSON object or array becomes JSON, any other value text;
-    - "json": any valid JSON becomes JSON;
-    - "str": text;
-    - "base64": ``{"$b64": …}``, as are all bytes that are not UTF-8 in the other forms.
+    - "auto": a value that is a JSON object or array appears as this object or array, and any other
+      value as a string;
+    - "json": any valid JSON appears as JSON;
+    - "str": always as a string;
+    - "base64": as ``{"$b64": …}``. In the other forms too, bytes that are not UTF-8 appear this
+      way.
 
-    A JSON value stays text if it is nested too deeply or escapes an unpaired surrogate.
+    A value also appears as a string if it is nested too deeply, or has text that UTF-8 cannot
+    express (an unpaired surrogate).
     """
     try:
         text = _line(row, value_form)
@@ -58,7 +61,7 @@ def _json_value(value: bytes | None, form: str) -> Any:
         return None
     if form == "base64":
         return {"$b64": base64.b64encode(value).decode("ascii")}
-    # "auto" treats only objects and arrays as JSON; a log line "404" stays text.
+    # In the form "auto" only objects and arrays are JSON. A value such as 404 stays a string.
     if form == "json" or (form == "auto" and value[:1] in (b"{", b"[")):
         try:
             return json.loads(value)

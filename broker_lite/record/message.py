@@ -1,11 +1,17 @@
-"""Check the metadata of an Arrow IPC record batch message against the message's actual bytes.
+"""Check the Arrow message in a batch of columns: whether its metadata agree with its actual bytes.
 
-The module reads the message's flatbuffer with ``struct``, without pyarrow. A broker thereby checks
-a batch in about ten microseconds. Every position is checked before it is read, and no declared size
-determines an allocation. Three checks read values of uncompressed buffers: null counts, the bounds
-of offsets, and the order of up to ``ORDERED_MAX`` offsets. Readers check the rest with
-``validate(full=True)``: the order of more offsets, UTF-8 of header keys, compressed buffers.
-``batch`` calls this module before an append, and ``arrow`` before it passes a message to pyarrow.
+An Arrow message consists of metadata (in the flatbuffers format) and a body. The body consists of
+buffers: for each field, a bitmap of its nulls, offsets of its byte strings, and their bytes. The
+metadata give the position and size of each buffer, and a node for each field: its number of entries
+and of nulls.
+
+The module reads the metadata with ``struct``, without pyarrow, so a broker checks a batch in about
+ten microseconds. Every position is checked before it is read, and memory is never allocated by a
+size that the metadata declare. In uncompressed buffers, the module also checks null counts, the
+first and last offset, and the order of up to ``ORDERED_MAX`` offsets. Readers check the rest with
+pyarrow's ``validate(full=True)``: the order of more offsets, UTF-8 in header keys, compressed
+buffers. ``batch`` calls this module before an append, and ``arrow`` before it passes a message to
+pyarrow.
 """
 
 from __future__ import annotations
@@ -29,12 +35,11 @@ _U16: Final = struct.Struct("<H")
 _SMALL_BODY_BYTES: Final = 4096
 _SMALL_METADATA_BYTES: Final = 768
 _METADATA_BYTES_MAX: Final = 16 << 10
-"""Maximum bytes of a message's metadata. logbus writes fewer than 700, and other writers may write
+"""Maximum bytes of a message's metadata. logbus writes fewer than 700, but other software may write
 more."""
 ORDERED_MAX: Final = 64
-"""Number of rows up to which the order of a field's offsets is checked. Brokers run without numpy,
-so the check of more offsets would cost too much. Readers check the order of all offsets
-(FORMAT.md)."""
+"""The order of the offsets in a buffer is checked only if there are at most this many. Brokers run
+without numpy, so they would need too much time for more. Readers check all offsets (FORMAT.md)."""
 _VERSION_5: Final = 4
 _RECORD_BATCH: Final = 3
 _CODECS: Final = {0: fmt.CODEC_LZ4, 1: fmt.CODEC_ZSTD}
@@ -45,24 +50,24 @@ _BATCH_LENGTH, _BATCH_NODES, _BATCH_BUFFERS, _BATCH_COMPRESSION, _BATCH_VARIADIC
 _COMPRESSION_CODEC, _COMPRESSION_METHOD = range(2)
 
 _ROWS, _CHILD = 0, 1
-"""The two required lengths of a field node: the number of rows of the batch, or the number of all
-headers of the batch.
+"""How many entries a node must have: as many as the batch has rows, or as many as all its rows
+together have headers.
 """
 _VALIDITY, _OFFSETS, _DATA, _FIXED_64, _FIXED_32 = range(5)
 
 
 class _Shape(NamedTuple):
-    """The required layout of columns with certain flags: their nodes and buffers, in order."""
+    """The nodes and buffers that a message with certain columns must have, in order."""
 
     nodes: tuple[tuple[int, bool], ...]
-    """For each node, its required length (_ROWS or _CHILD), and whether nulls may occur."""
+    """For each node, its number of entries (_ROWS or _CHILD), and whether some may be null."""
     buffers: tuple[tuple[int, int], ...]
-    """For each buffer, its kind and the index of its node."""
+    """For each buffer, its kind (such as _VALIDITY) and the index of its node."""
 
 
 class _Declared(NamedTuple):
-    """The checked metadata of a message. ``size_bytes`` is the total size of the buffers, or -1 if
-    they are compressed."""
+    """The metadata of a message, after the checks that need only the metadata. ``size_bytes`` is
+    the total size of the buffers, or -1 if they are compressed."""
 
     row_count: int
     codec: int
@@ -72,16 +77,16 @@ class _Declared(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The checked contents of a message's metadata."""
+    """The metadata of a message, after all checks."""
 
     row_count: int
     codec: int
     body_position: int
     decompressed_bytes: int
     nodes: tuple[int, ...]
-    """Length and null count of each field node."""
+    """The number of entries and the number of nulls of each node, one after the other."""
     buffers: tuple[int, ...]
-    """Position in the body and stored size of each buffer."""
+    """The position in the body and the stored size of each buffer, one after the other."""
 
 
 @lru_cache(maxsize=64)
@@ -110,11 +115,12 @@ def _shape(flags: int) -> _Shape:
 
 
 def check_message(buffer: Buffer, position: int, end: int, flags: int) -> Message:
-    """Check that ``buffer[position:end]`` is exactly one message with the columns of ``flags``.
+    """Check that ``buffer[position:end]`` is exactly one Arrow message with the columns that
+    ``flags`` (``fmt.FLAG_*``) name. Return its metadata.
 
-    Raises CorruptMessageError: another message type or version, nodes or buffers of other columns,
-    inconsistent lengths, buffers outside the body or too small for their rows, an unknown codec, or
-    declared sizes above ``fmt.COLUMNS_BYTES_MAX``.
+    Raises CorruptMessageError for another type or version of message, nodes or buffers of other
+    columns, inconsistent numbers of entries, buffers outside the body or too small for their
+    entries, an unknown codec, or a decompressed size above ``fmt.COLUMNS_BYTES_MAX``.
     """
     try:
         return _check(buffer, position, end, flags)
@@ -132,7 +138,8 @@ def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
             f"the columns declare metadata of {metadata_bytes} bytes; valid is a multiple of 8 up "
             f"to {_METADATA_BYTES_MAX} that fits in the batch"
         )
-    # Copy about 400 bytes: they are cheaper to read from, and no position can leave the metadata.
+    # Copy the metadata, about 400 bytes. Reading from the copy costs less, and a wrong position
+    # cannot lead into the body.
     metadata = bytes(buffer[position + _PREFIX.size : body])
     is_small = end - body <= _SMALL_BODY_BYTES and len(metadata) <= _SMALL_METADATA_BYTES
     declared = (_declared_before if is_small else _declared)(metadata, end - body, flags)
@@ -148,7 +155,8 @@ def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
 
 
 def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
-    """Return the checked metadata of a message whose body has ``body_bytes`` bytes."""
+    """Check the metadata of a message whose body has ``body_bytes`` bytes, and return them
+    decoded."""
     shape = _shape(flags)
     message = _table(metadata, 0)
     batch = _message_header(metadata, message, body_bytes)
@@ -173,14 +181,15 @@ def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
 
 
 _declared_before = lru_cache(maxsize=1024)(_declared)
-"""``_declared`` with a cache, which takes at most 1 MB and halves the cost of a check. Batches of
-equal sizes have equal metadata. Metadata that fail a check are not cached.
+"""``_declared`` with a cache of its results, which takes at most 1 MB and halves the time of a
+check. Many batches have equal metadata, because their buffers have the same sizes. Metadata that
+fail a check are not cached.
 """
 
 
 def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:
-    """Return the position of the record batch table in the metadata of a message. Its body has
-    ``body_bytes`` bytes."""
+    """Check that ``message`` is the position of a message whose body has ``body_bytes`` bytes.
+    Return the position of its record batch (a table of the flatbuffers format)."""
     version = _field(metadata, message, _MESSAGE_VERSION)
     kind = _field(metadata, message, _MESSAGE_TYPE)
     header = _field(metadata, message, _MESSAGE_HEADER)
@@ -224,8 +233,8 @@ def _check_positions(buffers: tuple[int, ...], body_bytes: int) -> None:
 
 
 def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]:
-    """Return the decompressed size in bytes of each compressed buffer, which its first 8 bytes
-    declare.
+    """Return the decompressed size, in bytes, of each buffer of a compressed message. The first 8
+    bytes of a compressed buffer declare it.
     """
     sizes = []
     for index in range(0, len(buffers), 2):
@@ -273,7 +282,7 @@ def _check_sizes(sizes: Sequence[int], nodes: tuple[int, ...], shape: _Shape) ->
 def _check_values(
     body: memoryview, nodes: tuple[int, ...], buffers: tuple[int, ...], shape: _Shape
 ) -> None:
-    """Check uncompressed bitmaps and offsets against their nodes."""
+    """Check the null bitmaps and the offsets in the buffers of an uncompressed message."""
     read_i32 = _I32.unpack_from
     for index, (kind, node) in enumerate(shape.buffers):
         if kind > _OFFSETS or not (length := nodes[2 * node]):
@@ -323,8 +332,9 @@ def _codec(metadata: bytes, batch: int) -> int:
     return _CODECS[number]
 
 
-# Flatbuffers: a table starts with the signed distance back to its vtable. The vtable holds its own
-# size, the table's size, and 16 bits per field: the field's distance from the table, 0 if absent.
+# In the flatbuffers format, a table (a structure) starts with the signed distance back to its
+# vtable. The vtable has its own size, the size of the table, and for each field 16 bits: the
+# distance of the field from the start of the table, or 0 if the field has its default.
 
 
 def _table(metadata: bytes, position: int) -> int:
@@ -339,15 +349,15 @@ def _table_at(metadata: bytes, table: int) -> int:
 
 
 def _follow(metadata: bytes, position: int) -> int:
-    """Return the position to which the unsigned offset at ``position`` points. An unsigned offset
-    points forward, so that crafted metadata cannot form a cycle.
+    """Return the position to which the unsigned offset at ``position`` points. It always points
+    forward, so malicious metadata cannot make the reader run in a circle.
     """
     target: int = position + _U32.unpack_from(metadata, position)[0]
     return target
 
 
 def _field(metadata: bytes, table: int, number: int) -> int:
-    """Return the position of a table's field. Return 0 if the field has its default."""
+    """Return the position of the field ``number`` of a table, or 0 if the field has its default."""
     vtable = table - _I32.unpack_from(metadata, table)[0]
     slot = 4 + 2 * number
     if slot + 2 > _U16.unpack_from(metadata, vtable)[0]:
@@ -363,8 +373,8 @@ def _scalar(metadata: bytes, table: int, number: int, kind: struct.Struct) -> in
 
 
 def _vector(metadata: bytes, table: int, number: int, words: int) -> tuple[int, ...]:
-    """Return a vector of pairs of 64-bit integers as a flat tuple. Raise CorruptMessageError unless
-    it has exactly ``words`` integers.
+    """Return the field ``number`` of a table, a vector of pairs of 64-bit integers, as a flat tuple
+    of integers. Raises CorruptMessageError unless it has exactly ``words`` integers.
     """
     position = _field(metadata, table, number)
     start = _follow(metadata, position) if position else 0

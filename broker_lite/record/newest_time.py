@@ -1,9 +1,9 @@
-"""Fill in the maximum timestamp of a batch of rows whose producer did not set it.
+"""Set the maximum timestamp in the header of a batch of rows, if the producer did not set it.
 
-Producers with sarama before 1.46 leave the field out. Like Kafka's broker, logbus then computes the
-timestamp from the records. The computation decompresses the batch and takes up to 0.5 µs a record,
-so an append thread must never run it. A small batch can decompress to far more than its size;
-``BODY_BYTES_MIN`` and ``BODY_RATIO`` limit the decompressed size.
+Producers with the Go library sarama before 1.46 do not set it. Like Kafka's broker, logbus then
+computes it from the records. This decompresses the batch and takes up to 0.5 µs a record, so it
+must not run on a thread that appends to logs. A small batch can decompress to far more than its
+size; ``BODY_BYTES_MIN`` and ``BODY_RATIO`` limit the decompressed size.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import check_crc, read_header, set_max_timestamp
 
 BODY_BYTES_MIN = 1 << 20
-"""Decompressed bytes that every batch may have, whatever its compressed size. By default, sarama
-sends smaller batches."""
+"""A batch may always decompress to this number of bytes, even if its compressed size is small. By
+default, sarama sends smaller batches."""
 BODY_RATIO = 16
-"""A batch that decompresses to more than BODY_BYTES_MIN may have at most this many times its
+"""A batch may decompress to more than ``BODY_BYTES_MIN``, but then to at most this many times its
 compressed size."""
 _MAGIC_AT = 16
 _BASE_AND_MAX = struct.Struct(">qq")
@@ -26,8 +26,8 @@ _BASE_AND_MAX_AT = 27
 
 
 def is_left_out(records: memoryview) -> bool:
-    """Return whether the first batch in ``records`` lacks its maximum timestamp. Such a batch has
-    a maximum timestamp below its base timestamp.
+    """Return whether the producer of the first batch in ``records`` did not set its maximum
+    timestamp. The maximum timestamp of such a batch is below its base timestamp.
     """
     if len(records) < fmt.HEADER_BYTES or records[_MAGIC_AT] != fmt.MAGIC_ROWS:
         return False
@@ -38,8 +38,9 @@ def is_left_out(records: memoryview) -> bool:
 def fill_in(records: memoryview) -> None:
     """Write the maximum timestamp and the new CRC into the one batch in ``records``.
 
-    Raises InvalidRecordError if the records cannot be decoded, and CorruptMessageError if the CRC
-    or the length of the batch is wrong.
+    A batch that an append refuses for other reasons is unchanged. Raises InvalidRecordError if the
+    records cannot be decoded, and CorruptMessageError if the CRC or the length of the batch is
+    wrong.
     """
     # Import here: transcode loads numpy and pyarrow, which a broker needs only for such a batch.
     from broker_lite.record.transcode import newest_timestamp
@@ -48,12 +49,13 @@ def fill_in(records: memoryview) -> None:
     check_crc(records, header)
     count_fits = 0 < header.record_count <= fmt.RECORDS_MAX
     if len(records) > header.size_bytes or header.is_control or not count_fits:
-        return  # Do nothing: the append refuses the batch and gives the reason.
+        return  # The append, which follows, will refuse the batch and give the reason.
     limit = max(BODY_BYTES_MIN, BODY_RATIO * len(records))
     try:
         newest = newest_timestamp(records, header, limit)
     except CorruptMessageError as error:
-        # The CRC is correct, so the producer encoded the batch this way: a retry would not help.
+        # The CRC is correct, so the producer itself encoded the batch wrongly, and sending it again
+        # would not help. CorruptMessageError would make the producer send it again.
         raise InvalidRecordError(
             f"a batch of {len(records)} bytes has no maximum timestamp, and its records cannot be "
             f"read for it: {error.message}; use a client that writes it (sarama from 1.46)"

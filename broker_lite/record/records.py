@@ -1,8 +1,9 @@
-"""Encode and decode bodies of rows one by one, byte for byte as Kafka's record batch v2.
+"""Encode and decode batches of rows record by record, in the format of Kafka's record batch v2.
 
-This plain Python serves small numbers of records: the broker's own state, control batches and
-tools. Tests use it as the reference for ``transcode``. Data paths use ``transcode`` and ``arrow``.
-Every length is checked against the remaining bytes.
+This module is plain Python, for small numbers of records: the broker's own state, control batches
+and tools. For users' records, brokers and clients use ``transcode`` and ``arrow``, which are
+faster; tests compare the results of ``transcode`` with those of this module. Every length is
+checked against the remaining bytes.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ class Row(NamedTuple):
 
 
 def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
-    """Decode the rows of the batch at the start of ``buffer``, control batches included.
+    """Decode the records of the batch of rows at the start of ``buffer``. It may be a control
+    batch.
 
     The caller checks the CRC. Raises CorruptMessageError, and UnsupportedCompressionTypeError for
-    an unknown codec. An invalid UTF-8 header key gets replacement characters, as in Java.
+    an unknown codec. If a header key is not valid UTF-8, its wrong bytes become replacement
+    characters, as in Java.
     """
     body = rows_body(buffer, header)
     rows: list[Row] = []
@@ -55,10 +58,10 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
 
 
 def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:
-    """Return the keys and values of a batch of rows, at a quarter of the cost of ``decode_rows``.
+    """Decode only the keys and values of the batch of rows at the start of ``buffer``, in a quarter
+    of the time of ``decode_rows``.
 
-    The function skips timestamps, offsets and headers. The caller checks the CRC. Raises the errors
-    of ``decode_rows``.
+    The caller checks the CRC. Raises the same errors as ``decode_rows``.
     """
     body = bytes(rows_body(buffer, header))
     view = memoryview(body)
@@ -105,7 +108,8 @@ def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | No
 def rows_body(
     buffer: Buffer, header: BatchHeader, limit: int = fmt.DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """Return the decompressed body of a batch of rows, at most ``limit`` bytes."""
+    """Return the body (the bytes after the header) of the batch of rows at the start of ``buffer``,
+    decompressed. Raises CorruptMessageError if it has more than ``limit`` bytes."""
     if header.magic != fmt.MAGIC_ROWS or len(buffer) < header.size_bytes:
         raise CorruptMessageError(
             f"{len(buffer)} bytes with magic {header.magic} are not a whole batch of rows"
@@ -129,9 +133,9 @@ def encode_rows(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """Return one batch of rows. Its base offset and base timestamp are those of the first row.
-    ``attributes`` holds the attribute bits except the codec. Raises InvalidRecordError if there are
-    no rows or if their offsets do not ascend.
+    """Encode ``rows`` as one batch. Its base offset and base timestamp are those of the first row.
+    ``attributes`` has the attribute bits other than the codec. Raises InvalidRecordError if there
+    are no rows or if their offsets do not ascend.
     """
     if not rows:
         raise InvalidRecordError("a batch of no records cannot be encoded; give one or more")
@@ -171,7 +175,8 @@ def encode_rows(
 
 
 def batch_of_rows(header: BatchHeader, body: Buffer) -> bytearray:
-    """Return a whole batch: ``header`` with length and CRC set for ``body``, then the body."""
+    """Return a whole batch of rows: the header, then the body. The header has the fields of
+    ``header``, but the length and CRC for this body."""
     size = fmt.HEADER_BYTES + len(body)
     out = bytearray(size)
     fields = header._replace(length=size - fmt.LENGTH_PREFIX_BYTES, magic=fmt.MAGIC_ROWS, crc=0)
@@ -186,7 +191,7 @@ def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row
     end = position + length
     if length < 0 or end > len(body):
         raise CorruptMessageError(f"a record of {length} bytes extends beyond its batch")
-    position += 1  # Skip the attributes: no attribute is defined.
+    position += 1  # Skip the attributes of the record, of which none are defined.
     timestamp_delta, position = read_varint(body, position)
     offset_delta, position = read_varint(body, position)
     if not 0 <= offset_delta <= header.last_offset_delta:
@@ -221,8 +226,8 @@ def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row
 
 
 def read_varint(body: memoryview, position: int) -> tuple[int, int]:
-    """Decode the zigzag varint at ``position``. Return its value and its end position. Raises
-    IndexError at the body's end."""
+    """Decode the zigzag varint at ``position``. Return its value and the position after it. Raises
+    IndexError if the body ends within it."""
     byte = body[position]
     raw = byte & 0x7F
     for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
@@ -278,5 +283,6 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
 
 
 def _signed(value: int) -> int:
-    """Wrap ``value`` to a signed 64-bit integer, as Java wraps timestamps and their deltas."""
+    """Return the low 64 bits of ``value`` as a signed integer. Java's arithmetic does this with
+    timestamps and their deltas."""
     return (value + (1 << 63) & _UINT64) - (1 << 63)

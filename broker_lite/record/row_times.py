@@ -1,4 +1,4 @@
-"""Find rows of a batch by their timestamps, in bodies of rows and of columns."""
+"""Find records in a batch by their timestamps. The batch may be one of rows or of columns."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from broker_lite.record.batch import BatchHeader, Buffer
 from broker_lite.record.transcode import rows_to_columns
 
 BODY_BYTES_MAX = 64 << 20
-"""Maximum decompressed bytes of a batch of rows in a lookup by time: the limit of a batch of
-columns. Several read threads look up at the same time.
+"""Maximum decompressed bytes of a batch of rows in which records are looked up. Several threads may
+do this at the same time, so the limit is lower than for other readers.
 """
 
 _Int64s = npt.NDArray[np.int64]
@@ -22,10 +22,10 @@ _Int64s = npt.NDArray[np.int64]
 def first_row(
     data: Buffer, header: BatchHeader, offset: int, timestamp: int
 ) -> tuple[int, int] | None:
-    """Return the offset and the timestamp (ms) of the first row at or after both ``offset`` and
-    ``timestamp``.
+    """Return the offset and timestamp (ms) of the first record whose offset is at least ``offset``
+    and whose timestamp is at least ``timestamp``. Return None if there is none.
 
-    Return None without such a row. ``data`` starts with the batch. Raises CorruptMessageError.
+    ``data`` starts with the batch. Raises CorruptMessageError.
     """
     columns = _offsets_and_times(data, header)
     if columns is None:
@@ -36,8 +36,8 @@ def first_row(
 
 
 def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
-    """Return the maximum timestamp (ms) of the rows from ``offset`` on, or -1 without such rows.
-    Raises CorruptMessageError."""
+    """Return the maximum timestamp (ms) of the records of a batch from ``offset`` on, or -1 if
+    there are none. ``data`` starts with the batch. Raises CorruptMessageError."""
     columns = _offsets_and_times(data, header)
     if columns is None:
         return header.constant_timestamp
@@ -46,8 +46,8 @@ def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
 
 
 def _offsets_and_times(data: Buffer, header: BatchHeader) -> tuple[_Int64s, _Int64s] | None:
-    """Return each row's offset and timestamp. Return None if all rows have one timestamp and the
-    offsets have no gaps."""
+    """Return the offsets and the timestamps of the records of a batch. Return None if all records
+    have the same timestamp and the offsets have no gaps."""
     if header.is_columns:
         columns = decode(data, header)
     else:

@@ -1,10 +1,11 @@
-"""Find the positions of the records in a body of rows with array operations.
+"""Find the positions of the records in the body of a batch of rows, with numpy instead of a loop.
 
-Kafka's record begins with its length, a varint, and a zero byte for its attributes. The scan
-therefore reads the varint before every zero byte as the length of a candidate record. First it
-drops candidates that no other candidate follows or precedes without a gap. Among the rest it finds,
-by pointer doubling, the chain from the body's start to its end with as many candidates as the batch
-has records. A body with nonzero attributes, or with millions of zeros, is walked record by record,
+In Kafka's format, a record begins with its length, a varint, and then has a zero byte, its
+attributes. The body may have other zero bytes. The search therefore takes the varint before every
+zero byte as the length of a possible record, a candidate. It first drops candidates that are not
+adjacent to another candidate at their start and at their end. Among the rest it finds the chain:
+adjacent candidates from the start of the body to its end, as many as the batch has records. If the
+body has attributes other than zero, or millions of zero bytes, a loop finds the records instead,
 which is slower. ``transcode`` calls this module.
 """
 
@@ -23,16 +24,17 @@ _CONTENT_BYTES_MIN: Final = 6
 length, value length and header count."""
 _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
+"""Maximum number of times that candidates which are not adjacent to others are dropped."""
 _ZEROS_MAX: Final = 4 << 20
-"""Maximum number of zero bytes of a body that is scanned. With more zero bytes, the positions of
-the candidates could take more memory than the body, so the body is walked instead."""
+"""Maximum zero bytes of a body in which candidates are searched. With more, the positions of the
+candidates could take more memory than the body, so a loop finds the records instead."""
 _PIECE_BYTES: Final = 128 << 10
 _LOW_32: Final = (1 << 32) - 1
 
 
 def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
-    """Return the attributes position and the end of each of ``count`` records. Raises
-    CorruptMessageError unless ``count`` records fill the body exactly.
+    """Return for each of the ``count`` records in ``body`` the position of its attributes and its
+    end. Raises CorruptMessageError unless ``count`` records fill the body exactly.
     """
     if count * (_CONTENT_BYTES_MIN + 1) > len(body):
         raise CorruptMessageError(f"{count} records do not fit in a body of {len(body)} bytes")
@@ -48,11 +50,11 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
 
 
 def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
-    """Return the start, the end and the attributes position of every candidate record, ordered by
-    start."""
+    """Return the starts, the ends and the attributes positions of the candidates that are adjacent
+    to others, in the order of their starts."""
     zeros = _zeros(body)
-    # Read each varint backwards, from its last byte. ``raw`` holds the value of the bytes read so
-    # far.
+    # Read each varint from its last byte to its first. ``raw`` is the value of the bytes that have
+    # been read.
     raw: npt.NDArray[Any] = body.take(zeros - 1)
     keys = []
     for width in range(1, _LENGTH_BYTES_MAX + 1):
@@ -71,28 +73,29 @@ def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
 
 
 def _zeros(body: Bytes) -> Positions:
-    """Return the positions of zero bytes after a possible last length byte (1 to 127).
+    """Return the positions of the zero bytes that may be attributes. The byte before such a zero is
+    the last byte of a length, so it is 1 to 127.
 
-    The body is searched in cache-sized pieces. Of a run of zeros at most the first is returned.
+    The body is searched in pieces that fit into the processor's cache.
     """
     positions = [np.empty(0, np.int64)]
     for start in range(1, len(body), _PIECE_BYTES):
         piece = body[start : start + _PIECE_BYTES]
         zero = piece == 0
-        # Subtracting one wraps 0 to 255, so one comparison checks both ends of the range.
+        # In bytes 0 - 1 is 255, so one comparison checks that the byte is neither 0 nor above 127.
         zero &= body[start - 1 : start - 1 + len(piece)] - 1 < 127
         positions.append(np.flatnonzero(zero) + start)
     return np.concatenate(positions)
 
 
 def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
-    """Drop candidates without a successor or a predecessor. Return the other candidates in
-    order."""
+    """Drop candidates at whose end no other candidate begins, or at whose start none ends. Return
+    the others as ``_candidates`` does. ``keys`` has start and end of each, in one integer."""
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
-    # ``marks`` has one entry for each position and is cleared after each use. A new array for each
-    # use would cost more than the sieve.
+    # ``marks`` has an entry for each position in the body. It is cleared after each use, because a
+    # new array for each use would take more time than the search.
     marks = np.zeros(size + 1, np.bool_)
     for _ in range(_SIEVES):
         before = len(starts)
@@ -112,7 +115,7 @@ def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Posit
 
 
 def _attributes(body: Bytes, starts: Positions) -> Positions:
-    """Return the end of the length varint that begins at each start."""
+    """Return the position of the attributes of each candidate, which is the end of its length."""
     after = starts + 1
     active = np.flatnonzero(body.take(starts) > 127)
     while active.size:
@@ -123,8 +126,12 @@ def _attributes(body: Bytes, starts: Positions) -> Positions:
 
 
 def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positions | None:
-    """Return the indexes of ``count`` candidates that follow each other without a gap from the
-    body's start to its end. Return None without such a chain."""
+    """Return the indexes of the ``count`` candidates that follow one another without a gap from the
+    start of the body to its end. Return None if there is no such chain.
+
+    The search doubles its steps: it knows for each candidate which one follows after 1, 2, 4, …
+    others.
+    """
     total = len(starts)
     if not total or starts[0] != 0:
         return None
@@ -143,7 +150,7 @@ def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positi
 
 
 def _walk(body: Bytes, count: int) -> tuple[Positions, Positions]:
-    """Find the records one by one, for bodies with attributes that Kafka does not define."""
+    """Find the records with a loop, as ``find_records`` does. This works for every valid body."""
     attributes, ends = np.empty(count, np.int64), np.empty(count, np.int64)
     data, size, position = body.data, len(body), 0
     for index in range(count):

@@ -1,10 +1,10 @@
-"""Convert a batch of rows to columns and back with array operations. No Python code runs for each
-record.
+"""Convert a batch of rows to columns and back, with operations of numpy and pyarrow that handle all
+records at once.
 
 A broker converts columns to rows for a client that reads only rows. A client converts rows to
-columns. The rows equal the output of Kafka's own writer byte for byte. Both conversions keep
-offsets, timestamps, producer fields, transactional bit and leader epoch. Brokers call this module
-in their transcoding threads.
+columns. The encoded rows are byte for byte the same as those of Kafka's own writer. Both
+conversions keep offsets, timestamps, producer fields, transactional bit and leader epoch. Brokers
+call this module in threads for this purpose.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ JOINED_BYTES: Final = 4 << 20
 """Maximum uncompressed bytes of the batches that ``join_rows`` decodes together.
 """
 _LEVELS_MAX: Final = 64
-"""Number of headers per record that ``_read_headers`` decodes with array operations. The further
-headers of a record are decoded one by one."""
+"""``_read_headers`` decodes the first headers of all records together, then the second, and so on,
+up to this number. Further headers of a record are decoded one by one."""
 
 
 def rows_to_columns(
     buffer: Buffer, header: BatchHeader, limit: int = fmt.DECOMPRESSED_BYTES_MAX
 ) -> Columns:
-    """Return the columns of the row batch at the start of ``buffer``. For a control batch the
+    """Decode the batch of rows at the start of ``buffer`` to columns. For a control batch, the
     columns have no rows.
 
-    The caller checks the CRC. Raises CorruptMessageError, and UnsupportedCompressionTypeError for
-    an unknown codec. An invalid UTF-8 header key gets replacement characters, as in Java.
+    The caller checks the CRC. Raises CorruptMessageError if the batch is malformed or decompresses
+    to more than ``limit`` bytes, and UnsupportedCompressionTypeError for an unknown codec. If a
+    header key is not valid UTF-8, its wrong bytes become replacement characters, as in Java.
     """
     if header.is_control or header.record_count == 0:
         return NO_ROWS
@@ -60,9 +61,10 @@ def rows_to_columns(
 
 
 def newest_timestamp(buffer: Buffer, header: BatchHeader, limit: int) -> int:
-    """Return the latest timestamp (ms) of the records of a batch of rows, whatever its header says.
+    """Return the latest timestamp (ms) of the records of a batch of rows. The function reads the
+    records, not the maximum timestamp in the header.
 
-    ``limit`` is the maximum decompressed bytes. Raises the errors of ``rows_to_columns``.
+    Raises the same errors as ``rows_to_columns``.
     """
     body = np.frombuffer(rows_body(buffer, header, limit), np.uint8)
     attributes, _ = find_records(body, header.record_count)
@@ -71,13 +73,14 @@ def newest_timestamp(buffer: Buffer, header: BatchHeader, limit: int) -> int:
 
 
 def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, BatchHeader, int]:
-    """Decode the first of these batches together, as if they were one batch.
+    """Decode several small batches of rows together, as if they were one batch. This is faster than
+    decoding them one by one.
 
-    Return the columns, the header of the joined batch, and the number of decoded batches: as many
-    as have ``JOINED_BYTES`` uncompressed, but at least one. The fixed costs of a decode are then
-    spread over many records. The batches must be consecutive batches of rows with records, one
-    leader epoch and create times. The caller checks the CRCs. Raises the errors of
-    ``rows_to_columns``; to find the invalid batch, decode the batches one by one.
+    The function takes the first of ``batches`` that together have at most ``JOINED_BYTES``
+    decompressed, but at least one. Return the columns, a header for the batches as a whole, and the
+    number of batches taken. The batches must follow one another in a log, have records, the same
+    leader epoch, and timestamps set by the producer. The caller checks the CRCs. Raises the same
+    errors as ``rows_to_columns``. To find the invalid batch, decode the batches one by one.
     """
     bodies: list[memoryview] = []
     size = 0
@@ -119,13 +122,14 @@ def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, B
 
 
 def _repeated(values: list[int], counts: Positions) -> Positions:
-    """Return an array with each batch's value repeated for each of its records."""
+    """Return an array with one entry for each record: the value of its batch. ``counts`` are the
+    numbers of records of the batches."""
     return np.repeat(np.array(values, np.int64), counts)
 
 
 class _Body(NamedTuple):
-    """The fields of all records of a body. Timestamps and offsets are differences from the values
-    in the batch's header."""
+    """The fields of all records of a batch, each field as an array. ``timestamps`` and ``deltas``
+    (of the offsets) are differences from the base values in the batch's header."""
 
     ends: Positions
     timestamps: Positions
@@ -136,7 +140,7 @@ class _Body(NamedTuple):
 
 
 def _read_body(memory: memoryview, count: int) -> _Body:
-    """Decode an uncompressed body of ``count`` records."""
+    """Decode the body of a batch of rows, which has ``count`` records and is not compressed."""
     body = np.frombuffer(memory, np.uint8)
     at, ends = find_records(body, count)
     timestamps, at = varints.decode(body, at + 1)
@@ -157,8 +161,8 @@ def _read_body(memory: memoryview, count: int) -> _Body:
 
 
 def _field(body: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions, Positions]:
-    """Decode a length-prefixed field of each record. Return the lengths (-1 for null), the starts
-    and the ends."""
+    """Decode one field of each record, such as the key. The field begins at ``at`` with its length.
+    Return the lengths (-1 for null), and the starts and ends of the contents."""
     lengths, starts = varints.decode(body, at)
     if lengths.min() < -1 or (lengths > ends - starts).any():
         raise CorruptMessageError("a field extends beyond its record")
@@ -180,14 +184,15 @@ def _read_deltas(deltas: Positions, header: BatchHeader) -> npt.NDArray[np.int32
 
 
 def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array | None:
-    """Return slices of the body, in ascending order, as one array. Return None if all entries are
-    null."""
+    """Copy pieces of the body into an array of byte strings. A piece begins at one of ``starts``,
+    which ascend. A negative length means null. Return None if all entries are null."""
     count = len(starts)
     nulls = lengths < 0
     null_count = int(np.count_nonzero(nulls))
     if null_count == count:
         return None
-    # View the body as an array of slice, gap, slice, gap …; Arrow copies every second entry.
+    # Describe the body as an array whose entries are piece, gap, piece, gap and so on. ``take``
+    # copies the pieces, every second entry.
     edges = np.empty((count, 2), np.int32)
     edges[:, 0] = starts
     edges[:, 1] = starts + np.maximum(lengths, 0)
@@ -206,7 +211,8 @@ def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array 
 def _read_headers(
     body: Bytes, data: pa.Buffer, at: Positions, ends: Positions, counts: Positions
 ) -> pa.Array:
-    """Decode the first header of every record at once, then the second headers, and so on."""
+    """Return the column of headers: decode the first headers of all records at once, then the
+    second headers, and so on. ``counts`` are the numbers of headers of the records."""
     if counts.min() < 0 or (2 * counts > ends - at).any():
         raise CorruptMessageError("a record declares more headers than its bytes can hold")
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
@@ -240,8 +246,8 @@ def _read_headers(
 def _read_many_headers(
     record: memoryview, position: int, names: Positions, contents: Positions
 ) -> int:
-    """Decode the headers of one record one by one, from ``position`` on. Return the end
-    position."""
+    """Find the remaining headers of one record one by one, from ``position`` on. Write the starts
+    and lengths of keys to ``names`` and of values to ``contents``. Return the end position."""
     try:
         for slot in range(names.shape[1]):
             for parts in (names, contents):
@@ -275,18 +281,19 @@ def _headers_array(
 
 
 def _replaced(keys: pa.Array) -> pa.Array:
-    """Replace invalid UTF-8 in header keys by replacement characters. The keys are decoded one by
-    one, because invalid keys are rare."""
+    """Return the header keys with replacement characters where they are not valid UTF-8. The loop
+    over the keys is slow, but such keys are rare."""
     texts = [key.decode("utf-8", "replace").encode() for key in keys.to_pylist()]
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
     return binary(offsets, b"".join(texts)).cast(pa.string())
 
 
 def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_NONE) -> bytearray:
-    """Encode the column batch at the start of ``buffer`` as rows that are compressed by ``codec``.
+    """Convert the batch of columns at the start of ``buffer`` to a batch of rows, compressed by
+    ``codec`` (one of ``fmt.CODEC_*``).
 
-    The header keeps all fields except codec, length and CRC. The caller checks the CRC. Raises
-    CorruptMessageError.
+    The new header has the same fields except magic, codec, length and CRC. The caller checks the
+    CRC. Raises CorruptMessageError.
     """
     body = encode_body(decode(buffer, header), header.base_timestamp)
     attributes = header.attributes & ~fmt.CODEC_MASK | codec
@@ -295,7 +302,7 @@ def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_
 
 
 def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
-    """Encode the uncompressed body of rows, which follows the header in a batch of magic 2."""
+    """Encode the body of a batch of rows, uncompressed. The body follows the header."""
     count = columns.row_count
     timestamp = columns.timestamp
     if timestamp is None:
@@ -331,7 +338,8 @@ def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
 
 
 def _lengths(array: pa.Array | None, count: int) -> Positions:
-    """Return the length in bytes of each entry, -1 for null entries."""
+    """Return the length in bytes of each entry of a column, which has ``count`` entries. The length
+    of a null entry is -1."""
     if array is None:
         return np.full(count, -1, np.int64)
     return lengths_of(array, -1)
@@ -341,11 +349,11 @@ _ATTRIBUTES: Final = (np.zeros((1, 1), np.uint8), np.ones(1, np.int64))
 
 
 def _pack(fields: list[tuple[Bytes, Positions]], count: int) -> pa.Array:
-    """Return a binary column with one entry for each record: the bytes of all ``fields`` of the
-    record.
+    """Return an array of byte strings with one entry for each record: the bytes of all its
+    ``fields``, one after the other.
 
-    A field is a matrix with a row of bytes for each record, and the number of used bytes of each
-    row.
+    A field is a matrix whose rows have the bytes of one record each, and the number of used bytes
+    of each row.
     """
     columns = sum(matrix.shape[1] for matrix, _ in fields)
     joined = np.empty((count, columns), np.uint8)
@@ -372,7 +380,8 @@ def _binary_array(lengths: Positions, content: Bytes) -> pa.Array:
 
 
 def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | int]:
-    """Return the header count and the encoded headers of each record, and their sizes in bytes."""
+    """Encode the headers of each record, with which a record ends: their number, then the headers.
+    Return the bytes, and their size for each record."""
     if headers is None:
         return _NO_HEADERS, 1
     counts = lengths_of(headers, 0)
@@ -388,7 +397,7 @@ def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | i
             values,
         ]
     )
-    # A record's headers are adjacent, so its entries are one slice of all headers.
+    # The headers of a record are adjacent, so their bytes are one slice of the encoded headers.
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     _, offsets, content = entries.buffers()
     edges = np.frombuffer(offsets, np.int32, len(items) + 1)[firsts]
@@ -399,7 +408,8 @@ def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | i
 
 
 def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
-    """Concatenate the parts element by element. A null counts as empty."""
+    """Return an array whose entry i is the concatenation of the entries i of all ``parts``. A null
+    counts as empty."""
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(
@@ -408,8 +418,7 @@ def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
 
 
 def _join(parts: list[pa.Array | pa.Scalar]) -> memoryview:
-    """Return the bytes of all entries. Each entry is the concatenation of its elements in
-    ``parts``."""
+    """Return the bytes of all entries of ``_join_entries(parts)``, one after the other."""
     joined = _join_entries(parts)
     _, offsets, content = joined.buffers()
     size = int(np.frombuffer(offsets, np.int32, len(joined) + 1)[-1])

@@ -1,7 +1,9 @@
-"""Encode and decode arrays of Kafka's zigzag varints, without a Python loop per varint.
+"""Encode and decode many of Kafka's zigzag varints at once, with numpy. A varint is an integer in
+one to ten bytes, numbers near zero in fewer.
 
-``decode`` never reads outside of the body. At a position past the end it reads the body's last
-byte and returns a position past the end, which callers must check. ``transcode`` calls this module.
+``decode`` never reads outside of the body (the bytes of a batch after its header). For a position
+past the end it reads the body's last byte and returns a position past the end, which callers must
+check. ``transcode`` calls this module.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ _ONE_BYTE: Final = np.array([(raw >> 1) ^ -(raw & 1) for raw in range(128)], np.
 
 
 def decode(body: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    """Decode the varints at these positions. Return their values and their ends (exclusive). Raises
-    CorruptMessageError for a varint longer than 64 bits."""
+    """Decode the varints that begin at the positions ``at``. Return their values, and the positions
+    after them. Raises CorruptMessageError for a varint longer than 64 bits."""
     first = body.take(at, mode="clip")
     after = at + 1
     more = first > 127
@@ -49,8 +51,8 @@ def decode(body: Bytes, at: Positions) -> tuple[Positions, Positions]:
 
 
 def encode(values: Positions) -> tuple[Bytes, Positions]:
-    """Return a matrix with the varint of each value in a row of bytes, and the number of used bytes
-    of each row."""
+    """Encode each value as a varint. Return a matrix whose rows have the bytes of one varint each,
+    and the number of used bytes of each row."""
     raw = ((values << 1) ^ (values >> 63)).view(np.uint64)
     widths = np.ones(len(values), np.int64)
     columns = [raw & np.uint64(0x7F)]

@@ -1,10 +1,10 @@
-"""Walk the batches of a log and check each against the log's policy.
+"""Go through the batches of a log in order, and check each of them.
 
-``BatchWalker`` keeps the next offset, so one walker handles consecutive buffers. The CRC does not
-cover the first 21 bytes of a batch, so the walker checks them: the offset must continue the log,
-and the leader epoch must not fall. The next offset is base offset + last offset delta + 1, because
-the record count does not include gaps. Brokers walk their files and replica fetches, clients walk
-answers and local files. A walker serves one thread at a time.
+``BatchWalker`` remembers the next offset, so the bytes of the log can be given to it in several
+buffers, one after the other. It checks what the CRC of a batch does not cover: the offsets must
+continue those of the batch before, and the leader epoch must not be lower. A ``WalkPolicy`` selects
+the checks. Brokers go through their own files and the batches that they fetch from leaders; clients
+go through fetched records and local files. Only one thread at a time may use a walker.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from broker_lite.record.crc32c import crc32c
 _NO_BYTES = memoryview(b"")
 _VARINT = rb"[\x80-\xff]*[\x00-\x7f]"
 _ABORT_MARKER = re.compile(_VARINT + rb"." + _VARINT * 2 + rb"\x08..\x00\x00", re.DOTALL)
-"""Pattern of the first bytes of an abort marker (key type 0): length, attributes, timestamp and
-offset deltas, key length, version, type. Kafka never compresses control batches."""
+"""Pattern of the first bytes of the record in an abort marker: length, attributes, timestamp and
+offset deltas, key length, version, type (0). Kafka never compresses markers."""
 
 
 class WalkPolicy(NamedTuple):
-    """The checks of a walk, and the aborted transactions whose batches it marks as void.
+    """What a ``BatchWalker`` checks, and which transactions it treats as aborted.
 
     - ``allows_gaps``: offsets may be missing between batches, as after Kafka's compaction. In
-      logbus's own logs a gap is corruption.
-    - ``orders_epochs``: leader epochs must not fall.
-    - ``checks_crc``: the walk computes every batch's CRC.
-    - ``leader_epoch``: the maximum leader epoch of a batch (-1 if unknown).
-    - ``aborted``: (producer id, first offset) of aborted transactions, as a read_committed fetch
-      lists them.
+      logbus's own logs, a gap means that the log is corrupt.
+    - ``orders_epochs``: the leader epoch of a batch must not be lower than that of the batch
+      before.
+    - ``checks_crc``: the CRC of every batch must be correct.
+    - ``leader_epoch``: the maximum leader epoch that a batch may have, or -1 if it is unknown.
+    - ``aborted``: the aborted transactions, as pairs of producer id and first offset. A fetch with
+      read_committed returns such a list.
     """
 
     allows_gaps: bool = False
@@ -48,10 +49,11 @@ class WalkPolicy(NamedTuple):
 
 
 class LogBatch(NamedTuple):
-    """A batch of a log: its header, its bytes (none in a walk over headers) and its position.
+    """A batch of a log: its header, its bytes (none with ``headers_only``) and its position.
 
-    With ``is_void``, readers must skip the batch. It is a control batch, a batch of an aborted
-    transaction, or a header without records after compaction.
+    If ``is_void``, the batch has no records for applications, and readers must skip it. It is a
+    control batch, a batch of an aborted transaction, or a batch whose records compaction has all
+    removed.
     """
 
     header: BatchHeader
@@ -65,9 +67,11 @@ _new_batch = partial(tuple.__new__, LogBatch)
 
 
 class BadBatch(Exception):
-    """The bytes at ``position`` are not a valid batch that starts at or contains ``offset``.
+    """Raised if the bytes at ``position`` are not a valid batch with ``offset``, the next offset of
+    the log.
 
-    ``header`` is set if only the checksum is wrong, so that a reader can skip the batch.
+    ``header`` is None unless only the checksum is wrong. With a header, a reader can skip the
+    batch.
     """
 
     def __init__(
@@ -81,10 +85,12 @@ class BadBatch(Exception):
 
 
 class BatchWalker:
-    """A walk over one log from ``offset`` on. Its bytes start at ``position`` and stop at ``end``.
+    """Goes through the batches of one log, from ``offset`` on.
 
-    Unless ``at_boundary``, the first batch may start before ``offset`` but must contain it.
-    ``epoch`` is the minimum leader epoch. All values but ``end`` advance with each batch.
+    ``position`` is where the next batch begins in the log's bytes, and ``end`` is where the bytes
+    end. If ``at_boundary``, the first batch must begin with ``offset``; otherwise it may begin
+    before it and contain it. ``epoch`` is the minimum leader epoch of the next batch. After each
+    batch, all these attributes except ``end`` have the values for the next one.
     """
 
     __slots__ = (
@@ -108,20 +114,21 @@ class BatchWalker:
         self.position = position
         self.end = end
         self.needed_bytes = 0
-        """Size in bytes of the batch that the last buffer contained only in part. 0 if even the
-        batch's header was incomplete."""
+        """Size in bytes of the batch of which the last buffer had only the first part. 0 if there
+        was none, or if the buffer did not have its whole header."""
         self.policy = policy
         self._aborting = sorted(policy.aborted, key=lambda row: row[1], reverse=True)
-        """Aborted transactions that begin after the walker's offset, in descending order of their
-        first offset."""
+        """The aborted transactions that the walker has not reached yet, in descending order of
+        their first offset."""
         self._aborted_ids: set[int] = set()
-        """Producer ids whose aborted transaction is open at ``offset``."""
+        """The ids of the producers that have an aborted transaction at ``offset``: it began before,
+        and its abort marker follows later."""
 
     def walk(self, data: Buffer, *, headers_only: bool = False) -> Iterator[LogBatch]:
-        """Yield the whole batches of ``data``, which starts at ``position``.
+        """Yield the whole batches in ``data``, the bytes of the log from ``position`` on.
 
-        With ``headers_only``, batches have no bytes, and a last batch with only its header present
-        is yielded too. Raises BadBatch after the valid batches if bytes violate the policy.
+        With ``headers_only``, the batches have no bytes, and ``data`` needs to have only the header
+        of the last one. Raises BadBatch, after the valid batches, if a batch fails a check.
         """
         allows_gaps, orders_epochs, checks_crc, latest, aborted = self.policy
         view = memoryview(data)
@@ -171,8 +178,8 @@ class BatchWalker:
             yield _new_batch((header, buffer, position, is_void))
 
     def _is_aborted(self, header: BatchHeader, buffer: memoryview) -> bool:
-        """Return whether a batch belongs to an aborted transaction. An abort marker ends the
-        transaction."""
+        """Return whether a batch belongs to an aborted transaction. If the batch is an abort
+        marker, the transaction ends with it."""
         aborting, ids = self._aborting, self._aborted_ids
         while aborting and aborting[-1][1] <= header.last_offset:
             ids.add(aborting.pop()[0])
