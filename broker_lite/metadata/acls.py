@@ -96,7 +96,7 @@ def _cure(path: str) -> str:
     ]
     return (
         f"Until you run: logbus acl delete '*' all {' '.join(filter(None, words))} --deny, only "
-        "super users may use its resources. Then add its ACLs again"
+        "super users may use the resources that this znode names. Then add the znode's ACLs again"
     )
 
 

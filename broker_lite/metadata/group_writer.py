@@ -166,10 +166,11 @@ class GroupWriter:
         return writing.done
 
     def write_part(self, claim: GroupClaim, part: PartWrite) -> None:
-        """Queue the addition or the end of a transaction's pending offsets and write it at once, in
-        the order of the calls.
+        """Queue the addition or the end of a transaction's pending offsets, and write without
+        waiting for the interval. Several calls are written in their order.
 
-        ``part.done`` completes like the future of ``commit``.
+        ``part.done`` completes when ZooKeeper has confirmed the write, as the future of ``commit``
+        does.
         """
         self._writing(claim).parts.append(part)
         self._urgent.set()
