@@ -50,7 +50,7 @@ class MetadataSnapshot:
     """The credentials of all users, by name."""
     acls: Mapping[Pattern, frozenset[Entry]] = field(default_factory=dict)
     quotas: Mapping[Entity, Values] = field(default_factory=dict)
-    """The quotas, by entity: a user, a client id, or both."""
+    """The quotas, by entity: a user, a client id, a pair of both, or an IP address."""
     version: int = 0
 
     @property

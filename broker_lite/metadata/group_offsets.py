@@ -84,8 +84,8 @@ class _OffsetRow(NamedTuple):
 
 
 class PendingRow(NamedTuple):
-    """Offsets that an open transaction has stored with one request. ``created_zxid`` is the zxid
-    (ZooKeeper transaction id) of the write that created their znode."""
+    """Offsets that an open transaction has stored in one znode. ``created_zxid`` is the zxid
+    (ZooKeeper transaction id) of the write that created the znode."""
 
     part: znodes.PendingPart
     created_zxid: int
@@ -295,8 +295,8 @@ class GroupOffsets:
 
         The write is queued before the first ``await``, so that the caller's checks still hold then.
         Raises CoordinationUnavailableError, NotCoordinatorError if another broker has become the
-        group's coordinator, and TransactionAbortableError if the open transactions of the group
-        have stored offsets with PARTS_MAX requests already (``pending_offsets``).
+        group's coordinator, and TransactionAbortableError if open transactions have stored offsets
+        in PARTS_MAX znodes of the group already (``pending_offsets``).
         """
         self._check_connected()
         accepted, results = self._accepted(value.offsets)
@@ -379,8 +379,8 @@ class GroupOffsets:
             raise _unconfirmed() from None
 
     async def pending(self, group: str) -> list[PendingRow]:
-        """Return the offsets that open transactions have stored in a group, one row for each write.
-        The rows of one transaction are in the order of their writes."""
+        """Return the offsets that open transactions have stored in a group, one row for each znode.
+        The rows of one transaction are in the order in which they were written."""
         path = znodes.pending_path(group)
         await self._store.sync(path)
         names = await self._store.children(path) or ()

@@ -1,10 +1,10 @@
 """The pending offsets of open transactions, at /consumers/<group>/pending in ZooKeeper.
 
 Each TxnOffsetCommit adds a *part*: a znode with offsets that one transaction commits for the group.
-When the transaction ends, one write deletes the part. If the transaction commits, the same write
-sets the committed offsets from the part. The deletion makes the end idempotent: if the
-transaction's end is sent again, no part is left, so it cannot overwrite a later commit with older
-offsets. ``group_writer`` carries out these writes.
+A large request adds several parts. When the transaction ends, a write deletes each part. If the
+transaction commits, the same write sets the committed offsets from the part. The deletion makes the
+end idempotent: if the transaction's end is sent again, no part is left, so it cannot overwrite a
+later commit with older offsets. ``group_writer`` carries out these writes.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ class AddPart(_PartWrite):
 
 @dataclass(slots=True, eq=False)
 class EndPart(_PartWrite):
-    """A queued write that ends one part of a transaction: it deletes the znode with the offsets
-    that one TxnOffsetCommit stored.
+    """A queued write that ends one part of a transaction: it deletes the znode with stored offsets.
 
     ``offsets`` are the offsets that the same write commits; none if the transaction aborts.
     ``created_zxid`` is the zxid (ZooKeeper transaction id) at which they were stored. If a
@@ -166,8 +165,9 @@ class PartOperations:
         self.operations.append(Create(znodes.part_path(self._group, str(part)), data))
 
     def end(self, write: EndPart) -> None:
-        """End a part: delete the stored offsets of a transaction, and commit them. Do nothing if
-        they are gone, because the transaction's end was sent twice.
+        """End a part: delete the stored offsets of a transaction, and commit ``write.offsets``,
+        which are empty if the transaction aborts. Do nothing if the part is gone, because the
+        transaction's end was sent twice.
         """
         path = znodes.part_path(self._group, write.name)
         if self._znodes.get(path) is None or write.name in self.ended:

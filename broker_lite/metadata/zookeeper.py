@@ -154,10 +154,11 @@ def close_znodes(
     """Make a cluster's znodes usable only with the credentials in ``auth_file``. Return the number
     of znodes.
 
-    Also store ``seeds``, data by path. Znodes of a former credential change to those in the file,
-    if the file still contains the former one. ``closes_root`` also restricts ZooKeeper's root, so
-    that other clients cannot create znodes there. The function blocks. Raises
-    CoordinationUnavailableError, and InvalidConfigError if znodes belong to another credential.
+    Also store ``seeds``, data by path. Znodes that only a former credential may use become usable
+    with those in the file, if the file still contains the former one. ``closes_root`` also
+    restricts ZooKeeper's root, so that other clients cannot create znodes there. The function
+    blocks. Raises CoordinationUnavailableError, and InvalidConfigError if znodes belong to another
+    credential.
     """
     auth = read_auth_file(auth_file)
     with _reading(address, SECURING_S, auth, tls) as (client, chroot):

@@ -75,7 +75,9 @@ class _Sink:
     writing: int | None = None
     parked: list[ev.SinkRequest] = field(default_factory=list)
     attempts: set[int] = field(default_factory=set)
-    """Producer ids with which open attempts of Spark tasks write to this sink."""
+    """Producer ids of the attempts of Spark tasks that write to this sink, until their commit or
+    abort markers are written.
+    """
     unmarked: set[int] = field(default_factory=set)
     """Producer ids of the attempts whose commit or abort markers are not all written yet."""
     freeing: set[int] = field(default_factory=set)

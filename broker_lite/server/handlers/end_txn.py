@@ -19,8 +19,8 @@ from broker_lite.wire.error_codes import code_in_version
 from broker_lite.wire.tables import EndTxnResponse as Response
 
 BUMPS_EPOCH_FROM = 5
-"""The first version of EndTxn after which the producer epoch is raised at the end of each
-transaction (KIP-890).
+"""The first version of EndTxn that raises the producer epoch at the end of each transaction
+(KIP-890).
 """
 
 

@@ -237,12 +237,12 @@ class _Leader:
         self._busy: set[PartitionKey] = set()
         """Partitions whose fetched records are being appended and flushed."""
         self._idle: set[PartitionKey] = set()
-        """Partitions for which the leader had no new records. Their next fetch asks for the same
-        range again, so it need not be sent at once.
+        """Partitions whose answer had no records, while the answer is delivered to their replicas.
+        The replicas then ask for the same range again, which need not be sent at once.
         """
         self._has_new = False
-        """Whether a partition in ``_ready`` asks for a range that it has not asked for before, so
-        that a request must be sent at once.
+        """Whether a request must be sent at once, because a partition in ``_ready`` asks for a new
+        range or is retried.
         """
         self._attempts: dict[PartitionKey, int] = {}
         """Number of consecutive failed fetches of each partition."""
