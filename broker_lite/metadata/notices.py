@@ -101,7 +101,7 @@ def topic_changed(name: str) -> NoticeContent:
 
 CLUSTER_CHANGED = NoticeContent({})
 """The notice that the cluster itself changed: its features, a broker's settings, or a broker that
-is draining or has a full disk.
+is draining (about to stop) or has a full disk.
 """
 
 

@@ -108,7 +108,8 @@ def elect_preferred(
     state: LeaderAndIsr, preferred: int, live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
     """Return the state with the preferred replica as leader. Return None if that replica leads
-    already, or cannot lead because it is not alive, not in sync, draining or full."""
+    already, or cannot lead because it is not alive or not in sync, or its broker is about to stop
+    (draining) or has a full disk."""
     broker = live.get(preferred)
     if broker is None or not broker.takes_records or not has_live_leader(state, live):
         return None

@@ -79,7 +79,7 @@ class _Sink:
     abort markers are written.
     """
     unmarked: set[int] = field(default_factory=set)
-    """Producer ids of the attempts whose commit or abort markers are not all written yet."""
+    """Producer ids of the task attempts whose commit or abort markers are not all written yet."""
     freeing: set[int] = field(default_factory=set)
     """Producer ids of ended attempts whose markers are written. The record that frees each of them
     is not committed in the log yet.
@@ -128,11 +128,11 @@ class SinkPartition:
         """By producer id of a slot, the partitions in the slot's committed record. The attempt may
         write only to these partitions."""
         self._opened: dict[int, Now] = {}
-        """For each attempt, by producer id: when it joined, or when this coordinator loaded its
-        state."""
+        """For each open attempt of a Spark task, by producer id: when it joined, or when this
+        coordinator loaded its state."""
         self._opening: dict[int, list[int]] = {}
-        """Tokens of the JoinBatch requests that are answered when the record of the new attempt is
-        committed, by the attempt's producer id.
+        """Tokens of the JoinBatch requests that are answered when the record of the new task
+        attempt is committed, by the attempt's producer id.
         """
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
         """The function to call with the outcome of a record in flight (an error or None), by number
@@ -214,20 +214,20 @@ class SinkPartition:
         return {name: sink.head for name, sink in self._sinks.items() if sink.head is not None}
 
     def open_slots(self) -> dict[int, SinkSlot]:
-        """Return the state of all attempts that are not committed or aborted yet, by producer
-        id.
+        """Return the state of all attempts of Spark tasks that are not committed or aborted yet, by
+        producer id.
         """
         return {row: slot for row, slot in self._slots.items() if not slot.is_free}
 
     def opened(self) -> dict[int, Now]:
-        """Return, for each open attempt by producer id, when it joined or this coordinator loaded
-        its state.
+        """Return, for each open attempt of a Spark task by producer id, when it joined or when this
+        coordinator loaded its state.
         """
         return dict(self._opened)
 
     def attempts(self, sink: str) -> dict[int, SinkSlot]:
-        """Return the state of a sink's attempts that are not committed or aborted yet, by producer
-        id.
+        """Return the state of the task attempts of a sink that are not committed or aborted yet, by
+        producer id.
         """
         known = self._sinks.get(sink)
         return {row: self._slots[row] for row in known.attempts} if known is not None else {}
@@ -299,8 +299,8 @@ class SinkPartition:
         self._open_slot(sink, event)
 
     def _open_slot(self, sink: _Sink, event: ev.JoinBatch) -> None:
-        """Give the attempt a free slot (producer id). If none is free, ask for a new producer id;
-        the request waits for it.
+        """Give the task attempt a free slot (producer id). If none is free, ask for a new producer
+        id; the request waits for it.
         """
         if not self._free:
             self._without_slot.append(event)
@@ -390,8 +390,8 @@ class SinkPartition:
         self._write_head(event.sink, decided, event)
 
     def _abort(self, sink: _Sink, head: SinkHead, event: ev.EndBatch) -> None:
-        """Abort all attempts up to the batch of the request, or only the attempts that it names. A
-        decided commit is never undone.
+        """Abort all task attempts up to the batch of the request, or only the attempts that the
+        request names. A decided commit is never undone.
         """
         if event.winners:
             self._abort_attempts(sink, event)
@@ -426,7 +426,7 @@ class SinkPartition:
             self._reply(event, ev.SinkResult())
 
     def _is_attempt(self, event: ev.EndBatch, pair: ProducerPair) -> bool:
-        """Return whether the producer id and epoch belong to an open attempt of the batch that
+        """Return whether the producer id and epoch belong to an open task attempt of the batch that
         ``event`` names.
         """
         slot = self._slots.get(pair.producer_id)
@@ -569,8 +569,8 @@ class SinkPartition:
     # Methods that send markers and complete decisions.
 
     def _send_markers(self, name: str, sink: _Sink, head: SinkHead) -> None:
-        """Send the markers of a committed decision. An attempt without partitions wrote nothing and
-        needs no markers.
+        """Send the markers of a committed decision. A task attempt without partitions wrote nothing
+        and needs no markers.
         """
         rows = []
         for producer_id in sorted(sink.attempts):
@@ -608,8 +608,8 @@ class SinkPartition:
             self._complete(slot.sink, sink)
 
     def _free_slot(self, name: str, producer_id: int) -> None:
-        """Free the producer id of an attempt after its markers are written. The sink does not wait
-        for the record that frees it.
+        """Free the producer id of a task attempt after its markers are written. The sink does not
+        wait for the record that frees it.
         """
         sink = self._sinks[name]
         self._slots[producer_id] = self._slots[producer_id].freed()
@@ -620,8 +620,8 @@ class SinkPartition:
         self._write_free_slot(name, sink, producer_id)
 
     def _write_free_slot(self, name: str, sink: _Sink, producer_id: int) -> None:
-        """Append the record that makes a producer id (slot) free for another attempt. If the id has
-        used up its epochs, delete it instead.
+        """Append the record that makes a producer id (slot) free for another task attempt. If the
+        id has used up its epochs, delete it instead.
         """
         slot: SinkSlot | None = self._slots[producer_id]
         if slot is not None and slot.epoch > EPOCH_LAST:

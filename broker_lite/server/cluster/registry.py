@@ -80,7 +80,9 @@ longer wait is of no use, because librdkafka repeats the request once a second.
 """
 
 DRAIN_ANSWER_S = 2.0
-"""Maximum seconds for which a stopping broker waits until ZooKeeper has stored that it drains."""
+"""Maximum seconds for which a stopping broker waits until ZooKeeper has stored that it is about to
+stop (draining).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,7 +274,7 @@ def _may_be_written(
     change: StateChange, topics: Mapping[str, TopicView], live: Mapping[int, BrokerView]
 ) -> bool:
     """Return whether each ISR member that the change adds is an assigned replica on a live broker
-    that is neither draining nor full.
+    that is neither draining (about to stop) nor full.
     """
     topic = topics.get(change.topic)
     if topic is None or topic.topic_id != change.topic_id:

@@ -195,7 +195,7 @@ class Budget:
                 return
 
     def forget(self, connection: Waiter) -> None:
-        """Remove a closed connection from those that wait."""
+        """Remove a closed connection from those that wait for memory."""
         self._starting.pop(connection, None)
         self._growing.pop(connection, None)
         self._building.pop(connection, None)

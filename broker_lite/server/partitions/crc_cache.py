@@ -58,7 +58,9 @@ class CrcCache:
         self._left_ms = now_ms
 
     def has_columns(self, next_offset: int) -> None:
-        """Record that the log has a column batch whose last offset is ``next_offset - 1``."""
+        """Record that the log has a batch in logbus's column format whose last offset is
+        ``next_offset - 1``.
+        """
         if next_offset > self.rows_from:
             self.rows_from = next_offset
 

@@ -124,8 +124,9 @@ class AppendJob(NamedTuple):
 class FollowJob(NamedTuple):
     """An append of records that a follower fetched from its leader.
 
-    If the payload has column batches, the event loop calls ``columns`` with the end offset of the
-    last one, before it delivers the outcome. ``keep`` has the same meaning as in ``AppendJob``.
+    If the payload has batches in logbus's column format, the event loop calls ``columns`` with the
+    end offset of the last one, before it delivers the outcome. ``keep`` has the same meaning as in
+    ``AppendJob``.
     """
 
     target: AppendTarget
@@ -347,8 +348,8 @@ def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:
 
 
 def _columns_end(buffer: memoryview, end_offset: int) -> int:
-    """Return the end offset of the last column batch that ends at or below ``end_offset``; -1 if
-    there is none.
+    """Return the end offset of the last batch in logbus's column format that ends at or below
+    ``end_offset``; -1 if there is none.
     """
     end = -1
     for batch in BatchWalker(WalkPolicy(allows_gaps=True, orders_epochs=False), 0).walk(buffer):

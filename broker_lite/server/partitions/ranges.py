@@ -31,8 +31,8 @@ PROBE_STEP_BYTES = 256 << 10
 loads and evicts pages in runs of about this size (readahead).
 """
 TRANSCODED_BYTES_MAX = 4 << 20
-"""Maximum bytes of rows, converted from column batches, in one answer. They stay in memory until
-the client has received them.
+"""Maximum bytes of rows, converted from batches in logbus's column format, in one answer. They stay
+in memory until the client has received them.
 """
 COPIED_BYTES_MAX = 16 << 10
 """A range of at most this many bytes is copied into the answer. A copy of this size costs less than
@@ -64,8 +64,8 @@ class WantedRange(NamedTuple):
     them recently.
     """
     rows_only: bool
-    """Whether to convert column batches to rows: the client reads only rows, and the range may have
-    column batches.
+    """Whether to convert column batches (logbus's own format) to rows: the client reads only rows,
+    and the range may have column batches.
     """
     lists_aborted: bool = False
     """Whether to list the aborted transactions of the range: the client reads with read_committed,
@@ -73,7 +73,7 @@ class WantedRange(NamedTuple):
     """
     by_file: bool = False
     """Whether a large range may be answered with its place in a segment file. The client is on this
-    machine, reads column batches, and can open the segment files.
+    machine, reads logbus's column format, and can open the segment files.
     """
 
 
@@ -98,12 +98,12 @@ class Prepared(NamedTuple):
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions with records in the range."""
     transcoded: int = 0
-    """Number of column batches that ``parts`` has as rows."""
+    """Number of batches in logbus's column format that were converted to rows for ``parts``."""
 
 
 class OversizedBatch(Exception):
-    """The first batch of a fetch is a column batch that decompresses to more bytes than the fetch
-    may hold as rows.
+    """The first batch of a fetch is in logbus's column format, and decompresses to more bytes than
+    the fetch may hold as rows.
     """
 
     def __init__(self, decompressed: int) -> None:
@@ -325,8 +325,8 @@ def _warm(log_slice: LogSlice) -> None:
 
 
 def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int) -> Prepared:
-    """Return the batches of the range, checked one by one. Convert column batches to rows if the
-    client reads only rows.
+    """Return the batches of the range, checked one by one. Convert batches in logbus's column
+    format to rows if the client reads only rows.
     """
     out = _Parts(log_slice)
     checked_end = next_offset = -1
@@ -385,8 +385,8 @@ def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
 
 @contextlib.contextmanager
 def _undecodable(header: BatchHeader) -> Iterator[None]:
-    """Raise UndecodableBatchError if a column batch with a correct CRC cannot be decoded: its
-    producer encoded it wrongly, and no disk damaged it.
+    """Raise UndecodableBatchError if a batch in logbus's column format has a correct CRC but cannot
+    be decoded: its producer encoded it wrongly, and no disk damaged it.
     """
     try:
         yield

@@ -150,7 +150,7 @@ class Replica:
         self.assigned_count = self.min_insync = 1
         """Number of assigned replicas, and the partition's ``min.insync.replicas``."""
         self.pending_columns: set[int] = set()
-        """Tokens of the appends in progress whose batch is a column batch."""
+        """Tokens of the appends in progress whose batch is in logbus's column format."""
         self.participant = Participant()
         """The transactional producers that are verified to write to this replica in this leader
         epoch.

@@ -70,8 +70,8 @@ from broker_lite.storage.manager import LogManager
 logger = logging.getLogger("logbus.replicas")
 
 RETRY_S = 1.0
-"""Seconds between two attempts of a log operation that found no disk space, and of announcing that
-this broker drains.
+"""Seconds between two attempts of a log operation that found no disk space, and between two
+attempts to announce that other brokers must lead this broker's partitions.
 """
 
 
@@ -623,8 +623,8 @@ class ReplicaManager:
         self._handover = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> None:
-        """Announce that this broker drains, so that other brokers take over its leadership, as in a
-        controlled shutdown. Retry until the metadata show it.
+        """Announce that this broker gives up leadership (drains) as in a controlled shutdown, so
+        that other brokers take over. Retry until the metadata show it.
         """
         while True:
             with contextlib.suppress(WriteConflictError, CoordinationUnavailableError):
