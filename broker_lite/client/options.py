@@ -104,8 +104,8 @@ def check_pattern(pattern: str) -> str:
         re.compile(pattern)
     except re.error as error:
         raise InvalidConfigError(
-            f"pattern={pattern!r} is not a regular expression: {error}; give one of Python that "
-            "matches whole topic names"
+            f"pattern={pattern!r} is not a regular expression: {error}; give one in Python's "
+            "syntax, which matches whole topic names"
         ) from None
     return pattern
 

@@ -33,7 +33,7 @@ OWN = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
 )
-"""Settings that a mirror never copies: how durable the copy is is decided at the target, and copied
+"""Settings that a mirror never copies. The target decides how durable the copy is, and copied
 records keep their timestamps."""
 NAMED_MAX = 20
 """Maximum number of existing topics that the error for a pattern without a match lists."""
@@ -67,7 +67,7 @@ def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
     exist at the source."""
     there = ", ".join(names[:NAMED_MAX]) or "none"
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    hint = "; it is a pattern: a|b for two topics" if "," in pattern else ""
+    hint = "; --topics is a pattern, so give a|b for two topics" if "," in pattern else ""
     return f"--topics {pattern!r} matches no topic at {servers} (there: {there}{more}){hint}"
 
 

@@ -264,7 +264,9 @@ class MirrorTarget:
         if isinstance(error, OutOfOrderSequenceError) or not row.error_code:
             # It is unknown whether the batch is written. The caller must read the target's log, and
             # continue with a new producer epoch.
-            self._lost = RequestTimedOutError(f"{tp}: the target lost its producer: {error}")
+            self._lost = RequestTimedOutError(
+                f"{tp}: the target no longer knows this mirror's producer: {error}"
+            )
             return self._lost
         if error.retriable and not isinstance(error, NetworkError):
             return error

@@ -269,8 +269,8 @@ class NativeMachine:
         if not is_open(self._group, kind, coordinator):
             raise InconsistentGroupProtocolError(
                 f"group {self._group!r} is a Kafka group, which is coordinated by brokers; give "
-                "another group, leave coordination='zookeeper' out, or delete it when it is "
-                f"empty: logbus groups delete {self._group}"
+                "another group, leave coordination='zookeeper' out, or delete this group when it "
+                f"is empty: logbus groups delete {self._group}"
             )
         pending = znodes.pending_path(self._group)
         self._requests.list(pending, partial(self._convert, znode, coordinator))

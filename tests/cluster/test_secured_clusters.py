@@ -119,8 +119,8 @@ def test_commands_refuse_to_delete_or_add_the_user_who_runs_them(
     password = tmp_path / "password"
     password.write_text("new")
     for words, cure in (
-        (("user", "delete", "admin"), "Make another user one"),
-        (("user", "delete", "admin", "--yes"), "Make another user one"),
+        (("user", "delete", "admin"), "Make another user an administrator"),
+        (("user", "delete", "admin", "--yes"), "Make another user an administrator"),
         (("user", "add", "admin", "--password-file", str(password), "--yes"), "user rotate admin"),
     ):
         refused = command(secured, *words)

@@ -79,8 +79,11 @@ def to_factor(
 def off_broker(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], broker_id: int
 ) -> Plan:
-    """Plan to move all replicas off a broker. The broker that receives a replica takes its place in
-    the list, also as preferred leader. Raises BrokerIdNotRegisteredError for an unknown broker."""
+    """Plan to move all replicas off a broker. In a partition's list of replicas, the broker that
+    receives the replica takes its place, also as preferred leader.
+
+    Raises BrokerIdNotRegisteredError for an unknown broker.
+    """
     if broker_id not in broker_loads(view):
         raise BrokerIdNotRegisteredError(
             f"there is no broker {broker_id}, and no partition names it; live brokers: "

@@ -84,8 +84,8 @@ def check_deletion(own: str, name: str) -> None:
     if name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, who may be the last administrator of this cluster. "
-            "Make another user one (super.users, or logbus acl add USER all --cluster), log in as "
-            "that user, and delete this one then"
+            "Make another user an administrator (super.users, or logbus acl add USER all "
+            "--cluster), log in as that user, and delete this one then"
         )
 
 

@@ -48,7 +48,8 @@ class ConsumerFace:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether this member knows of no pending assignment or revocation."""
+        """Return False while the member knows of an assignment or revocation that is not complete
+        yet, and True otherwise."""
         return self.core.membership.is_settled and not self.core.has_changes
 
     def group_offsets(self) -> MemberOffsets:

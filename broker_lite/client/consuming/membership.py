@@ -51,7 +51,8 @@ class ConsumerMembership(Protocol):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether this member knows of no pending assignment or revocation."""
+        """Return False while the member knows of an assignment or revocation that is not complete
+        yet, and True otherwise."""
 
     @property
     def member_id(self) -> str:

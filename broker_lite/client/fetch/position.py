@@ -141,7 +141,7 @@ class FetchPosition:
         return walked
 
     def advance(self, walked: WalkResult) -> None:
-        """Advance past batches that were fetched, or read from a segment file."""
+        """Move the position past batches that were fetched, or read from a segment file."""
         self.lineage.read(walked.batches, self.offset, walked.leader_epoch)
         self.offset = walked.next_offset
         self.at_boundary = not self.policy.allows_gaps

@@ -31,8 +31,8 @@ def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusErr
     why = {
         InconsistentGroupProtocolError: (
             f"group {group!r} has members that support none of partition.assignment.strategy="
-            f"{config.assignors!r}, or it is a native group; give one of theirs, or another "
-            "group"
+            f"{config.assignors!r}, or it is a native group; give a strategy that they support, "
+            "or another group"
         ),
         InvalidSessionTimeoutError: (
             f"session.timeout.ms={config.session_timeout_ms} is not between the brokers' "
@@ -41,7 +41,7 @@ def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusErr
         GroupMaxSizeReachedError: f"group {group!r} has as many members as group.max.size allows",
         FencedInstanceIdError: (
             f"another consumer joined group {group!r} as group.instance.id="
-            f"{config.group_instance_id!r} and has its partitions; give each its own"
+            f"{config.group_instance_id!r} and has its partitions; give each consumer its own"
         ),
     }
     kind = type(error)

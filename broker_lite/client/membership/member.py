@@ -217,7 +217,7 @@ class MemberShell:
         if kind == NATIVE:
             error = InconsistentGroupProtocolError(
                 f"group {self._group!r} is a native group, which its members coordinate; give "
-                "another group, or delete it when it is empty: logbus groups delete "
+                "another group, or delete this one when it is empty: logbus groups delete "
                 f"{self._group}; programs join it with coordination='zookeeper'"
             )
         self.refused = error

@@ -3,7 +3,7 @@ asyncio.
 
 A ``Reactor`` is a background thread with a selector. It runs the engine of a producer or consumer.
 Other threads may only call ``call_soon``, ``wake`` and ``stop``. A ``Pool`` lends connections to
-the threads that call it. Threads may share a pool; only one at a time has a connection.
+the threads that call it, each to one thread at a time. Threads may share a pool.
 
 A forked child process closes the sockets that it inherits. It can use a pool, which is then empty,
 but not a reactor.

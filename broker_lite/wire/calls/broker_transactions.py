@@ -1,5 +1,5 @@
-"""WriteTxnMarkers v2, with which a transaction coordinator ends a transaction in its partitions: it
-has their leaders write a marker (commit or abort) to each log.
+"""WriteTxnMarkers v2, with which the coordinator of a transaction ends it in its partitions. The
+leaders of the partitions write a marker (commit or abort) to their logs.
 
 The coordinator of a transactional id is the leader of one partition of ``__transaction_state``, its
 state partition. In each marker of a request, a tagged field of logbus has the number of the

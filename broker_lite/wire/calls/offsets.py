@@ -109,7 +109,7 @@ bounds."""
 
 
 class BytesPartition(NamedTuple):
-    """A lookup in one partition: up to which offset do the records from ``start_offset`` on take at
+    """A lookup in one partition: where does a range end that begins at ``start_offset`` and has at
     most ``max_bytes`` in the log? A ``start_offset`` of -2 means the start of the log."""
 
     topic_id: str
@@ -143,7 +143,8 @@ class OffsetsForBytesResponse(NamedTuple):
 
 
 class TimePartition(NamedTuple):
-    """A lookup in one partition: which timestamp has the first record at or after ``offset``?"""
+    """A lookup in one partition: what is the timestamp of the first record at or after
+    ``offset``?"""
 
     topic_id: str
     partition: int

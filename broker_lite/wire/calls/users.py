@@ -1,5 +1,5 @@
-"""The client's requests AlterUserScramCredentials v0 and DescribeUserScramCredentials v0, which
-change and list the passwords of SCRAM users. Field names are Kafka's.
+"""The client's requests AlterUserScramCredentials v0, which changes passwords of SCRAM users, and
+DescribeUserScramCredentials v0, which lists the users. Field names are Kafka's.
 
 logbus adds tagged fields to both, so that a user's former password can stay valid for some time
 after a change. Both passwords must then have the same salt. The answer to
@@ -50,7 +50,8 @@ class DescribedUsers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeUsersRequest:
-    """Request which credentials users have. With ``users`` None, the answer has all users."""
+    """Request the users, and for which SCRAM mechanisms each has a password. With ``users`` None,
+    the answer has all users."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
     VERSION: ClassVar[int] = 0

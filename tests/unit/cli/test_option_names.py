@@ -39,7 +39,7 @@ def refusal(error: type[LogbusError]) -> str:
             consume,
             refusal(FencedInstanceIdError),
             "another consumer joined group 'g' as --instance 'reader 7' and has its partitions; "
-            "give each its own",
+            "give each consumer its own",
         ),
         (
             consume,
@@ -57,8 +57,8 @@ def refusal(error: type[LogbusError]) -> str:
             consume,
             refusal(InconsistentGroupProtocolError),
             "group 'g' has members that support none of -X partition.assignment.strategy="
-            "range,cooperative-sticky, or it is a native group; give one of theirs, or "
-            "another group",
+            "range,cooperative-sticky, or it is a native group; give a strategy that they "
+            "support, or another group",
         ),
         (
             consume,

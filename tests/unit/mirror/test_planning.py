@@ -39,7 +39,7 @@ def test_topic_named_in_the_pattern_but_absent_at_the_source_is_reported() -> No
     told = planning.nothing_matches("a,b", "far:9092", ["a", "b"])
     assert told == (
         "--topics 'a,b' matches no topic at far:9092 (there: a, b); "
-        "it is a pattern: a|b for two topics"
+        "--topics is a pattern, so give a|b for two topics"
     )
 
 
