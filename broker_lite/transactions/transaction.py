@@ -628,7 +628,8 @@ class Transaction:
 
     def _persist_end(self) -> None:
         """Write the record that the transaction has ended. No request needs to wait for it: the
-        record of the next change either follows it in the log or takes its place.
+        record of the next change either follows it in the log or, if the log refused it, replaces
+        it.
         """
         self._numbers += 1
         self._end_number, self._is_end_refused = self._numbers, False

@@ -97,8 +97,8 @@ class MarkerSender:
         self._timers: set[asyncio.TimerHandle] = set()
 
     def send_soon(self, job: MarkerJob) -> None:
-        """Send the markers of a job in the next turn of the event loop. The request that caused the
-        decision is thus answered first.
+        """Send the markers of one transaction (``MarkerJob``) in the next turn of the event loop.
+        The request that caused the decision is thus answered first.
         """
         asyncio.get_running_loop().call_soon(self._send, job)
 
