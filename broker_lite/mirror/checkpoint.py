@@ -142,7 +142,7 @@ def translated(
     stored on the target.
 
     ``offsets`` has an offset for each topic and partition number. Raises InvalidConfigError for an
-    offset up to which the partition is not copied yet.
+    offset if the records before it are not all copied yet.
     """
     name = positions.name_for(source.describe().cluster_id)
     admin = target.admin

@@ -39,8 +39,8 @@ class Copy:
     copied: int = 0
     """Number of records that this mirror has written."""
     already: int = 0
-    """Number of records that an earlier mirror had written, but was killed before it stored its
-    position."""
+    """Number of records that an earlier mirror had already written when it was killed, before it
+    could store its position."""
     foreign: int = 0
     """Number of records in the copy that do not come from the source: another client wrote them."""
     aged_out: int = 0

@@ -123,7 +123,7 @@ class Mirror:
         stored on the target.
 
         ``offsets`` has an offset for each topic and partition number. Raises InvalidConfigError for
-        an offset up to which the partition is not copied yet.
+        an offset if the records before it are not all copied yet.
         """
         return checkpoint.translated(self.source, self.target, offsets)
 

@@ -236,7 +236,7 @@ def translate_offsets(
     """Translate offsets at the source to offsets of the copy. ``offsets`` has the form of Spark's
     option startingOffsets: ``{"topic": {"0": 42}}``.
 
-    Raises InvalidConfigError for an offset up to which the partition is not copied yet.
+    Raises InvalidConfigError for an offset if the records before it are not all copied yet.
     """
     translated: dict[str, dict[str, int]] = {}
     for topic, rows in offsets.items():

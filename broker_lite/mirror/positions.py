@@ -249,7 +249,8 @@ def reconcile(
 
 
 def last_run(known: OffsetMap) -> Run | None:
-    """Return the last run of a map, which a stored position contains; None for an empty map."""
+    """Return the last run of a map, which is part of a stored position. Return None for an empty
+    map."""
     return known.runs[-1] if known.runs else None
 
 

@@ -47,7 +47,8 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
             row, position = _read_row(body, position, header)
             if rows and row.offset <= rows[-1].offset:
                 raise CorruptMessageError(
-                    f"offset {row.offset} follows offset {rows[-1].offset} in a batch"
+                    f"offset {row.offset} follows offset {rows[-1].offset} in a batch, but offsets "
+                    "must ascend"
                 )
             rows.append(row)
     except IndexError as error:

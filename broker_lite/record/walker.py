@@ -114,8 +114,8 @@ class BatchWalker:
         self.position = position
         self.end = end
         self.needed_bytes = 0
-        """Size in bytes of the batch of which the last buffer had only the first part. 0 if there
-        was none, or if the buffer did not have its whole header."""
+        """If the last buffer ended within a batch, the size of this batch in bytes. Otherwise 0,
+        and also if the buffer did not have the whole header of the batch."""
         self.policy = policy
         self._aborting = sorted(policy.aborted, key=lambda row: row[1], reverse=True)
         """The aborted transactions that the walker has not reached yet, in descending order of

@@ -19,7 +19,8 @@ from broker_lite.model import TopicPartition
 
 
 class Release(NamedTuple):
-    """Partitions that the reader releases together: adjacent revocations, or adjacent losses."""
+    """Partitions that the reader releases together, because their revocations (or their losses)
+    follow one another in the queue."""
 
     is_lost: bool
     numbers: list[int]

@@ -93,8 +93,8 @@ class ReaderCore:
         self.commit_due = False
         self.commit_error: LogbusError | None = None
         self.is_waiting = False
-        """Whether a call is waiting for records now. Such a consumer counts as alive: a long wait
-        does not exceed ``max.poll.interval.ms``."""
+        """Whether a call is waiting for records now. While it is, the consumer does not leave its
+        group because of ``max.poll.interval.ms``, even if the wait is longer."""
         self.engine = FetchEngine(
             shell,
             cluster,
@@ -143,8 +143,9 @@ class ReaderCore:
         self.membership.record_poll()
 
     def is_ready(self) -> bool:
-        """Open the next rows, and return True. Return False if no rows have arrived, or if ``fill``
-        must first commit, reset a position or apply an assignment change."""
+        """Return whether rows can be returned now; if so, open the next batch that has some. Return
+        False if no rows have arrived, or if ``fill`` must first commit, reset a position or apply
+        an assignment change."""
         if self.end is not None or self.commit_due or self._outside or self.has_changes:
             return False
         return self.collector.advance(self._note_outside)

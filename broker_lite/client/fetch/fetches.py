@@ -37,7 +37,8 @@ def fetch_request(
     ends_only: bool = False,
     files: tuple[bytes, int] = (b"", 0),
 ) -> FetchRequest:
-    """Return a fetch request. ``rows`` has a topic id and a partition's part of the request.
+    """Return a fetch request. ``rows`` has, for each partition, the id of its topic and its part of
+    the request.
 
     With ``is_repair``, which a reader uses after a corrupt batch, the leader checks CRCs before it
     answers. With ``ends_only``, it answers with end offsets and no records. ``files`` has this

@@ -18,8 +18,8 @@ from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.wire.fetch import FetchedPartition, FetchPartition, StoredRange
 
 REPAIR_MS = 10_000
-"""Milliseconds for which a reader fetches a corrupt batch again, until the leader has repaired it
-with the copy of another replica."""
+"""Milliseconds for which a reader repeats the fetch of a corrupt batch. Meanwhile the leader may
+repair the batch with the copy of another replica."""
 LOGBUS_LOG = WalkPolicy()
 """What a reader requires of batches from logbus: no gaps between their offsets, and leader epochs
 that never decrease."""

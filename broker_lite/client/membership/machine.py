@@ -359,8 +359,8 @@ class MemberMachine:
         if revoked:
             self._revoke(revoked)
         if revoked or self._reported - share:
-            # Join again, without the revoked partitions and those lost since the last join among
-            # the owned ones. The leader can then assign them to other members.
+            # Join again. The join reports neither the revoked partitions nor those lost since the
+            # last join as owned, so the leader can assign them to other members.
             self._must_join = True
         if new:
             grants = {tp: self._grants + n for n, tp in enumerate(new, 1)}

@@ -216,7 +216,8 @@ def split(
 def _place(
     columns: Columns, requested: PartitionIndex | int | None, shape: TopicShape, topic: str
 ) -> PartitionIndex | int:
-    """Return one partition number for all rows, or an array with the partition of each row."""
+    """Choose the partitions of rows. Return one partition number for all rows, or an array with the
+    partition of each row."""
     count = shape.partition_count
     if isinstance(requested, int):
         _check_partition(requested, requested, count, topic)

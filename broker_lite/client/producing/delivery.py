@@ -265,8 +265,8 @@ class Delivery:
         }
 
     def unreported(self) -> dict[TopicPartition, LogbusError]:
-        """Return the last error of each failing partition that is not logged yet, because it has
-        fewer than ``REPORTED_FAILURE`` failures."""
+        """Return the last error of each partition whose failures were not logged yet, because there
+        are fewer than ``REPORTED_FAILURE``."""
         parts = [(tp, self._partitions[tp]) for tp in self._busy]
         return {
             tp: part.error

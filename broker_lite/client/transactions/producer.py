@@ -53,7 +53,9 @@ def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsTo
     the consumer commits automatically."""
     if isinstance(source, Mapping):
         if not group:
-            raise InvalidConfigError("send_offsets of rows needs their group: give group='…'")
+            raise InvalidConfigError(
+                "send_offsets needs the group of these offsets: give group='…'"
+            )
         rows = {
             tp: row if isinstance(row, CommittedOffset) else CommittedOffset(row)
             for tp, row in source.items()
