@@ -121,8 +121,7 @@ class FetchFrom(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Answer a produce request with ``appended`` or ``error``. A request with acks=0 gets
-    no Reply."""
+    """Answer a produce request with ``appended`` or ``error``."""
 
     token: int
     appended: Appended | None = None

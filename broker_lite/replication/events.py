@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from broker_lite.errors import LogbusError
 from broker_lite.model import LeaderAndIsr, OffsetAndEpoch, ReplicaId
 
-ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+ACKS_LEADER, ACKS_ALL = 1, -1
 
 
 class ReplicaLimits(NamedTuple):
@@ -53,7 +53,7 @@ class AppendRequested(NamedTuple):
     """A client's produce request for this partition.
 
     ``payload`` is the batch for the log, of ``record_count`` records. The state machine passes it
-    on and does not read it.
+    on and does not read it. A request with acks=0 has ACKS_LEADER too; its caller drops the reply.
     """
 
     token: int

@@ -36,7 +36,7 @@ from broker_lite.replication.effects import (
 from broker_lite.replication.election import without_leader
 from broker_lite.replication.events import (
     ACKS_ALL,
-    ACKS_NONE,
+    ACKS_LEADER,
     Appended,
     AppendFailed,
     AppendRequested,
@@ -165,10 +165,10 @@ class Leader:
     def appended(self, event: Appended) -> list[Effect]:
         """Handle a completed append: answer a request with acks=1. Hold the answer to a request
         with acks=all until the high watermark has passed the batch."""
-        acks = self.appending.pop(event.token, ACKS_NONE)
-        if acks == ACKS_NONE:
+        acks = self.appending.pop(event.token, None)
+        if acks is None:
             return []
-        if acks != ACKS_ALL or event.next_offset <= self.log.high_watermark:
+        if acks == ACKS_LEADER or event.next_offset <= self.log.high_watermark:
             return [Reply(event.token, event)]
         if not self.is_enough:
             return [Reply(event.token, error=NotEnoughReplicasAfterAppendError())]
@@ -176,16 +176,13 @@ class Leader:
         return []
 
     def append_failed(self, event: AppendFailed) -> list[Effect]:
-        """Answer a produce request whose append failed with the error. A request with acks=0 gets
-        no answer.
-        """
-        acks = self.appending.pop(event.token, ACKS_NONE)
-        return [] if acks == ACKS_NONE else [Reply(event.token, error=event.error)]
+        """Answer a produce request whose append failed with the error."""
+        acks = self.appending.pop(event.token, None)
+        return [] if acks is None else [Reply(event.token, error=event.error)]
 
     def fail_pending(self, error: LogbusError) -> list[Effect]:
         """Answer every pending produce request with ``error``, and each only once."""
-        tokens = [appended.token for appended in self.waiting]
-        tokens += [token for token, acks in self.appending.items() if acks != ACKS_NONE]
+        tokens = [*(appended.token for appended in self.waiting), *self.appending]
         self.waiting.clear()
         self.appending.clear()
         return [Reply(token, error=error) for token in tokens]

@@ -22,7 +22,6 @@ from broker_lite.model import FIRST_EPOCH, NO_EPOCH, LeaderAndIsr, PartitionKey,
 from broker_lite.replication.effects import AnswerFollower, Effect, Reply, in_order
 from broker_lite.replication.election import leads
 from broker_lite.replication.events import (
-    ACKS_NONE,
     Appended,
     AppendFailed,
     AppendRequested,
@@ -223,7 +222,7 @@ class Partition:
         if isinstance(role, Leader):
             return role.requested(now_ms, event)
         error = role.error if isinstance(role, Offline) else NotLeaderError()
-        return [] if event.acks == ACKS_NONE else [Reply(event.token, error=error)]
+        return [Reply(event.token, error=error)]
 
     def _follower_fetched(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
         try:

@@ -34,7 +34,7 @@ from broker_lite.replication.partition import Offline, Partition
 
 Words = Mapping[str, str]
 
-_ACKS = {"0": 0, "1": 1, "all": -1}
+_ACKS = {"1": ev.ACKS_LEADER, "all": ev.ACKS_ALL}
 
 
 class PartitionMachine:

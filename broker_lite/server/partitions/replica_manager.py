@@ -41,7 +41,6 @@ from broker_lite.record.control import Marker
 from broker_lite.replication.events import (
     ACKS_ALL,
     ACKS_LEADER,
-    ACKS_NONE,
     Appended,
     AppendRequested,
     Closed,
@@ -278,14 +277,15 @@ class ReplicaManager:
         With acks=0, too, ``done`` is called after the append, because the memory budget counts the
         batch until then.
         """
-        now_ms = self.clock.monotonic_ms()
-        replica.crc_cache.appending(now_ms, replica.role.log_end_offset)
         token = self._produces.add(deadline_ms, done)
         if batch.header.is_columns:
             replica.pending_columns.add(token)
-        event = AppendRequested(
-            token, ACKS_LEADER if acks == ACKS_NONE else acks, batch, batch.header.record_count
-        )
+        acks = ACKS_ALL if acks == ACKS_ALL else ACKS_LEADER
+        self._request(replica, AppendRequested(token, acks, batch, batch.header.record_count))
+
+    def _request(self, replica: Replica, event: AppendRequested) -> None:
+        now_ms = self.clock.monotonic_ms()
+        replica.crc_cache.appending(now_ms, replica.role.log_end_offset)
         replica.carry_out(replica.role.step(now_ms, event))
         self._ticks.appended(replica)
 
@@ -310,8 +310,6 @@ class ReplicaManager:
         batch = MarkerBatch(tuple(m for m, is_current in zip(markers, current) if is_current))
         if not batch.markers:
             return [None] * len(markers)
-        now_ms = self.clock.monotonic_ms()
-        replica.crc_cache.appending(now_ms, replica.role.log_end_offset)
         written: asyncio.Future[Appended] = self._loop.create_future()
 
         def done(appended: Appended | None, error: LogbusError | None) -> None:
@@ -323,9 +321,7 @@ class ReplicaManager:
                 written.set_exception(error or UnknownServerError())
 
         token = self._produces.add(deadline_ms, done)
-        event = AppendRequested(token, ACKS_ALL, batch, len(batch.markers))
-        replica.carry_out(replica.role.step(now_ms, event))
-        self._ticks.appended(replica)
+        self._request(replica, AppendRequested(token, ACKS_ALL, batch, len(batch.markers)))
         errors = iter((await written).errors)
         return [next(errors) if is_current else None for is_current in current]
 

@@ -80,7 +80,7 @@ def test_random_events_keep_the_invariants_of_a_leader_and_follower(seed: int) -
             ("append", "disk", "tick", "lead", "follow", "stale"), (40, 40, 10, 3, 3, 2)
         )[0]:
             case "append":
-                event = AppendRequested(token, rng.choice((-1, 0, 1)), b"", rng.randint(1, 5))
+                event = AppendRequested(token, rng.choice((-1, 1)), b"", rng.randint(1, 5))
                 asked[token] = event.acks
             case "disk" if disk.queue:
                 event = disk.next_event()
@@ -130,7 +130,7 @@ def test_random_events_keep_the_invariants_of_a_leader_and_follower(seed: int) -
         assert isinstance(effect, Reply | StopFetching)
         if isinstance(effect, Reply):
             answered.add(effect.token)
-    assert answered == {token for token, acks in asked.items() if acks != 0}
+    assert answered == asked.keys()
     assert partition.in_flight_count == 0
 
 
