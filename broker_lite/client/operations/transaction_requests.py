@@ -27,6 +27,7 @@ from broker_lite.client.operations.requests import may_retry
 from broker_lite.client.transport.steps import CallExchange, Operation
 from broker_lite.errors import (
     LogbusError,
+    OperationNotAttemptedError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     error_for,
@@ -89,20 +90,31 @@ def add_partitions(
         for name, rows in group_by_topic(sorted(tps)).items()
     )
 
-    def check(answer: transactions.AddPartitionsToTxnResponse) -> LogbusError | None:
-        errors = [
-            error_for(row.partition_error_code)
-            for topic in answer.results_by_topic_v3_and_below
-            for row in topic.results_by_partition
-            if row.partition_error_code
-        ]
-        # If one partition is refused, the coordinator adds none of the request. Return an error
-        # that is not retriable if there is one, because a retry would fail too.
-        final = [error for error in errors if not error.retriable]
-        return next(iter(final or errors), None)
-
     request = transactions.AddPartitionsToTxnRequest(known.key, *identity, topics)
-    yield from on_coordinator(cluster, known, CallExchange(request), check, deadline_ms)
+    yield from on_coordinator(cluster, known, CallExchange(request), added_error, deadline_ms)
+
+
+def added_error(answer: transactions.AddPartitionsToTxnResponse) -> LogbusError | None:
+    """Return the error that explains why the coordinator added no partition, or None.
+
+    If one partition is refused, none is added, and the others get OPERATION_NOT_ATTEMPTED. Among
+    the reasons, prefer one that is not retriable, because a retry would fail too.
+    """
+    errors = [
+        error_for(
+            row.partition_error_code,
+            f"cannot add {topic.name}-{row.partition_index} to the transaction: "
+            f"{error_for(row.partition_error_code).message}",
+        )
+        for topic in answer.results_by_topic_v3_and_below
+        for row in topic.results_by_partition
+        if row.partition_error_code
+    ]
+    return min(
+        errors,
+        key=lambda error: (isinstance(error, OperationNotAttemptedError), error.retriable),
+        default=None,
+    )
 
 
 def commit_offsets(
