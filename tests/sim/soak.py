@@ -13,6 +13,7 @@ on the machine does not count.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -166,8 +167,12 @@ def report(found: Seeds, wall_s: float, processes: int, first: int) -> dict[str,
     }
 
 
+@functools.cache
 def _commit() -> str:
-    """Return the commit of the code, with -dirty if it was changed; empty outside a git clone."""
+    """Return the commit of the code, with -dirty if it was changed; empty outside a git clone.
+
+    The answer is that of the first call, because the result file is in the clone and changes it.
+    """
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip()
