@@ -197,7 +197,10 @@ def load(file: Path) -> Contexts:
         found = tomllib.loads(text)
         return _contexts(found)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidConfigError(f"{file}: {error}; correct that line") from None
+        raise InvalidConfigError(
+            f'{file} is not TOML: {error}. Write the line as KEY = "text" or KEY = true, or '
+            "delete it"
+        ) from None
     except InvalidConfigError as error:
         raise InvalidConfigError(f"{file}: {error.message}") from None
 
@@ -297,8 +300,8 @@ def _context(name: str, row: Any) -> Context:
         where = f"contexts.{name}.{key}"
         if key not in kinds:
             near = difflib.get_close_matches(key, kinds, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidConfigError(f"unknown key {where}{hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"use one of: {', '.join(kinds)}"
+            raise InvalidConfigError(f"unknown key {where}; {hint}")
         if not isinstance(value, kinds[key]):
             raise InvalidConfigError(f"{where} = {value!r}: give {_KINDS[kinds[key]]}")
     settings = row.get("settings", {})

@@ -192,8 +192,12 @@ def test_security_settings_of_a_context_apply_only_inside_a_with_block() -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("selected = prod", "at line 1"),
+        ("selected = prod", 'at line 1, column 12). Write the line as KEY = "text"'),
         ('[contexts.a]\nbootstrap_server = "h"', "contexts.a.bootstrap_server; did you mean"),
+        (
+            "[contexts.a]\nx = 1",
+            "unknown key contexts.a.x; use one of: bootstrap_servers, zookeeper",
+        ),
         ('[contexts.a]\nbootstrap_servers = "h"\nread_only = "yes"', "contexts.a.read_only"),
         ("[contexts.a]\n", "contexts.a: give bootstrap_servers or zookeeper"),
         ('selected = "b"', "selected = 'b': there is no such context"),
