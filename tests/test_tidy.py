@@ -44,6 +44,7 @@ LAZY_IMPORTS = {
     "broker_lite/cli/up.py": "`logbus --help` must not load subprocess and sockets",
     "broker_lite/cli/user.py": "kazoo is loaded only where ZooKeeper is written",
     "broker_lite/cli/zookeeper.py": "`logbus --help` must not load kazoo",
+    "broker_lite/client/record_files.py": "a console without exports needs no pyarrow.parquet",
     "broker_lite/local/cluster.py": "only a secured cluster loads cryptography and kazoo",
     "broker_lite/bus/aio.py": "kazoo is loaded only by members of native groups",
     "broker_lite/bus/blocking.py": "an admin's bus must not load pyarrow: producer and consumer do",

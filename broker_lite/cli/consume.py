@@ -256,13 +256,14 @@ class RecordChooser:
     def choose(self, batch: Any) -> Any:
         import pyarrow.compute as pc
 
+        from broker_lite.client.arrays import scalar_of
         from broker_lite.client.record_filters import has_header
 
         if self._grep is not None:
             matches = pc.match_substring_regex(batch.column("value"), self._grep)
-            batch = batch.filter(pc.fill_null(matches, False))
+            batch = batch.filter(matches)
         if self._key is not None:
-            batch = batch.filter(pc.fill_null(pc.equal(batch.column("key"), self._key), False))
+            batch = batch.filter(pc.equal(batch.column("key"), scalar_of(self._key)))
         if self._header is not None and batch.num_rows:
             batch = batch.filter(has_header(batch.column("headers"), self._header))
         return batch
@@ -376,19 +377,24 @@ def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
 def _cut(consumer: Consumer, batch: Any, ends: dict[TopicPartition, int]) -> Any:
     """Return the batch without records at or after the end offsets ``ends``. Seek back to these end
     offsets, so that the group commits no later offset."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    from broker_lite.client.arrays import scalar_of
+    from broker_lite.record.arrays import fixed
 
     mine = set(consumer.assignment())
     for tp, end in ends.items():
         if tp not in mine or consumer.position(tp) <= end:
             continue
         consumer.seek(tp.topic, tp.partition, end)
+        number, limit = fixed(np.array([tp.partition, end]), pa.int64())
         of_it = pc.and_(
-            pc.equal(batch.column("topic"), tp.topic),
-            pc.equal(batch.column("partition"), pa.scalar(tp.partition, pa.int32())),
+            pc.equal(batch.column("topic"), scalar_of(tp.topic.encode(), pa.string())),
+            pc.equal(batch.column("partition"), number),
         )
         batch = batch.filter(
-            pc.invert(pc.and_(of_it, pc.greater_equal(batch.column("offset"), end)))
+            pc.invert(pc.and_(of_it, pc.greater_equal(batch.column("offset"), limit)))
         )
     return batch

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from broker_lite.client.arrays import binary_of
+from broker_lite.client import arrays
 from broker_lite.errors import InvalidSchemaError
-from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
+from broker_lite.record.arrays import fixed
+from broker_lite.record.arrow import TIMESTAMP_TYPE
 
 _CARRIED = ("key", "value", "timestamp", "timestamp_ms", "headers")
 _PASSED_OVER = ("topic", "partition", "offset")
@@ -56,14 +58,16 @@ def parsed(lines: list[bytes], first_number: int, source: str) -> Parsed:
 
 def _table_of(rows: list[Row]) -> pa.Table:
     columns = {
-        "key": binary_of([key for key, _, _, _ in rows]),
-        "value": binary_of([value for _, value, _, _ in rows]),
+        "key": arrays.binary_of([key for key, _, _, _ in rows]),
+        "value": arrays.binary_of([value for _, value, _, _ in rows]),
     }
-    if any(timestamp is not None for _, _, timestamp, _ in rows):
-        stamps = pa.array([timestamp for _, _, timestamp, _ in rows], pa.int64())
-        columns["timestamp"] = stamps.cast(TIMESTAMP_TYPE)
+    stamps = [timestamp for _, _, timestamp, _ in rows]
+    if any(stamp is not None for stamp in stamps):
+        times = np.array([stamp or 0 for stamp in stamps], np.int64)
+        is_known = np.array([stamp is not None for stamp in stamps])
+        columns["timestamp"] = fixed(times, pa.int64(), is_known).cast(TIMESTAMP_TYPE)
     if any(headers for _, _, _, headers in rows):
-        columns["headers"] = pa.array([headers for _, _, _, headers in rows], HEADERS_TYPE)
+        columns["headers"] = arrays.headers_of([headers for _, _, _, headers in rows])
     return pa.table(columns)
 
 

@@ -24,9 +24,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from broker_lite.cli import json_lines
-from broker_lite.client.arrays import binary_of
+from broker_lite.client.arrays import binary_of, headers_of, scalar_of
 from broker_lite.errors import InvalidSchemaError, MessageTooLargeError
-from broker_lite.record.arrow import HEADERS_TYPE
 
 CHUNK_BYTES = 1 << 20
 """Maximum bytes of one read of lines."""
@@ -269,7 +268,7 @@ def _from_lines(lines: list[bytes], rule: LineRule) -> pa.Table:
         values = [value or None for value in values]
     columns["value"] = binary_of(values)
     if rule.headers:
-        columns["headers"] = pa.array([list(rule.headers)] * len(lines), HEADERS_TYPE)
+        columns["headers"] = headers_of([rule.headers] * len(lines))
     return pa.table(columns)
 
 
@@ -279,8 +278,9 @@ def _csv_records(table: pa.Table, path: Path | None) -> pa.Table:
     for index, name in enumerate(table.column_names):
         column = table.column(index)
         if name == "key":
-            none = pa.scalar(None, pa.binary())
-            table = table.set_column(index, name, pc.if_else(pc.equal(column, b""), none, column))
+            is_empty = pc.equal(column, scalar_of(b""))
+            none = pa.nulls(1, pa.binary())[0]
+            table = table.set_column(index, name, pc.if_else(is_empty, none, column))
         elif name == "headers":
             try:
                 texts = column.to_pylist()
@@ -290,7 +290,7 @@ def _csv_records(table: pa.Table, path: Path | None) -> pa.Table:
                     f"{path or 'stdin'}: column 'headers' has no JSON pairs ({error}); write "
                     '[["name", "value"]], or leave the column out'
                 ) from None
-            table = table.set_column(index, name, pa.array(rows, HEADERS_TYPE))
+            table = table.set_column(index, name, headers_of(rows))
     return table
 
 

@@ -1,9 +1,9 @@
 """Convert between Python lists and Arrow columns without ``pa.array`` and ``to_pylist``.
 
-``pa.array`` imports pandas if pandas is installed. A process's first ``send`` would take half a
-second longer for this import, and the process 40 MB more memory. These functions join the values
-and pass the buffers to Arrow, which is as fast. ``record.arrays`` converts between Arrow and numpy.
-The functions do no I/O; any thread may call them.
+``pa.array`` and ``pa.scalar`` import pandas if pandas is installed. A process's first ``send``
+would take half a second longer for this import, and the process 40 MB more memory. These functions
+join the values and pass the buffers to Arrow, which is as fast. ``record.arrays`` converts between
+Arrow and numpy. The functions do no I/O; any thread may call them.
 """
 
 from __future__ import annotations
@@ -57,6 +57,12 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
     )
 
 
+def scalar_of(value: bytes, kind: pa.DataType | None = None) -> pa.Scalar:
+    """Return bytes as a binary scalar, or UTF-8 bytes as a string scalar if ``kind`` is string, to
+    compare a column with."""
+    return binary_of([value], kind)[0]
+
+
 def _too_large(size: int) -> MessageTooLargeError:
     return MessageTooLargeError(
         f"a column has {size} bytes; at most {_OFFSET_MAX} are allowed. Send fewer rows at once"
@@ -67,16 +73,18 @@ def topic_column(topic: str, count: int) -> pa.Array:
     """Return a column with ``topic`` in each of ``count`` rows. Up to 65,536 rows it is a slice of
     a cached column."""
     if count > _KEPT_ROWS_MAX:
-        return pa.repeat(pa.scalar(topic), count)
-    return _repeated(topic, max(1 << 12, 1 << (count - 1).bit_length())).slice(0, count)
+        return _repeated(topic, count)
+    return _cached(topic, max(1 << 12, 1 << (count - 1).bit_length())).slice(0, count)
 
 
-@lru_cache(maxsize=16)
 def _repeated(text: str, count: int) -> pa.Array:
     data = text.encode("utf-8")
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
     return pa.Array.from_buffers(pa.string(), count, buffers, null_count=0)
+
+
+_cached = lru_cache(maxsize=16)(_repeated)
 
 
 def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from broker_lite.config.time_text import iso
 from broker_lite.record.envelope import envelope
@@ -75,6 +74,8 @@ def _text(value: bytes | None) -> str:
 
 
 def _parquet(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
+    import pyarrow.parquet as pq
+
     opened: list[Any] = []
 
     def write(batch: pa.RecordBatch) -> None:
@@ -87,7 +88,7 @@ def _parquet(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
         if opened:
             opened[0].close()
         else:
-            pq.write_table(pa.table({"value": pa.array([], pa.binary())}), file)
+            pq.write_table(pa.table({"value": pa.nulls(0, pa.binary())}), file)
 
     return write, finish
 

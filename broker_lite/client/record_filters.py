@@ -4,8 +4,12 @@ I/O.
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from broker_lite.client.arrays import scalar_of
+from broker_lite.record.arrays import fixed
 
 
 def has_header(headers: pa.Array, header: str) -> pa.Array:
@@ -13,10 +17,11 @@ def has_header(headers: pa.Array, header: str) -> pa.Array:
     (with any value) or NAME=VALUE; ``headers`` is the records' headers column."""
     name, equals, value = header.partition("=")
     pairs = pc.list_flatten(headers)
-    matches = pc.equal(pc.struct_field(pairs, "key"), name)
+    matches = pc.equal(pc.struct_field(pairs, "key"), scalar_of(name.encode(), pa.string()))
     if equals:
-        same = pc.equal(pc.struct_field(pairs, "value"), pa.scalar(value.encode()))
-        matches = pc.and_(matches, pc.fill_null(same, False))
+        same = pc.equal(pc.struct_field(pairs, "value"), scalar_of(value.encode()))
+        # A header whose value is null gives a null, which the filter drops.
+        matches = pc.and_(matches, same)
     rows = pc.unique(pc.filter(pc.list_parent_indices(headers), matches))
-    numbers = pa.array(range(len(headers)), rows.type)
-    return pc.is_in(numbers, value_set=rows)
+    numbers = fixed(np.arange(len(headers)), pa.int64())
+    return pc.is_in(numbers, value_set=rows.cast(pa.int64()))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker_lite.client.arrays import scalar_of
 from broker_lite.client.record_filters import has_header
 
 FIELD_MAX = 1024
@@ -42,7 +43,7 @@ class RecordFilters(NamedTuple):
         """Return the rows that pass all filters. ``batch`` must have the column ``headers`` if
         ``header`` is set."""
         if self.key:
-            batch = batch.filter(pc.equal(batch.column("key"), pa.scalar(self.key.encode())))
+            batch = batch.filter(pc.equal(batch.column("key"), scalar_of(self.key.encode())))
         if self.text and batch.num_rows:
             values = batch.column("value")
             batch = batch.filter(pc.match_substring(values, self.text, ignore_case=True))

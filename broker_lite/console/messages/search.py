@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,6 +19,7 @@ from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.record_files import Row, rows_of
 from broker_lite.console.messages.matching import RecordFilters
 from broker_lite.model import TopicPartition
+from broker_lite.record.arrays import fixed
 
 HITS_MAX = 100
 """Maximum records that a search returns."""
@@ -128,8 +130,8 @@ def batches(
 def _before(batch: pa.RecordBatch, ends: Mapping[TopicPartition, int]) -> pa.RecordBatch:
     """Return the rows before the end offsets. A fetched batch may reach beyond the end of its
     range."""
-    numbers = pa.array([tp.partition for tp in ends], pa.int32())
-    limits = pa.array(list(ends.values()), pa.int64())
+    numbers = fixed(np.fromiter((tp.partition for tp in ends), np.int32, len(ends)), pa.int32())
+    limits = fixed(np.fromiter(ends.values(), np.int64, len(ends)), pa.int64())
     partitions = batch.column("partition").cast(pa.int32())
     index = pc.index_in(partitions, value_set=numbers)
     return batch.filter(pc.less(batch.column("offset"), limits.take(index)))

@@ -78,7 +78,9 @@ def _matching(names: list[str], pattern: str | None) -> set[str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    array = pa.array(names, pa.string())
+    from broker_lite.client.arrays import binary_of
+
+    array = binary_of([name.encode() for name in names], pa.string())
     try:
         matches = pc.match_substring_regex(array, pattern=f"^(?:{pattern})$")
     except pa.ArrowInvalid as error:

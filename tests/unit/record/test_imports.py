@@ -1,9 +1,11 @@
-"""Tests that batches are encoded and decoded without pandas, which parts of pyarrow import."""
+"""Tests that records are encoded, read and written without pandas, which some functions of pyarrow
+import."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 PATHS = """
 import sys
@@ -30,19 +32,62 @@ assert "pandas" not in sys.modules
 """
 
 
-def test_encoding_and_decoding_of_batches_do_not_import_pandas() -> None:
+COMMANDS = """
+import io
+import sys
+from pathlib import Path
+from broker_lite.cli.consume import RecordChooser
+from broker_lite.cli.lines import LineRule, tables
+from broker_lite.client.record_files import WRITERS
+from broker_lite.console.messages.matching import RecordFilters
+from broker_lite.console.messages.search import _before
+from broker_lite.model import TopicPartition
+
+folder = Path(sys.argv[1])
+texts = {
+    "lines": "k:v\\nw\\n",
+    "jsonl": '{"value": 1, "timestamp_ms": 5, "headers": [["h", "x"]]}\\n',
+    "csv": 'key,value,headers\\n,v,"[[""h"", ""x""]]"\\nk,w,\\n',
+}
+rule = LineRule(key_delimiter=b":", headers=(("h", b"x"),))
+read = {}
+for form, text in texts.items():
+    (folder / form).write_text(text)
+    [read[form]] = tables(folder / form, form, rule)
+[batch] = read["lines"].to_batches()
+assert RecordChooser("v", "k", "h=x").choose(batch).num_rows == 1
+assert RecordFilters("k", "V", "h").select(batch).num_rows == 1
+number = batch["key"].is_null().cast("int32")
+columns = {"partition": number, "offset": number.cast("int64")}
+assert _before(batch.from_pydict(columns), {TopicPartition("t", 0): 1}).num_rows == 1
+for begin in WRITERS.values():
+    begin(io.BytesIO())[1]()
+assert "pandas" not in sys.modules
+"""
+
+
+def run(code: str, *words: str) -> None:
     found = subprocess.run(
-        [sys.executable, "-c", PATHS], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert found.returncode == 0, found.stderr
+
+
+def test_encoding_and_decoding_of_batches_do_not_import_pandas() -> None:
+    run(PATHS)
+
+
+def test_commands_and_the_console_read_and_write_records_without_pandas(tmp_path: Path) -> None:
+    """Regression: pandas took 40 MB of a console, and half a second of each command."""
+    run(COMMANDS, str(tmp_path))
 
 
 def test_broker_module_imports_neither_numpy_nor_pyarrow() -> None:
-    code = (
+    run(
         "import sys, broker_lite.server.broker;"
         "assert not {'numpy', 'pandas', 'pyarrow'} & sys.modules.keys()"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert found.returncode == 0, found.stderr
