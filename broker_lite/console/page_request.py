@@ -14,6 +14,7 @@ from broker_lite.bus.blocking import Bus
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.administration.many_groups import GroupLag
 from broker_lite.client.operations.cluster import TopicMetadata
+from broker_lite.console.memory import release
 from broker_lite.console.sessions import Viewer, VisibleNames
 from broker_lite.console.settings import ConsoleSettings
 from broker_lite.errors import (
@@ -63,6 +64,7 @@ class Desk:
         try:
             yield
         finally:
+            release()
             self.searches.release()
 
 

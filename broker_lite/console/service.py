@@ -13,6 +13,7 @@ import uvicorn
 from broker_lite.bus.blocking import Bus
 from broker_lite.console.application import Console
 from broker_lite.console.connections import ConsoleConnection
+from broker_lite.console.memory import spare_startup
 from broker_lite.console.sessions import ANSWER_MS
 from broker_lite.console.settings import ConsoleSettings
 from broker_lite.errors import InvalidConfigError, PortInUseError
@@ -71,6 +72,7 @@ def serve(bus: Bus, settings: ConsoleSettings, ready: Callable[[str], None]) -> 
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
     )
+    spare_startup()
     ready(address(settings, listener))
     try:
         ConsoleServer(config).run(sockets=[listener])

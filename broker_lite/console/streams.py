@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from broker_lite.console.memory import release
 from broker_lite.console.messages.export import TYPES, export
 from broker_lite.console.messages.query import parse_query
 from broker_lite.console.messages.rows import shown_rows
@@ -89,6 +90,7 @@ def tail_of(
 
     def end() -> None:
         tail.close()
+        release()
         request.desk.tails.release()
 
     return ClosingResponse(

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.real
 
 HOSTILE = b'"><script>document.title="owned"</script><img src=x onerror=alert(1)>'
 BIG = 8 * 1024 * 1024 - 4096
+MEMORY_MAX_MB = 120
+"""Maximum resident memory of a console between two searches. Without a release it is 300 MB."""
 
 
 @pytest.fixture(scope="module")
@@ -402,3 +404,21 @@ def test_export_reports_that_it_does_not_fit_on_the_disk(
         assert full.get(f"/topics/{topic}/messages").status == 200
     finally:
         full.close()
+
+
+def test_console_returns_the_memory_of_a_search(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    """Regression: a console kept up to 450 MB after its largest searches."""
+    with bus.producer(linger_ms=20) as producer:
+        for _ in range(10_000):
+            producer.send(topic, os.urandom(2500).hex().encode())
+    console = RunningConsole(cluster.bootstrap_servers)
+    try:
+        pages = f"/topics/{topic}/messages"
+        until(lambda: console.get(f"/api/v1{pages}").status == 200, what="the topic")
+        found = console.json(f"{pages}?text=absent")
+        assert found["covered"]["records"] >= 10_000
+        assert console.memory_mb < MEMORY_MAX_MB
+    finally:
+        console.close()

@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -66,6 +67,12 @@ class RunningConsole:
         found = re.search(r"https?://\S+/", line)
         assert found, line
         return found[0]
+
+    @property
+    def memory_mb(self) -> float:
+        """Return the resident memory of the process in MB."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1000
 
     @property
     def address(self) -> str:

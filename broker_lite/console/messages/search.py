@@ -39,11 +39,15 @@ SHRINKS_MAX = 2
 window. Each retry uses a window 16 times smaller."""
 POLL_S = 0.5
 """Maximum seconds of one poll of the consumer."""
+ROWS_MAX = 500
+"""Maximum records of a batch. A stored batch takes 12 kB as Arrow columns, even with one record."""
 READ_OPTIONS: Mapping[str, Any] = {
     "start": "earliest",
     "auto_commit": False,
-    "fetch_max_bytes": 8 * 1024 * 1024,
-    "partition_fetch_bytes": 1024 * 1024,
+    # Large fetches, and local reads, take buffers of 80 MB, which a process keeps.
+    "fetch_max_bytes": 1024 * 1024,
+    "partition_fetch_bytes": 256 * 1024,
+    "local_reads": False,
 }
 
 Ranges = dict[TopicPartition, tuple[int, int]]
@@ -114,7 +118,7 @@ def batches(
         consumer.pause(*idle)
     ends = {tp: end for tp, (_, end) in ranges.items()}
     while ranges and budget.spent is None:
-        batch = consumer.poll_arrow(POLL_S, headers=headers)
+        batch = consumer.poll_arrow(POLL_S, headers=headers, max_rows=ROWS_MAX)
         budget.count(batch)
         for tp in list(ranges):
             position = consumer.position(tp)
