@@ -88,6 +88,11 @@ class ProducerBatch:
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def is_done(self) -> bool:
+        """Return whether the batch was acknowledged, has failed, or was split into ``halves``."""
+        return self.columns is None
+
     def renumber(self) -> None:
         """Clear the batch's producer id and sequence, so that it receives new ones when it is sent
         next. Call this only for a batch that is certainly not in the log."""

@@ -45,8 +45,8 @@ class BatchMetadata(NamedTuple):
 
 
 class SentBatch(Protocol):
-    """The fields of a completed ``ProducerBatch`` that futures read. If the batch was split because
-    it was too large, its ``halves`` hold the results."""
+    """The fields of a ``ProducerBatch`` that futures read. If the batch was split because it was too
+    large, its ``halves`` hold the results."""
 
     partition: int
     row_count: int
@@ -57,6 +57,9 @@ class SentBatch(Protocol):
 
     @property
     def halves(self) -> Sequence[SentBatch]: ...
+
+    @property
+    def is_done(self) -> bool: ...
 
 
 class Outcome:
@@ -243,7 +246,8 @@ class RecordFuture:
         outcome, index = self.outcome, self._index
         outcome.wait(timeout_s)
         batch, at = outcome.find(index)
-        error = outcome.error if batch is None else batch.error
+        # If the producer ended first, the outcome has an error, and this batch has no result.
+        error = batch.error if batch is not None and batch.is_done else outcome.error
         if error is not None:
             outcome.seen = True
             raise error

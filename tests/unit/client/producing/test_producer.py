@@ -1,11 +1,46 @@
-"""Tests of the blocking producer after an unexpected exception ended its sending thread."""
+"""Tests of ``Producer``: its futures after its thread crashed or after a fork, and its lingering
+rows.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from support.client_world import TOPIC_ID, Asked, World
 
 from broker_lite.client.producing.producer import Producer
+from broker_lite.config import ProducerConfig
 from broker_lite.errors import ClosedError
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls.cluster import (
+    MetadataBroker,
+    MetadataPartition,
+    MetadataResponse,
+    MetadataTopic,
+)
+from broker_lite.wire.calls.producers import InitProducerIdResponse
+
+
+def producer_in(world: World, leaders: tuple[int, ...] = (1,)) -> Producer:
+    """Return a producer on the shell ``world``, which answers all requests but Produce. Partition i
+    of topic ``t`` has the leader ``leaders[i]``."""
+
+    def reply(answer: Any) -> Any:
+        def answered(asked: Asked) -> None:
+            world.asked.remove(asked)
+            world.call_soon(lambda: asked.on_answer(answer))
+
+        return answered
+
+    rows = tuple(MetadataPartition(0, n, each, 5, (1,), (1,), ()) for n, each in enumerate(leaders))
+    topic = MetadataTopic(0, "t", TOPIC_ID, False, rows)
+    brokers = (MetadataBroker(1, "one", 1, None),)
+    world.automatic[ApiKey.METADATA] = reply(MetadataResponse(0, brokers, "c", 1, (topic,)))
+    world.automatic[ApiKey.INIT_PRODUCER_ID] = reply(InitProducerIdResponse(0, 0, 7, 0))
+    producer = Producer("one:1", ProducerConfig(), shell=world)
+    producer._cluster.now_ms = world.now_ms
+    return producer
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -26,3 +61,22 @@ def test_flush_and_close_report_unacknowledged_records_after_the_thread_crashed(
     producers[0].close()
     with pytest.raises(ClosedError, match="planted"):
         producers[1].close()
+
+
+@pytest.mark.parametrize("end", ["crash", "fork"])
+def test_record_in_flight_fails_when_its_producer_ends_by_a_crash_or_a_fork(end: str) -> None:
+    """Regression: ``result`` returned metadata with offset -1, as if the broker had acknowledged
+    the record."""
+    world = World()
+    producer = producer_in(world)
+    sent = producer.send("t", b"x")
+    world.run(100)
+    assert world.the(ApiKey.PRODUCE)
+    if end == "crash":
+        with pytest.raises(RuntimeError):
+            producer._crashed(RuntimeError("planted"))
+    else:
+        producer._forked()
+    with pytest.raises(ClosedError):
+        sent.result(0)
+    assert isinstance(sent.exception(0), ClosedError)
