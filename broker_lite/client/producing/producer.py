@@ -56,6 +56,9 @@ from broker_lite.record.arrow import Columns
 T = TypeVar("T")
 
 _EXPIRY_CHECK_MS = 1.0
+BACKLOG_LINGER_MS = 100
+"""Maximum milliseconds, in addition to ``linger_ms``, for which rows linger while other batches of
+the topic wait. Those may wait for one partition's leader, and these rows be for other partitions."""
 WAIT_SLICE_S = 1.0
 """Seconds after which a caller that waits for an answer checks again that the producer is still
 open."""
@@ -390,20 +393,22 @@ class Producer:
     # Callbacks that run on the sender's thread.
 
     def _opened(self, rows: OpenRows) -> None:
-        if self.config.linger_ms:
-            self._shell.later(self.config.linger_ms, partial(self._due, rows))
+        linger_ms = self.config.linger_ms
+        until_ms = self._shell.now_ms() + linger_ms + BACKLOG_LINGER_MS
+        if linger_ms:
+            self._shell.later(linger_ms, partial(self._due, rows, until_ms))
         else:
-            self._due(rows)
+            self._due(rows, until_ms)
 
-    def _due(self, rows: OpenRows) -> None:
+    def _due(self, rows: OpenRows, until_ms: float) -> None:
         """Pass a topic's open rows to the sender, because they have lingered. While other batches
-        of the topic wait to be sent, collect more rows instead."""
+        of the topic wait to be sent, collect more rows instead, until ``until_ms``."""
         if not rows.is_open:
             return
-        if self._sender.delivery.is_backlogged(rows.topic):
-            self._shell.later(
-                max(_EXPIRY_CHECK_MS, self.config.linger_ms), partial(self._due, rows)
-            )
+        now_ms = self._shell.now_ms()
+        if now_ms < until_ms and self._sender.delivery.is_backlogged(rows.topic):
+            pause_ms = min(max(_EXPIRY_CHECK_MS, self.config.linger_ms), until_ms - now_ms)
+            self._shell.later(pause_ms, partial(self._due, rows, until_ms))
             return
         with self._lock:
             self._seal(rows)

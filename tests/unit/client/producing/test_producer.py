@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.client_world import TOPIC_ID, Asked, World
 
-from broker_lite.client.producing.producer import Producer
+from broker_lite.client.producing.producer import BACKLOG_LINGER_MS, Producer
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import ClosedError
 from broker_lite.wire.api import ApiKey
@@ -80,3 +80,16 @@ def test_record_in_flight_fails_when_its_producer_ends_by_a_crash_or_a_fork(end:
     with pytest.raises(ClosedError):
         sent.result(0)
     assert isinstance(sent.exception(0), ClosedError)
+
+
+def test_record_is_sent_while_batches_of_another_partition_wait_for_a_leader() -> None:
+    """Regression: rows of a topic lingered as long as any batch of the topic waited. One partition
+    without a leader delayed the records of all others until ``delivery.timeout.ms``."""
+    world = World()
+    producer = producer_in(world, leaders=(-1, 1))
+    producer.send("t", b"waits", partition=0)
+    world.run(1000)
+    producer.send("t", b"is sent", partition=1)
+    world.run(producer.config.linger_ms + BACKLOG_LINGER_MS)
+    [row] = world.the(ApiKey.PRODUCE).message.topics[0].partitions
+    assert row.partition == 1
