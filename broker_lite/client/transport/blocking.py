@@ -32,6 +32,7 @@ from broker_lite.client.transport.connection import (
     FRAME_BYTES_MAX,
     BrokerConnection,
     open_socket,
+    unresolved,
 )
 from broker_lite.client.transport.connections import Connections
 from broker_lite.client.transport.login import LoggedIn, TaskSecret, login
@@ -299,8 +300,8 @@ class Reactor:
 def _addresses(endpoint: Endpoint) -> list[tuple[Any, ...]]:
     try:
         return socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise NetworkError(f"cannot resolve {endpoint}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:
+        raise unresolved(endpoint, error) from None
 
 
 class PooledConnection:

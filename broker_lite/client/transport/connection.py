@@ -58,6 +58,13 @@ def open_socket(family: int, kind: int, protocol: int) -> socket.socket:
     return sock
 
 
+def unresolved(endpoint: Endpoint, error: OSError | UnicodeError) -> NetworkError:
+    """Return the error for a broker whose host name was not resolved. Python raises UnicodeError
+    for a name with an empty or too long part, which a broker's metadata may contain."""
+    why = getattr(error, "strerror", None) or error
+    return NetworkError(f"cannot resolve {endpoint}: {why}")
+
+
 class BrokerConnection:
     """A connection to one broker. It is first connecting (this includes the TLS handshake), then
     open, then closed. A closed connection never opens again."""

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from broker_lite.client.client_config import security_of_environment
 from broker_lite.client.transport.blocking import monotonic_ms
-from broker_lite.client.transport.connection import BrokerConnection
+from broker_lite.client.transport.connection import BrokerConnection, unresolved
 from broker_lite.client.transport.connections import Connections
 from broker_lite.client.transport.steps import Operation, Send, Timer, spawn
 from broker_lite.config.client_security import ClientSecurity
-from broker_lite.errors import LogbusError, NetworkError
+from broker_lite.errors import LogbusError
 from broker_lite.model import Endpoint
 
 T = TypeVar("T")
@@ -72,9 +72,8 @@ class LoopShell:
             addresses = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except LogbusError as error:
             connection.close(error)
-        except OSError as error:
-            why = error.strerror or str(error)
-            connection.close(NetworkError(f"cannot resolve {connection.endpoint}: {why}"))
+        except (OSError, UnicodeError) as error:
+            connection.close(unresolved(connection.endpoint, error))
         else:
             if not connection.closed:
                 connection.connect(list(addresses))

@@ -207,8 +207,10 @@ def test_each_network_failure_raises_its_own_error(
     assert found.producer_id == 7
 
 
-def test_unresolvable_host_fails_its_request(reactor: Reactor) -> None:
-    endpoint = Endpoint("no-such-host.invalid", 1)
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "empty..part", f"{'long' * 20}.part"])
+def test_unresolvable_host_fails_its_request(reactor: Reactor, host: str) -> None:
+    """Regression: a broker's metadata with a malformed host name ended the client's thread."""
+    endpoint = Endpoint(host, 1)
     assert isinstance(ask(reactor, endpoint), NetworkError)
     with pytest.raises(NetworkError, match="resolve"):
         Pool().ask(Send(endpoint, REQUEST))

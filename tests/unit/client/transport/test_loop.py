@@ -11,7 +11,7 @@ import pytest
 
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.client.transport.steps import Send
-from broker_lite.errors import ClosedError
+from broker_lite.errors import ClosedError, NetworkError
 from broker_lite.model import Endpoint
 
 
@@ -54,3 +54,17 @@ def test_asyncio_connection_closes_during_reads_and_writes(is_closed: bool) -> N
 
     asyncio.run(main())
     assert troubles == []
+
+
+def test_malformed_host_name_fails_its_request_on_the_event_loop() -> None:
+    """Regression: the request to a malformed host name in a broker's metadata waited for its
+    timeout."""
+
+    async def main() -> None:
+        shell = LoopShell("test")
+        failed: asyncio.Future[Any] = shell.loop.create_future()
+        shell.request(Send(Endpoint("empty..part", 1), Large()), failed.set_result)
+        assert isinstance(await failed, NetworkError)
+        shell.close()
+
+    asyncio.run(main())
