@@ -51,6 +51,15 @@ class _Pending(NamedTuple):
     on_answer: Callable[[Any], None]
 
 
+class _Sent(NamedTuple):
+    """A request without a response (acks=0). It is done when the first ``end`` bytes of the
+    connection are written."""
+
+    end: int
+    deadline_ms: float
+    on_answer: Callable[[Any], None]
+
+
 def open_socket(family: int, kind: int, protocol: int) -> socket.socket:
     """Return a new TCP socket with the options that all client connections have."""
     sock = socket.socket(family, kind, protocol)
@@ -86,7 +95,7 @@ class BrokerConnection:
         """The connected socket, plain or with TLS."""
         self._receiver = FrameReceiver(FRAME_BYTES_MAX)
         self._out: deque[memoryview] = deque()
-        self._sent: deque[tuple[int, Callable[[Any], None]]] = deque()
+        self._sent: deque[_Sent] = deque()
         self._pending: deque[_Pending] = deque()
         self._is_answered = False
         """Whether the broker has sent any response on this connection."""
@@ -191,7 +200,7 @@ class BrokerConnection:
         if exchange.has_answer:
             self._pending.append(_Pending(self._next_id, exchange, deadline_ms, on_answer))
         else:
-            self._sent.append((self._bytes_queued, on_answer))
+            self._sent.append(_Sent(self._bytes_queued, deadline_ms, on_answer))
 
     def flush(self) -> None:
         """Write as many queued bytes as the socket accepts."""
@@ -214,8 +223,8 @@ class BrokerConnection:
         except OSError as error:
             self._fail(error)
             return
-        while self._sent and self._sent[0][0] <= self._bytes_written:
-            self._sent.popleft()[1](None)
+        while self._sent and self._sent[0].end <= self._bytes_written:
+            self._sent.popleft().on_answer(None)
 
     # Methods that handle events of the socket, the login and the deadlines.
 
@@ -390,11 +399,13 @@ class BrokerConnection:
 
     def next_deadline_ms(self) -> float:
         """Return the time (ms) at which ``expire`` is due; infinite without requests in flight."""
-        return min((row.deadline_ms for row in self._pending), default=float("inf"))
+        late = (row.deadline_ms for rows in (self._pending, self._sent) for row in rows)
+        return min(late, default=float("inf"))
 
     def expire(self, now_ms: float) -> None:
-        """Close the connection if a response is overdue. Since responses arrive in order, no later
-        request can be answered before the overdue one."""
+        """Close the connection if a response, or the write of a request without a response, is
+        overdue. Since responses arrive in order, no later request can be answered before the
+        overdue one."""
         if not self.closed and self.next_deadline_ms() <= now_ms:
             self.close(RequestTimedOutError(f"{self.endpoint} did not answer in time"))
 
@@ -408,7 +419,7 @@ class BrokerConnection:
             if opened is not None:
                 opened.close()
         self._out.clear()
-        callbacks = [callback for _, callback in self._sent]
+        callbacks = [row.on_answer for row in self._sent]
         callbacks += [row.on_answer for row in self._pending]
         callbacks += [on_answer for _, _, on_answer in self._waiting]
         self._waiting.clear()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -295,6 +295,33 @@ def test_requests_in_flight_fail_when_the_reactor_stops(server: Server) -> None:
     assert ready.wait(20)
     reactor.stop()
     assert isinstance(found[0], ClosedError)
+
+
+def test_request_without_a_response_times_out_while_the_broker_reads_nothing(
+    reactor: Reactor,
+) -> None:
+    """Regression: a produce request with acks=0 had no time limit, so ``flush`` never returned."""
+
+    class Large:
+        has_answer = False
+
+        def frame(self, correlation_id: int, client_id: str) -> Sequence[bytes]:
+            return (bytes(32 << 20),)
+
+        def answer(self, frame: memoryview) -> None:
+            raise AssertionError("the request has no response")
+
+    found, done = [], threading.Event()
+
+    def take(result: Any) -> None:
+        found.append(result)
+        done.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint(*listener.getsockname())
+        reactor.call_soon(lambda: reactor.request(Send(endpoint, Large(), 100), take))
+        assert done.wait(20)
+    assert isinstance(found[0], RequestTimedOutError)
 
 
 def test_stopped_reactor_does_not_use_its_closed_file_descriptors() -> None:
