@@ -329,9 +329,13 @@ class PooledConnection:
         """Monotonic time (ms) from which on the pool does not lend this connection any more,
         because its login session ends soon (KIP-368)."""
         reason: OSError | None = None
+        deadline_s = time.monotonic() + timeout_s
         for family, kind, protocol, _, address in _addresses(endpoint):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise self._late()
             sock = open_socket(family, kind, protocol)
-            sock.settimeout(min(timeout_s, CONNECT_TIMEOUT_S))
+            sock.settimeout(min(left_s, CONNECT_TIMEOUT_S))
             try:
                 sock.connect(address)
             except OSError as error:
@@ -340,7 +344,7 @@ class PooledConnection:
                 continue
             self._transport = self._open(sock)
             if security.demands_login:
-                self._log_in(monotonic_ms() + timeout_s * 1000)
+                self._log_in(deadline_s * 1000)
             return
         why = getattr(reason, "strerror", None) or str(reason or "no address")
         raise NetworkError(f"cannot connect to {endpoint}: {why}")

@@ -159,6 +159,16 @@ def test_pool_does_not_reuse_a_closed_connection(server: Server, pool: Pool) -> 
     assert server.connections == 2
 
 
+@pytest.mark.parametrize("timeout_ms", [0.0, -1.0])
+def test_pool_opens_no_connection_after_the_deadline(
+    server: Server, pool: Pool, timeout_ms: float
+) -> None:
+    """Regression: a reader that had looked up the leader for longer than its request timeout raised
+    ValueError, because a socket's timeout cannot be negative."""
+    with pytest.raises(RequestTimedOutError):
+        pool.borrow(server.endpoint, timeout_ms)
+
+
 def test_concurrent_users_of_the_pool_get_different_connections(server: Server, pool: Pool) -> None:
     one, two = (pool.borrow(server.endpoint, 1000) for _ in range(2))
     assert one is not two
