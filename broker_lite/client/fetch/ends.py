@@ -112,6 +112,8 @@ class EndOffsetsWatch:
         self._lane = 0
         self._attempt = 0
         self._is_renewing = False
+        self._must_renew = False
+        """Whether a metadata refresh became necessary while another one ran."""
         self._timer: Timer | None = None
         self._ready = threading.Event()
         self.error: LogbusError | None = None
@@ -170,9 +172,11 @@ class EndOffsetsWatch:
 
     def _renew(self) -> None:
         """Refresh the metadata, and look up the end offsets of new and recreated partitions."""
-        if not self._is_renewing:
-            self._is_renewing = True
-            spawn(self._reactor, self._refresh(), self._refreshed)
+        if self._is_renewing:
+            self._must_renew = True
+            return
+        self._is_renewing = True
+        spawn(self._reactor, self._refresh(), self._refreshed)
 
     def _refresh(self) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
         cluster = self._cluster
@@ -193,7 +197,8 @@ class EndOffsetsWatch:
         if led:
             log_ends = yield from self._list(led, min(deadline_ms, cluster.now_ms() + 1000))
         self._topic_ids = topic_ids
-        old = {tp: self._ends[tp] for tp in tps if tp not in stale}
+        # A poll may have found meanwhile that an end offset is out of range, and removed it.
+        old = {tp: self._ends.get(tp) or _out_of_range(tp) for tp in tps if tp not in stale}
         return {**old, **log_ends}
 
     def _list(
@@ -276,6 +281,8 @@ class EndOffsetsWatch:
     def _renew_in(self, delay_ms: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if not self._is_renewing and self._must_renew:
+            self._must_renew, delay_ms = False, 0
         self._timer = self._reactor.later(delay_ms, self._renew)
 
     def _publish(self, ends: dict[TopicPartition, LogEnd]) -> None:
@@ -330,7 +337,8 @@ class EndOffsetsWatch:
             self._reactor.later(POLL_PAUSE_MS, lambda: self._poll(endpoint, lane))
             return
         # Remove the failed leader from the plan. The plan of the next refresh then differs, so
-        # ``_poll_all`` opens all polls again.
+        # ``_poll_all`` opens all polls again, on other connections.
+        self._reactor.disconnect(endpoint, f"ends-{lane}")
         self._plan = {tp: row for tp, row in self._plan.items() if row[0] != endpoint}
         self._later(problem)
 
@@ -355,3 +363,7 @@ class EndOffsetsWatch:
         is_committed = self._isolation_level == READ_COMMITTED and row.last_stable_offset >= 0
         offset = row.last_stable_offset if is_committed else row.high_watermark
         return LogEnd(offset, leader_epoch, row.transactions_from)
+
+
+def _out_of_range(tp: TopicPartition) -> LogbusError:
+    return OffsetOutOfRangeError(f"the end offset of {tp} is out of range; it is looked up again")

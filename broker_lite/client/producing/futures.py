@@ -45,8 +45,8 @@ class BatchMetadata(NamedTuple):
 
 
 class SentBatch(Protocol):
-    """The fields of a ``ProducerBatch`` that futures read. If the batch was split because it was too
-    large, its ``halves`` hold the results."""
+    """The fields of a ``ProducerBatch`` that futures read. If the batch was split because it was
+    too large, its ``halves`` hold the results."""
 
     partition: int
     row_count: int

@@ -58,7 +58,7 @@ T = TypeVar("T")
 _EXPIRY_CHECK_MS = 1.0
 BACKLOG_LINGER_MS = 100
 """Maximum milliseconds, in addition to ``linger_ms``, for which rows linger while other batches of
-the topic wait. Those may wait for one partition's leader, and these rows be for other partitions."""
+the topic wait. The batches may wait for the leader of a partition that the rows do not go to."""
 WAIT_SLICE_S = 1.0
 """Seconds after which a caller that waits for an answer checks again that the producer is still
 open."""

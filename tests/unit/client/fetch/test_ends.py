@@ -1,0 +1,149 @@
+"""Tests of ``EndOffsetsWatch``, which keeps end offsets current with long polls. The test answers
+all requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.client_world import ONE, TOPIC_ID, Asked, World
+
+from broker_lite.client.fetch import ends
+from broker_lite.client.fetch.ends import REFRESH_MS, EndOffsetsWatch
+from broker_lite.errors import NotLeaderError, OffsetOutOfRangeError
+from broker_lite.model import Endpoint, TopicPartition
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls.cluster import (
+    MetadataBroker,
+    MetadataPartition,
+    MetadataResponse,
+    MetadataTopic,
+)
+from broker_lite.wire.calls.offsets import ListedPartition, ListedTopic, ListOffsetsResponse
+from broker_lite.wire.fetch import PartitionAnswer
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Reactor(World):
+    """The watch's shell. ``open`` has the connections that the watch has opened and not closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: set[tuple[Endpoint, str]] = set()
+
+    def start(self) -> None:
+        """Do nothing: the test runs the shell."""
+
+    def request(self, send: Any, on_answer: Any) -> None:
+        self.open.add((send.endpoint, send.lane))
+        super().request(send, on_answer)
+
+    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
+        self.open.discard((endpoint, lane))
+        super().disconnect(endpoint, lane)
+
+
+class Bench:
+    """A watch of topic ``t``. The test answers its long polls; all other requests succeed, unless
+    ``holds_lookups`` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reactor = reactor = Reactor()
+        self.names, self.partitions, self.holds_lookups = ["t"], 1, False
+        monkeypatch.setattr(ends, "Reactor", lambda *_: reactor)
+        monkeypatch.setattr(ends, "monotonic_ms", reactor.now_ms)
+        reactor.automatic[ApiKey.METADATA] = self.metadata
+        reactor.automatic[ApiKey.LIST_OFFSETS] = self.list_offsets
+        reactor.automatic[ApiKey.FETCH] = self.fetch
+        self.watch = EndOffsetsWatch("one:1", ["t"])
+        reactor.run()
+
+    def metadata(self, asked: Asked) -> None:
+        rows = tuple(MetadataPartition(0, n, 1, 5, (1,), (1,), ()) for n in range(self.partitions))
+        topics = tuple(
+            MetadataTopic(0, name, TOPIC_ID, False, rows)
+            for name in self.names
+            if name in asked.message.topics
+        )
+        brokers = (MetadataBroker(1, "one", 1, None),)
+        self.reply(asked, MetadataResponse(0, brokers, "c", 1, topics))
+
+    def list_offsets(self, asked: Asked) -> None:
+        if not self.holds_lookups:
+            self.reply(asked, self.listed(asked))
+
+    def listed(self, asked: Asked) -> ListOffsetsResponse:
+        topics = tuple(
+            ListedTopic(
+                topic.name,
+                tuple(
+                    ListedPartition(row.partition_index, 0, -1, 7, 5) for row in topic.partitions
+                ),
+            )
+            for topic in asked.message.topics
+        )
+        return ListOffsetsResponse(0, topics)
+
+    def fetch(self, asked: Asked) -> None:
+        if asked.message.max_wait_ms == 0:
+            answers = [
+                PartitionAnswer(row.partition, 0, 7, 7)
+                for topic in asked.message.topics
+                for row in topic.partitions
+            ]
+            self.reactor.call_soon(lambda: asked.fetched(answers))
+
+    def reply(self, asked: Asked, answer: Any) -> None:
+        self.reactor.asked.remove(asked)
+        self.reactor.call_soon(lambda: asked.on_answer(answer))
+
+    def poll(self) -> Asked:
+        return self.reactor.the(ApiKey.FETCH)
+
+
+def test_watch_survives_a_position_out_of_range_during_a_metadata_refresh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: the refresh raised KeyError and ended the watch's thread. End offsets then never
+    changed again, and a Spark query stood still."""
+    bench = Bench(monkeypatch)
+    assert bench.watch.ends()[T0].offset == 7
+    bench.partitions, bench.holds_lookups = 2, True
+    bench.reactor.run(REFRESH_MS)
+    lookup = bench.reactor.the(ApiKey.LIST_OFFSETS)
+    bench.poll().fetched([PartitionAnswer(0, OffsetOutOfRangeError.code)])
+    assert T0 not in bench.watch.ends()
+    bench.holds_lookups = False
+    bench.reply(lookup, bench.listed(lookup))
+    bench.reactor.run(1000)
+    assert {tp: end.offset for tp, end in bench.watch.ends().items()} == {T0: 7, T1: 7}
+
+
+def test_watch_closes_the_connection_of_a_poll_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: every poll that a leader refused left an open connection behind, because the next
+    poll used another one."""
+    bench = Bench(monkeypatch)
+    for _ in range(5):
+        bench.poll().fetched([PartitionAnswer(0, NotLeaderError.code)])
+        bench.reactor.run(2000)
+    assert bench.watch.error is None
+    assert len(bench.reactor.open) == 2  # One for metadata and lookups, one for the poll.
+    assert {endpoint for endpoint, _ in bench.reactor.open} == {ONE}
+
+
+def test_topic_that_is_added_during_a_metadata_refresh_is_watched_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: the watch looked the topic up only at the next refresh, 30 s later."""
+    bench = Bench(monkeypatch)
+    bench.partitions, bench.holds_lookups = 2, True
+    bench.reactor.run(REFRESH_MS)
+    bench.names = ["t", "u"]
+    bench.watch.update(["t", "u"])
+    bench.reactor.run()
+    bench.holds_lookups = False
+    lookup = bench.reactor.the(ApiKey.LIST_OFFSETS)
+    bench.reply(lookup, bench.listed(lookup))
+    bench.reactor.run(100)
+    assert set(bench.watch.topic_ids()) == {"t", "u"}
