@@ -12,7 +12,7 @@ on the caller's thread under the producer's lock, ``split`` on the sender's thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -274,9 +274,12 @@ def _groups(columns: Columns, placed: PartitionIndex) -> Iterator[tuple[int, Col
 
 def as_bytes(value: Any, what: str) -> bytes:
     """Return text (as UTF-8) or a bytes-like object as bytes. Raises InvalidRecordError, which
-    names the record's field ``what``, for other types."""
+    names the record's field ``what``, for other types and for text that is no Unicode."""
     if isinstance(value, str):
-        return value.encode("utf-8")
+        try:
+            return value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidRecordError(f"{what} cannot be encoded: {error}; give bytes") from None
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     raise InvalidRecordError(f"{what} is {type(value).__name__}; give bytes, str or None")
@@ -286,6 +289,8 @@ def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
     """Return a record's headers as a list of (name, bytes or None), and their size in bytes.
     ``headers`` is a dict or pairs. Raises InvalidRecordError for anything else."""
     items = headers.items() if hasattr(headers, "items") else headers
+    if not isinstance(items, Iterable):
+        raise InvalidRecordError(f"headers={headers!r}: give a dict or (name, value) pairs")
     checked, size = [], 0
     for item in items:
         try:
@@ -297,7 +302,7 @@ def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
         if value is not None:
             value = as_bytes(value, f"header {name!r}")
             size += len(value)
-        size += len(name) + ROW_OVERHEAD_BYTES
+        size += len(as_bytes(name, f"header name {name!r}")) + ROW_OVERHEAD_BYTES
         checked.append((name, value))
     return checked, size
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from broker_lite.client.discovery import parse_endpoints, security_for
+from broker_lite.client.operations.bounds import INT32_MAX
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.producing.accumulator import (
     PARTITIONS_FILLED_MAX,
@@ -47,6 +48,7 @@ from broker_lite.errors import (
     ClosedError,
     InvalidPartitionsError,
     InvalidSchemaError,
+    InvalidTopicError,
     LogbusError,
     MessageTooLargeError,
 )
@@ -154,8 +156,9 @@ class Producer:
         in ms since 1970.
 
         While ``buffer_bytes`` of records are queued or in flight, the call blocks for at most
-        ``max_block_ms``. Raises MessageTooLargeError, BufferFullError, InvalidRecordError and
-        ClosedError. The future raises the errors that occur later.
+        ``max_block_ms``. Raises MessageTooLargeError, BufferFullError, ClosedError, and
+        InvalidRecordError or another LogbusError for an argument of a wrong type. The future raises
+        the errors that occur later.
         """
         if value.__class__ is bytes:
             size = len(value) + ROW_OVERHEAD_BYTES
@@ -255,6 +258,7 @@ class Producer:
     def _pieces(
         self, topic: str, columns: Columns, partitions: npt.NDArray[np.int32] | int | None
     ) -> Iterator[RowPiece]:
+        _check_topic(topic)
         self._check_columns(columns, partitions)
         total_bytes = _size_bytes(columns)
         spreads = columns.key is not None if partitions is None else not isinstance(partitions, int)
@@ -273,6 +277,7 @@ class Producer:
         return BatchFuture((self._send_piece(topic, piece, timestamp_ms),))
 
     def _send_piece(self, topic: str, piece: RowPiece, timestamp_ms: int | None) -> Outcome:
+        self._check_optional_fields(None, None, timestamp_ms)
         chunk = Chunk(
             topic,
             self._waking,
@@ -306,7 +311,9 @@ class Producer:
                     f"{self._record_bytes_max} for a record. Send smaller records, or raise "
                     "max.request.size"
                 )
-        if isinstance(partitions, np.ndarray) and len(partitions) != columns.row_count:
+        if not isinstance(partitions, np.ndarray):
+            self._check_optional_fields(None, partitions, None)
+        elif len(partitions) != columns.row_count:
             raise InvalidSchemaError(
                 f"{len(partitions)} partitions are given for {columns.row_count} rows; give one "
                 "for each row"
@@ -316,9 +323,11 @@ class Producer:
     def _check_optional_fields(
         headers: Any, partition: int | None, timestamp_ms: int | None
     ) -> tuple[Any, int]:
-        if partition is not None and (not isinstance(partition, int) or partition < 0):
+        if partition is not None and (
+            not isinstance(partition, int) or not 0 <= partition <= INT32_MAX
+        ):
             raise InvalidPartitionsError(
-                f"partition={partition!r}: give a whole number of at least 0"
+                f"partition={partition!r}: give a whole number from 0 to 2^31-1"
             )
         if timestamp_ms is not None and (
             not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms < 1 << 53
@@ -331,6 +340,7 @@ class Producer:
     # Methods that fill and seal open rows. Their callers hold the producer's lock.
 
     def _open_rows(self, topic: str) -> OpenRows:
+        _check_topic(topic)
         self._await_space()
         rows = self._open.get(topic)
         if rows is not None:
@@ -549,6 +559,11 @@ class Producer:
 def _already_sent(_: Outcome) -> None:
     """Do nothing when a caller waits for an Arrow chunk: the chunk went to the sender at once,
     without a linger."""
+
+
+def _check_topic(topic: Any) -> None:
+    if not isinstance(topic, str):
+        raise InvalidTopicError(f"topic={topic!r}: give the topic's name as text")
 
 
 def _size_bytes(columns: Columns) -> int:

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.client_world import TOPIC_ID, Asked, World
 
 from broker_lite.client.producing.producer import BACKLOG_LINGER_MS, Producer
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import ClosedError
+from broker_lite.errors import ClosedError, LogbusError
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.cluster import (
     MetadataBroker,
@@ -93,3 +94,49 @@ def test_record_is_sent_while_batches_of_another_partition_wait_for_a_leader() -
     world.run(producer.config.linger_ms + BACKLOG_LINGER_MS)
     [row] = world.the(ApiKey.PRODUCE).message.topics[0].partitions
     assert row.partition == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": b"t"},
+        {"topic": None},
+        {"value": "\ud800"},
+        {"key": "\ud800"},
+        {"headers": 5},
+        {"headers": [("\ud800", b"x")]},
+        {"partition": 1 << 40},
+    ],
+)
+def test_send_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, Any]) -> None:
+    """Regression: a topic name that was no text, a header name that was no Unicode and a partition
+    of more than 32 bits ended the producer's thread, and all its records failed."""
+    world = World()
+    producer = producer_in(world)
+    with pytest.raises(LogbusError):
+        producer.send(**{"topic": "t", "value": b"x", **wrong})
+    producer.send("t", b"good")
+    world.run(100)
+    assert world.the(ApiKey.PRODUCE)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": b"t"},
+        {"partition": "0"},
+        {"partition": 1 << 40},
+        {"timestamp_ms": 1.5},
+        {"timestamp_ms": 1 << 70},
+    ],
+)
+def test_send_arrow_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, Any]) -> None:
+    """Regression: these arguments ended the producer's thread, and all its records failed."""
+    world = World()
+    producer = producer_in(world)
+    rows = pa.record_batch({"value": pa.array([b"x"])})
+    with pytest.raises(LogbusError):
+        producer.send_arrow(**{"topic": "t", "data": rows, **wrong})
+    producer.send("t", b"good")
+    world.run(100)
+    assert world.the(ApiKey.PRODUCE)
