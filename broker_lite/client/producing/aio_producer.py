@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any, Self
 
 from broker_lite.client.discovery import security_for
@@ -51,7 +52,11 @@ class AsyncProducer:
         security = security_for(bootstrap_servers, config.security)
         self._shell = LoopShell(config.client_id, security)
         self._core = self._kind(bootstrap_servers, config, shell=self._shell)
-        self._waiting: deque[tuple[Sent, tuple[Any, ...], float]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], None], float]] = deque()
+        """What waits for space in the producer's buffer, in the order of the calls: the future of
+        the call, a function that sends its rows, and a deadline (ms)."""
+        self._waited_count = 0
+        """Number of entries that were ever added to ``_waiting``."""
         self._is_watching = False
 
     def send(
@@ -71,13 +76,19 @@ class AsyncProducer:
         """
         sent = Sent(loop=self._shell.loop)
         arguments = (topic, value, key, headers, partition, timestamp_ms)
+        self._start_in_turn(sent, partial(self._start, sent, arguments))
+        return sent
+
+    def _start_in_turn(self, future: asyncio.Future[Any], start: Callable[[], None]) -> None:
+        """Call ``start`` as soon as the buffer has space and all earlier calls have started. If
+        this takes longer than ``max_block_ms``, fail ``future`` with BufferFullError."""
         if self._waiting or self._core.is_full:
             deadline_ms = monotonic_ms() + self.config.max_block_ms
-            self._waiting.append((sent, arguments, deadline_ms))
+            self._waiting.append((future, start, deadline_ms))
+            self._waited_count += 1
             self._watch_space()
         else:
-            self._start(sent, arguments)
-        return sent
+            start()
 
     def _start(self, sent: Sent, arguments: tuple[Any, ...]) -> None:
         try:
@@ -97,25 +108,28 @@ class AsyncProducer:
         self._is_watching = False
         now_ms = monotonic_ms()
         while self._waiting:
-            sent, arguments, deadline_ms = self._waiting[0]
+            future, start, deadline_ms = self._waiting[0]
             if self._core.is_full and deadline_ms > now_ms:
                 self._watch_space()
                 return
             self._waiting.popleft()
-            if sent.done():
+            if future.done():
                 continue
             if self._core.is_full:
                 problem = (
                     f"buffer.memory={self.config.buffer_bytes} stayed full for max.block.ms="
                     f"{self.config.max_block_ms}; see whether the brokers are up: logbus status"
                 )
-                self._refuse(sent, BufferFullError(problem))
-            else:
-                self._start(sent, arguments)
+                self._refuse(future, BufferFullError(problem))
+                continue
+            try:
+                start()
+            except Exception as error:  # For example of the iterable ``headers``.
+                future.set_exception(error)
 
-    def _refuse(self, sent: Sent, error: LogbusError) -> None:
-        """Fail the future of a record that the producer did not accept."""
-        sent.set_exception(error)
+    def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:
+        """Fail the future of rows that the producer did not accept."""
+        future.set_exception(error)
 
     async def send_arrow(
         self,
@@ -130,9 +144,10 @@ class AsyncProducer:
         """Send Arrow rows and wait for the acknowledgements; see ``Producer.send_arrow``."""
         futures: list[BatchFuture] = []
         for piece in self._core.arrow_pieces(topic, data, key, value, partition):
-            while self._core.is_full:
-                await asyncio.sleep(0.001)
-            futures.append(self._core.send_piece(topic, piece, timestamp_ms))
+            turn: asyncio.Future[BatchFuture] = self._shell.loop.create_future()
+            send = partial(self._core.send_piece, topic, piece, timestamp_ms)
+            self._start_in_turn(turn, partial(resolve_with, turn, send))
+            futures.append(await turn)
         return [row for future in futures for row in await self._await(future)]
 
     async def _await(self, future: BatchFuture) -> list[BatchMetadata]:
@@ -146,9 +161,10 @@ class AsyncProducer:
             await done
 
     async def _queued(self) -> None:
-        """Wait until all records that ``send`` received have found space in the producer's
+        """Wait until all records that were sent before have found space in the producer's
         buffer."""
-        while self._waiting:
+        count = self._waited_count
+        while self._waited_count - len(self._waiting) < count:
             await asyncio.sleep(0.001)
 
     async def flush(self, timeout_s: float | None = None) -> None:

@@ -39,22 +39,22 @@ class AsyncTransactionalProducer(AsyncProducer):
         super().__init__(bootstrap_servers, config)
         self._core.on_shut = self._refuse_waiting
 
-    def _refuse(self, sent: Sent, error: LogbusError) -> None:
-        """Fail the future of a record that the producer did not accept, and the open transaction,
+    def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:
+        """Fail the future of rows that the producer did not accept, and the open transaction,
         because the caller may not await the future."""
-        super()._refuse(sent, error)
+        super()._refuse(future, error)
         # The commit raises the error. Retrieve it here, or asyncio would log it as unretrieved.
-        sent.exception()
+        future.exception()
         self._core.runner.lose(error)
 
     def _refuse_waiting(self, error: LogbusError) -> None:
-        """Fail the records that still wait for space in the buffer. Otherwise they would be sent in
+        """Fail the rows that still wait for space in the buffer. Otherwise they would be sent in
         the next transaction."""
         waiting, self._waiting = self._waiting, deque()
-        for sent, _, _ in waiting:
-            if not sent.done():
-                super()._refuse(sent, error)
-                sent.exception()
+        for future, _, _ in waiting:
+            if not future.done():
+                super()._refuse(future, error)
+                future.exception()
 
     @property
     def is_usable(self) -> bool:

@@ -56,7 +56,7 @@ class CallExchange(Generic[T]):
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
         try:
             return (encode_call(self.call, correlation_id, client_id),)
-        except (struct.error, OverflowError, TypeError, ValueError) as error:
+        except (struct.error, ArithmeticError, AttributeError, TypeError, ValueError) as error:
             name = type(self.call).__name__
             raise InvalidRequestError(f"{name} cannot be sent: {error}") from error
 
