@@ -233,8 +233,8 @@ class Bench:
         return chosen.partition, self.broker(number)
 
     def gaps(self, who: str, count: int, strike: Callable[[LocalBroker], None]) -> dict[str, Any]:
-        """Call ``strike`` with a broker ``count`` times, and repair the cluster each time;
-        return the gaps."""
+        """Call ``strike`` with a broker, then repair the cluster, and do so ``count`` times; return
+        the gaps between acknowledgements."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim(who)
@@ -267,10 +267,10 @@ class Bench:
         return {"events": count, "failed_sends": failed, **percentiles(gaps)}
 
     def foreign_gaps(self, client: str, settings: tuple[str, ...], count: int) -> dict[str, Any]:
-        """Kill ``count`` brokers in turn under another project's producer.
+        """Kill ``count`` brokers, one after another, while a producer of another project sends.
 
-        Gaps are those of partitions that the killed broker led. ``others_max_ms`` is the longest
-        gap of the other partitions, which lose a follower.
+        The gaps are those of the partitions that the killed broker led. ``others_max_ms`` is the
+        longest gap of the other partitions, which lose a follower.
         """
         topic = self.make_topic(FOREIGN_PARTITIONS)
         gaps: list[float] = []
@@ -331,7 +331,8 @@ class Bench:
         }
 
     def idle(self, topics: list[str]) -> dict[str, float]:
-        """Return the seconds of a Metadata answer for ``topics``, and what an idle broker takes."""
+        """Return how long the answer to Metadata for ``topics`` takes, and the memory and processor
+        time of a broker without load."""
         began = time.monotonic()
         self.bus.admin.cluster(topics)
         answered = time.monotonic() - began

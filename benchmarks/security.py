@@ -142,9 +142,10 @@ class Side(NamedTuple):
 
 @contextlib.contextmanager
 def logbus_side(protocol: str = "SASL_SSL") -> Iterator[tuple[Side, str]]:
-    """Start a broker of logbus with an open listener and one of this protocol, and create a user.
+    """Start a broker of logbus with an open listener and a listener of the given security protocol,
+    and create a user.
 
-    Yield its side and its certificate file.
+    Yield the benchmark's side with these servers, and the path of its CA certificate.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -432,7 +433,8 @@ class Probe:
 
 
 class Turn(NamedTuple):
-    """The p99 of the probe's requests, and the number of cores that the broker used meanwhile."""
+    """The p99 latency of a client's small produce requests (``Probe``) in one turn, and the number
+    of cores that the broker used in this time."""
 
     p99_ms: float
     broker_cores: float

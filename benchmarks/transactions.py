@@ -275,7 +275,8 @@ class SinkBench:
 
 
 def sink(rounds: int) -> dict[str, Any]:
-    """Compare both guarantees; the first round warms the session and does not count."""
+    """Compare the sink of Spark with exactly-once and with at-least-once delivery. The first round
+    warms the session and does not count."""
     found: dict[str, Any] = {}
     with (
         tempfile.TemporaryDirectory() as folder,

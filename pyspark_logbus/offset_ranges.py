@@ -74,7 +74,7 @@ class Live:
         return SourceOffset(self.cluster_id, topics)
 
     def is_complete(self) -> bool:
-        """Return whether every end is known."""
+        """Return whether the log end of every partition is known: each leader has answered."""
         return all(end.offset >= 0 for topic in self.topics.values() for end in topic.ends.values())
 
 
@@ -141,7 +141,7 @@ def find_losses(
     back, and topics that the options (``topics``) no longer name.
 
     A topic with another topic id counts as deleted. ``seen`` has the last known log ends by topic
-    id and partition number, from which a loss gets its end.
+    id and partition number. The range of lost records ends there.
     """
     losses = []
     for name in sorted(start.topics):
@@ -286,7 +286,7 @@ def settle(
     cut_back: frozenset[TopicPartition] = frozenset(),
 ) -> SourceOffset:
     """Return the log ends ``target``, but no end before the query's position ``start``, except in
-    the partitions ``cut_back``.
+    the partitions ``cut_back``, whose log end has certainly moved back.
 
     An unchanged end keeps the leader epoch that it has in ``start``. So the offset's JSON, which
     Spark compares, changes only for new records and for new or deleted topics.

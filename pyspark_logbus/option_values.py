@@ -126,10 +126,12 @@ _ESCAPE_OR_SET = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*)\]", re.DOTALL)
 
 
 def pattern(name: str, value: str) -> str:
-    r"""Parse a regular expression that means the same in Python and in Java.
+    r"""Parse a regular expression that means the same in Python and in Java, because Spark's Kafka
+    source takes Java's syntax.
 
-    Spark's Kafka source takes Java's syntax. Python refuses most Java-only syntax (``\Q``,
-    ``\p{L}``) and takes the rest literally, so it would match no topic without an error.
+    Raises InvalidConfigError for the syntax that both languages have with different meanings, and
+    for invalid Python syntax. The latter includes most syntax that only Java has, such as ``\Q``
+    and ``\p{L}``.
     """
     for match in _ESCAPE_OR_SET.finditer(value):
         members = re.sub(r"\\.", "", match[1] or "")

@@ -525,7 +525,7 @@ class _OffsetColumns:
 
 
 _STRETCH = 1 << 15
-"""Number of offsets in a cached range. 32,768 offsets take 256 KiB."""
+"""Number of consecutive offsets that the cache holds in one column. 32,768 offsets take 256 KiB."""
 _counting = _OffsetColumns()
 
 

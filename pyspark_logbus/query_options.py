@@ -109,7 +109,8 @@ class WriteOptions:
     skips_replay_mismatch: bool = False
 
     def for_tasks(self) -> WriteOptions:
-        """Return the options to pickle for tasks: keys for this cluster replace a password.
+        """Return the options in the form that Spark pickles for tasks. In place of a password, they
+        have keys for this cluster.
 
         Call it on the driver. It logs in to the cluster, and raises the login's error.
         """

@@ -34,7 +34,8 @@ class ReadPlan:
     segment files out of the page cache."""
 
     def for_tasks(self) -> ReadPlan:
-        """Return the plan to pickle for tasks: keys for this cluster replace a password.
+        """Return the plan in the form that Spark pickles for tasks. In place of a password, it has
+        keys for this cluster.
 
         Call it on the driver. It logs in to the cluster, and raises the login's error.
         """

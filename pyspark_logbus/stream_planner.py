@@ -398,10 +398,11 @@ class StreamPlanner:
         *,
         is_repeated: bool,
     ) -> list[OffsetRange]:
-        """Return the batch's ranges without records that were deleted before the query read them.
+        """Return the ranges of the batch, shortened by the records that were deleted before the
+        query read them.
 
         Looks up the log starts of partitions that are new in this batch, or of all partitions of a
-        repeated batch. For such deleted records, raises DataLossError unless failOnDataLoss=false.
+        repeated batch. If records were deleted, raises DataLossError unless failOnDataLoss=false.
         Spark requests no progress report with a repeated batch, so the next batch's report counts
         the losses.
         """

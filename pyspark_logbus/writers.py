@@ -52,7 +52,8 @@ class RowsWritten(WriterCommitMessage):
 
 
 class _SinkTask:
-    """The base of both writers: the method ``write``, which Spark calls in tasks."""
+    """The base class of the writers for batch queries and for streams. It has the method ``write``,
+    which Spark calls in tasks."""
 
     def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
         self._options = options
@@ -70,7 +71,8 @@ class _SinkTask:
 
     @abstractmethod
     def _identity(self) -> TaskIdentity:
-        """Return the identity of the task that calls this method."""
+        """Return the identity of the task attempt that calls this method: sink, query run, and
+        Spark's numbers for batch, task and attempt."""
 
 
 class LogbusWriter(_SinkTask, DataSourceArrowWriter):

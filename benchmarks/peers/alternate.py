@@ -55,7 +55,7 @@ def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
-    """Run one variant.
+    """Run one variant of a row, and return its result.
 
     A failed variant is retried once with new servers. If it fails again, the result has the reason.
     """

@@ -50,7 +50,7 @@ class BareServer:
     """Runs one of the programs below in a process that ends with the context."""
 
     def __init__(self, program: str, partitions: int = 4) -> None:
-        """Start a program.
+        """Prepare to run ``program``, one of the minimal servers in this module.
 
         ``partitions`` is the partition count of each topic, if the program has topics.
         """

@@ -100,9 +100,10 @@ class Bench:
 
     @contextlib.contextmanager
     def counting(self, processes: Callable[[], Mapping[str, list[int]]]) -> Iterator[None]:
-        """While the context is open, count the servers that a measured run starts as servers.
+        """While the context is open, count the processes of ``processes`` as servers: the measured
+        run itself starts them.
 
-        Otherwise they would count as clients. ``processes`` returns these servers by role.
+        Otherwise they would count as clients. ``processes`` returns their pids by role.
         """
         self._within = processes
         try:

@@ -34,7 +34,8 @@ MEASURED = (
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Yield the lines. There are no lines unless a row ran with and without compression."""
+    """Yield the report's lines about compression. There are no lines unless a row ran with and
+    without compression."""
     by_row = {found["row"]: found for found in rows}
     said = []
     for row, plain, measure, words in MEASURED:

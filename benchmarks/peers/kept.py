@@ -19,7 +19,8 @@ Found = Mapping[str, Any]
 
 RESULTS = Path(__file__).parent.parent / "results"
 OF_A_VARIANT = ("machine", "versions", "input")
-"""Fields that older files store once for the whole row; newer files store them by variant."""
+"""Fields of a stored result: older files have them once for the whole row, newer files once for
+each variant."""
 
 
 def folder(*, quick: bool) -> Path:
@@ -52,8 +53,8 @@ def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:
 
 
 def merged(before: Sequence[Found], new: Sequence[Found], row: Row) -> list[Found]:
-    """Return the variants of both runs in the row's order, without variants that the row no
-    longer has."""
+    """Return the stored variants, replaced by the newly measured ones, in the row's order. Leave
+    out variants that the row no longer has."""
     by_name = {each["variant"]: each for each in before}
     for each in new:
         name = each["variant"]

@@ -170,8 +170,8 @@ class Meter:
         return spent
 
     def _come(self) -> dict[str, list[int]]:
-        """Return the servers that the measured run started, with their descendants; record their
-        times."""
+        """Return the servers that the measured run started, with their descendants, by role. Store
+        the processor time that each has used so far."""
         come = _with_all_below(self._within())
         for role, pids in come.items():
             seen = self._seen.setdefault(role, {})

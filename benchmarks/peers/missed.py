@@ -23,7 +23,8 @@ AT = "at the bound, within its spread"
 
 
 class Bound(NamedTuple):
-    """The highest possible ratio: that of the medians, and minimum and maximum of the rounds."""
+    """The highest ratio that any implementation could reach: ``ratio`` from the medians, ``low``
+    and ``high`` from the rounds with the lowest and the highest bound."""
 
     ratio: float
     low: float
@@ -53,8 +54,8 @@ class Missed(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Return whether the bound reaches the goal in no round, in some rounds or in all
-        rounds, as words."""
+        """Return in words whether the highest possible ratio (the bound) reaches the goal in no
+        round, in some rounds or in all rounds. Return an empty text if the bound is unknown."""
         if self.bound is None:
             return ""
         limit, least, most = self.limit, self.bound.low, self.bound.high
@@ -93,7 +94,8 @@ def _missed(rows: list[Found]) -> Iterator[Missed]:
 
 
 def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
-    """Return the bound of a missed goal; None for a quick run, which is too short."""
+    """Return the highest ratio that any implementation could reach for a measure that missed its
+    goal. Return None for a quick run, which is too short to tell."""
     if found["quick"]:
         return None
     sides = variant["sides"].values()

@@ -13,9 +13,9 @@ from peers.rows.netdb11 import DURABLE, NAMES
 Found = Mapping[str, Any]
 
 FLAT = 1.5
-"""A measure is flat if it differs by at most this factor from the smallest size's value."""
+"""A measure is flat if it differs by at most this factor from its value at the smallest size."""
 BENT = 2.0
-"""A measure counts as growing from this factor on."""
+"""A measure counts as growing if it is this many times its value at the smallest size, or more."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
 HOW = f"""Each measure relative to its value at the smallest size.
 *Flat*: within a factor of {FLAT:g} at the largest size. Otherwise: the factor, and

@@ -35,9 +35,10 @@ LATENCY_WARM_UP = 100
 PIECE_BYTES = 4 << 20
 PIECES_A_FLUSH = 16
 ROWS_AT_ONCE = 4_000
-"""Sizes for floors: with these pieces and flushes a write loop is fastest.
+"""``PIECE_BYTES`` is the size of a write of the floors, and ``PIECES_A_FLUSH`` the number of writes
+before a flush. With these values a loop of writes is fastest.
 
-ROWS_AT_ONCE is the number of records in a consumer's buffer.
+``ROWS_AT_ONCE`` is the number of records in a consumer's buffer.
 """
 
 

@@ -170,8 +170,12 @@ class KafkaServers:
         config: Mapping[str, str] | None = None,
         further: str = "",
     ) -> None:
-        """``heap``: default ``-Xmx1G -Xms1G``, as Kafka's start script has it. ``further``: the
-        name of one more listener of a single broker, on ``further_port``."""
+        """Prepare to run Kafka's brokers.
+
+        ``heap`` has Java's heap options; the default is that of Kafka's start script, ``-Xmx1G
+        -Xms1G``. ``further`` is the name of one more listener, on ``further_port``, for a single
+        broker.
+        """
         self._further = further
         self.further_port = 0
         self._count = brokers
@@ -276,7 +280,8 @@ class KafkaServers:
 def kafka_settings(
     folder: Path, ports: list[int], config: Mapping[str, str], further: str = ""
 ) -> Iterator[Path]:
-    """Write each broker's settings; the first half of ``ports`` are the brokers'."""
+    """Yield the path of each broker's file of settings. The first half of ``ports`` are the ports
+    of the brokers, the second half those of the controllers."""
     count = len(ports) // 2
     voters = ",".join(f"{n + 1}@127.0.0.1:{ports[count + n]}" for n in range(count))
     for number in range(1, count + 1):

@@ -61,7 +61,8 @@ class Both:
         )
 
     def floor(self, count: int, call: str, **arguments: Any) -> dict[str, Side]:
-        """Return the floor's side: the same call with a source and a sink without cost."""
+        """Return the side of the floor: the same call of Spark with a source and a sink that cost
+        nothing."""
 
         def run() -> Measures:
             return rate(count, self.spark.call(call, **arguments)["seconds"])
@@ -70,8 +71,8 @@ class Both:
         return {FLOOR: Side(run, self.spark.processes, words)}
 
     def ready(self, count: int) -> Ending:
-        """Return the source of the floor: ``count`` rows in memory, of the mean size of the
-        lines."""
+        """Return the source of the side floor: ``count`` rows from memory, each as long as the mean
+        line of the input."""
         size = round(sum(map(len, self.bench.lines.whole(10_000))) / 10_000)
         rows = {"rows": str(count), "batchrows": str(min(FLOOR_BATCH_ROWS, count // PARTITIONS))}
         options = {**rows, "tasks": str(PARTITIONS), "valuebytes": str(size)}
@@ -88,7 +89,8 @@ class Both:
         return {"side": name, "address": address, "topic": topic, "options": dict(options)}
 
     def lines(self, count: int) -> Path:
-        """Return a folder of several Parquet files with the lines, which Spark reads in tasks."""
+        """Return a folder with ``count`` of the benchmark's input lines in several Parquet files,
+        so that Spark reads them in parallel tasks."""
         key = (count, self.bench.lines.source)
         if key not in _parquet:
             folder = Path(self.bench.folder()) / f"lines-{count}"

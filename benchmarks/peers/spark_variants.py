@@ -62,9 +62,10 @@ def writing(chosen: Variant, side: str) -> dict[str, str]:
 
 
 def variant(name: str, **tuned: Options) -> Variant:
-    """Return a variant of this name.
+    """Return the variant ``name`` of a Spark row.
 
-    ``tuned`` holds the options of its sources and sinks, which the table describes.
+    ``tuned`` has options for each side by part, such as ``source`` or ``sink``. The result's
+    settings describe them.
     """
     advised = f"{TUNED_WORDS}, on both sides"
     compression = LZ4 if name == LZ4 else "none"

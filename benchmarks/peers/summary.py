@@ -18,7 +18,7 @@ as installed. *as advised*: the Spark session that the project's README advises,
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Yield the lines. There are no lines if no row has a goal."""
+    """Yield the lines of the report's first section. There are no lines if no row has a goal."""
     all_ = [(found, variant, each) for found, variant, each in _compared(rows)]
     if not all_:
         return

@@ -107,7 +107,8 @@ DASHBOARDS: Mapping[str, tuple[Panel, ...]] = {
               "{{query}}"),
     ),
 }  # fmt: skip
-"""The panels of each dashboard. A test checks the metrics and labels of the expressions."""
+"""The charts (panels) of each dashboard. A test checks the metrics and labels of their expressions.
+"""
 
 
 def dashboard(name: str) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class _RecordFile:
             self._part.unlink(missing_ok=True)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch."""
+        """Write a batch of records to the file."""
         with self._explained():
             self._write(batch)
         self.records += batch.num_rows

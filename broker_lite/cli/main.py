@@ -133,7 +133,8 @@ class ReaderGone(Exception):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
+    """A group of click commands. It imports the module of a command when the user calls the
+    command."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:

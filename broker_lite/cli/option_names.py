@@ -37,7 +37,8 @@ class Spelling(NamedTuple):
     joint: str = " "
 
     def of(self, value: str | None) -> str:
-        """Return the option as the user types it to set ``value``, the value in an error text."""
+        """Return the option and its value as the user would type them. ``value`` is the value that
+        the error message gives; None if it gives none."""
         if value is None or value == self.flag:
             return self.option
         bare = value.strip("'")

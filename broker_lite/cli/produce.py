@@ -215,8 +215,9 @@ class _Reading:
             self.bar.reach(self._left)
 
     def on_share(self, path: Path | None) -> OnShare | None:
-        """Return a function that moves the bar; its argument is the share of this file that has
-        been read, from 0 to 1. Return None for stdin and pipes.
+        """Return a function that moves the progress bar. Its argument is the share of the current
+        file that has been read, from 0 to 1. Return None for stdin and pipes, whose size is
+        unknown.
 
         Call this method once for each file, in the order in which the files are read.
         """
@@ -271,8 +272,9 @@ class _Sending:
         position: LinePosition,
         later: tuple[Path, ...],
     ) -> Iterator[Table]:
-        """Yield the tables of the file ``path``. If its reader raises an error, set ``unread``;
-        ``later`` has the files after it."""
+        """Yield the tables that ``source`` reads from the file ``path``. If the reader raises an
+        error, note in ``unread`` which part of the input was not sent, including ``later``, the
+        files after this one."""
         before = self.records
         try:
             yield from source

@@ -71,8 +71,8 @@ class ProcessSupervisor:
         self._renewal_due = time.monotonic() + RENEWAL_SECONDS
 
     def check(self) -> bool:
-        """Restart the processes whose pause is over. Return whether a new process serves, so that
-        the caller must update the cluster's records."""
+        """Restart the processes whose pause is over. Return whether a new process serves: the
+        caller must then store its pid and addresses in the record of the cluster."""
         if time.monotonic() >= self._renewal_due:
             self._renewal_due = time.monotonic() + RENEWAL_SECONDS
             self._cluster.renew_certificates()

@@ -151,7 +151,7 @@ def _keys() -> Iterator[None]:
 
 
 def _tables(reading: ClusterReading, view: _View, age_s: float, failure: str) -> RenderableType:
-    """Return the whole screen."""
+    """Return the whole screen as text."""
     head = Text()
     head.append(f" {reading.state} ", style=f"bold reverse {_COLOURS[reading.state]}")
     head.append(

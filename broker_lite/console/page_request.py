@@ -71,9 +71,9 @@ class Desk:
 class PageRequest(NamedTuple):
     """A request for a page.
 
-    ``reading`` is the newest reading of the cluster, without the parts that the viewer may not
-    describe. ``path`` has the names in the address (such as the topic), and ``query`` has its query
-    fields.
+    ``reading`` is the cluster's newest state that the console has read, without the parts that the
+    user (``viewer``) may not describe. ``path`` has the names in the address (such as the topic),
+    and ``query`` has its query fields.
     """
 
     reading: ClusterReading

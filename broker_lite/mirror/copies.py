@@ -18,8 +18,9 @@ class Copy:
     """The state of one partition's copy.
 
     ``source_id`` and ``target_id`` are the topic's ids at the source and at the target. ``known``
-    maps source offsets to target offsets. ``unsaved`` has those of its runs that are not stored on
-    the target yet. ``is_dirty`` says whether any of the state is not stored yet.
+    maps source offsets to target offsets, in runs of consecutive offsets. ``unsaved`` has the runs
+    that are not stored on the target yet. ``is_dirty`` says whether any of the state is not stored
+    yet.
     """
 
     tp: TopicPartition

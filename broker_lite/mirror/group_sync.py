@@ -44,8 +44,9 @@ class GroupSync:
     def write(
         self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: GroupCommits
     ) -> None:
-        """Translate the offsets ``at_source``, which ``read`` returned, and commit those that
-        ``planning.plan_group`` allows on the target. The offsets' metadata names ``mirror``."""
+        """Translate the source's offsets ``at_source``, which ``read`` returned, to offsets of the
+        copies. Commit on the target those that ``planning.plan_group`` allows. Their metadata names
+        the mirror (``mirror``)."""
         source_ids = {copy.tp.topic: copy.source_id for copy in copies.values()}
         target_ids = {copy.tp.topic: copy.target_id for copy in copies.values()}
         maps = {tp: copy.known for tp, copy in copies.items()}

@@ -239,8 +239,8 @@ class MirrorTarget:
     def _answered(
         self, wave: Iterable[TopicPartition], answer: ProduceResponse
     ) -> Iterator[tuple[TopicPartition, ProducedPartition]]:
-        """Yield the result of each partition in a produce response, which has topic ids in place of
-        names."""
+        """Yield each partition of a produce response with its result. The response names topics by
+        id; the method looks up their names."""
         names = {self._cluster.view.topic_id(tp.topic): tp.topic for tp in wave}
         for topic in answer.topics:
             for row in topic.partitions:

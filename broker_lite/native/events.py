@@ -194,7 +194,7 @@ class CommitAnswer(NamedTuple):
 
 class RefuseJoin(NamedTuple):
     """Report that the consumer cannot be a member of the group, and that a retry would fail too.
-    The machine has ended."""
+    The state machine has ended."""
 
     error: LogbusError
 

@@ -276,8 +276,9 @@ class NativeMachine:
         self._requests.list(pending, partial(self._convert, znode, coordinator))
 
     def _convert(self, znode: Znode, coordinator: Znode | None, pending: list[str] | None) -> None:
-        """Make a group native. If an open transaction contains offsets of the group, try again
-        later, because the transaction must end first."""
+        """Record in ZooKeeper that the group is native (coordinated through ZooKeeper). If an open
+        transaction contains offsets of the group, try again later, because the transaction must end
+        first."""
         if pending:
             self._join_later()
             return

@@ -69,7 +69,8 @@ class Readers(Protocol):
         not commit its position."""
 
     def renewed(self) -> None:
-        """Continue to return records, because the lease is valid again after it had expired."""
+        """Tell the streams' readers to return records again: the consumer's lease had expired, and
+        is valid again."""
 
     def refuse(self, error: LogbusError) -> None:
         """Stop all streams. Their calls raise ``error``, with which the membership has ended."""

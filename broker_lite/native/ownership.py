@@ -465,7 +465,8 @@ class Ownership:
     def _answer(
         self, number: int, count: int, errors: Mapping[TopicPartition, LogbusError]
     ) -> None:
-        """Record the results of ``count`` offsets of a commit. When all are known, answer it."""
+        """Record the results of ``count`` offsets of a commit. When the results of all its offsets
+        are known, answer the commit."""
         left, known = self._unanswered[number]
         known.update(errors)
         left -= count

@@ -215,8 +215,9 @@ class View:
     def _record(self, topic: str, assignment: Assignment, created_zxid: int) -> None:
         """Record a new topic in the group's znodes, unless another member has recorded it already.
 
-        A topic counts as one with which the group began only if it is older than the registrations
-        of all members that subscribe to it.
+        If the topic is older than the registrations of all members that subscribe to it, the group
+        began with the topic: its present partitions start where the option ``start`` says.
+        Otherwise all its records are new to the group.
         """
         began = (
             self._registered_zxids[name] for name, row in self.members.items() if covers(row, topic)

@@ -35,7 +35,7 @@ KAFKA_METRICS = {
         Metric("consumergroup_members", GAUGE, "Live members.", ("consumergroup",), PREFIX),
     )
 }  # fmt: skip
-"""The metrics by name, without the prefix."""
+"""The metrics of kafka_exporter by name, without the prefix ``kafka_``."""
 
 Values = dict[tuple[str, ...], float]
 """The values of a metric, by the values of its labels."""

@@ -164,7 +164,8 @@ def _groups(
     """Return the groups, their lags, and an empty text.
 
     If the brokers do not answer, return the groups and lags of ``before``, and the error's message.
-    ``base`` is the reading whose first unread records may be used again; None in a whole reading.
+    ``base`` is the earlier reading whose first unread records may be used again. It is None in a
+    whole reading, which requests all of them.
     """
     try:
         listed = admin.list_groups()

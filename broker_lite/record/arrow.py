@@ -303,11 +303,11 @@ def _framed(
     compression: Compression,
     allocate: Callable[[int], memoryview],
 ) -> memoryview:
-    """Return a buffer for a whole batch, which has space for header and preamble, and then the
-    columns as one Arrow message.
+    """Return a buffer for a whole batch. It has free space for the header and the preamble, and
+    then the columns as one Arrow message.
 
-    Arrow's stream writer, which writes into an existing buffer, first writes a message with the
-    schema. The caller later overwrites the end of this message with header and preamble.
+    Arrow's stream writer writes larger and compressed messages, and begins with a message that has
+    the schema. The caller later overwrites the end of that message with header and preamble.
     """
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM

@@ -45,7 +45,7 @@ class Marker(NamedTuple):
 
 
 class EndOfTransaction(NamedTuple):
-    """The decoded content of a marker."""
+    """The decoded content of a transaction marker."""
 
     is_commit: bool
     coordinator_epoch: int

@@ -50,24 +50,25 @@ _BATCH_LENGTH, _BATCH_NODES, _BATCH_BUFFERS, _BATCH_COMPRESSION, _BATCH_VARIADIC
 _COMPRESSION_CODEC, _COMPRESSION_METHOD = range(2)
 
 _ROWS, _CHILD = 0, 1
-"""How many entries a node must have: as many as the batch has rows, or as many as all its rows
-together have headers.
-"""
+"""The number of entries that a node (one array of the Arrow message) must have: as many as the
+batch has rows (_ROWS), or as many as all its rows together have headers (_CHILD)."""
 _VALIDITY, _OFFSETS, _DATA, _FIXED_64, _FIXED_32 = range(5)
 
 
 class _Shape(NamedTuple):
-    """The nodes and buffers that a message with certain columns must have, in order."""
+    """The nodes and buffers that an Arrow message with certain columns must have, in order."""
 
     nodes: tuple[tuple[int, bool], ...]
-    """For each node, its number of entries (_ROWS or _CHILD), and whether some may be null."""
+    """For each node (one Arrow array), its number of entries (_ROWS or _CHILD), and whether some
+    may be null."""
     buffers: tuple[tuple[int, int], ...]
-    """For each buffer, its kind (such as _VALIDITY) and the index of its node."""
+    """For each buffer, its kind (such as _VALIDITY) and the index of the node (Arrow array) to
+    which it belongs."""
 
 
 class _Declared(NamedTuple):
-    """The metadata of a message, after the checks that need only the metadata. ``size_bytes`` is
-    the total size of the buffers, or -1 if they are compressed."""
+    """The metadata of the Arrow message in a batch of columns, after the checks that need only the
+    metadata. ``size_bytes`` is the total size of the buffers, or -1 if they are compressed."""
 
     row_count: int
     codec: int
@@ -77,14 +78,15 @@ class _Declared(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The metadata of a message, after all checks."""
+    """The metadata of the Arrow message in a batch of columns, after all checks."""
 
     row_count: int
     codec: int
     body_position: int
     decompressed_bytes: int
     nodes: tuple[int, ...]
-    """The number of entries and the number of nulls of each node, one after the other."""
+    """The number of entries and the number of nulls of each node (Arrow array), one after the
+    other."""
     buffers: tuple[int, ...]
     """The position in the body and the stored size of each buffer, one after the other."""
 
@@ -155,7 +157,7 @@ def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
 
 
 def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
-    """Check the metadata of a message whose body has ``body_bytes`` bytes, and return them
+    """Check the metadata of an Arrow message whose body has ``body_bytes`` bytes, and return them
     decoded."""
     shape = _shape(flags)
     message = _table(metadata, 0)
@@ -233,9 +235,8 @@ def _check_positions(buffers: tuple[int, ...], body_bytes: int) -> None:
 
 
 def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]:
-    """Return the decompressed size, in bytes, of each buffer of a compressed message. The first 8
-    bytes of a compressed buffer declare it.
-    """
+    """Return the decompressed size, in bytes, of each buffer of an Arrow message with compressed
+    buffers. The first 8 bytes of a compressed buffer declare it."""
     sizes = []
     for index in range(0, len(buffers), 2):
         offset, size = buffers[index], buffers[index + 1]
@@ -357,7 +358,8 @@ def _follow(metadata: bytes, position: int) -> int:
 
 
 def _field(metadata: bytes, table: int, number: int) -> int:
-    """Return the position of the field ``number`` of a table, or 0 if the field has its default."""
+    """Return the position of field ``number`` of a flatbuffers table, or 0 if the field has its
+    default."""
     vtable = table - _I32.unpack_from(metadata, table)[0]
     slot = 4 + 2 * number
     if slot + 2 > _U16.unpack_from(metadata, vtable)[0]:
@@ -373,9 +375,8 @@ def _scalar(metadata: bytes, table: int, number: int, kind: struct.Struct) -> in
 
 
 def _vector(metadata: bytes, table: int, number: int, words: int) -> tuple[int, ...]:
-    """Return the field ``number`` of a table, a vector of pairs of 64-bit integers, as a flat tuple
-    of integers. Raises CorruptMessageError unless it has exactly ``words`` integers.
-    """
+    """Return field ``number`` of a flatbuffers table, a vector of pairs of 64-bit integers, as a
+    flat tuple of integers. Raises CorruptMessageError unless it has exactly ``words`` integers."""
     position = _field(metadata, table, number)
     start = _follow(metadata, position) if position else 0
     count = _U32.unpack_from(metadata, start)[0] if position else 0

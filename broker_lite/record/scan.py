@@ -89,8 +89,9 @@ def _zeros(body: Bytes) -> Positions:
 
 
 def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
-    """Drop candidates at whose end no other candidate begins, or at whose start none ends. Return
-    the others as ``_candidates`` does. ``keys`` has start and end of each, in one integer."""
+    """Drop candidates (possible records) at whose end no other candidate begins, or at whose start
+    none ends. Return the other candidates as ``_candidates`` does. ``keys`` has the start and the
+    end of each candidate, in one integer."""
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
@@ -115,7 +116,8 @@ def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Posit
 
 
 def _attributes(body: Bytes, starts: Positions) -> Positions:
-    """Return the position of the attributes of each candidate, which is the end of its length."""
+    """Return for each candidate (a possible record) the position of its attributes, which is the
+    end of its length."""
     after = starts + 1
     active = np.flatnonzero(body.take(starts) > 127)
     while active.size:
@@ -126,8 +128,8 @@ def _attributes(body: Bytes, starts: Positions) -> Positions:
 
 
 def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positions | None:
-    """Return the indexes of the ``count`` candidates that follow one another without a gap from the
-    start of the body to its end. Return None if there is no such chain.
+    """Return the indexes of the ``count`` candidates (possible records) that follow one another
+    without a gap from the start of the body to its end. Return None if there is no such chain.
 
     The search doubles its steps: it knows for each candidate which one follows after 1, 2, 4, …
     others.

@@ -366,8 +366,8 @@ class NodeEndpoint(NamedTuple):
 
 
 def node_endpoints_bytes(nodes: Sequence[NodeEndpoint]) -> bytes:
-    """Return the tagged fields at the end of a Produce or Fetch response. Field 0 contains
-    ``nodes``.
+    """Return the tagged fields at the end of a Produce or Fetch response. Field 0 has the addresses
+    of leaders (``nodes``).
 
     The refused partitions of the response name the ids of their leaders (KIP-951). If the address
     of a leader is missing, the Java client and franz-go ignore the id, and wait until they request

@@ -66,8 +66,8 @@ TAG_FILES = 10001
 """The number of a tagged field in a request, with which the sender offers to read records from the
 broker's files: its machine id (16 bytes), and the maximum bytes of one partition (int32)."""
 TAG_STORED = 10000
-"""The number of a tagged field in a partition of an answer. It replaces the records by the position
-in a file where they are stored."""
+"""The number of a tagged field in each partition of a Fetch response. The field says where in a
+segment file the records are stored; the response then has no records for the partition."""
 TAG_TRANSACTIONS = 10001
 """The number of a tagged field in a partition of an answer: an offset below which the log has no
 transaction. The broker sends it if the request has ``FLAG_ENDS_ONLY`` and the log has

@@ -47,7 +47,8 @@ _ROWS = {
     "filter_results": ("filters",),
     "transaction_states": ("transactional_ids",),
 }
-"""Maps each array of a response to the names that the array with the same rows has in requests."""
+"""For each array of a response, the possible names of the request's array to whose rows the rows of
+the response correspond."""
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
 """Maps the field that identifies a row in a response to the name of the same field in requests."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
@@ -72,8 +73,8 @@ error response then has one row, without a name."""
 class _Layout(NamedTuple):
     """The tables (lists of fields) by which a request is decoded and its response encoded.
 
-    ``request`` is None if the response does not depend on the request. ``kind`` is the library's
-    class of the request, or None.
+    ``request`` is None if the response does not depend on the request. ``kind`` is the request's
+    class in ``kafka.protocol``, or None if that library does not have it.
     """
 
     request: Any
@@ -245,8 +246,8 @@ def _newer_layout(key: int, version: int) -> _Layout | None:
 
 @cache
 def _kinds() -> dict[int, tuple[Any, Any]]:
-    """Return the request and response classes of every API in the library, except ApiVersions,
-    which the broker never refuses."""
+    """Return the request and response class of every API in ``kafka.protocol``, by API key. Leave
+    out ApiVersions, which the broker never refuses."""
     kinds = {}
     for module in (admin, consumer, metadata, producer, sasl):
         for name, kind in vars(module).items():

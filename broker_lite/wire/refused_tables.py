@@ -137,7 +137,7 @@ OLD: dict[int, tuple[Any, Any]] = {
     ),
 }  # fmt: skip
 """The tables of request and response, by API key, for the old versions that only clients before
-Kafka 2.1 use. Kafka 4 removed these versions (KIP-896), and the library does not have them.
+Kafka 2.1 use. Kafka 4 removed these versions (KIP-896), and ``kafka.protocol`` does not have them.
 """
 
 
@@ -233,4 +233,4 @@ NEWEST: dict[int, UnservedApi] = {
     91: _of_all("AlterShareGroupOffsets", (0, 0), *_WHOLE, _NONE),
     92: _of_all("DeleteShareGroupOffsets", (0, 0), *_WHOLE, _NONE),
 }  # fmt: skip
-"""The newer APIs that the library does not know, by API key."""
+"""The API versions of newer Kafka clients that ``kafka.protocol`` does not know, by API key."""

@@ -57,8 +57,8 @@ from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, encode_unre
 from broker_lite.wire.primitives import I32, Reader, Writer, put_tag, uuid_bytes
 
 Message = Any
-"""A request or response, as an object of the library's class. The type is Any because the library's
-classes have no type annotations."""
+"""A request or response, as an object of a class of ``kafka.protocol`` (kafka-python). The type is
+Any because these classes have no type annotations."""
 
 SaslHandshakeResponse: Any = sasl.SaslHandshakeResponse
 SaslAuthenticateResponse: Any = sasl.SaslAuthenticateResponse
@@ -158,9 +158,8 @@ REQUESTS: dict[int, Any] = {
     ApiKey.LIST_CONFIG_RESOURCES: admin.ListConfigResourcesRequest,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: admin.DescribeTopicPartitionsRequest,
 }
-"""The library's request class of each API, by API key. The code for Produce, Fetch,
-UnregisterBroker, Envelope and logbus' own APIs is written by hand instead.
-"""
+"""The request class of ``kafka.protocol`` for each API, by API key. The code for Produce, Fetch,
+UnregisterBroker, Envelope and logbus' own APIs is written by hand instead."""
 
 Decoder = Callable[[Reader], Any]
 
@@ -189,8 +188,9 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         broker_transactions.take_marker_tag,
     ),
 }
-"""The tagged fields that logbus has added to requests: by the library's class of the structure, the
-number of the field, and the function that decodes its value. The functions ignore further bytes."""
+"""The tagged fields that logbus has added to requests: by the class of the structure in
+``kafka.protocol``, the number of the field, and the function that decodes its value. The functions
+ignore further bytes."""
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
 """Maximum number of these structures in an array of a request. Only requests that may be longer
@@ -319,7 +319,7 @@ def set_own_tag(response: Message, number: int, value: bytes) -> None:
 
 
 def build(kind: Any, **fields: Any) -> Message:
-    """Create an object of a message class of the library, or of a class inside it, such as
+    """Create an object of a message class of ``kafka.protocol``, or of a class inside it, such as
     ``MetadataResponse.MetadataResponseBroker``. Fields that are not given have the defaults of the
     table."""
     item = kind.__new__(kind)
@@ -398,9 +398,8 @@ def _request_decoder(api_key: int, version: int) -> Decoder:
 
 
 def struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Decoder:
-    """Return a function that decodes a structure by its table. It returns an object of the
-    library's class ``kind``, or a SimpleNamespace if ``kind`` is None.
-    """
+    """Return a function that decodes a structure by its table. It returns an object of ``kind``, a
+    class of ``kafka.protocol``, or a SimpleNamespace if ``kind`` is None."""
     steps = [
         (field.name, _field_decoder(field, version, flexible))
         for field in table.untagged_fields(version)

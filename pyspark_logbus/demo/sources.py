@@ -128,7 +128,7 @@ class FileTail:
         self._positions: dict[Path, int] = {}
 
     def lines(self, lines_max: int) -> list[bytes]:
-        """Return at most ``lines_max`` lines written since the previous call."""
+        """Return at most ``lines_max`` log lines that were written since the previous call."""
         new_lines: list[bytes] = []
         for path in self._paths():
             if len(new_lines) >= lines_max:

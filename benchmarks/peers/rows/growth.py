@@ -32,7 +32,8 @@ TOPIC_PARTITIONS_MAX = 1_000
 """Maximum number of partitions of a topic (``max.create.partitions``)."""
 RETENTION_SECONDS_MAX = 60.0
 SECONDS_MAX = 1800.0
-"""Maximum duration of the measurement of one size, in seconds."""
+"""Maximum duration, in seconds, of the measurement of one size, such as one number of partitions. A
+longer measurement fails."""
 ROOM = 1.3
 """Necessary free disk space, as a multiple of the log's size."""
 MB = 1_000_000
@@ -175,10 +176,8 @@ def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
 
 
 def brokers(bench: Bench, count: int) -> Measures:
-    """Measure ``count`` brokers with two partitions each.
-
-    Partitions have one replica, and then a replica on every broker.
-    """
+    """Measure a cluster of ``count`` brokers with two partitions for each broker: first with one
+    replica of each partition, then with a replica of each partition on every broker."""
     rows = column(bench.lines.sized(5_000, VALUE_BYTES))
     with alone(bench, count) as logbus:
         found: Measures = {}

@@ -131,7 +131,8 @@ def open_turns(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mappin
 
 @contextlib.contextmanager
 def _asking(bench: Bench, task: Task) -> Iterator[Ask]:
-    """Yield a function that runs the work once with a client, with values from a file."""
+    """Yield a function that runs the work of ``task`` once, with the client whose name is its
+    argument. The values to send come from a file."""
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         lines = Path(folder) / "values"
         values = bench.lines.sized(VALUES_MB * 1_000_000 // task.size, task.size)
@@ -189,7 +190,8 @@ IN_PLACE_NOTE = (
 
 
 def fill(servers: Servers, topic: str, values: list[bytes], *, rows: bool, packed: bool) -> None:
-    """Write all values to a topic with confluent-kafka as rows, or with logbus's client."""
+    """Write all values to a topic. For a broker of logbus use logbus's client, unless ``rows`` is
+    set; otherwise send them as rows with confluent-kafka."""
     if servers.peer == LOGBUS and not rows:
         with (
             connect(servers.bootstrap_servers) as bus,

@@ -131,8 +131,9 @@ class BrokerReport(NamedTuple):
 class Admin:
     """Administration of one cluster. ``timeout_ms`` limits each call with its retries.
 
-    ``has_answered`` says that a broker of the cluster is known to have answered before. Otherwise a
-    call fails after five seconds, and not after ``timeout_ms``, if no broker has ever answered.
+    ``has_answered`` is True if the caller knows that a broker of the cluster has answered before.
+    If it is False, and no broker answers this object either, a call fails after five seconds
+    instead of ``timeout_ms``: the addresses are probably wrong.
     """
 
     def __init__(

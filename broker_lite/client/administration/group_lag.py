@@ -55,9 +55,13 @@ def lag_of(
 ) -> dict[TopicPartition, PartitionLag]:
     """Return the lag of all partitions that have a committed offset or an owner.
 
-    For each partition with a leader, ``starts`` has the first unread offset, ``ends`` the last
-    stable offset, and ``firsts`` the first unread record or the error of its lookup. ``owners`` has
-    the member or query that reads the partition. ``now_ms`` is the time in ms since 1970.
+    - ``starts``: the first unread offset of each partition with a leader
+    - ``ends``: the last stable offset of each partition with a leader
+    - ``firsts``: the first unread record, or the error of its lookup
+    - ``owners``: the member or query that reads the partition
+    - ``now_ms``: the time in ms since 1970, from which the lag in seconds is computed
+
+    The lag of a partition without a leader is unknown.
     """
     lags = {}
     for tp in sorted(committed.keys() | owners.keys()):

@@ -69,7 +69,8 @@ JOINED_ROWS = 4096
 """Number of rows from which on ``poll_arrow`` adds no further batch to its result. A result of one
 batch needs no copy."""
 JOINED_BYTES = 64 << 20
-"""Maximum decoded bytes of concatenated slices. An Arrow binary column cannot exceed 2 GiB."""
+"""Maximum decoded bytes of the rows that one call of ``poll_arrow`` concatenates. An Arrow binary
+column cannot exceed 2 GiB."""
 
 
 @dataclass(slots=True)
@@ -144,8 +145,9 @@ class FetchCollector:
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
     def resume_at(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
-        """Resume reading a truncated log at the offset in ``at``. The leader checks the epoch in
-        ``at``, that of the record before the offset, in case the log was truncated further."""
+        """Resume reading a truncated log at the offset in ``at``. With the next fetch, the leader
+        checks the leader epoch in ``at`` (that of the record before the offset), in case the log
+        was truncated further."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
         self.begin({tp: at.offset}, epochs)
 
@@ -240,8 +242,9 @@ class FetchCollector:
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions for an automatic commit. A partition with records in flight has the
-        offset of the first of them, even if the user has sought to a later offset since."""
+        """Return the positions for an automatic commit. If the user is still processing returned
+        records of a partition, its offset is that of the first of these records, even if the user
+        has sought to a later offset since."""
         self._note_single()
         rows = self.commitable()
         for tp, before in self._in_flight.items():
@@ -276,8 +279,8 @@ class FetchCollector:
     # Methods that open and close fetched batches.
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """Open the next slice if the open one has no rows left. Return False if no rows are
-        buffered.
+        """If all rows of the open slice are returned, open the next slice: the rows of the next
+        batch. Return False if no rows are buffered.
 
         Raises the error of a partition's fetch. For an offset outside the log, call
         ``on_out_of_range``, which seeks to another offset or raises the error.
@@ -396,7 +399,8 @@ class FetchCollector:
         return each_record(self._tp, self._part(count))
 
     def take_records(self, count: int) -> list[Record]:
-        """Return up to ``count`` records of the open slice and advance past them."""
+        """Return up to ``count`` records of the open slice (the decoded rows that are being
+        returned), and advance past them."""
         assert self._slice is not None and self._tp is not None
         self._note_returned(self._tp)
         result = records(self._tp, self._part(count))
@@ -404,7 +408,8 @@ class FetchCollector:
         return result
 
     def take_rows(self, parts: ConcatenatedSlices, count: int | None) -> bool:
-        """Move up to ``count`` rows from the open slice to ``parts``, and return True.
+        """Move up to ``count`` rows from the open slice (the decoded rows that are being returned)
+        to ``parts``, and return True.
 
         Return False, and move no rows, if ``parts`` would exceed JOINED_BYTES.
         """
@@ -421,8 +426,8 @@ class FetchCollector:
         return True
 
     def rewind(self) -> None:
-        """Move the positions back to those of the last ``settle``, after an error kept rows from
-        the caller that had been taken since."""
+        """Move the positions back to those of the last ``settle``. Call this if an error prevents
+        the return of rows that the reader has already taken."""
         self.is_single = False
         rows = {tp: before.offset for tp, before in self._in_flight.items()}
         self._in_flight.clear()

@@ -88,8 +88,9 @@ class ConsumerMembership(Protocol):
         no broker knows yet is missing from the result."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns a partition under this grant number. If not, the
-        reader treats a revocation of the partition as a loss, and commits nothing for it."""
+        """Return whether the member still owns a partition under this grant number, which
+        identifies one assignment of the partition. If not, the reader treats a revocation of the
+        partition as a loss, and commits nothing for it."""
 
     def commit(
         self,

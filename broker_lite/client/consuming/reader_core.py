@@ -53,8 +53,8 @@ OPERATION_TIMEOUT_MS = 30_000
 LAST_COMMIT_TIMEOUT_MS = 10_000
 """Time limit (ms) of automatic commits and of the commit in ``close``."""
 RECORDS_AHEAD = 1024
-"""Maximum number of records that ``for record in consumer`` decodes from the open slice with one
-iterator. Each Record is built on demand."""
+"""Maximum number of records of one batch that ``for record in consumer`` decodes with one iterator.
+Each Record is built on demand."""
 
 Joining = Callable[["ReaderCore"], ConsumerMembership]
 """A function that makes the group membership of a new reader."""
@@ -174,7 +174,8 @@ class ReaderCore:
             self.is_waiting = False
 
     def _is_more(self) -> bool:
-        """Open more rows for a call that already has rows. Return False if no more have arrived.
+        """Make the rows of the next fetched batch available to a call that already has rows. Return
+        False if no more rows have arrived.
 
         Errors, assignment changes and commits wait for the next call, because this call must return
         the rows it has.
@@ -478,8 +479,8 @@ class ReaderCore:
         yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
 
     def abandon(self) -> Task[None]:
-        """Call ``on_lost`` for all partitions without a commit, because another thread is still
-        processing their records."""
+        """Treat all partitions as lost: call ``on_lost`` and commit nothing, because another thread
+        is still processing their records."""
         if self.end is None:
             yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 

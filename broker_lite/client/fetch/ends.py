@@ -138,7 +138,7 @@ class EndOffsetsWatch:
         return self._topic_ids
 
     def view(self) -> ClusterView:
-        """Return the newest metadata."""
+        """Return the newest metadata of the cluster that this watch has read."""
         return self._cluster.view
 
     def snapshot(self) -> EndsSnapshot:

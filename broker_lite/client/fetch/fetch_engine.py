@@ -55,8 +55,9 @@ from broker_lite.wire.fetch import FetchedPartition, FetchPartition, FetchRespon
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes that look for new partitions."""
 BUFFERED_FETCHES = 2
-"""Size of the buffers: that of a partition is this number times the maximum bytes that a fetch
-requests for a partition, that of the consumer this number times the maximum bytes of a response."""
+"""Number of fetch responses that are buffered: a partition buffers at most this number times the
+bytes that one fetch requests for it, and the consumer at most this number times the maximum bytes
+of a response."""
 LATE_MS = 500
 """Milliseconds after which a response counts as overdue, in addition to the wait that the fetch
 allows. The engine then asks other brokers whether the partitions have a new leader."""
@@ -271,7 +272,7 @@ class FetchEngine:
 
     def pump(self) -> None:
         """Send a fetch on every connection that has no fetch in flight, for the partitions that
-        need records. Read on in local files."""
+        need records. Continue to read the local files."""
         self._is_held = False
         self._subtract_consumed()
         now_ms = self._shell.now_ms()

@@ -60,9 +60,9 @@ from broker_lite.record.walker import LogBatch
 from broker_lite.wire.fetch import FetchedPartition, FetchRequest
 
 FETCH_BYTES = 8 << 20
-"""Maximum bytes of a fetch response, by default."""
+"""The default of ``fetch_bytes``: the maximum bytes of a fetch response."""
 DEPTH = 2
-"""Maximum number of responses that wait to be decoded, by default."""
+"""The default of ``depth``: the maximum number of fetch responses that wait to be decoded."""
 TIMEOUT_MS = 120_000
 """Milliseconds without any new batch after which a read fails, by default."""
 REQUEST_TIMEOUT_MS = 30_000
@@ -378,8 +378,8 @@ class _RangeSession:
         return self._cluster.view.has_copies(self.tp)
 
     def _pause(self, error: LogbusError, attempt: int, deadline_ms: float) -> None:
-        """Wait for the backoff of ``attempt``, and look up the leader again. Raise ``error`` if the
-        deadline passes."""
+        """Wait for the backoff of ``attempt``, and look up the leader again. If the deadline has
+        passed, raise ``error``."""
         if self._interrupted:
             raise error
         pause_ms = backoff_ms(attempt)

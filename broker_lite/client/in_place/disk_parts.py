@@ -75,7 +75,8 @@ class DiskParts:
     The first part is read even if it is in the page cache. A later part is read ahead only if its
     first page is not cached. ``cached_fd`` and ``direct_fd`` are descriptors of the file, opened
     without and with ``DIRECT``. The caller closes the first, this object the second. ``probed``
-    says that ``is_in_memory`` was called for ``position``.
+    says that ``is_in_memory`` was called for ``position``, and may have brought its page into the
+    page cache. ``close`` then removes the page.
     """
 
     def __init__(

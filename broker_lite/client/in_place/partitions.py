@@ -51,9 +51,9 @@ class InPlace:
     def range_request(
         self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]
     ) -> tuple[bytes, int]:
-        """Return what to put into a fetch of these partitions so that the broker may answer with
-        file ranges: this machine's id, and the maximum bytes of each range. Return (b"", 0) if
-        local reads are not possible."""
+        """Return the fields of a fetch request that let the broker answer with ranges of its
+        segment files: this machine's id, and the maximum bytes of each partition's range. Return
+        (b"", 0), with which the broker sends records, if local reads are not possible."""
         count = len(tps)
         if (
             not self._refused.isdisjoint(tps)
@@ -66,8 +66,9 @@ class InPlace:
     def lanes(
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
-        """Split the partitions of a fetch by connection (lane). If some cannot be read locally,
-        fetch them on a connection of their own, so that the others can."""
+        """Split the partitions of a fetch by connection (lane). If some cannot be read from local
+        files, fetch these on a connection of their own, so that the others can still be read from
+        files."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):
@@ -84,8 +85,8 @@ class InPlace:
             self._refused.add(tp)
 
     def read(self, tp: TopicPartition) -> WalkResult | None:
-        """Return the next batches of a partition's open range. Return None if the range has no more
-        batches or is unreadable."""
+        """Return the next batches of the file range that is open for a partition. Return None if
+        the range has no more batches or is unreadable."""
         file = self._open[tp]
         try:
             walked = file.read()

@@ -55,7 +55,7 @@ UPDATES = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
 
 
 class MemberShell:
-    """Runs one member's state machine on a shell.
+    """Runs one member's state machine on a shell, which sends its requests and runs its timers.
 
     ``is_alive()`` returns whether the user waits for records, or has asked for some since the last
     call. ``on_change`` receives each assignment change. ``on_update`` is called after any event

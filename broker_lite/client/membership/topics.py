@@ -62,8 +62,8 @@ class SubscribedTopics:
         ``topics`` has the topics' present metadata.
 
         ``assigns`` says whether this member makes the assignment now. Otherwise the assignment of
-        the previous leader stays, whose metadata is unknown. The member then assumes that it was no
-        newer than that of its own last refresh.
+        the previous leader stays. The metadata from which that leader made it are unknown; this
+        member assumes that they were no newer than those of its own last refresh.
         """
         led = topics if assigns else {**topics, **self._facts}
         self._led = {topic: led[topic] for topic in subscribed if topic in topics}

@@ -123,7 +123,8 @@ class Cluster:
     _first: int = 0
 
     def candidates(self) -> list[Endpoint]:
-        """Return the addresses to which a request for any broker may go, in the order to try them.
+        """Return the addresses of brokers to try, in this order, for a request that any broker can
+        answer.
 
         They are the live brokers and the bootstrap addresses. An address that has failed moves to
         the end.
@@ -134,14 +135,14 @@ class Cluster:
         return unique[turn:] + unique[:turn]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """Record that a broker did not answer, so that the next request for any broker goes to
-        another one."""
+        """Record that a broker did not answer. The next request that any broker can answer then
+        goes to another broker."""
         if self.candidates()[0] == endpoint:
             self._first += 1
 
     def ask_another(self) -> None:
-        """Make the next request for any broker go to another one, for example because the last one
-        answered with outdated metadata."""
+        """Send the next request that any broker can answer to another broker, for example because
+        the last one answered with outdated metadata."""
         self._first += 1
 
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:

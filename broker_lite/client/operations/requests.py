@@ -264,7 +264,10 @@ def per_partition(
 
 def may_retry(result: Any) -> bool:
     """Return whether ``result`` is an error after which to send the same request again.
-    UnknownTopicIdError is not, although it is retriable in Kafka: the id stays unknown."""
+
+    Return False for UnknownTopicIdError, although Kafka calls it retriable: the same request has
+    the same unknown id, and would fail again.
+    """
     return (
         isinstance(result, LogbusError)
         and result.retriable

@@ -102,7 +102,8 @@ class OpenRows(Outcome):
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
         """Return the rows as columns, and the partition that the caller chose for each row (-1: the
-        producer chooses), or None if it chose none. Afterwards this object holds no rows."""
+        producer chooses). In place of the partitions, return None if the caller chose none for any
+        row. Afterwards this object holds no rows."""
         count = len(self.values)
         value = binary_of(self.values)
         key = binary_of(self.keys) if self.has_keys else None

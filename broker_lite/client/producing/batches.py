@@ -102,8 +102,8 @@ class ProducerBatch:
     def halve(self) -> None:
         """Split a batch of at least two rows into two ``halves``, which are sent in its place.
 
-        The rows keep their sequences under the batch's producer id, and the halves its place among
-        the partition's batches.
+        The rows keep their sequences under the batch's producer id. The halves take the batch's
+        place among the partition's batches.
         """
         assert self.columns is not None
         middle = self.row_count // 2

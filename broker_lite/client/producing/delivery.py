@@ -265,8 +265,8 @@ class Delivery:
         }
 
     def unreported(self) -> dict[TopicPartition, LogbusError]:
-        """Return the last error of each partition whose failures were not logged yet, because there
-        are fewer than ``REPORTED_FAILURE``."""
+        """Return the last error of each partition that had fewer than ``REPORTED_FAILURE`` failures
+        in a row, so that its error is not logged yet."""
         parts = [(tp, self._partitions[tp]) for tp in self._busy]
         return {
             tp: part.error
@@ -435,8 +435,8 @@ class Delivery:
 
     def _fail(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
         """Complete a batch with an error. Later batches of the partition then need new sequences,
-        because the broker expects this batch's. In a transaction they stay queued until the
-        abort."""
+        because the broker still expects the sequence of this batch. In a transaction they stay
+        queued until the abort."""
         self.note_failure(error)
         if self.transactional:
             part.held = True

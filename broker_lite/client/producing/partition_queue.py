@@ -116,8 +116,9 @@ class PartitionQueue:
         )
 
     def settle(self) -> bool:
-        """If no batch is in flight, end the hold (see the module), and give the batches of a
-        spoiled partition new sequences. Return whether no batch is queued or in flight."""
+        """If no batch is in flight, let the partition send again after a failure. If it is spoiled
+        (a sequence went to a batch that is not in the log), give its batches new sequences. Return
+        whether no batch is queued or in flight."""
         if self.in_flight:
             return False
         self.held = False

@@ -557,8 +557,8 @@ class Producer:
 
 
 def _already_sent(_: Outcome) -> None:
-    """Do nothing when a caller waits for an Arrow chunk: the chunk went to the sender at once,
-    without a linger."""
+    """Do nothing when a caller waits for the result of an Arrow chunk. For records from ``send``,
+    the wait ends the linger; a chunk goes to the sender at once, without a linger."""
 
 
 def _check_topic(topic: Any) -> None:

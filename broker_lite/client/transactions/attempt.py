@@ -78,7 +78,8 @@ class AttemptProducer(Producer):
 
     def finish(self) -> None:
         """Wait until every record of the attempt is acknowledged. If a record failed, raises the
-        first error: the attempt cannot win, and Spark repeats the task."""
+        first error. Spark then repeats the task, because the batch cannot be committed with this
+        attempt."""
         self.flush()
         failure = self._sender.delivery.failure
         if failure is not None:

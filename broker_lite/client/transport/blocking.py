@@ -155,15 +155,15 @@ class Reactor:
         self._touched.add(connection)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close the connection to ``endpoint`` in a lane. Its requests in flight fail with
-        ClosedError."""
+        """Close the connection to ``endpoint`` in a lane (a connection for one purpose). Its
+        requests in flight fail with ClosedError."""
         connection = self._connections.disconnect(endpoint, lane)
         if connection is not None:
             self._touched.add(connection)
 
     def is_to_this_machine(self, endpoint: Endpoint, lane: str) -> bool:
-        """Return whether the connection to ``endpoint`` in a lane is open, and the broker runs on
-        this machine."""
+        """Return whether the connection to ``endpoint`` in a lane (a connection for one purpose) is
+        open, and the broker runs on this machine."""
         connection = self._connections.get(endpoint, lane)
         return connection is not None and connection.is_to_this_machine
 
@@ -427,7 +427,7 @@ class PooledConnection:
         frame = self._frames.popleft()
         if correlation_id_of(frame) != correlation_id:
             raise ProtocolError(
-                f"{self.endpoint} sent a response to another request than the oldest"
+                f"a response of {self.endpoint} does not belong to the oldest open request"
             )
         answer = exchange.answer(frame)
         self._sent.popleft()

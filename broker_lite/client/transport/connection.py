@@ -173,8 +173,8 @@ class BrokerConnection:
         return bool(self._queue()) or self._transport.wants_write
 
     def _queue(self) -> deque[memoryview]:
-        """Return the queue whose bytes to send next: that of the first login while it runs, then
-        that of the requests."""
+        """Return the queue from which to send next: during the first login the queue of its
+        messages, afterwards the queue of requests."""
         return self._out if self._login is None else self._login_out
 
     def request(
@@ -392,7 +392,9 @@ class BrokerConnection:
             raise ProtocolError("the broker sent a response, but no request waits for one")
         pending = self._pending[0]
         if correlation_id_of(frame) != pending.correlation_id:
-            raise ProtocolError("the broker sent a response to another request than the oldest")
+            raise ProtocolError(
+                "the response does not belong to the connection's oldest open request"
+            )
         answer = pending.exchange.answer(frame)
         self._pending.popleft()
         pending.on_answer(answer)

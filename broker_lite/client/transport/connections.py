@@ -19,8 +19,8 @@ from broker_lite.model import Endpoint
 
 
 class Connections:
-    """The connections of one shell, by address and lane. All of them use the same client id and
-    security settings."""
+    """The connections of one shell, by broker address and lane (the purpose of a connection). All
+    of them use the same client id and security settings."""
 
     def __init__(self, client_id: str, security: ClientSecurity = NO_SECURITY) -> None:
         self._client_id = client_id
@@ -50,13 +50,13 @@ class Connections:
         return connection, is_new
 
     def get(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Return the connection to ``endpoint`` in a lane, which may be closed, or None if there is
-        none."""
+        """Return the connection to ``endpoint`` in a lane (the purpose of a connection), which may
+        be closed. Return None if there is none."""
         return self._by_place.get((endpoint, lane))
 
     def disconnect(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Close the connection to ``endpoint`` in a lane, and return it; None if there is none. Its
-        requests in flight fail with ClosedError."""
+        """Close the connection to ``endpoint`` in a lane (the purpose of a connection), and return
+        it; None if there is none. Its requests in flight fail with ClosedError."""
         connection = self._by_place.get((endpoint, lane))
         if connection is not None:
             connection.close(ClosedError(f"the client closed its connection to {endpoint}"))

@@ -26,7 +26,8 @@ NONCE_BYTES = 24
 """Number of random bytes in a SCRAM nonce."""
 
 TaskSecret = ScramKeys | PlainPassword | AccessToken
-"""What replaces the password in security settings that are pickled for other processes."""
+"""The secret that replaces the password in security settings that are pickled for other processes.
+"""
 
 
 class LoggedIn(NamedTuple):

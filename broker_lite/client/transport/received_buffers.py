@@ -15,7 +15,8 @@ BUFFER_BYTES_MAX = 16 << 20
 """The pool does not keep buffers larger than this (bytes), because they are rare."""
 KEPT_BYTES_MAX = 64 << 20
 """Maximum bytes of all buffers that the pool keeps. A reader uses one buffer for the response that
-it receives, one for the batches being decoded, and one for each response in between."""
+it receives, one for the batches that it decodes, and one for each received response that waits to
+be decoded."""
 
 
 class SharedBufferPool:

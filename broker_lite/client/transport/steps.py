@@ -174,8 +174,8 @@ class Shell(Protocol):
         """
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close the connection to ``endpoint`` in a lane. Its requests in flight fail with
-        ClosedError."""
+        """Close the connection to ``endpoint`` in a lane (the purpose of a connection). Its
+        requests in flight fail with ClosedError."""
 
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Run ``callback`` once after ``delay_ms`` milliseconds, unless the timer is cancelled."""

@@ -42,7 +42,7 @@ def move(request: PageRequest, form: Form) -> ChangePlan:
     view = admin.cluster(sorted(names))
     tps = [tp for each in sorted(names) for tp in view.partitions_of(each)]
     if not tps:
-        raise GroupIdNotFoundError(f"group {name!r} has no committed offsets in that topic")
+        raise GroupIdNotFoundError(f"group {name!r} has no committed offsets in the chosen topic")
     to = form.get("to", "").strip()
     targets = log_positions.resolve(admin, tps, log_positions.parse(to))
     steps = []
@@ -86,5 +86,6 @@ def _refuse_members(request: PageRequest, name: str) -> None:
     count = len(request.bus.admin.group_members(name))
     if count:
         raise NonEmptyGroupError(
-            f"group {name!r} has {count} live members, which would overwrite this; stop them first"
+            f"group {name!r} has {count} live members, whose commits would overwrite the change; "
+            "stop them first"
         )

@@ -19,7 +19,7 @@ from broker_lite.console.messages.search import READ_OPTIONS
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 
 ROWS_MAX = 50
-"""Maximum records of an event."""
+"""Maximum number of records in one server-sent event."""
 PAUSE_S = 0.1
 """Seconds between two events."""
 WAIT_S = 0.5
@@ -79,7 +79,7 @@ class LiveTail:
 
     @property
     def event_id(self) -> str:
-        """The id for an event: the next offset of each partition."""
+        """The id of the server-sent event: the next offset of each partition."""
         positions = sorted(self._consumer.positions().items())
         return "-".join(f"{tp.partition}.{at}" for tp, at in positions)
 

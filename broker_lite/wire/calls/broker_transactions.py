@@ -17,9 +17,9 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_COORDINATOR = 10000
-"""The number of a tagged field in a marker. The field has the number of the transaction, and the
-state partition whose leader sends the marker.
-"""
+"""The number of a tagged field in each marker of a WriteTxnMarkers request. The field has the
+number of the transaction, and the partition of ``__transaction_state`` whose leader sends the
+marker."""
 
 _MARKER = struct.Struct(">qi")
 

@@ -17,8 +17,8 @@ from broker_lite.wire.primitives import Reader, Writer, uvarint_bytes
 
 
 class EnvelopeResponse(NamedTuple):
-    """The controller's answer. ``response`` is the response to the forwarded request, a frame
-    without its length. It is None if there is an error code."""
+    """The controller's answer to an Envelope request. ``response`` is the response to the forwarded
+    request, a frame without its length. It is None if there is an error code."""
 
     response: bytes | None
     error_code: int

@@ -74,7 +74,7 @@ class AddGroupRequest:
 
 
 def encode_add_group(response: AddGroupResponse, writer: Writer) -> None:
-    """Write the body of the answer to another broker, in version 3 or 4."""
+    """Write the body of the answer to a broker's AddOffsetsToTxn request, in version 3 or 4."""
     code, *verified = response
     writer.i32(0)
     writer.i16(code)

@@ -16,12 +16,13 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ASKED_STATE = 10000
-"""The number of a tagged field in the request. Its one byte asks for the broker's state unless it
-is 0."""
+"""The number of a tagged field in a DescribeLogDirs request. Its one byte asks for the broker's
+state, unless it is 0."""
 TAG_STATE = 10000
-"""The number of a tagged field in the answer, which has the broker's state."""
+"""The number of a tagged field in the answer to DescribeLogDirs. The field has the broker's state.
+"""
 UNREADABLE_MAX = 20
-"""Maximum number of unreadable znodes in an answer."""
+"""Maximum number of unreadable znodes that a broker's answer lists."""
 _AGE_AND_DISK = struct.Struct(">q?")
 
 

@@ -19,17 +19,17 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 _JOIN = struct.Struct(">qqqq")
-"""Layout: batch, task, attempt, timeout in ms."""
+"""Layout of the fields of a JoinBatch request: batch, task, attempt, timeout in ms."""
 _END = struct.Struct(">q?q")
-"""Layout: batch, whether to commit, number of rows."""
+"""Layout of the fields of an EndBatch request: batch, whether to commit, number of rows."""
 _PAIR = struct.Struct(">qh")
 _RESULT = struct.Struct(">qh")
 
 
 class SinkResponse(NamedTuple):
-    """The answer to each of the three requests. In the answer to JoinBatch, the producer id and
-    epoch are those with which the attempt writes, or NO_PRODUCER if the batch is committed already.
-    """
+    """The answer to JoinBatch, EndBatch and KeepBatch. In the answer to JoinBatch, the producer id
+    and epoch are those with which the attempt writes, or NO_PRODUCER if the batch is committed
+    already."""
 
     error_code: int = NO_ERROR
     error_message: str = ""
@@ -38,7 +38,8 @@ class SinkResponse(NamedTuple):
 
 
 def encode_sink_response(response: SinkResponse, writer: Writer) -> None:
-    """Write the body of the answer to a sink's request, on the broker's side."""
+    """Write the body of the answer to a request of Spark's exactly-once sink, on the broker's
+    side."""
     writer.i16(response.error_code)
     writer.string(response.error_message)
     writer.pack(_RESULT, response.producer_id, response.producer_epoch)

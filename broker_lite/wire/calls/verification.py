@@ -21,7 +21,7 @@ from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uuid_bytes
 
 TAG_ASKED_TOPIC_ID = 10000
-"""The number of a tagged field in a topic of the request, which has the topic's id."""
+"""The number of a tagged field in each topic of the request. The field has the topic's id."""
 TAG_VERIFIED = 10000
 """The number of a tagged field in a transaction of the answer. The field has the number of the
 transaction, the state partition, and the leader epoch of the state partition."""
@@ -30,8 +30,9 @@ NO_TRANSACTION = -1
 
 
 class AskedTopic(NamedTuple):
-    """The partitions of one topic in the request. A topic that was deleted and created again has
-    another id, so a transaction that includes the old topic does not include the new one."""
+    """The partitions of one topic in an AddPartitionsToTxn request. A topic that was deleted and
+    created again has another id, so a transaction that includes the old topic does not include the
+    new one."""
 
     name: str
     topic_id: str
@@ -117,7 +118,8 @@ def _partition(reader: Reader) -> AddedPartition:
 
 
 def encode_verified(response: VerifiedPartitions, writer: Writer) -> None:
-    """Write the body of the answer in version 4 or 5, on the transaction's coordinator."""
+    """Write the body of the answer to AddPartitionsToTxn, in version 4 or 5, on the transaction's
+    coordinator."""
 
     def put_partition(row: AddedPartition) -> None:
         writer.i32(row.partition_index)
