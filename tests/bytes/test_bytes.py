@@ -14,7 +14,7 @@ FORMAT = Path(batch.__file__).parent / "FORMAT.md"
 
 
 def example(name: str) -> tuple[bytes, list[str]]:
-    """Return the bytes of an example, and the lines of the file that records them."""
+    """Return the bytes of FORMAT.md's example in the file ``name``, and the lines of this file."""
     lines = [
         line for line in (HERE / name).read_text("utf-8").splitlines() if not line.startswith("#")
     ]

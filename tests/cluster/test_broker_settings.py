@@ -23,7 +23,7 @@ from broker_lite.server.metrics import METRICS, PREFIX
 @pytest.mark.parametrize(
     ("mode", "refused"), [("always", {RAW, ROWS_ONLY}), ("unverified", {ROWS_ONLY}), ("never", ())]
 )
-def test_broker_checks_fetched_batches_only_if_its_setting_says_so(
+def test_fetch_verify_setting_determines_for_which_clients_the_broker_checks_crcs(
     make_cluster: Callable[..., LocalCluster], mode: str, refused: set[tuple[int, int]]
 ) -> None:
     running = make_cluster(1, config={"fetch.verify": mode})

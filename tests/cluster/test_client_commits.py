@@ -133,7 +133,9 @@ def test_close_without_an_error_commits_the_delivered_records(bus: Bus, topic: s
     assert next_offset(bus, topic, topic) == 9
 
 
-def test_commit_uses_settled_offsets_if_given_and_else_the_position(bus: Bus, topic: str) -> None:
+def test_commit_stores_the_given_offsets_or_else_the_consumers_position(
+    bus: Bus, topic: str
+) -> None:
     fill(bus, topic, 0, 20)
     tp = TopicPartition(topic, 0)
     with bus.consumer(topic, group=topic, start="earliest", auto_commit=False) as consumer:
@@ -283,7 +285,7 @@ def test_cancelled_polls_of_an_asyncio_consumer_lose_no_record(bus: Bus, topic: 
     assert asyncio.run(main()) == list(range(200))
 
 
-def test_cancelled_first_poll_of_an_asyncio_consumer_does_not_fix_its_start_offsets(
+def test_asyncio_consumer_whose_first_poll_was_cancelled_starts_at_its_start_option(
     bus: Bus, topic: str
 ) -> None:
     fill(bus, topic, 0, 3)
@@ -325,7 +327,7 @@ def test_partitions_added_while_group_is_empty_start_at_earliest(bus: Bus, topic
 
 
 def test_partition_without_a_commit_starts_at_the_start_option(bus: Bus, topic: str) -> None:
-    """A partition without a commit starts at the option ``start``, here the log end offset.
+    """The group starts at the option ``start``, here the log end offset.
 
     Regression: the consumer delivered records that were older than the group.
     """

@@ -63,7 +63,7 @@ def test_leaving_a_loop_over_a_consumer_loses_no_record(
         assert next(iter(consumer)).offset == 8
 
 
-def test_arrow_batches_of_a_poll_are_joined_up_to_a_size_without_gaps(bus: Bus, topic: str) -> None:
+def test_poll_arrow_joins_batches_up_to_a_size_and_skips_no_offset(bus: Bus, topic: str) -> None:
     with bus.producer(compression="zstd", linger_ms=0) as producer:
         for _ in range(20):
             producer.send(topic, bytes(8_000_000), partition=0).result()

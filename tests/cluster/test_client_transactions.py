@@ -64,7 +64,7 @@ def broker(running: LocalCluster, broker_id: int) -> LocalBroker:
 
 @pytest.fixture
 def copies(bus: Bus, topic: str) -> str:
-    """Return the name of a topic with three replicas."""
+    """Create a topic with three replicas to which a test copies records; return its name."""
     bus.create_topic(name := topic + "-copies", partitions=2, replication_factor=3)
     return name
 

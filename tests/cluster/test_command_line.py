@@ -72,7 +72,7 @@ def logbus(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monk
 
 @contextlib.contextmanager
 def _standard_streams(files: Sequence[BinaryIO], patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Replace the file descriptors 0 to 2, and Python's streams on them, by files."""
+    """Replace the file descriptors 0 to 2, and Python's streams on them, with files."""
     kept = [os.dup(number) for number in range(3)]
     streams = []
     try:

@@ -1,4 +1,6 @@
-"""Run ``logbus console`` on real brokers; check its pages, their JSON forms and its refusals."""
+"""Run ``logbus console`` on real brokers; check its pages, their JSON forms and the requests that
+it refuses.
+"""
 
 from __future__ import annotations
 

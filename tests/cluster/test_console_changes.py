@@ -1,4 +1,5 @@
-"""Change a cluster from the console: plans of changes, typed confirmations, CSRF tokens, refusals.
+"""Change a cluster from the console: plans of changes, typed confirmations, CSRF tokens, refused
+changes.
 
 Before each change, the console shows a plan with the ``logbus`` command that makes the same change.
 """

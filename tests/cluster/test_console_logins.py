@@ -1,4 +1,6 @@
-"""Test a console of brokers that require logins: sessions, visible objects, ACL refusals."""
+"""Test a console of brokers that require logins: sessions, visible objects, requests that ACLs
+deny.
+"""
 
 from __future__ import annotations
 

@@ -330,10 +330,7 @@ def test_sixth_tail_is_refused_until_another_one_closes(
 def test_fourth_search_is_refused_while_three_run(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
-    """Three searches wait for the first record of an empty partition.
-
-    Their position says that an earlier search had seen the partition end after this record.
-    """
+    """Three searches run until a record arrives in a partition that is empty."""
     path = f"/topics/{shown_topic}/messages"
     with ThreadPoolExecutor(SEARCHES) as pool:
         waiting = [

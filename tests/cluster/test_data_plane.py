@@ -1,4 +1,4 @@
-"""Send produce and fetch requests to real brokers; check offsets, limits, waits and refusals."""
+"""Send produce and fetch requests to real brokers; check offsets, limits, waits and errors."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_fetch_returns_after_its_maximum_wait(place: Place, leader: PlainConnect
         assert values(little.records) == [b"x"]
 
 
-def test_fetch_for_end_offsets_waits_but_returns_no_records(
+def test_fetch_that_asks_only_for_end_offsets_waits_for_records_but_returns_none(
     place: Place, leader: PlainConnection
 ) -> None:
     ends = (1, fetch.FLAG_ENDS_ONLY)
@@ -356,7 +356,7 @@ def test_list_offsets_finds_latest_earliest_and_timestamps(
     assert list_offsets(leader, place.name, -7).error_code == errors.UnsupportedVersionError.code
 
 
-def test_lookup_of_an_offset_by_bytes_returns_a_batch_boundary(
+def test_offset_found_a_number_of_bytes_ahead_is_a_batch_boundary(
     place: Place, leader: PlainConnection
 ) -> None:
     assert offsets_for_bytes(leader, place, 0, 1000).end_offset == 0
@@ -447,7 +447,7 @@ def test_log_is_flushed_by_time_and_acks_all_waits_for_the_flush(cluster: LocalC
         assert read(leader, place, 0).high_watermark == 2
 
 
-def test_fetches_with_and_without_a_check_of_batches_return_the_same_bytes(
+def test_fetch_returns_the_same_bytes_whether_or_not_the_broker_checks_crcs(
     place: Place, leader: PlainConnection
 ) -> None:
     for n in range(20):

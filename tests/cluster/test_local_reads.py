@@ -309,7 +309,9 @@ def test_consumer_fetches_records_that_the_file_does_not_have(
 
 
 def test_consumer_fetches_damaged_file_ranges_from_the_broker(reading: Reading) -> None:
-    """The consumer fails at the batch or skips it only if the fetched batch is damaged too."""
+    """The consumer fails at the damaged batch, or skips it, only if the fetched batch is damaged
+    too.
+    """
     flip_a_bit_of_batch_seven(reading)
     with reading.consumer(**small({})) as consumer:
         assert reading.consumed(consumer, 7000) == list(range(7000))

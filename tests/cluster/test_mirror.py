@@ -299,7 +299,7 @@ def test_two_mirrors_in_opposite_directions_do_not_copy_in_a_circle(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
-def test_offsets_are_translated_despite_foreign_records_in_the_copy(
+def test_offsets_are_translated_although_another_producer_wrote_to_the_copied_topic(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     tp, group = TopicPartition(copied, 0), f"g-{copied}"
@@ -362,7 +362,9 @@ def test_kafka_query_checkpoint_is_converted_for_the_copy(
     (old / "commits" / "0").write_text("v1\n{}")
 
     def carry(new: str, *arguments: str, at: int = 60, topic: str = copied) -> tuple[int, str, str]:
-        """Return the exit code, stdout and stderr."""
+        """Convert the checkpoint of the old query; return the command's exit code, stdout and
+        stderr.
+        """
         ends = json.dumps({topic: {"0": at, "1": 50}})
         (old / "offsets" / "0").write_text(f"v1\n{{}}\n{ends}")
         given = [str(old), str(tmp_path / new), "-b", bus.bootstrap_servers, *arguments]

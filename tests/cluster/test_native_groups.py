@@ -403,7 +403,9 @@ def test_failed_native_join_names_the_reason(
     refused(InconsistentGroupProtocolError, cure, topic, **kafkas)
 
 
-def test_native_group_without_offset_can_refuse_to_start(bus: Bus, topic: str) -> None:
+def test_native_group_with_start_none_and_without_an_offset_raises_an_error(
+    bus: Bus, topic: str
+) -> None:
     group = f"{topic} / 100 % ümlaut"
     consumer = member(bus, topic, group=group, start="none")
     with pytest.raises(OffsetOutOfRangeError, match="start='none'"):

@@ -69,8 +69,9 @@ def send(producer: ck.Producer, topic: str, values: range) -> None:
 
 
 def committed(running: LocalCluster, topic: str, marker: int) -> list[int]:
-    """Read each partition up to a value of at least ``marker``; return the smaller values,
-    sorted."""
+    """Read each partition until its first value that is at least ``marker``. Return the values
+    below ``marker`` of all partitions, sorted.
+    """
     consumer = ck.Consumer(
         {
             "bootstrap.servers": running.bootstrap_servers,
@@ -95,8 +96,9 @@ def committed(running: LocalCluster, topic: str, marker: int) -> list[int]:
 
 
 def finish(running: LocalCluster, topic: str, marker: int = 900) -> list[int]:
-    """Commit one record with a marker value to each partition; return the committed smaller
-    values."""
+    """Commit to each partition a last record, whose value ``marker`` is above all values of the
+    test. Return all smaller committed values.
+    """
     producer = producer_of(running, f"finish-{topic}")
     producer.begin_transaction()
     send(producer, topic, range(marker, marker + 3))

@@ -1,6 +1,7 @@
 """Test the limits of a micro-batch (rows, bytes, availableNow), and how long planning waits.
 
-A *byte lookup* asks the brokers at which offset a number of bytes is reached.
+With maxBytesPerTrigger, the planner asks the brokers at which offset a partition reaches its share
+of the bytes: this is the *lookup* in the names below.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from broker_lite.model import OffsetAndEpoch, TopicPartition
 from pyspark_logbus import stream_planner
 
 
-def test_row_limits_hold_after_restart_but_not_with_trigger_once(planner, bus, make_topic):
+def test_max_offsets_per_trigger_applies_after_a_restart_but_not_with_trigger_once(
+    planner, bus, make_topic
+):
     topic = make_topic(101, 11, 1)
     given = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
     plan = planner(**given)
@@ -60,7 +63,7 @@ def test_progress_document_reports_the_lag_that_remains_after_its_batch(planner,
     assert plan.report()["lagAfterBatchTotal"] == 0
 
 
-def test_byte_limits_round_to_whole_batches(planner, bus, make_topic):
+def test_max_bytes_per_trigger_is_rounded_to_whole_batches(planner, bus, make_topic):
     topic = make_topic(0, 0)
     with bus.producer(linger_ms=0) as producer:
         for _ in range(20):  # Each record is a batch.
@@ -95,8 +98,10 @@ def test_available_now_stops_at_the_log_ends_that_it_saw_at_its_start(planner, b
     assert (count, ends(at, topic)) == (3, [15])
 
 
-def test_available_now_reads_all_records_despite_failed_byte_lookups(planner, bus, make_topic):
-    """A slow or failed byte lookup must not end the run early.
+def test_available_now_reads_all_records_although_lookups_for_max_bytes_per_trigger_fail(
+    planner, bus, make_topic
+):
+    """A slow or failed lookup must not end the run early.
 
     Spark ends an availableNow run as soon as a planning call returns no new offsets.
     """
@@ -126,7 +131,9 @@ def test_available_now_reads_all_records_despite_failed_byte_lookups(planner, bu
     assert count >= 4
 
 
-def test_bytes_of_a_backlog_are_counted_from_the_current_log_start(planner, bus, make_topic):
+def test_max_bytes_per_trigger_counts_only_bytes_of_records_that_are_not_deleted(
+    planner, bus, make_topic
+):
     topic = make_topic(20)
     given = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
     start = planner(**given).initial_offset()
@@ -169,7 +176,7 @@ def test_available_now_fails_if_a_log_is_shorter_than_when_it_was_planned(
         plan.latest_offset(first, unlimited=False)
 
 
-def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
+def test_planning_does_not_wait_for_a_slow_lookup_for_max_bytes_per_trigger(planner, make_topic):
     """Spark calls the planner every 12 ms. During a call, the query's other sources wait."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
@@ -196,8 +203,12 @@ def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
     assert rows(plan, start, end) == [(0, 0, 5)]
 
 
-def test_rows_are_read_after_a_byte_lookup_failed_once(planner, bus, make_topic):
-    """The lookup fails as if the topic were deleted, and no new records arrive afterwards."""
+def test_rows_are_read_after_the_lookup_for_max_bytes_per_trigger_failed_once(
+    planner, bus, make_topic
+):
+    """The broker answers the lookup as if the topic were deleted. No new records arrive afterwards
+    that would make the query look again.
+    """
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
     first = until(
@@ -220,7 +231,9 @@ def test_rows_are_read_after_a_byte_lookup_failed_once(planner, bus, make_topic)
     assert failed
 
 
-def test_byte_lookup_of_a_deleted_topic_delays_no_other_topic(planner, bus, make_topic):
+def test_lookup_for_max_bytes_per_trigger_of_a_deleted_topic_delays_no_other_topic(
+    planner, bus, make_topic
+):
     """The lookup for the deleted topic waits until its request times out."""
     gone, stays = make_topic(5), make_topic(5)
     plan = planner(
@@ -253,7 +266,9 @@ def test_byte_lookup_of_a_deleted_topic_delays_no_other_topic(planner, bus, make
             each.set()
 
 
-def test_byte_lookup_uses_the_id_of_a_recreated_topic(planner, bus, make_topic):
+def test_lookup_for_max_bytes_per_trigger_uses_the_id_of_a_recreated_topic(
+    planner, bus, make_topic
+):
     """Regression: the lookup always sent the id of the deleted topic, so the query stopped."""
     topic = make_topic(5, 5)
     plan = planner(

@@ -35,7 +35,9 @@ STARTS = {
 
 
 class Run:
-    """A query with one combination of options, its position, and every row that it has read."""
+    """A query with one combination of options. Records its end offset and every row that it has
+    read.
+    """
 
     def __init__(self, bus, topic, fail, how, begin):
         self.bus, self.topic = bus, topic

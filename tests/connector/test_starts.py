@@ -104,7 +104,9 @@ def test_query_starts_at_the_offsets_of_its_options(planner, bus, make_topic, gi
         ),
     ],
 )
-def test_impossible_start_is_refused(planner, make_topic, given, error, said):
+def test_start_option_that_names_no_existing_offset_or_partition_is_refused(
+    planner, make_topic, given, error, said
+):
     topic = make_topic(1, 1)
     given = {key: value.replace("%s", topic) for key, value in given.items()}
     with pytest.raises(error, match=said.replace("%s", topic)):

@@ -1,6 +1,6 @@
 """Test the interface Files: the real file system, and its simulation in memory.
 
-The names of tests of only one implementation begin with ``test_os`` or ``test_memory``.
+Names of tests of only one implementation contain ``real_file`` or ``in_memory_file``.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def test_free_space_and_modification_time_are_reported(world: World) -> None:
 # The next tests use only the real file system.
 
 
-def test_os_open_refuses_symbolic_links_and_fifos(tmp_path: Path) -> None:
+def test_real_files_refuse_to_open_symbolic_links_and_fifos(tmp_path: Path) -> None:
     files = OsFiles()
     (tmp_path / "real").write_bytes(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -173,13 +173,13 @@ def test_os_open_refuses_symbolic_links_and_fifos(tmp_path: Path) -> None:
         files.create(str(tmp_path / "link"))
 
 
-def test_os_files_are_private_and_not_inherited(tmp_path: Path) -> None:
+def test_real_files_are_private_and_not_inherited_by_child_processes(tmp_path: Path) -> None:
     file = OsFiles().create(str(tmp_path / "a"))
     assert not os.get_inheritable(file.fileno())
     assert (tmp_path / "a").stat().st_mode & 0o007 == 0
 
 
-def test_os_write_of_only_a_part_of_the_bytes_is_continued(
+def test_real_files_continue_a_write_that_wrote_only_a_part_of_the_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real: Callable[..., int] = os.pwritev
@@ -196,7 +196,7 @@ def test_os_write_of_only_a_part_of_the_bytes_is_continued(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RWF_DONTCACHE is Linux's")
-def test_os_append_that_skips_the_page_cache_asks_the_kernel_to_drop_pages(
+def test_append_to_a_real_file_that_skips_the_page_cache_asks_the_kernel_to_drop_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.pwritev
@@ -215,7 +215,7 @@ def test_os_append_that_skips_the_page_cache_asks_the_kernel_to_drop_pages(
     assert file.pread(0, file.size) == data + data
 
 
-def test_os_append_that_skips_the_page_cache_works_on_tmpfs() -> None:
+def test_append_to_a_real_file_that_skips_the_page_cache_works_on_tmpfs() -> None:
     if not os.path.isdir("/dev/shm"):
         pytest.skip("needs a file system in memory")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -224,7 +224,7 @@ def test_os_append_that_skips_the_page_cache_works_on_tmpfs() -> None:
         assert file.pread(0, 99) == b"abcde" * 3
 
 
-def test_os_append_that_skips_the_page_cache_works_without_pwritev2(
+def test_append_to_a_real_file_that_skips_the_page_cache_works_without_pwritev2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: where Python has no pwritev2, it raises NotImplementedError, which stopped a
@@ -242,7 +242,7 @@ def test_os_append_that_skips_the_page_cache_works_without_pwritev2(
     assert file.pread(0, 99) == b"abcde" * 3
 
 
-def test_os_failed_append_on_a_full_disk_keeps_the_size(tmp_path: Path) -> None:
+def test_failed_append_to_a_real_file_on_a_full_disk_keeps_its_size(tmp_path: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("needs /dev/full")
     file = OsFile(os.open("/dev/full", os.O_RDWR), "/dev/full", 0)
@@ -263,7 +263,7 @@ def crashed(seed: int, build: Callable[[MemFiles], None]) -> MemFiles:
     return files
 
 
-def test_memory_power_cut_keeps_synced_bytes_with_any_seed() -> None:
+def test_in_memory_files_keep_synced_bytes_after_a_power_cut_with_any_seed() -> None:
     def build(files: MemFiles) -> None:
         file = files.create("/d/a")
         file.append([b"s" * 6000])
@@ -283,7 +283,7 @@ def test_memory_power_cut_keeps_synced_bytes_with_any_seed() -> None:
     assert torn > 5
 
 
-def test_memory_power_cut_loses_each_unsynced_file_name_independently() -> None:
+def test_in_memory_files_lose_each_unsynced_file_name_independently_in_a_power_cut() -> None:
     def build(files: MemFiles) -> None:
         for name in "abc":
             files.create(f"/d/{name}")
@@ -292,7 +292,7 @@ def test_memory_power_cut_loses_each_unsynced_file_name_independently() -> None:
     assert len(seen) == 8
 
 
-def test_memory_rename_is_atomic_across_a_power_cut() -> None:
+def test_rename_of_an_in_memory_file_is_atomic_across_a_power_cut() -> None:
     def build(files: MemFiles) -> None:
         for name, data in (("a", b"old"), ("t", b"new")):
             file = files.create(f"/d/{name}")
@@ -309,7 +309,7 @@ def test_memory_rename_is_atomic_across_a_power_cut() -> None:
     assert seen == {(b"old", ("a", "t")), (b"new", ("a",))}
 
 
-def test_memory_failed_sync_loses_pages_that_a_later_sync_does_not_restore() -> None:
+def test_in_memory_files_lose_pages_in_a_failed_sync_that_a_later_sync_does_not_restore() -> None:
     files = MemFiles()
     file = files.create("/a")
     files.sync_dir("/")
@@ -323,7 +323,7 @@ def test_memory_failed_sync_loses_pages_that_a_later_sync_does_not_restore() -> 
     assert files.open("/a").pread(0, 5000) == bytes(5000)
 
 
-def test_memory_simulates_full_disks_write_errors_and_power_cuts() -> None:
+def test_in_memory_files_simulate_full_disks_write_errors_and_power_cuts() -> None:
     files = MemFiles(capacity_bytes=10)
     file = files.create("/a")
     with pytest.raises(OSError) as caught:

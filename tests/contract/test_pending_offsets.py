@@ -112,7 +112,9 @@ def test_end_of_a_transaction_keeps_the_pending_offsets_of_another_transaction(
 
 
 def test_repeated_end_of_a_transaction_does_not_set_offsets_back(world: World) -> None:
-    """Another transaction commits a higher offset between the end and its repetition."""
+    """The request that ends the transaction arrives twice. Between the two, another transaction
+    commits a higher offset.
+    """
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -194,7 +196,9 @@ def test_offset_committed_in_the_same_write_as_the_end_of_a_transaction_is_kept(
     run(world, body)
 
 
-def test_offset_of_the_later_transaction_wins_in_either_order_of_ends(world: World) -> None:
+def test_offset_of_the_later_transaction_wins_whichever_transaction_ends_first(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -223,7 +227,7 @@ def test_next_group_coordinator_applies_the_pending_offsets_of_the_former_one(wo
     run(world, body)
 
 
-def test_lost_session_keeps_pending_offsets(world: World) -> None:
+def test_pending_offsets_survive_the_end_of_the_brokers_session(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -255,7 +259,9 @@ def test_former_coordinator_cannot_add_pending_offsets(world: World) -> None:
     run(world, body)
 
 
-def test_end_of_a_transaction_finds_a_group_that_its_zookeeper_server_lacks(world: World) -> None:
+def test_end_of_a_transaction_finds_a_group_that_a_lagging_zookeeper_server_lacks(
+    world: World,
+) -> None:
     """Before a sync, the next coordinator's ZooKeeper server does not know the new group."""
 
     async def body(cluster: Cluster) -> None:

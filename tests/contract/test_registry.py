@@ -456,7 +456,7 @@ def test_producer_ids_are_unique(world: World) -> None:
     run(world, body)
 
 
-def test_registrations_and_the_controller_survive_dropped_connections(world: World) -> None:
+def test_broker_registrations_and_the_controller_survive_dropped_connections(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         controller = cluster.controller()
@@ -532,7 +532,7 @@ def test_topic_with_a_thousand_partitions_survives_the_stop_of_a_broker(world: W
     run(world, body)
 
 
-def test_znodes_of_another_program_are_refused(world: World) -> None:
+def test_broker_refuses_to_start_on_znodes_of_another_program(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         store = world.store()
         await store.start(lambda event: None)

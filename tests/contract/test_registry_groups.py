@@ -177,7 +177,9 @@ def test_simultaneous_commits_share_one_metadata_write(world: World) -> None:
     run(world, body)
 
 
-def test_group_that_another_broker_has_claimed_fails_alone_in_a_shared_write(world: World) -> None:
+def test_commit_for_a_group_with_a_new_coordinator_fails_alone_in_a_write_of_20_groups(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await create(cluster.controller(), "t", 1)
@@ -215,7 +217,7 @@ def test_group_that_another_broker_has_claimed_fails_alone_in_a_shared_write(wor
     run(world, body)
 
 
-def test_many_groups_that_others_have_claimed_do_not_fail_other_groups_in_one_write(
+def test_commits_for_many_groups_with_new_coordinators_do_not_fail_those_of_other_groups(
     world: World,
 ) -> None:
     """Regression: after each refused write, only one group with a lost claim was left out.
@@ -476,7 +478,7 @@ def test_broker_with_a_stale_snapshot_returns_committed_offsets(world: World) ->
     run(world, body)
 
 
-def test_claim_of_a_group_is_lost_when_the_group_is_deleted_and_recreated(world: World) -> None:
+def test_coordinator_loses_its_claim_when_the_group_is_deleted_and_recreated(world: World) -> None:
     """The coordinator's znode has the same version after the recreation, so its version does not
     reveal the recreation."""
 
@@ -493,7 +495,7 @@ def test_claim_of_a_group_is_lost_when_the_group_is_deleted_and_recreated(world:
     run(world, body)
 
 
-def test_writes_by_a_claim_of_a_deleted_group_do_not_reach_the_recreated_one(
+def test_writes_by_the_coordinator_of_a_deleted_group_do_not_reach_the_recreated_group(
     world: World,
 ) -> None:
     """Regression: the znodes of both groups have equal versions.
@@ -583,7 +585,7 @@ def test_member_that_joins_during_the_deletion_of_a_group_prevents_the_deletion(
     run(world, body)
 
 
-def test_claim_of_an_older_broker_without_a_claim_znode_is_replaced(world: World) -> None:
+def test_coordinator_claim_in_the_format_of_an_older_broker_is_replaced(world: World) -> None:
     """Older brokers wrote their claim without the broker's name and without a znode for the
     claim."""
 
@@ -611,7 +613,9 @@ def test_claim_of_an_older_broker_without_a_claim_znode_is_replaced(world: World
     run(world, body)
 
 
-def test_claims_of_groups_that_another_broker_coordinates_are_dropped(world: World) -> None:
+def test_broker_drops_its_coordinator_claims_of_groups_that_another_broker_coordinates(
+    world: World,
+) -> None:
     """Regression: a broker kept its former claims of empty groups, which matched again after a
     recreation."""
 

@@ -108,7 +108,7 @@ def test_suspected_live_controller_is_replaced_and_stays_a_broker(world: World) 
     run(world, body)
 
 
-def test_suspicion_of_a_brokers_former_registration_is_ignored(world: World) -> None:
+def test_suspicion_against_a_former_registration_of_a_broker_is_ignored(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         [one, two, three_] = await three(cluster)
         await create(cluster.controller(), "t", 1, factor=3)
@@ -211,7 +211,7 @@ def test_drained_broker_may_join_isrs_after_a_restart(world: World) -> None:
     run(world, body)
 
 
-def test_isr_write_with_an_old_state_version_is_refused(world: World) -> None:
+def test_isr_write_with_an_old_znode_version_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         topic_id = await create(cluster.controller(), "t", 3, factor=3)
@@ -290,7 +290,7 @@ def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> 
     run(world, body)
 
 
-def test_state_write_for_a_deleted_topic_does_not_reach_the_recreated_one(world: World) -> None:
+def test_isr_write_for_a_deleted_topic_does_not_reach_the_recreated_topic(world: World) -> None:
     """The state znodes of both topics have the same version, and the leader may still know the
     deleted topic."""
 
@@ -314,7 +314,7 @@ def test_state_write_for_a_deleted_topic_does_not_reach_the_recreated_one(world:
     run(world, body)
 
 
-def test_state_write_completes_after_an_outage_of_zookeeper(world: World) -> None:
+def test_isr_write_completes_after_an_outage_of_zookeeper(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         await create(cluster.controller(), "t", 1, factor=3)
@@ -329,7 +329,9 @@ def test_state_write_completes_after_an_outage_of_zookeeper(world: World) -> Non
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_outcome_of_a_state_write_with_a_lost_response_is_read_back(seed: int) -> None:
+def test_leader_reads_back_whether_its_isr_write_with_a_lost_response_was_applied(
+    seed: int,
+) -> None:
     world = SimWorld(seed)
 
     async def body(cluster: Cluster) -> None:
@@ -351,7 +353,7 @@ def test_outcome_of_a_state_write_with_a_lost_response_is_read_back(seed: int) -
     run(world, body)
 
 
-def test_state_write_is_refused_if_the_session_expires_before_it() -> None:
+def test_isr_write_is_refused_if_the_leaders_session_expires_before_it() -> None:
     world = SimWorld()
 
     async def body(cluster: Cluster) -> None:

@@ -56,7 +56,9 @@ async def left(brokers: Sequence[Broker], dead: int, partition: int) -> None:
 
 
 async def drains(broker: Broker, number: int) -> None:
-    """Wait until this broker's snapshot shows that broker ``number`` is draining."""
+    """Wait until this broker's snapshot shows that broker ``number`` is draining, which precedes
+    its controlled shutdown.
+    """
     await until(lambda: broker.registry.snapshot.brokers[number].draining)
 
 

@@ -60,7 +60,7 @@ def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"  {code} " in text and meaning in text
 
 
-def test_command_group_is_an_alias_of_the_command_groups(
+def test_command_logbus_group_is_an_alias_of_logbus_groups(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["group", "--help"]) == 0

@@ -118,7 +118,7 @@ def test_dashboard_places_its_panels_without_overlap(name: str) -> None:
         assert panel["targets"][0]["expr"] == row.expression
 
 
-def test_alerts_name_their_next_step() -> None:
+def test_each_generated_alert_says_what_to_do_next() -> None:
     assert len({alert.name for alert in ALERTS}) == len(ALERTS)
     for alert in ALERTS:
         assert alert.runbook and alert.summary.endswith((".", "records.")), alert.name
@@ -127,7 +127,7 @@ def test_alerts_name_their_next_step() -> None:
     assert rules().count("- alert:") == len(ALERTS)
 
 
-def test_alerts_link_to_their_sections_of_the_documentation(
+def test_each_generated_alert_links_to_its_section_of_the_documentation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = printed(capsys, "prometheus-rules", "--runbooks", "https://docs.example.org/")

@@ -189,7 +189,7 @@ def test_produce_refuses_a_line_above_the_limit(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("option", [("-k", "k"), ("-K", ":"), ("-H", "a=b"), ("-Z",)])
 @pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.arrow"])
-def test_options_for_lines_are_refused_for_other_input_formats(
+def test_options_that_parse_lines_are_refused_for_other_input_formats(
     tmp_path: Path, option: tuple[str, ...], name: str
 ) -> None:
     path = tmp_path / name
@@ -225,7 +225,7 @@ def test_arrow_and_parquet_files_are_recognised_by_their_first_bytes(
     assert [batch.to_pylist() for batch in found] == [[{"key": b"k", "value": b"v"}]]
 
 
-def test_csv_with_a_header_is_read_as_records(tmp_path: Path) -> None:
+def test_csv_file_with_a_header_line_is_read_as_records(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('key,value\n1,"a,b"\n2,\n')
     [found] = tables(path, form_of(path, "auto"), LineRule())
@@ -271,7 +271,7 @@ def test_gzipped_csv_is_read_as_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.log", "t.log.gz", "t.csv", "t.csv.gz", "t.arrows", "t.arrow"])
-def test_reported_progress_through_a_file_grows_from_above_zero_to_one(
+def test_progress_through_an_input_file_is_a_share_that_grows_to_nearly_one(
     tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / name

@@ -68,7 +68,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_each_error_sets_its_exit_code(
+def test_type_of_an_error_determines_the_exit_code(
     error: BaseException,
     code: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -164,7 +164,7 @@ def test_unknown_option_suggests_options_with_similar_words(
 
 
 @pytest.mark.parametrize("noun", ["groups", "topic"])
-def test_noun_such_as_topic_without_a_verb_lists_its_objects(
+def test_command_groups_or_topic_without_a_verb_lists_groups_or_topics(
     noun: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([noun, "-b", "no:port"]) == run([noun, "list", "-b", "no:port"]) == 1
@@ -290,7 +290,9 @@ def test_option_color_overrides_the_variable_no_color(
     assert context.color is expected
 
 
-def test_table_output_colours_states(capsys: pytest.CaptureFixture[str]) -> None:
+def test_states_such_as_ok_and_critical_are_coloured_in_tables(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     rows = [{"check": "java", "state": "ok"}, {"check": "disk", "state": "critical"}]
     with click.Context(root.cli) as context:
         context.color = True

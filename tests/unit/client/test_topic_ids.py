@@ -285,7 +285,7 @@ def test_lookup_by_name_finds_the_recreated_topic() -> None:
         assert broker.asked == [TOPIC_ID, OTHER_ID]
 
 
-def test_lookup_of_offsets_by_bytes_refuses_a_recreated_topic() -> None:
+def test_lookup_of_an_offset_a_number_of_bytes_ahead_refuses_a_recreated_topic() -> None:
     world = World()
     broker = MadeAgain(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())

@@ -152,7 +152,7 @@ def test_state_loaded_from_the_log_equals_the_committed_values_at_every_step(see
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_last_committed_value_of_each_key_survives_copies() -> None:
+def test_last_committed_value_of_each_key_survives_copies_of_the_state() -> None:
     log = Log()
     for number in range(200):
         log.put(b"k%d" % (number % 7), b"%d" % number)
@@ -162,7 +162,7 @@ def test_last_committed_value_of_each_key_survives_copies() -> None:
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_slice_of_a_copy_omits_keys_whose_append_is_in_flight() -> None:
+def test_slice_of_a_state_copy_omits_keys_whose_append_is_in_flight() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     upsert, a_slice = log.turn()
@@ -177,7 +177,7 @@ def test_slice_of_a_copy_omits_keys_whose_append_is_in_flight() -> None:
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_key_whose_append_was_refused_is_in_a_later_slice_of_the_copy() -> None:
+def test_key_whose_append_was_refused_is_in_a_later_slice_of_the_state_copy() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     log.turn()
@@ -189,7 +189,7 @@ def test_key_whose_append_was_refused_is_in_a_later_slice_of_the_copy() -> None:
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_older_records_are_deleted_only_after_the_end_of_a_copy_is_committed() -> None:
+def test_older_state_records_are_deleted_only_after_the_end_of_a_state_copy_is_committed() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     for _ in range(4):
         log.turn()
@@ -206,7 +206,7 @@ def test_older_records_are_deleted_only_after_the_end_of_a_copy_is_committed() -
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_refused_slice_of_a_copy_is_written_again_after_the_next_commit() -> None:
+def test_refused_slice_of_a_state_copy_is_written_again_after_the_next_commit() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     (a_slice,) = log.turn()
     log.refuse()
@@ -228,7 +228,9 @@ def test_next_leader_deletes_the_records_that_a_dead_leader_had_copied() -> None
     assert log.load(log.batches[-1].header.base_offset).delete_before is None
 
 
-def test_load_refuses_a_copy_with_missing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_of_the_state_refuses_a_state_copy_with_missing_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BYTES_MIN", 500)
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.run()
@@ -237,7 +239,7 @@ def test_load_refuses_a_copy_with_missing_rows(monkeypatch: pytest.MonkeyPatch) 
         log.load()
 
 
-def test_values_put_in_one_turn_of_the_loop_are_written_as_one_batch() -> None:
+def test_values_put_in_one_turn_of_the_event_loop_are_written_as_one_batch() -> None:
     log = Log()
     for number in range(100):
         log.put(b"%d" % number, b"v")
@@ -245,7 +247,9 @@ def test_values_put_in_one_turn_of_the_loop_are_written_as_one_batch() -> None:
     assert read_header(write.batch).record_count == 100
 
 
-def test_many_small_batches_start_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_batches_in_the_state_log_start_a_copy_of_the_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BATCHES", 10)
     log = Log()
     for number in range(30):
@@ -255,7 +259,7 @@ def test_many_small_batches_start_a_copy(monkeypatch: pytest.MonkeyPatch) -> Non
     assert log.load().state().values == {b"k": b"29"}
 
 
-def test_put_value_stays_pending_until_its_record_is_committed() -> None:
+def test_value_put_into_the_state_stays_pending_until_its_record_is_committed() -> None:
     log = Log()
     token = log.put(b"a", b"1")
     log.turn()
@@ -266,7 +270,7 @@ def test_put_value_stays_pending_until_its_record_is_committed() -> None:
     assert log.settled == {token: True}
 
 
-def test_value_above_the_size_limit_is_refused() -> None:
+def test_value_above_the_size_limit_of_the_state_is_refused() -> None:
     with pytest.raises(MessageTooLargeError, match="at most"):
         KeyedState().put(1, b"k", bytes(keyed_state.VALUE_BYTES_MAX))
 

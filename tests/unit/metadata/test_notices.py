@@ -39,7 +39,7 @@ def after(*news: NoticeContent) -> Notices:
     return Notices(notices.sequence, n.decode_notices(data))
 
 
-def test_notice_encoding_matches_golden_bytes() -> None:
+def test_change_notices_are_encoded_to_their_recorded_bytes() -> None:
     states = states_changed([StateChange("b", 4, STATE, "T"), *changes("a", 1)])
     made = (
         Notice(3, NoticeContent({"t": None, "a": (0, 1)})),
@@ -55,7 +55,7 @@ def test_notice_encoding_matches_golden_bytes() -> None:
     )
 
 
-def test_merge_combines_all_notices_after_the_last_seen_number() -> None:
+def test_merge_of_change_notices_combines_those_after_the_last_seen_number() -> None:
     notices = after(
         n.topic_changed("old"),
         NoticeContent({"t": [0], "u": [1]}),
@@ -67,7 +67,7 @@ def test_merge_combines_all_notices_after_the_last_seen_number() -> None:
     assert merge(notices, 4) == ({}, False, frozenset())
 
 
-def test_merge_keeps_the_state_in_the_last_notice_about_a_partition() -> None:
+def test_merge_of_change_notices_takes_a_partitions_state_from_its_last_notice() -> None:
     names_only = NoticeContent({"t": [1]})
     notices = after(states_changed(changes("t", 4, 9)), states_changed(changes("t", 5)), names_only)
     assert merge(notices, 0) == ({"t": {0: state(5), 1: None}}, False, frozenset())
@@ -76,7 +76,7 @@ def test_merge_keeps_the_state_in_the_last_notice_about_a_partition() -> None:
     assert merge(again, 0) == ({"t": {0: state(4), 1: state(9)}}, False, frozenset())
 
 
-def test_merge_drops_all_states_of_a_recreated_topic() -> None:
+def test_merge_of_change_notices_drops_the_partition_states_of_a_recreated_topic() -> None:
     notices = after(
         states_changed(changes("t", 40)), n.topic_changed("t"), states_changed(changes("t", 1))
     )
@@ -84,8 +84,10 @@ def test_merge_drops_all_states_of_a_recreated_topic() -> None:
     assert merge(notices, 2) == ({"t": {0: state(1)}}, False, frozenset())
 
 
-def test_merge_accepts_notices_without_states_from_an_older_broker() -> None:
-    """An older broker that rewrites /changes drops the states, so readers read the znodes."""
+def test_merge_accepts_change_notices_of_an_older_broker_without_partition_states() -> None:
+    """An older broker that rewrites /changes drops the states, so brokers read the states from
+    their znodes.
+    """
     notices = after(states_changed(changes("t", 4, 9)))
     rows = json.loads(n.encode_notices(notices.notices))["changes"]
     bare = [{key: row[key] for key in ("sequence", "topics")} for row in rows]
@@ -97,17 +99,17 @@ def test_merge_accepts_notices_without_states_from_an_older_broker() -> None:
     )
 
 
-def test_merge_returns_none_if_a_notice_is_missing() -> None:
+def test_merge_of_change_notices_returns_none_if_a_notice_is_missing() -> None:
     four, five = Notice(4, n.topic_changed("t")), Notice(5, n.topic_changed("t"))
     assert merge(Notices(5, (four, five)), 2) is None
     assert merge(Notices(5, (Notice(3, NoticeContent({})), five)), 2) is None
 
 
-def test_merge_returns_none_if_the_last_seen_number_is_above_all_numbers_in_changes() -> None:
+def test_merge_returns_none_if_the_last_seen_notice_is_newer_than_all_stored_notices() -> None:
     assert merge(after(n.topic_changed("t")), 2) is None
 
 
-def test_notice_that_names_no_topic_announces_a_change_of_brokers_or_settings() -> None:
+def test_change_notice_without_a_topic_announces_a_change_of_brokers_or_settings() -> None:
     assert merge(after(n.CLUSTER_CHANGED), 0) == ({}, True, frozenset())
 
 
@@ -119,7 +121,7 @@ def have_states(notices: Sequence[Notice]) -> list[bool]:
     return [notice.content.states is not None for notice in notices]
 
 
-def test_oldest_notices_are_dropped_beyond_the_limits_of_number_and_size() -> None:
+def test_oldest_change_notices_are_dropped_beyond_the_limits_of_number_and_size() -> None:
     many = kept_of(*[n.topic_changed("t")] * 100)
     assert [notice.sequence for notice in many] == list(range(101 - n.KEPT_MAX, 101))
     large = [NoticeContent({"t" * 249: list(range(4000))})] * 5
@@ -130,7 +132,7 @@ def test_oldest_notices_are_dropped_beyond_the_limits_of_number_and_size() -> No
     assert kept_of(*large, huge) == (Notice(6, huge),)
 
 
-def test_only_the_newest_notices_include_partition_states() -> None:
+def test_only_the_newest_change_notices_include_partition_states() -> None:
     small = kept_of(*[states_changed(changes("t", 1))] * 20)
     assert have_states(small) == [False] * 12 + [True] * 8
     # A controller writes at most 500 states at once. Large numbers make these states long.

@@ -91,7 +91,7 @@ BYTES = [
 
 
 @pytest.mark.parametrize(("encoded", "golden"), BYTES)
-def test_znode_encodings_match_golden_bytes(encoded: bytes, golden: bytes) -> None:
+def test_each_znode_is_encoded_to_its_recorded_bytes(encoded: bytes, golden: bytes) -> None:
     assert encoded == golden
 
 

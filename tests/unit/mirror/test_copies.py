@@ -22,7 +22,7 @@ def copy(known: OffsetMap) -> Copy:
     return made
 
 
-def test_offset_gap_in_the_source_starts_a_new_run_in_the_offset_map() -> None:
+def test_offset_gap_in_the_source_adds_a_pair_of_offsets_to_the_offset_map() -> None:
     made = copy(OffsetMap())
     assert made.record_write(piece((0, 3), (5, 2)), 0) == 0
     assert made.unsaved == made.known.runs == [Run(0, 0), Run(5, 3)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker_lite.mirror.offset_map import OffsetMap, Run
 
 
-def test_offset_map_of_consecutive_records_has_one_run() -> None:
+def test_offset_map_of_consecutive_records_has_one_pair_of_offsets() -> None:
     known = OffsetMap()
     assert known.translate(0) is None
     assert known.add(5, 0, 10) and not known.add(15, 10, 3)

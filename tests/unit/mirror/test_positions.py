@@ -83,7 +83,7 @@ def test_resuming_mirror_counts_equal_records_individually() -> None:
     assert known.source_next == 3
 
 
-def test_topic_of_the_map_has_a_valid_name_and_many_runs_are_split_into_entries() -> None:
+def test_topic_of_the_offset_map_has_a_valid_name_and_a_long_map_is_split_into_entries() -> None:
     assert positions.name_for("4L6g3nShT-eMCtK--X86sw") == "logbus-mirror-4L6g3nShT-eMCtK--X86sw"
     assert positions.name_for("a/b c") == "logbus-mirror-a_b_c"
     known = OffsetMap([Run(at, 2 * at) for at in range(positions.RUNS_PER_ENTRY * 5)], 7, 8)
@@ -100,7 +100,7 @@ def test_topic_of_the_map_has_a_valid_name_and_many_runs_are_split_into_entries(
     assert max(sum(len(value) for _, value in batch) for batch in batches) <= positions.BATCH_BYTES
 
 
-def test_runs_of_records_that_the_source_lost_are_removed_from_the_offset_map() -> None:
+def test_offsets_of_records_that_the_source_lost_are_removed_from_the_offset_map() -> None:
     entries = [
         positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0), Run(12, 10)), 17, 15),
         positions.CopiedEntry(WHERE, "s", "t", (), 8, 15),

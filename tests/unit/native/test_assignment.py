@@ -1,6 +1,5 @@
-"""Tests of the range assignor of native groups, whose members coordinate through ZooKeeper.
-
-Also of the znode by which a consumer registers. A consumer reads with one or more *streams*,
+"""Tests of the range assignor of native groups, whose members coordinate through ZooKeeper, and of
+the znode by which a consumer registers in its group. A consumer reads with one or more *streams*,
 usually one for each thread.
 """
 
@@ -36,7 +35,7 @@ def test_range_assignor_gives_the_first_streams_one_partition_more() -> None:
     assert [owners[TopicPartition("t", n)].consumer for n in range(4)] == ["a", "a", "b", "c"]
 
 
-def test_partitions_are_assigned_to_streams_of_a_consumer() -> None:
+def test_range_assignor_assigns_partitions_to_each_stream_of_a_consumer() -> None:
     owners = assign({"a": names("t", streams=2), "b": names("t")}, {"t": 5})
     assert [tuple(owners[TopicPartition("t", n)]) for n in range(5)] == [
         ("a", 0),
@@ -47,7 +46,7 @@ def test_partitions_are_assigned_to_streams_of_a_consumer() -> None:
     ]
 
 
-def test_topic_is_assigned_to_its_subscribers_only() -> None:
+def test_partitions_of_a_topic_are_assigned_to_its_subscribers_only() -> None:
     members = {"a": names("t", "u"), "b": names("u"), "c": NativeSubscription((), "u.*", 1)}
     owners = assign(members, {"t": 2, "u": 3, "other": 9})
     assert counts(owners) == {"a": 3, "b": 1, "c": 1}

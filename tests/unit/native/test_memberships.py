@@ -39,7 +39,9 @@ def nothing_to_wait_for(_: Any) -> Iterator[Any]:
 
 
 class KafkaCase:
-    """A member of a Kafka group that has not joined."""
+    """The case "member of a Kafka group": its classes, its settings, and a method that sets its
+    lease. The consumer has not joined the group yet.
+    """
 
     kind: type[Any] = KafkaMembership
     config: ConsumerConfig = MemberConfig(auto_commit=False)
@@ -50,7 +52,9 @@ class KafkaCase:
 
 
 class NativeCase:
-    """A member of a native group that has not joined."""
+    """The case "member of a native group": its classes, its settings, and a method that sets its
+    lease. The consumer has not joined the group yet.
+    """
 
     kind: type[Any] = NativeMembership
     config = ConsumerConfig(auto_commit=False)
@@ -154,7 +158,7 @@ def test_partition_that_is_revoked_while_its_start_offset_is_requested_is_not_re
         ({KEPT: None}, ""),
     ],
 )
-def test_commit_with_several_errors_raises_another_one_than_not_owner(
+def test_commit_that_fails_with_not_owner_and_another_error_raises_the_other_error(
     case: Any,
     consumer: Any,
     monkeypatch: pytest.MonkeyPatch,

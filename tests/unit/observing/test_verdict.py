@@ -1,4 +1,6 @@
-"""Tests of the verdict on a cluster's health: its *causes* are the faults, each with its remedy."""
+"""Tests of the verdict on a cluster's health: the *causes* that it lists are the faults, each with
+its remedy.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,13 @@ def disk(free: int, broker_id: int = 1, error: StorageError | None = None) -> Lo
     return LogDir(broker_id, "/data", error, 100, free, {})
 
 
-def test_verdict_on_a_healthy_cluster_has_no_cause() -> None:
+def test_health_verdict_on_a_healthy_cluster_lists_no_fault() -> None:
     found = sample(dirs=(disk(15),))
     assert causes(found) == broker_causes(found, 1) == []
     assert state_of([]) == "ok"
 
 
-def test_verdict_lists_the_worst_cause_first() -> None:
+def test_health_verdict_lists_the_worst_fault_first() -> None:
     found = causes(
         sample(
             PartitionMetadata(0, 0, 1, ALL, (0, 2)),
@@ -56,7 +58,7 @@ def test_verdict_lists_the_worst_cause_first() -> None:
     assert state_of(found) == "critical" and state_of(found[1:]) == "warning"
 
 
-def test_partition_below_min_insync_is_critical() -> None:
+def test_partition_below_min_insync_replicas_makes_the_health_critical() -> None:
     short = PartitionMetadata(0, 0, 1, ALL, (0,))
     (cause,) = causes(sample(short, min_insync="2"))
     assert cause.state == "critical" and "acks=all needs 2" in cause.found
@@ -64,19 +66,19 @@ def test_partition_below_min_insync_is_critical() -> None:
     assert cause.state == "warning"
 
 
-def test_replica_that_a_reassignment_adds_is_no_fault() -> None:
+def test_replica_that_a_reassignment_adds_is_not_reported_as_a_fault() -> None:
     found = sample(PartitionMetadata(0, 0, 1, ALL, (0, 1)))
     move = Reassignment(ALL, adding=(2,), removing=())
     assert causes(found._replace(moves={TopicPartition("t", 0): move})) == []
 
 
-def test_missing_controller_is_critical() -> None:
+def test_missing_controller_makes_the_health_critical() -> None:
     for controller in (-1, 7):
         (cause,) = causes(sample(controller=controller))
         assert (cause.state, cause.about) == ("critical", "controller")
 
 
-def test_verdict_on_a_disk_depends_on_free_space_and_errors() -> None:
+def test_health_verdict_on_a_disk_depends_on_free_space_and_errors() -> None:
     for free, state in ((16, None), (14, "warning"), (4, "critical")):
         found = causes(sample(dirs=(disk(free),)))
         assert [cause.state for cause in found] == ([state] if state else [])
@@ -86,7 +88,7 @@ def test_verdict_on_a_disk_depends_on_free_space_and_errors() -> None:
     assert causes(sample(dirs=(unknown,))) == []
 
 
-def test_broker_has_a_fault_until_it_is_registered_and_its_replicas_are_in_sync() -> None:
+def test_broker_counts_as_faulty_until_it_is_registered_and_its_replicas_are_in_sync() -> None:
     behind = sample(
         PartitionMetadata(0, 0, 1, ALL, (0, 2)), PartitionMetadata(1, 0, 1, (0, 1), (0, 1))
     )
@@ -99,7 +101,7 @@ def test_broker_has_a_fault_until_it_is_registered_and_its_replicas_are_in_sync(
     assert "none" in broker_causes(nobody, 1)[0].found
 
 
-def test_disk_that_the_broker_reports_as_full_is_critical() -> None:
+def test_disk_that_its_broker_reports_as_full_makes_the_health_critical() -> None:
     found = sample(reports=(BrokerReport(1, (disk(50),), is_disk_full=True),))
     (cause,) = causes(found)
     assert (cause.state, cause.about) == ("critical", "broker 1") and "is full" in cause.found
@@ -121,7 +123,7 @@ def test_znode_that_two_brokers_cannot_read_causes_a_single_warning() -> None:
     assert found[0].found == "znode /acls/topic/literal/t cannot be read: it is malformed"
 
 
-def test_brokers_that_have_not_reached_zookeeper_for_some_seconds_are_a_fault() -> None:
+def test_brokers_that_have_not_reached_zookeeper_for_some_seconds_are_reported_as_a_fault() -> None:
     def lost(*ages: float | None, groups: str = "") -> list[tuple[str, str]]:
         reports = tuple(
             BrokerReport(broker_id, (), "1.0", age_s) for broker_id, age_s in enumerate(ages)

@@ -46,7 +46,7 @@ def metadata_words(buffer: bytearray) -> range:
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_check_of_a_valid_message_returns_its_sizes_and_codec(
+def test_check_of_a_valid_arrow_message_returns_its_sizes_and_codec(
     compression: arrow.Compression,
 ) -> None:
     buffer = encoded(compression=compression)
@@ -58,26 +58,30 @@ def test_check_of_a_valid_message_returns_its_sizes_and_codec(
 
 
 @pytest.mark.parametrize("flags", range(1, 32))
-def test_column_flags_that_do_not_match_the_columns_in_the_message_are_refused(flags: int) -> None:
+def test_flags_in_the_batch_header_that_contradict_the_columns_of_the_batch_are_refused(
+    flags: int,
+) -> None:
     if flags != ALL:
         with pytest.raises(CorruptMessageError):
             check(encoded(), flags)
 
 
-def test_message_truncated_at_any_byte_is_refused() -> None:
+def test_arrow_message_truncated_at_any_byte_is_refused() -> None:
     buffer = encoded()
     for size in range(fmt.COLUMNS_FROM, len(buffer)):
         with pytest.raises(CorruptMessageError):
             check_message(buffer, fmt.COLUMNS_FROM, size, ALL)
 
 
-def test_message_body_longer_than_declared_is_refused() -> None:
+def test_body_of_an_arrow_message_that_is_longer_than_declared_is_refused() -> None:
     with pytest.raises(CorruptMessageError, match="declare a body of"):
         check(encoded() + bytes(8))
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 1 << 31, 1 << 40, -(1 << 63), (1 << 63) - 1])
-def test_check_of_changed_message_metadata_raises_only_corrupt_message(value: int) -> None:
+def test_check_of_changed_arrow_message_metadata_raises_only_corrupt_message_error(
+    value: int,
+) -> None:
     for compression in ("none", "lz4"):
         for position in metadata_words(encoded(compression=compression)):
             buffer = encoded(compression=compression)
@@ -118,7 +122,7 @@ def test_arrow_message_that_is_no_record_batch_of_columns_is_refused(name: str) 
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_declared_decompressed_size_above_the_limit_is_refused_before_allocation(
+def test_arrow_buffer_with_a_declared_size_above_the_limit_is_refused_before_allocation(
     compression: arrow.Compression,
 ) -> None:
     buffer = encoded(compression=compression)
@@ -134,7 +138,7 @@ def test_declared_decompressed_size_above_the_limit_is_refused_before_allocation
     assert pa.total_allocated_bytes() == before
 
 
-def test_buffer_that_decompresses_beyond_the_limit_is_refused() -> None:
+def test_arrow_buffer_that_decompresses_beyond_the_limit_is_refused() -> None:
     buffer = encoded(arrow.Columns(2, None, pa.array([bytes(40 << 20)] * 2)), "zstd")
     assert len(buffer) < 20_000
     start = body_position(buffer)
@@ -145,7 +149,7 @@ def test_buffer_that_decompresses_beyond_the_limit_is_refused() -> None:
         check(buffer, fmt.FLAG_VALUE)
 
 
-def test_wrong_declared_decompressed_size_is_corrupt() -> None:
+def test_arrow_buffer_with_a_wrong_declared_decompressed_size_is_corrupt() -> None:
     buffer = encoded(compression="lz4")
     header = batch.read_header(buffer)
     position = body_position(buffer)
@@ -155,7 +159,7 @@ def test_wrong_declared_decompressed_size_is_corrupt() -> None:
         arrow.decode(buffer, header)
 
 
-def test_cached_message_metadata_are_not_used_for_another_body_or_other_columns() -> None:
+def test_cached_arrow_message_metadata_are_not_used_for_another_body_or_other_columns() -> None:
     one = arrow.Columns(1, None, pa.array([b"v"], pa.binary()))
     for compression in ("none", "lz4"):
         buffer = encoded(one, compression)
@@ -173,7 +177,7 @@ def test_cached_message_metadata_are_not_used_for_another_body_or_other_columns(
         check(buffer, fmt.FLAG_VALUE)
 
 
-def test_uncompressed_buffers_inside_a_compressed_message_are_read() -> None:
+def test_uncompressed_buffers_inside_a_compressed_arrow_message_are_read() -> None:
     # A declared size of -1 marks an uncompressed buffer. Other writers use such buffers where
     # compression saves no space.
     options = pa.ipc.IpcWriteOptions(compression="lz4")

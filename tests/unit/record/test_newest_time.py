@@ -30,7 +30,7 @@ def test_missing_maximum_timestamp_is_read_from_the_records(codec: int) -> None:
     assert [row.timestamp_ms for row in decode_rows(sent, header)] == [7, 9, 8]
 
 
-def test_small_batch_that_decompresses_beyond_the_limit_is_refused() -> None:
+def test_small_batch_without_timestamp_that_decompresses_beyond_the_limit_is_refused() -> None:
     newest_time.fill_in(untimed(bytes(300_000)))
     bomb = untimed(bytes(400_000))
     assert len(bomb) < 10_000

@@ -216,7 +216,7 @@ def test_batch_with_millions_of_zero_bytes_is_transcoded() -> None:
     assert as_rows(rows_to_columns(buffer, header), header) == rows
 
 
-def test_changed_byte_of_a_row_batch_has_the_same_result_as_in_the_row_decoder() -> None:
+def test_transcoder_and_row_decoder_agree_on_row_batches_with_a_changed_byte() -> None:
     rows = [Row(i, i, b"key", b"value", (("h", b"x"),)) for i in range(4)]
     plain = encode_rows(rows)
     for position in range(fmt.HEADER_BYTES, len(plain)):
@@ -305,7 +305,7 @@ def test_row_batches_are_joined_up_to_the_byte_limit(monkeypatch: pytest.MonkeyP
     ids=str,
 )
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_wrong_record_count_in_any_joined_batch_is_corrupt(
+def test_wrong_record_count_in_any_of_several_joined_row_batches_is_corrupt(
     which: int, lies: dict[str, int]
 ) -> None:
     """A surplus of records in one batch must not make up for a missing record in the next batch."""

@@ -47,14 +47,14 @@ def test_walker_advances_by_the_last_offset_of_a_batch_not_by_its_record_count()
     assert (walker.offset, walker.position) == (by_hand.END, sum(map(len, batches)))
 
 
-def test_walker_marks_control_and_empty_batches_as_void() -> None:
+def test_walker_marks_control_and_empty_batches_as_without_rows() -> None:
     batches = by_hand.contiguous()
     seen = [each.header.base_offset for each in walked(batches) if not each.is_void]
     assert seen == row_batches(batches)
 
 
 @pytest.mark.parametrize("policy", [OWN_LOG, KAFKA_LOG])
-def test_walker_marks_batches_of_aborted_transactions_as_void(policy: WalkPolicy) -> None:
+def test_walker_marks_batches_of_aborted_transactions_as_without_rows(policy: WalkPolicy) -> None:
     batches = by_hand.contiguous() if policy is OWN_LOG else by_hand.with_gaps()
     found = walked(batches, policy._replace(aborted=by_hand.ABORTED))
     seen = [each.header.base_offset for each in found if not each.is_void]
@@ -62,7 +62,7 @@ def test_walker_marks_batches_of_aborted_transactions_as_void(policy: WalkPolicy
     assert len(found) == len(batches)
 
 
-def test_plain_batch_of_a_producer_with_an_aborted_transaction_is_not_void() -> None:
+def test_non_transactional_batch_of_a_producer_with_an_aborted_transaction_has_rows() -> None:
     batches = [by_hand.rows([0], pid=1), by_hand.rows([1]), by_hand.rows([2], pid=1)]
     plain = bytearray(batches[2])
     batches[2] = by_hand.finished(plain, 2, 3, attributes=0)
@@ -70,7 +70,7 @@ def test_plain_batch_of_a_producer_with_an_aborted_transaction_is_not_void() -> 
     assert [each.is_void for each in found] == [True, False, False]
 
 
-def test_walk_that_starts_inside_an_aborted_transaction_marks_its_rest_as_void() -> None:
+def test_walk_from_inside_an_aborted_transaction_marks_its_rest_as_without_rows() -> None:
     batches = by_hand.contiguous()[6:]
     found = walked(batches, OWN_LOG._replace(aborted=by_hand.ABORTED), 18)
     assert [each.header.base_offset for each in found if not each.is_void][:2] == [24, 32]
@@ -83,7 +83,7 @@ def test_aborted_transaction_may_continue_in_the_next_buffer() -> None:
     assert [each.is_void for each in single] == [each.is_void for each in whole]
 
 
-def test_corrupt_abort_marker_ends_the_walk() -> None:
+def test_corrupt_abort_marker_ends_the_walk_over_fetched_batches() -> None:
     batches = by_hand.contiguous()
     torn = bytearray(batches[7])
     torn[-3] ^= 1
@@ -111,7 +111,7 @@ def test_batch_that_overlaps_the_previous_one_is_corrupt(policy: WalkPolicy) -> 
     assert (good, error.offset) == ([0], 2)
 
 
-def test_batch_before_the_offset_is_skipped_only_in_a_kafka_log() -> None:
+def test_batch_before_the_start_offset_of_a_walk_is_skipped_only_in_a_kafka_log() -> None:
     batches = by_hand.contiguous()[:3]
     found = walked(batches, KAFKA_LOG, 5)
     assert [each.header.base_offset for each in found] == [3, 11]
@@ -152,7 +152,7 @@ def test_walk_reports_the_size_of_a_batch_of_which_the_buffer_has_only_a_part() 
     assert len(list(walker.walk(second))) == 1 and walker.offset == 2
 
 
-def test_walk_of_headers_needs_no_batch_bodies() -> None:
+def test_walk_over_batch_headers_needs_no_batch_bodies() -> None:
     batches = by_hand.contiguous(size=500)
     walker = BatchWalker(OWN_LOG, 0)
     data = b"".join(batches)

@@ -1,4 +1,4 @@
-"""Tests of the replication requests that are refused, by the table in the replication README.
+"""Tests of the table of refused replication requests in the replication README.
 
 The table lists each refusal with its error and its test.
 """
@@ -170,7 +170,7 @@ def cluster() -> Controller:
         (ev.RetirementRequested(1, 4), errors.BrokerIdNotRegisteredError, "never"),
     ],
 )
-def test_impossible_elections_reassignments_and_removals_have_distinct_errors(
+def test_refused_elections_reassignments_and_broker_removals_have_distinct_errors(
     request_: ev.Request, error: type[LogbusError], cure: str
 ) -> None:
     effects: Sequence[fx.ControllerEffect] = cluster().step(0, request_)

@@ -186,7 +186,7 @@ def test_number_of_cached_decisions_is_limited(monkeypatch: pytest.MonkeyPatch) 
     assert len(index._cache) <= 10
 
 
-def test_decision_on_an_impossible_topic_name_is_not_cached() -> None:
+def test_decision_on_a_topic_name_longer_than_255_characters_is_not_cached() -> None:
     """Otherwise a user without permissions could fill the broker's memory with such names."""
     index = index_of(acl(ALLOW, READ, "t", type_=PREFIXED))
     for name in ("t" * 256, "x" * 32_767):

@@ -62,7 +62,7 @@ PLANTS = {
         SECURITY + "scram_server.py",
         "                server.set_client_final(text)\n",
         "                server.set_client_final(_with_nonce(server, text))\n",
-        ("unit/security/test_scram.py", "test_proof_of_another_nonce_is_refused"),
+        ("unit/security/test_scram.py", "test_scram_proof_for_another_nonce_is_refused"),
     ),
     "an allowing ACL wins over a denial": Plant(
         SECURITY + "authorizer.py",

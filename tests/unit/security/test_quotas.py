@@ -68,7 +68,7 @@ def test_clients_of_a_user_share_a_quota_and_other_users_do_not() -> None:
     assert each.limits("alice", "a") != each.limits("alice", "b")
 
 
-def test_address_without_a_quota_of_its_own_has_the_default() -> None:
+def test_address_without_a_quota_of_its_own_has_the_default_quota_of_addresses() -> None:
     table = QuotaTable({
         entity_of([(IP, "10.0.0.7")]): {CONNECTION_CREATION_RATE: 3.0},
         entity_of([(IP, DEFAULT)]): {CONNECTION_CREATION_RATE: 9.0},
@@ -80,7 +80,7 @@ def test_address_without_a_quota_of_its_own_has_the_default() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan, "9", None])
-def test_invalid_stored_rate_is_ignored(rate: Any) -> None:
+def test_invalid_stored_quota_rate_is_ignored(rate: Any) -> None:
     table = QuotaTable({
         ORDER[2]: {PRODUCER_BYTE_RATE: rate},
         entity_of([(IP, DEFAULT)]): {CONNECTION_CREATION_RATE: rate},
@@ -101,7 +101,9 @@ def test_invalid_stored_rate_is_ignored(rate: Any) -> None:
         ([(IP, "example.org")], "example.org"),
     ],
 )
-def test_impossible_quota_entity_is_refused(parts: list[tuple[str, str]], message: str) -> None:
+def test_quota_entity_with_an_invalid_name_or_combination_of_names_is_refused(
+    parts: list[tuple[str, str]], message: str
+) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         entity_of(parts)
 

@@ -75,7 +75,9 @@ def test_scram_client_logs_in_at_a_server_of_another_implementation() -> None:
 
 
 @pytest.mark.parametrize("password", ["new", "old"])
-def test_new_and_former_password_log_in_during_a_rotation(password: str) -> None:
+def test_client_logs_in_with_the_new_or_the_former_password_during_a_rotation(
+    password: str,
+) -> None:
     login = login_of("new", "old")
     log_in(login, ScramClient(SHA_256, "alice", password, "n1"))
     assert login.pair == pair_of(password)
@@ -115,7 +117,7 @@ def test_scram_answers_to_a_wrong_password_and_an_unknown_user_are_equal() -> No
     assert len(texts) == 1
 
 
-def test_salt_of_an_unknown_user_is_stable_and_differs_between_users() -> None:
+def test_salt_sent_for_an_unknown_user_is_stable_and_differs_between_users() -> None:
     def salt(user: str) -> bytes:
         first = ScramClient(SHA_256, user, "x", "n1").first()
         return login_of("new").challenge(first).split(b",")[1]
@@ -123,7 +125,7 @@ def test_salt_of_an_unknown_user_is_stable_and_differs_between_users() -> None:
     assert salt("mallory") == salt("mallory") != salt("trudy")
 
 
-def test_proof_of_another_nonce_is_refused() -> None:
+def test_scram_proof_for_another_nonce_is_refused() -> None:
     """CVE-2024-56128: a server that does not compare the nonces accepts replayed proofs."""
     client = ScramClient(SHA_256, "alice", "new", "n1")
     first_login = login_of("new")
@@ -134,10 +136,11 @@ def test_proof_of_another_nonce_is_refused() -> None:
         later.finish(proof)
 
 
-def test_fake_keys_of_an_unknown_user_do_not_log_in() -> None:
-    """For an unknown user the server checks against a stored key of zero bytes.
+def test_client_cannot_log_in_as_an_unknown_user_with_the_servers_placeholder_key() -> None:
+    """For an unknown user, the server checks the proof against a stored key of zero bytes.
 
-    A client could compute a proof that matches this key.
+    A client can compute a proof that matches this key, so the server must refuse even a matching
+    proof.
     """
     salt = login_of("new").challenge(b"n,,n=trudy,r=n1").split(b",")[1][2:]
     keys = ScramKeys(SHA_256, base64.b64decode(salt), 8192, bytes(32), bytes(32))

@@ -75,7 +75,7 @@ def test_recovery_scan_begins_at_the_recovery_point() -> None:
 # Above the recovery point, a crash may leave a torn tail: a partial write that recovery cuts off.
 
 
-def test_partial_header_is_copied_to_a_torn_file() -> None:
+def test_partial_header_at_the_log_end_is_cut_off_and_saved_in_a_separate_file() -> None:
     disk = Disk()
     disk.write(3)
     disk.grow(FIRST, bytes(batch())[:30])
@@ -86,7 +86,7 @@ def test_partial_header_is_copied_to_a_torn_file() -> None:
     assert append(log).base_offset == 3
 
 
-def test_partial_body_is_copied_to_a_torn_file() -> None:
+def test_partial_batch_at_the_log_end_is_cut_off_and_saved_in_a_separate_file() -> None:
     disk = Disk()
     disk.write(4, flush=False)
     disk.shrink(FIRST, 17)
@@ -97,7 +97,7 @@ def test_partial_body_is_copied_to_a_torn_file() -> None:
     assert disk.manager.suspect_logs == frozenset()
 
 
-def test_wrong_checksum_above_the_recovery_point_begins_a_torn_tail() -> None:
+def test_recovery_cuts_the_log_at_a_wrong_checksum_above_the_recovery_point() -> None:
     disk = Disk()
     disk.write(4, flush=False)
     disk.flip(FIRST, 2 * 120 + 100)
@@ -107,7 +107,7 @@ def test_wrong_checksum_above_the_recovery_point_begins_a_torn_tail() -> None:
 
 
 @pytest.mark.parametrize("position", [2 * 120 + 100, 2 * 120 + 9, 3 * 120 + 100])
-def test_log_of_which_recovery_cuts_a_complete_corrupt_batch_is_reported_as_suspect(
+def test_log_is_reported_as_suspect_if_recovery_cuts_off_a_complete_corrupt_batch(
     position: int,
 ) -> None:
     """An interrupted write leaves a partial batch, so a complete batch was damaged after it was
@@ -123,7 +123,7 @@ def test_log_of_which_recovery_cuts_a_complete_corrupt_batch_is_reported_as_susp
 
 
 @pytest.mark.parametrize(("first", "end"), [(1000, 4096), (1024, 1536), (1150, 2048)])
-def test_zeroed_pages_of_an_unflushed_batch_are_cut_as_a_partial_write(
+def test_zeroed_pages_of_an_unflushed_batch_are_cut_off_as_a_partial_write(
     first: int, end: int
 ) -> None:
     disk = Disk()
@@ -145,7 +145,7 @@ def test_zero_filled_tail_of_a_log_is_cut_off_without_saving_it() -> None:
     assert disk.files.size(f"{FOLDER}/{FIRST}") == 360
 
 
-def test_batch_with_a_wrong_length_begins_a_torn_tail() -> None:
+def test_recovery_cuts_the_log_at_a_batch_with_a_wrong_length() -> None:
     disk = Disk()
     disk.write(2)
     data = batch()
@@ -154,7 +154,7 @@ def test_batch_with_a_wrong_length_begins_a_torn_tail() -> None:
     assert offsets(disk.reopen()) == [0, 1]
 
 
-def test_batch_of_an_older_leader_epoch_than_the_batch_before_begins_a_torn_tail() -> None:
+def test_recovery_cuts_the_log_at_a_batch_of_an_older_leader_epoch_than_the_one_before() -> None:
     disk = Disk()
     append(disk.log, epoch=5)
     stale = batch()
@@ -164,7 +164,7 @@ def test_batch_of_an_older_leader_epoch_than_the_batch_before_begins_a_torn_tail
     assert offsets(disk.reopen()) == [0]
 
 
-def test_segments_behind_a_torn_tail_become_torn_files() -> None:
+def test_recovery_sets_aside_the_segments_behind_the_offset_at_which_it_cuts_the_log() -> None:
     disk = Disk()
     disk.write(80, flush=False)
     second, third = (segment_name(b) for b in (34, 68))
@@ -186,7 +186,7 @@ def test_log_ends_before_a_missing_segment_above_the_recovery_point() -> None:
     assert disk.names(".torn") == [segment_name(68, "-1.torn")]
 
 
-def test_torn_files_are_numbered_and_limited_in_number() -> None:
+def test_files_with_saved_partial_writes_are_numbered_and_limited_in_number() -> None:
     disk = Disk()
     disk.write(1)
     for _ in range(20):
@@ -250,7 +250,7 @@ def test_corrupt_batch_that_claims_later_offsets_does_not_stop_the_start(
     assert append(log).base_offset == 20
 
 
-def test_log_whose_file_is_cut_below_the_recovery_point_never_reuses_offsets() -> None:
+def test_log_whose_file_lost_its_end_below_the_recovery_point_never_reuses_offsets() -> None:
     disk = Disk()
     disk.write(20, checkpoint=True)
     disk.shrink(FIRST, 5 * 120 + 7)
@@ -501,7 +501,7 @@ def test_start_deletes_segments_before_the_log_start_offset() -> None:
     assert stored(log)[0].base_offset == 40
 
 
-def test_segment_that_overlaps_its_predecessor_becomes_a_torn_file() -> None:
+def test_recovery_sets_aside_a_segment_that_overlaps_the_segment_before() -> None:
     disk = Disk()
     disk.write(80)
     disk.files.create(f"{FOLDER}/{segment_name(20)}").append([disk.content(FIRST)])
@@ -538,7 +538,7 @@ def test_recovery_after_a_failed_fsync_removes_a_batch_in_the_page_of_the_recove
     assert disk.reopen().log_end_offset == 10
 
 
-def test_second_recovery_changes_nothing() -> None:
+def test_second_recovery_of_a_log_changes_nothing() -> None:
     for name, position in ((FIRST, 1000), (segment_name(34), 10), (segment_name(68), 500)):
         disk = Disk(SMALL)
         disk.write(40, checkpoint=True)
@@ -574,8 +574,9 @@ def test_time_index_of_lost_batches_is_not_used_for_later_ones() -> None:
 
 
 def test_damage_in_deleted_records_is_not_reported() -> None:
-    """Regression: because of such damage, the replica left the ISR and fetched its whole log
-    again."""
+    """Regression: because such damage was reported, the replica left the ISR and fetched its whole
+    log again.
+    """
     disk = Disk()
     disk.write(20, checkpoint=True)
     disk.flip(segment_name(0), 3 * 120 + 100)

@@ -1,4 +1,4 @@
-"""Tests of walks over a segment's batches, and of *resync*, the search for the next valid batch."""
+"""Tests of walks over a segment's batches, and of *resync*: the search for the next valid batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_segment_walk_yields_every_batch(walk: object, size: int) -> None:
     assert [f.position for f in found] == [i * size for i in range(count)]
 
 
-def test_only_a_walk_with_checksums_finds_a_wrong_checksum() -> None:
+def test_only_a_segment_walk_that_checks_checksums_finds_a_wrong_checksum() -> None:
     batches = chain(3)
     batches[1][100] ^= 1
     file = file_of(*batches)
@@ -47,7 +47,7 @@ def test_only_a_walk_with_checksums_finds_a_wrong_checksum() -> None:
     assert caught.value.header is not None
 
 
-def test_walk_checks_offset_length_epoch_and_magic_of_each_batch() -> None:
+def test_walk_over_a_segment_checks_offset_length_epoch_and_magic_of_each_batch() -> None:
     for position, value in ((7, 9), (8, 0x7F), (11, 200), (15, 0), (16, 1)):
         batches = chain(3)
         batches[1][position] = value
@@ -57,7 +57,7 @@ def test_walk_checks_offset_length_epoch_and_magic_of_each_batch() -> None:
         assert caught.value.offset == 1
 
 
-def test_resync_finds_the_next_batch_whose_offsets_the_following_batch_continues() -> None:
+def test_search_for_a_valid_batch_finds_one_whose_offsets_the_following_batch_continues() -> None:
     batches = chain(5)
     file = file_of(b"garbage" * 9, *batches[2:])
     found = resync(file, 0, file.size, 1, 100)
@@ -68,7 +68,7 @@ def test_resync_finds_the_next_batch_whose_offsets_the_following_batch_continues
     assert resync(file, 0, file.size, 0, 2) is None
 
 
-def test_resync_ignores_an_encoded_batch_inside_a_record() -> None:
+def test_search_for_a_valid_batch_ignores_an_encoded_batch_inside_a_record() -> None:
     inner = batch()
     fmt.STAMP.pack_into(inner, 0, 3, 108, 1)
     outer = bytearray(b"broken" + bytes(inner) + b"more of the record")

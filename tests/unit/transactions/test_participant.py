@@ -19,7 +19,7 @@ def asked(participant: Participant, epoch: int = EPOCH) -> Verification:
     return found
 
 
-def test_later_writes_of_a_transaction_wait_for_the_verification_of_its_first_write() -> None:
+def test_later_writes_of_a_transaction_wait_until_its_first_write_is_verified() -> None:
     participant = Participant()
     first = asked(participant)
     second = asked(participant)
@@ -30,7 +30,7 @@ def test_later_writes_of_a_transaction_wait_for_the_verification_of_its_first_wr
     assert participant.admit(PID, EPOCH) is None
 
 
-def test_write_after_a_refused_verification_starts_a_new_verification() -> None:
+def test_write_after_a_refused_one_of_the_same_transaction_is_verified_anew() -> None:
     participant = Participant()
     first = asked(participant)
     participant.refuse(first)
@@ -41,7 +41,7 @@ def test_write_after_a_refused_verification_starts_a_new_verification() -> None:
     assert not participant.verify(first)
 
 
-def test_result_of_a_verification_is_ignored_after_a_marker() -> None:
+def test_verification_of_a_transaction_is_ignored_if_its_marker_arrived_meanwhile() -> None:
     participant = Participant()
     late = asked(participant)
     assert participant.end(PID, EPOCH + 1)
@@ -52,7 +52,7 @@ def test_result_of_a_verification_is_ignored_after_a_marker() -> None:
     assert participant.verify(new)
 
 
-def test_late_refusal_does_not_end_a_verified_transaction() -> None:
+def test_late_refusal_by_the_coordinator_does_not_end_a_verified_transaction() -> None:
     participant = Participant()
     first = asked(participant)
     assert participant.verify(first)
@@ -71,7 +71,7 @@ def test_write_that_was_waiting_when_a_marker_arrived_is_not_accepted() -> None:
     assert not participant.holds(first) and participant.holds(again)
 
 
-def test_higher_producer_epoch_invalidates_the_verification_and_a_lower_one_is_refused() -> None:
+def test_higher_producer_epoch_needs_a_new_verification_and_a_lower_one_is_refused() -> None:
     participant = Participant()
     first = asked(participant)
     second = asked(participant, EPOCH + 1)
@@ -81,7 +81,7 @@ def test_higher_producer_epoch_invalidates_the_verification_and_a_lower_one_is_r
         participant.admit(PID, EPOCH)
 
 
-def test_marker_of_an_earlier_transaction_does_not_end_the_verification() -> None:
+def test_marker_of_an_earlier_transaction_does_not_invalidate_a_verified_transaction() -> None:
     participant = Participant()
     assert participant.verify(asked(participant), number=5)
     assert not participant.end(PID, EPOCH, number=4)
@@ -90,21 +90,21 @@ def test_marker_of_an_earlier_transaction_does_not_end_the_verification() -> Non
     assert asked(participant).is_new
 
 
-def test_marker_without_a_transaction_number_ends_the_verification() -> None:
+def test_marker_without_a_transaction_number_invalidates_a_verified_transaction() -> None:
     participant = Participant()
     assert participant.verify(asked(participant), number=5)
     assert participant.end(PID, EPOCH)
     assert len(participant) == 0
 
 
-def test_marker_of_a_lower_producer_epoch_does_not_end_the_verification() -> None:
+def test_marker_of_a_lower_producer_epoch_does_not_invalidate_a_verified_transaction() -> None:
     participant = Participant()
     assert participant.verify(asked(participant), number=5)
     assert participant.end(PID, EPOCH - 1), "the log itself refuses the marker's epoch"
     assert participant.admit(PID, EPOCH) is None
 
 
-def test_lost_leadership_invalidates_every_verification() -> None:
+def test_lost_partition_leadership_invalidates_every_verified_transaction() -> None:
     participant = Participant()
     waiting = asked(participant)
     participant.clear()

@@ -48,19 +48,19 @@ GOLDEN_SLOT = (
 )  # fmt: skip
 
 
-def test_head_of_a_sink_is_encoded_to_the_expected_bytes() -> None:
+def test_record_of_a_sinks_last_committed_batch_is_encoded_to_the_expected_bytes() -> None:
     assert encode_head(HEAD).hex() == GOLDEN_HEAD
     assert decode_head(bytes.fromhex(GOLDEN_HEAD)) == HEAD
 
 
-def test_slot_of_a_sink_is_encoded_to_the_expected_bytes() -> None:
+def test_record_of_the_producer_id_of_a_task_attempt_is_encoded_to_the_expected_bytes() -> None:
     assert encode_slot(SLOT).hex() == GOLDEN_SLOT
     assert decode_slot(bytes.fromhex(GOLDEN_SLOT)) == SLOT
     free = SLOT.freed()
     assert decode_slot(encode_slot(free)) == free and free.is_free and free.epoch == 4
 
 
-def test_key_of_a_record_tells_whether_it_is_a_head_or_a_slot() -> None:
+def test_record_key_tells_whether_a_sink_record_is_about_its_last_batch_or_a_task_attempt() -> None:
     assert (head_key("s"), slot_key(5)) == (b"\x01s", b"\x02" + bytes(7) + b"\x05")
     assert (sink_of(b"\x01s"), slot_of(slot_key(5))) == ("s", 5)
     for key in (head_key("s"), slot_key(5), b""):
@@ -69,13 +69,13 @@ def test_key_of_a_record_tells_whether_it_is_a_head_or_a_slot() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 10, 31])
-def test_truncated_records_of_a_sink_are_refused(cut: int) -> None:
+def test_truncated_state_records_of_a_sink_are_refused(cut: int) -> None:
     for decode, golden in ((decode_head, GOLDEN_HEAD), (decode_slot, GOLDEN_SLOT)):
         with pytest.raises(ProtocolError):
             decode(bytes.fromhex(golden)[:cut])
 
 
-def test_records_of_a_sink_of_an_unknown_version_or_state_are_refused() -> None:
+def test_state_records_of_a_sink_with_an_unknown_version_or_state_are_refused() -> None:
     for decode, golden in ((decode_head, GOLDEN_HEAD), (decode_slot, GOLDEN_SLOT)):
         with pytest.raises(ProtocolError, match="version 1; this broker reads 0: upgrade"):
             decode(b"\x00\x01" + bytes.fromhex(golden)[2:])

@@ -649,8 +649,9 @@ def test_client_decodes_kafka_python_responses(
 
 
 def check_features(got: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Compare the finalized features of both, which logbus decodes into the rows of supported
-    features."""
+    """Check that logbus decoded the finalized features as kafka-python did; logbus represents them
+    as the rows of supported features.
+    """
     rows = theirs.pop("finalized_features")
     assert got.pop("finalized_features") == [
         {

@@ -134,7 +134,7 @@ def test_plan_changes_the_replication_factor() -> None:
         to_factor(view, {}, [T0], 4)
 
 
-def test_plan_that_empties_a_broker_puts_each_new_replica_in_its_place_in_the_order() -> None:
+def test_plan_that_empties_a_broker_puts_each_new_replica_at_the_place_of_the_removed_one() -> None:
     view = view_of(3, (1, 2), (2, 1), (3, 2))
     plan = off_broker(view, {}, tps(view), 1)
     assert plan == {TopicPartition("t", 0): (3, 2), TopicPartition("t", 1): (2, 3)}

@@ -50,20 +50,18 @@ def read() -> Lineage:
     ],
     ids=str,
 )
-def test_cut_returns_where_the_records_read_and_the_leaders_log_diverge(
+def test_epochs_of_the_read_records_show_where_they_diverge_from_the_leaders_log(
     told: tuple[int, int], goes_on_at: tuple[int, int] | None
 ) -> None:
     assert read().cut(OffsetAndEpoch(*told), 20, 8) == goes_on_at
 
 
-def test_divergence_beyond_the_position_is_ignored_from_the_leader_that_served_the_records() -> (
-    None
-):
+def test_divergence_beyond_the_position_is_ignored_from_the_leader_that_sent_the_records() -> None:
     assert read().cut(OffsetAndEpoch(30, 5), 20, 7) is None
     assert read().cut(OffsetAndEpoch(12, 5), 20, 7) == (12, 3)
 
 
-def test_lineage_after_a_truncation_keeps_the_earlier_epochs() -> None:
+def test_reader_that_goes_back_after_a_truncation_keeps_the_epochs_of_earlier_records() -> None:
     lineage = read()
     lineage.begin(12, 3)
     assert lineage.last_epoch == 3
@@ -87,7 +85,7 @@ def test_committed_leader_epoch_without_records_is_no_truncation() -> None:
     assert lineage.cut(OffsetAndEpoch(40, 5), 25, 7) == (23, 4)
 
 
-def test_reported_divergence_is_never_before_the_first_offset_of_the_reader() -> None:
+def test_reported_divergence_is_never_before_the_offset_at_which_the_reader_began() -> None:
     lineage = Lineage()
     lineage.begin(3, -1)
     lineage.read([batch(0, 10, 4)], 3, 4)

@@ -27,12 +27,14 @@ def answered(*errors: type[LogbusError] | None) -> AddPartitionsToTxnResponse:
     return AddPartitionsToTxnResponse(0, (AddedTopic("orders", rows),))
 
 
-def test_added_partitions_have_no_error() -> None:
+def test_response_that_accepts_all_added_partitions_raises_no_error() -> None:
     assert added_error(answered(None, None)) is None
 
 
 @pytest.mark.parametrize("is_denied_first", [False, True])
-def test_denied_partition_explains_why_the_others_were_not_added(is_denied_first: bool) -> None:
+def test_error_of_a_denied_partition_is_raised_rather_than_that_of_the_others(
+    is_denied_first: bool,
+) -> None:
     """Regression: the error said only that another partition of the request was refused."""
     errors = [OperationNotAttemptedError, TopicAuthorizationError]
     if is_denied_first:
@@ -43,7 +45,7 @@ def test_denied_partition_explains_why_the_others_were_not_added(is_denied_first
     assert f"cannot add orders-{denied} to the transaction: the user may not" in error.message
 
 
-def test_error_that_a_retry_does_not_mend_is_preferred() -> None:
+def test_non_retriable_error_of_a_partition_is_raised_rather_than_a_retriable_one() -> None:
     error = added_error(answered(ConcurrentTransactionsError, TopicAuthorizationError))
     assert isinstance(error, TopicAuthorizationError)
     assert isinstance(added_error(answered(ConcurrentTransactionsError)), LogbusError)

@@ -50,9 +50,10 @@ def make(rows: int = 1, partition: int = 0, deadline_ms: float = 1e9) -> Produce
 
 
 class Bench:
-    """A delivery with metadata and a clock; the next sequence of each partition is 0.
+    """The ``Delivery`` of a producer, with metadata of the cluster and a clock that the test sets.
 
-    Unless ``new`` is set, the broker has already acknowledged a batch in both partitions.
+    Unless ``new`` is set, the broker has already acknowledged a batch of 2^31 rows in both
+    partitions, so the next sequence of each partition has wrapped to 0.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class Other:
         return len(self._writers)
 
     def drop(self) -> None:
-        """Close the connections and keep the listening socket open."""
+        """Close all connections of this broker, and keep its listening socket open."""
         for writer in self._writers:
             writer.close()
         self._writers.clear()
@@ -201,7 +201,7 @@ def test_fetches_use_one_connection_to_a_broker_and_all_other_requests_another()
     run(test)
 
 
-def test_call_fails_when_its_connection_ends_and_the_next_call_reconnects() -> None:
+def test_request_to_another_broker_fails_when_its_connection_ends_and_the_next_reconnects() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -219,7 +219,9 @@ def test_call_fails_when_its_connection_ends_and_the_next_call_reconnects() -> N
     run(test)
 
 
-def test_call_without_a_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_to_another_broker_without_a_response_times_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(peers, "SWEEP_S", 0.005)
 
     async def test(here: Here, other: Other) -> None:
@@ -232,7 +234,7 @@ def test_call_without_a_response_times_out(monkeypatch: pytest.MonkeyPatch) -> N
     run(test)
 
 
-def test_call_in_flight_to_a_broker_that_leaves_fails_with_a_retriable_error() -> None:
+def test_request_in_flight_to_a_broker_that_leaves_fails_with_a_retriable_error() -> None:
     """A client whose request was forwarded to a hanging controller must get a retriable error."""
 
     async def test(here: Here, other: Other) -> None:
@@ -247,7 +249,7 @@ def test_call_in_flight_to_a_broker_that_leaves_fails_with_a_retriable_error() -
     run(test)
 
 
-def test_call_to_an_unregistered_broker_fails_at_once() -> None:
+def test_request_to_an_unregistered_broker_fails_at_once() -> None:
     async def test(here: Here, other: Other) -> None:
         await other.start()
         with pytest.raises(NetworkError, match="broker 2 is no longer registered"):

@@ -80,7 +80,7 @@ def test_next_leader_of_the_state_log_loads_every_committed_append() -> None:
     run(test)
 
 
-def test_appends_of_one_event_loop_turn_share_a_batch() -> None:
+def test_appends_to_the_state_log_in_one_event_loop_turn_share_a_batch() -> None:
     async def test(world: World) -> None:
         owner = await Owners(world).leads(1)
         await asyncio.gather(*(owner.log.append(0, b"%d" % n, b"v") for n in range(50)))
@@ -162,7 +162,7 @@ def test_leader_loads_the_state_only_after_all_records_of_earlier_epochs_are_com
     run(test)
 
 
-def test_records_before_a_complete_copy_of_all_values_are_deleted(
+def test_state_records_before_a_complete_copy_of_all_values_are_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BYTES_MIN", 2000)
@@ -182,7 +182,7 @@ def test_records_before_a_complete_copy_of_all_values_are_deleted(
     run(test)
 
 
-def test_partition_of_a_key_is_the_crc32c_modulo_the_partition_count() -> None:
+def test_state_log_partition_of_a_key_is_its_crc32c_modulo_the_partition_count() -> None:
     async def test(world: World) -> None:
         log = Owner(world, 1).log
         assert log.partition_of(b"id") == crc32c(b"id") % 4
@@ -193,7 +193,7 @@ def test_partition_of_a_key_is_the_crc32c_modulo_the_partition_count() -> None:
     run(test, partitions=4)
 
 
-def test_append_to_a_partition_of_another_leader_fails() -> None:
+def test_append_to_a_state_log_partition_that_another_broker_leads_fails() -> None:
     async def test(world: World) -> None:
         owners = Owners(world)
         await owners.leads(1)
@@ -204,7 +204,7 @@ def test_append_to_a_partition_of_another_leader_fails() -> None:
     run(test)
 
 
-def test_wait_loaded_returns_once_the_leader_has_loaded() -> None:
+def test_wait_loaded_returns_once_the_leader_has_loaded_the_state() -> None:
     async def test(world: World) -> None:
         owner = Owner(world, 1)
         await owner.log.wait_loaded(0)

@@ -228,7 +228,7 @@ def test_spark_sink_with_a_timeout_above_the_broker_limit_is_refused() -> None:
     run(body)
 
 
-def test_coordinator_with_the_maximum_of_ids_refuses_new_transactional_ids_and_sinks(
+def test_coordinator_with_the_maximum_of_transactional_ids_refuses_new_ids_and_sinks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(cluster: Cluster) -> None:
@@ -421,7 +421,7 @@ def test_transactional_id_of_a_wrong_length_is_refused(name: str) -> None:
     run(test)
 
 
-def test_transactional_ids_are_refused_while_a_broker_lacks_the_feature() -> None:
+def test_transactional_ids_are_refused_while_a_broker_lacks_the_transaction_feature() -> None:
     async def test(cluster: Cluster) -> None:
         cluster.features = {}
         with pytest.raises(TransactionalIdAuthorizationError, match="upgrade it"):

@@ -259,7 +259,7 @@ def test_fetch_of_an_undecodable_batch_keeps_leadership_and_isr(
     ("timestamp", "since", "expected"),
     [(-4, 8, (0, 0)), (-5, 9, (-1, -1)), (-6, 11, (-1, -1)), (-7, 12, (-1, -1))],
 )
-def test_list_offsets_answers_each_tiered_storage_timestamp_from_its_first_version(
+def test_list_offsets_serves_each_tiered_storage_timestamp_in_versions_that_define_it(
     timestamp: int, since: int, expected: tuple[int, int]
 ) -> None:
     """logbus has no tiered storage, so the earliest local offset is the earliest offset."""

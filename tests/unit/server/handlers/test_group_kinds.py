@@ -67,7 +67,9 @@ class NativeReader:
         raise AssertionError("nobody else is there")
 
     def renewed(self) -> None:
-        """Do nothing when the lease is renewed, because this reader polls the lease."""
+        """Do nothing when the member renews its lease, because this reader itself asks the member
+        whether the lease holds.
+        """
 
     def refuse(self, error: LogbusError) -> None:
         self.refused.append(error.name)

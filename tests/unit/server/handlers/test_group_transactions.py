@@ -239,7 +239,7 @@ def test_txn_offset_commit_of_a_replaced_static_member_is_fenced() -> None:
     run(body)
 
 
-def test_txn_offset_commit_of_a_member_that_leaves_during_the_verification_is_refused() -> None:
+def test_txn_offset_commit_is_refused_if_the_member_leaves_during_the_check() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world)
         (one,) = await gathered(world, 1)
@@ -265,7 +265,7 @@ def test_txn_offset_commit_of_a_member_that_leaves_during_the_verification_is_re
         (5, NotCoordinatorError, CoordinatorNotAvailableError.code),
     ],
 )
-def test_refusal_by_the_transaction_coordinator_gets_an_error_code_that_the_version_allows(
+def test_txn_offset_commit_returns_error_codes_that_exist_in_the_version_of_the_request(
     version: int, answer: Any, code: int
 ) -> None:
     async def body(world: World) -> None:
@@ -279,7 +279,7 @@ def test_refusal_by_the_transaction_coordinator_gets_an_error_code_that_the_vers
     run(body)
 
 
-def test_verification_of_offsets_is_retried_after_retriable_errors() -> None:
+def test_txn_offset_commit_retries_the_check_of_its_transaction_after_retriable_errors() -> None:
     async def body(world: World) -> None:
         busy = AddGroupResponse(ConcurrentTransactionsError.code)
         coordinator = await start(world, busy, NetworkError("broken"), busy, OK)
@@ -289,7 +289,7 @@ def test_verification_of_offsets_is_retried_after_retriable_errors() -> None:
     run(body)
 
 
-def test_concurrent_offset_commits_of_one_producer_share_a_verification() -> None:
+def test_concurrent_txn_offset_commits_of_one_producer_share_a_check_of_their_transaction() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world)
         assert await asyncio.gather(*(commit(world, n) for n in range(5))) == [0] * 5
@@ -299,8 +299,10 @@ def test_concurrent_offset_commits_of_one_producer_share_a_verification() -> Non
     run(body)
 
 
-def test_offsets_are_refused_if_their_transaction_ends_during_the_verification() -> None:
-    """The late verification must not add the offsets to the producer's next transaction."""
+def test_txn_offset_commit_is_refused_if_its_transaction_ends_while_it_is_checked() -> None:
+    """The group coordinator asks the transaction coordinator whether the transaction is open. The
+    late response must not add the offsets to the producer's next transaction.
+    """
 
     async def body(world: World) -> None:
         coordinator = await start(world)
@@ -311,7 +313,7 @@ def test_offsets_are_refused_if_their_transaction_ends_during_the_verification()
     run(body)
 
 
-def test_offsets_of_the_producers_next_transaction_are_verified_again() -> None:
+def test_next_transaction_of_a_producer_is_checked_again_before_its_offsets_are_accepted() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world, OK, OK._replace(number=2))
         assert await commit(world, 5, 4) == 0

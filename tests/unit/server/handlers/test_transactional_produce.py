@@ -359,7 +359,9 @@ def test_verification_by_a_deposed_transaction_coordinator_is_ignored(
         ({"transactional_id": None}, TransactionalIdAuthorizationError.code),
     ],
 )
-def test_transactional_batch_needs_an_id_and_acks_all(fields: dict[str, Any], code: int) -> None:
+def test_transactional_batch_needs_a_transactional_id_and_acks_all(
+    fields: dict[str, Any], code: int
+) -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         assert await producer.send(0, **fields) == code

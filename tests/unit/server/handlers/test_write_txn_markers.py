@@ -410,7 +410,9 @@ def test_list_offsets_with_read_committed_ends_at_the_last_stable_offset() -> No
 
 
 async def times_at(node: Node, *offsets: int) -> list[int]:
-    """Return, for each offset, the offset of the first record at or after it, from RecordTimes."""
+    """Send RecordTimes (an API of logbus) for these offsets. Return, for each of them, the offset
+    of the first record at or after it, as the response names it.
+    """
     rows = [SimpleNamespace(topic_id=TOPIC_ID, partition=0, offset=at) for at in offsets]
     message = SimpleNamespace(partitions=rows)
     answer = await record_times.handle(
@@ -419,7 +421,7 @@ async def times_at(node: Node, *offsets: int) -> list[int]:
     return [row.offset for row in answer.answers]
 
 
-def test_lookup_of_record_times_skips_markers_and_aborted_records() -> None:
+def test_lookup_of_timestamps_by_offset_skips_markers_and_aborted_records() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
@@ -431,7 +433,7 @@ def test_lookup_of_record_times_skips_markers_and_aborted_records() -> None:
     run(body, brokers=1)
 
 
-def test_long_lookup_of_record_times_is_split_into_several_disk_jobs(
+def test_long_lookup_of_timestamps_by_offset_is_split_into_several_disk_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(world: World) -> None:
@@ -443,7 +445,7 @@ def test_long_lookup_of_record_times_is_split_into_several_disk_jobs(
     run(body, brokers=1)
 
 
-def test_lookup_of_record_times_stops_after_many_aborted_batches(
+def test_lookup_of_timestamps_by_offset_stops_after_many_aborted_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(world: World) -> None:
@@ -478,7 +480,7 @@ def test_describe_producers_shows_the_start_of_an_open_transaction() -> None:
     run(body, brokers=1)
 
 
-def test_fetch_of_end_offsets_returns_the_start_of_the_first_transaction() -> None:
+def test_fetch_that_asks_only_for_end_offsets_returns_the_start_of_the_first_transaction() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"plain"])

@@ -150,7 +150,7 @@ def test_number_of_topics_with_cached_permission_is_limited() -> None:
     assert len(client.data_access._allowed) == ALLOWED_TOPICS_MAX
 
 
-def test_permission_for_an_impossible_topic_name_is_not_cached() -> None:
+def test_permission_for_a_topic_name_that_is_too_long_to_exist_is_not_cached() -> None:
     made = authorizer(acl("User:bob", Operation.WRITE, TOPIC, "*"))
     client = session("User:bob")
     assert denied_names(made, client, ApiKey.PRODUCE, "t" * 32_767, "mine") == []
@@ -345,8 +345,8 @@ def test_dispatcher_replaces_the_response_of_a_handler_that_checked_no_permissio
 def test_error_of_a_list_request_reaches_the_client(
     name: str, version: int, expected: type[LogbusError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the dispatcher took the error response for one of a handler that skipped its
-    check.
+    """Regression: the dispatcher replaces the response of a handler that skips its permission
+    check, and took this error response for such a response.
 
     It then answered UNKNOWN_SERVER_ERROR.
     """

@@ -83,13 +83,13 @@ def test_only_the_user_over_its_rate_is_throttled() -> None:
     assert metrics.value("request_throttle_seconds", CONSUMER_BYTE_RATE) == 2.0
 
 
-def test_broker_requests_have_no_quota() -> None:
+def test_requests_of_brokers_have_no_quota() -> None:
     quotas, _, _ = made({EVERYONE: {PRODUCER_BYTE_RATE: 1.0}})
     assert quotas.of(request("ANONYMOUS", broker_client_id(2))) is None
     assert quotas.of(request("ANONYMOUS", "app")) is not None
 
 
-def test_changed_quota_keeps_a_clients_debt_and_a_deleted_quota_drops_it() -> None:
+def test_changed_quota_keeps_the_excess_bytes_of_a_client_and_a_deleted_quota_drops_them() -> None:
     quotas, _, _ = made({ALICE: {PRODUCER_BYTE_RATE: 100.0}})
     assert quota_of(quotas, "alice").produced(1100) == 10_000
     quotas.apply(MetadataSnapshot(quotas={ALICE: {PRODUCER_BYTE_RATE: 1000.0}}))
@@ -176,7 +176,7 @@ async def _awaited(work: Any) -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, 1e-308])
-def test_throttle_time_fits_int32_and_the_remaining_debt_stays(rate: float) -> None:
+def test_throttle_time_is_limited_to_int32_and_the_rest_of_the_wait_is_kept(rate: float) -> None:
     quotas, clock, _ = made({ALICE: {PRODUCER_BYTE_RATE: rate, CONSUMER_BYTE_RATE: rate}})
     alice = quota_of(quotas, "alice")
     for wait_ms in (alice.produced(2_200_000), alice.fetched(2_200_000)):
@@ -212,7 +212,7 @@ def test_client_has_no_quota_before_its_login() -> None:
     assert quotas.of(asked) is not None
 
 
-def test_quota_state_of_the_tenth_of_clients_with_the_least_debt_is_dropped_at_the_limit(
+def test_quota_state_of_the_least_throttled_tenth_of_clients_is_dropped_at_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quotas_module, "CLIENTS_MAX", 100)

@@ -218,7 +218,9 @@ def test_tls_handshakes_beyond_the_limit_are_closed_and_slow_ones_time_out(tmp_p
     assert not serve(one, attack)
 
 
-def test_login_continues_beside_more_slow_handshakes_than_the_limit(tmp_path: Path) -> None:
+def test_slow_tls_handshakes_over_their_limit_do_not_block_the_login_of_another_client(
+    tmp_path: Path,
+) -> None:
     pem = write_pem(tmp_path)
     one = listener(
         pem,
@@ -230,7 +232,9 @@ def test_login_continues_beside_more_slow_handshakes_than_the_limit(tmp_path: Pa
 
     async def attack(endpoint: Endpoint) -> None:
         async def stall(count: int, *, refused: int) -> list[socket.socket]:
-            """Open connections that send nothing; wait for the number of those refused so far."""
+            """Open ``count`` connections that send nothing. Wait until the listener has refused
+            ``refused`` connections in all.
+            """
             socks = [socket.create_connection(tuple(endpoint)) for _ in range(count)]
             while one._metrics.value("connections_refused", "handshake") < refused:
                 await asyncio.sleep(0.01)

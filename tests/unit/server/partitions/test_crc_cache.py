@@ -10,7 +10,7 @@ from broker_lite.server.partitions.crc_cache import RANGES_MAX, TRUST_MS, CrcCac
 START = 1_000_000
 
 
-def test_records_appended_before_the_start_need_a_crc_check() -> None:
+def test_records_appended_before_the_broker_started_need_a_crc_check() -> None:
     cache = CrcCache(100)
     assert not cache.is_checked(START, 99, 200)
     assert not cache.is_checked(START, 0, 100)
@@ -51,7 +51,7 @@ def test_crc_cache_remembers_append_times_to_the_second() -> None:
     assert not cache.is_recent(now_ms, 2000)
 
 
-def test_adjacent_checked_ranges_are_merged() -> None:
+def test_adjacent_offset_ranges_with_checked_crcs_are_merged() -> None:
     cache = CrcCache(1000)
     cache.checked(START, 0, 100)
     cache.checked(START + 10, 100, 200)
@@ -60,7 +60,7 @@ def test_adjacent_checked_ranges_are_merged() -> None:
     assert not cache.is_checked(START + TRUST_MS, 50, 200)
 
 
-def test_number_of_checked_ranges_is_bounded() -> None:
+def test_number_of_offset_ranges_with_checked_crcs_is_bounded() -> None:
     cache = CrcCache(1 << 30)
     for n in range(2 * RANGES_MAX):
         cache.checked(START, n * 10, n * 10 + 5)
