@@ -1,7 +1,7 @@
 """Import the modules of a package only when a name in them is first used.
 
-A package whose modules are slow to import can so offer their names without importing them. In this
-example, the name ``Bus`` is in the package's module ``blocking``::
+A package whose modules are slow to import can thus offer their names without importing them. In
+this example, the name ``Bus`` is in the package's module ``blocking``::
 
     __getattr__, __dir__ = lazy_names(__name__, {"Bus": "blocking"})
 """

@@ -104,7 +104,8 @@ class Group:
         self._others_joined = False
 
     def step(self, now_ms: int, event: ev.Event) -> list[fx.Effect]:
-        """Apply an event. Return the effects in the order in which the caller must carry them out.
+        """Apply an event. Return the operations (effects) in the order in which the caller must
+        carry them out.
 
         An invalid request is answered with an error.
         """

@@ -35,9 +35,8 @@ ms.
 VALUE_BYTES_MAX = 32 << 20
 """Maximum bytes of a key and its value together."""
 COPY_BYTES_MIN = 16 << 20
-"""Minimum bytes of batches since the last full copy of the state. With fewer, ``COPY_RATIO`` does
-not make a copy due.
-"""
+"""``COPY_RATIO`` makes no full copy of the state due before the batches since the last copy have
+this many bytes."""
 COPY_RATIO = 4
 """The state is copied to the end of the log once the batches since the last copy have this many
 times the bytes of all keys and values. This keeps the log short without copying too often."""
@@ -61,7 +60,8 @@ class AppendState(NamedTuple):
 
 
 class UpsertsSettled(NamedTuple):
-    """The upserts with these ``tokens`` are committed, or the log refused them with ``error``."""
+    """The changes of keys with these ``tokens`` are committed, or the log refused them with
+    ``error``."""
 
     tokens: Sequence[int]
     error: LogbusError | None = None
@@ -88,7 +88,8 @@ class _Upsert(NamedTuple):
 @dataclass(slots=True)
 class _Batch:
     """A batch that is not committed yet. ``next_offset`` is set once the log has the batch.
-    ``kind`` is set for the records that begin and end a copy of the state."""
+    ``kind`` is set for the records that begin and end a full copy of the state, which replaces
+    compaction."""
 
     number: int
     upserts: list[_Upsert] = field(default_factory=list)
@@ -100,7 +101,8 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy of the whole state, while it is being appended to the log.
+    """A full copy of all keys and values, while it is being appended to the log. It replaces
+    compaction.
 
     ``left`` holds the keys that are still to be copied. It is None until the ``begin`` record is
     committed.
@@ -111,14 +113,15 @@ class _Copy:
     left: dict[bytes, None] | None = None
     count: int = 0
     is_writing: bool = False
-    """Whether a batch of the copy is in flight. A copy has at most one batch in flight."""
+    """Whether a batch of the copy of the state is being appended. At most one such batch is in
+    flight."""
 
 
 class KeyedState:
     """The keys and values of one partition of an internal topic, in one leader epoch.
 
-    ``values`` has the committed value of every key. ``flags`` has the flags of each key whose flags
-    are not 0. Callers must not change either.
+    ``values`` has the committed value of every key. ``flags`` has, for each key whose last append
+    set flags, that byte of flags. Callers must not change either.
     """
 
     def __init__(
@@ -138,21 +141,19 @@ class KeyedState:
         self._dirty_batches = log_batches
         self._turn: list[_Upsert] = []
         self._pending: dict[bytes, int] = {}
-        """Number of upserts that are neither committed nor refused, by key."""
+        """Number of changes (upserts) of each key that are neither committed nor refused."""
         self._batches: deque[_Batch] = deque()
         self._last_number = 0
         self._last_copy = last_copy
         self._copy: _Copy | None = None
         self._is_copy_refused = False
-        """Whether the log refused a batch of the current copy of the state. The copy continues
-        after the next commit of a batch.
-        """
+        """Whether the log refused a batch of the full copy of the state that is being written. The
+        copy continues after the next commit of a batch."""
 
     @property
     def is_copy_due(self) -> bool:
-        """Whether the next call of ``turn`` may begin a copy of the state, or write the next batch
-        of it.
-        """
+        """Whether the next call of ``turn`` may begin a full copy of the state, or write the next
+        batch of one."""
         if self._is_copy_refused:
             return False
         copy = self._copy
@@ -178,8 +179,7 @@ class KeyedState:
 
     def turn(self, now_ms: int) -> list[AppendState]:
         """Return the batches to append at the end of a turn of the event loop: the values put in
-        the turn, then at most one batch of a copy of the state.
-        """
+        the turn, then at most one batch of a full copy of the state."""
         writes = []
         upserts, self._turn = self._turn, []
         for part in _split(upserts):
@@ -202,15 +202,14 @@ class KeyedState:
     # Methods that handle the outcomes of appends.
 
     def appended(self, number: int, base_offset: int, next_offset: int) -> None:
-        """Record that batch ``number`` is in the log. Its upserts are committed when the high
-        watermark passes it."""
+        """Record that batch ``number`` is in the log. The changes of keys (upserts) in it are
+        committed when the high watermark passes the batch."""
         batch = next(one for one in self._batches if one.number == number)
         batch.base_offset, batch.next_offset = base_offset, next_offset
 
     def refused(self, number: int, error: LogbusError) -> list[Effect]:
-        """Roll back batch ``number``, which the log refused as a whole. Its upserts end with
-        ``error``.
-        """
+        """Roll back batch ``number``, which the log refused as a whole. The changes of keys
+        (upserts) in it fail with ``error``."""
         batch = next(one for one in self._batches if one.number == number)
         self._batches.remove(batch)
         for upsert in batch.upserts:
@@ -230,7 +229,8 @@ class KeyedState:
         return [UpsertsSettled([upsert.token for upsert in batch.upserts], error)]
 
     def advanced(self, high_watermark: int) -> list[Effect]:
-        """Commit the batches below the high watermark, in order. Return the effects that follow."""
+        """Commit the batches below the high watermark, in order. Return the operations (effects)
+        that the caller carries out next."""
         effects: list[Effect] = []
         batches = self._batches
         while batches and 0 <= batches[0].next_offset <= high_watermark:
@@ -311,9 +311,8 @@ class KeyedState:
         return keys
 
     def _copied(self, batch: _Batch) -> list[Effect]:
-        """Handle a committed batch of the copy of the state. After its end record, return the
-        effect that deletes the records before the copy.
-        """
+        """Handle a committed batch of the full copy of the state. Once the copy's end record is
+        committed, return the effect that deletes the records before the copy."""
         copy = self._copy
         assert copy is not None
         copy.is_writing = False
@@ -337,12 +336,12 @@ class Replay:
         self._bytes = self._batches = 0
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
-        """Of the last record that begins a copy of the state: the number of the copy, its offset,
-        and the number of records up to it."""
+        """The last ``begin`` record of a full copy of the state that was read: the number of the
+        copy, the record's offset, and the number of records up to it."""
         self._last_copy = 0
         self.delete_before: int | None = None
-        """Offset at which the last complete copy of the state begins, if records precede it because
-        an earlier leader did not delete them; otherwise None."""
+        """Offset at which the last complete copy of the state begins, if older records precede it
+        because an earlier leader did not delete them; otherwise None."""
 
     def batch(self, buffer: memoryview, header: BatchHeader) -> None:
         """Apply the records of the next batch in the log. Raises CorruptMessageError."""
@@ -390,7 +389,7 @@ class Replay:
 
 
 def _split(upserts: list[_Upsert]) -> Iterable[list[_Upsert]]:
-    """Yield the upserts in order, in lists of about BATCH_BYTES each."""
+    """Divide the changes of keys (upserts), in order, into lists of about BATCH_BYTES each."""
     part: list[_Upsert] = []
     size = 0
     for upsert in upserts:

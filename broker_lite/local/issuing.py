@@ -34,7 +34,7 @@ CLIENTS, BROKERS = "clients", "brokers"
 CA_DAYS = 3650
 """Days for which a CA's certificate is valid."""
 CERTIFICATE_DAYS = 90
-"""Days for which other certificates are valid."""
+"""Days for which the certificate of a broker or client is valid."""
 RENEWED_DAYS = 30
 """A certificate that is older than this many days is renewed."""
 _CA_SUFFIX = "-ca"

@@ -135,9 +135,8 @@ async def change_entries(
     change: Callable[[frozenset[Entry]], frozenset[Entry]],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> frozenset[Entry]:
-    """Apply ``change`` to the entries of a resource pattern in ZooKeeper, as ``replace_value``
-    does. Return the new entries.
-    """
+    """Replace the ACL entries of a resource pattern in ZooKeeper by the result of ``change``, as
+    ``replace_value`` does. Return the new entries."""
 
     def checked(before: frozenset[Entry]) -> frozenset[Entry]:
         after = change(before)

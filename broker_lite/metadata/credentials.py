@@ -111,9 +111,8 @@ async def change_user(
     change: Callable[[UserCredentials], UserCredentials],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> UserCredentials:
-    """Apply ``change`` to a user's credentials in ZooKeeper, as ``replace_value`` does. Return the
-    new credentials.
-    """
+    """Replace a user's credentials in ZooKeeper by the result of ``change``, as ``replace_value``
+    does. Return the new credentials."""
     return await replace_value(
         store,
         user_path(name),

@@ -59,7 +59,7 @@ COMMIT_WAIT_S = 5.0
 
 
 class GroupAge(NamedTuple):
-    """Since when a group is unused, for its expiry.
+    """The times from which a group's retention of offsets is counted.
 
     ``empty_since_ms`` is the time at which the last member left, or None if the group has members
     or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
@@ -554,8 +554,8 @@ class GroupOffsets:
         return claim.held
 
     async def age(self, group: str) -> GroupAge:
-        """Return since when the group has no members and no commits, for the retention of
-        offsets."""
+        """Return the times since which the group has had no members and no commits, by which the
+        retention of offsets decides."""
         path = znodes.coordinator_path(group)
         znode = await self._store.get(path)
         empty_ms = None

@@ -232,9 +232,8 @@ class GroupWriter:
             return
 
     async def _settle(self, shares: list[WriteShare]) -> None:
-        """Write all shares in one ZooKeeper transaction. Then complete or fail the future of each
-        group.
-        """
+        """Write the shares, each the operations of one group, in one ZooKeeper transaction. Then
+        complete or fail the future of each group."""
         error: LogbusError
         try:
             await self._write(shares)
@@ -253,8 +252,9 @@ class GroupWriter:
             share.writing.fail(error)
 
     async def _write(self, shares: list[WriteShare]) -> None:
-        """Write the shares of all groups in one ZooKeeper transaction. If another broker has become
-        coordinator of a group, fail the share of that group and write the others."""
+        """Write the shares, each the operations of one group, in one ZooKeeper transaction. If
+        another broker has become coordinator of a group, fail the share of that group and write the
+        others."""
         attempts = 0
         while attempts < ATTEMPTS_MAX:
             shares = [share for share in shares if self._is_wanted(share)]

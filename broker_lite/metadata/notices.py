@@ -72,8 +72,8 @@ class Notices(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """A change notice that is to be written: the operation to include in the write, and the content
-    of /changes after it."""
+    """A change notice that is about to be written: the ZooKeeper operation to include in the write,
+    and the content that /changes has after the write."""
 
     write: Set
     after: Notices

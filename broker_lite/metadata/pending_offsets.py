@@ -32,9 +32,8 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 
 @dataclass(slots=True, eq=False)
 class _PartWrite:
-    """A queued write that adds or ends one part. ``done`` completes when ZooKeeper has confirmed
-    the write. ``cost`` is its size in bytes.
-    """
+    """A queued write that adds or ends one part, a znode with offsets of an open transaction.
+    ``done`` completes when ZooKeeper has confirmed the write. ``cost`` is its size in bytes."""
 
     done: asyncio.Future[None]
     cost: int

@@ -80,9 +80,8 @@ async def change_quotas(
     change: Callable[[Values], Values],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> Values:
-    """Apply ``change`` to the quotas of an entity in ZooKeeper, as ``replace_value`` does. Return
-    the new quotas.
-    """
+    """Replace the quotas of an entity in ZooKeeper by the result of ``change``, as
+    ``replace_value`` does. Return the new quotas."""
 
     async def check_count() -> None:
         if len(await store.children(QUOTAS) or ()) >= QUOTAS_MAX:

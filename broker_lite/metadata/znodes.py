@@ -668,8 +668,8 @@ def encode_value(value: dict[str, Any], version: int = 1) -> bytes:
 
 
 class _Value(dict[str, Any]):
-    """A decoded value. The lookup of a missing field raises UnsupportedVersionError with the
-    znode's path."""
+    """The decoded value of a znode. The lookup of a missing field raises UnsupportedVersionError
+    with the znode's path."""
 
     __slots__ = ("path",)
 

@@ -769,7 +769,8 @@ def _children(client: KazooClient, path: str) -> list[str]:
 
 
 def _closed(address: str, auth_file: str) -> InvalidConfigError:
-    """Return the error for znodes that only the holder of another credential may use."""
+    """Return the error for a cluster whose znodes need another credential than the one in
+    ``auth_file`` or, without ``auth_file``, a credential."""
     if auth_file:
         return InvalidConfigError(
             f"zookeeper.auth.file={auth_file}: the znodes of {address} belong to another "

@@ -106,8 +106,8 @@ class Controller:
         return min(self._unpreferred.values()) + self._rebalance_ms
 
     def step(self, now_ms: int, event: ControllerEvent) -> list[ControllerEffect]:
-        """Apply an event. Return the effects in the order in which the caller must carry them
-        out."""
+        """Apply an event. Return the operations (effects) in the order in which the caller must
+        carry them out."""
         if isinstance(event, Loaded):
             return self._load(now_ms, event)
         metadata = self._metadata

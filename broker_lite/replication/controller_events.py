@@ -68,7 +68,8 @@ class WriteRefused(NamedTuple):
 
 
 class ControllerTick(NamedTuple):
-    """The time ``Controller.due_ms`` has passed."""
+    """The time ``Controller.due_ms``, at which a partition may return to its preferred leader, has
+    passed."""
 
 
 class TopicCreationRequested(NamedTuple):
@@ -150,7 +151,7 @@ class RetirementRequested(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The caller has completed a write that the controller ordered."""
+    """The caller has completed a write that an effect of the controller asked for."""
 
     write: Write
 

@@ -49,8 +49,8 @@ from broker_lite.replication.election import elect_preferred, elect_unclean, has
 
 
 def request(metadata: ClusterMetadata, event: Request) -> list[ControllerEffect]:
-    """Return the effects of a request: its writes, or an answer if the request fails or needs no
-    write.
+    """Return the operations (effects) that carry out a request: its writes to ZooKeeper, or an
+    answer if the request fails or needs no write.
 
     The answer to a reassignment or an election follows its writes in the list. After other writes,
     ``Controller.step`` returns the answer when the caller reports the write as complete.

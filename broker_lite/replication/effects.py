@@ -121,7 +121,7 @@ class FetchFrom(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Answer a produce request with ``appended`` or ``error``."""
+    """Answer a produce request with ``appended``, the offsets of its batch, or with ``error``."""
 
     token: int
     appended: Appended | None = None
@@ -175,5 +175,5 @@ ORDER: dict[type, int] = {
 
 
 def in_order(effects: Iterable[Effect]) -> list[Effect]:
-    """Return the effects sorted by ``ORDER``."""
+    """Return the effects sorted by ``ORDER``, the order in which the caller must carry them out."""
     return sorted(effects, key=lambda effect: ORDER[type(effect)])

@@ -53,7 +53,8 @@ class AppendRequested(NamedTuple):
     """A client's produce request for this partition.
 
     ``payload`` is the batch for the log, of ``record_count`` records. The state machine passes it
-    on and does not read it. A request with acks=0 has ACKS_LEADER too; its caller drops the reply.
+    on and does not read it. A request with acks=0 has ``acks`` ACKS_LEADER here, as with acks=1;
+    its caller drops the reply.
     """
 
     token: int
@@ -142,8 +143,8 @@ class Fetched(NamedTuple):
     fields of FetchFrom.
 
     ``payload`` holds the fetched batches for AppendFetched, or None if the answer has no records.
-    The other two fields are the leader's offsets. An error answer causes no event: the caller
-    retries the fetch.
+    ``high_watermark`` and ``log_start_offset`` are the leader's. An error answer causes no event:
+    the caller retries the fetch.
     """
 
     leader_epoch: int

@@ -53,25 +53,25 @@ class Follower:
     leader_high_watermark: int = 0
     leader_start: int = 0
     raised_start: int = 0
-    """The highest ``offset`` of all RaiseStart effects so far."""
+    """The highest ``offset`` of all RaiseStart effects so far: the records below it are deleted,
+    because the leader's log starts there."""
     proposal: LeaderAndIsr | None = None
     """The proposed state without this replica in the ISR, in a new leader epoch, while its write is
     in flight; otherwise None."""
     paused: bool = False
-    """Whether a fetch, an append or a proposal failed, so that the follower waits for the next Tick
-    to retry.
-    """
+    """Whether a fetch, an append or a proposal to leave the ISR failed, so that the follower waits
+    for the next Tick to retry."""
 
     def begin(self) -> list[Effect]:
-        """Return the effects that begin the role. If disk operations of an earlier role are not
-        complete, a Sync (flush) comes before the first fetch."""
+        """Return the operations (effects) that the caller must run when this replica becomes a
+        follower. If disk operations of an earlier role are not complete, a flush (Sync) comes
+        before the first fetch."""
         return [*(() if self.log.is_settled else (Sync(),)), *self.resume()]
 
     def resume(self) -> list[Effect]:
-        """Return the effects that are due next: a proposal to leave the ISR, a truncation, or a
-        fetch. Return none while the partition has no leader to fetch from or the follower is
-        paused.
-        """
+        """Return the operations (effects) that are due next: a proposal to leave the ISR, a
+        truncation, or a fetch. Return none while the partition has no leader to fetch from or the
+        follower is paused."""
         log, leader = self.log, self.state.leader
         if leader in (NO_BROKER, log.replica.broker_id) or self.paused:
             return []
@@ -108,9 +108,8 @@ class Follower:
     # Methods that handle the leader's answers.
 
     def _is_stale(self, event: Fetched | FetchDiverged | FetchOutOfRange) -> bool:
-        """Return whether an answer is stale, that is, not an answer to the fetch in flight. If it
-        is the answer to that fetch, mark the fetch as complete.
-        """
+        """Return whether a leader's answer is stale, that is, not an answer to the fetch in flight.
+        If it is the answer to that fetch, mark the fetch as complete."""
         in_flight = self.in_flight
         if (
             in_flight is None
@@ -190,9 +189,8 @@ class Follower:
         return in_order([*self._committed(), *self.resume()])
 
     def _committed(self) -> list[Effect]:
-        """Return the effects that raise the high watermark and the log start offset to the leader's
-        values, but at most to the flushed end of this log.
-        """
+        """Return the operations (effects) that raise the high watermark and the log start offset to
+        the leader's values, but at most to the flushed end of this log."""
         log = self.log
         effects: list[Effect] = []
         offset = min(self.leader_high_watermark, log.flushed_end)
@@ -219,9 +217,8 @@ class Follower:
         return self.resume()
 
     def refused(self, event: IsrRefused) -> list[Effect]:
-        """Handle a proposal that ZooKeeper refused: pause until the next Tick, which proposes
-        again.
-        """
+        """Handle ZooKeeper's refusal of this follower's proposal to leave the ISR: pause until the
+        next Tick, on which the follower proposes it again."""
         if event.state == self.proposal:
             self.proposal = None
             self.paused = True

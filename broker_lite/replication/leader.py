@@ -86,13 +86,14 @@ class Leader:
     """The flushed end offset of each other replica, from its last fetch in this epoch."""
     caught_up: dict[ReplicaId, CaughtUp] = field(default_factory=dict)
     proposal: LeaderAndIsr | None = None
-    """The state with a changed ISR, while its write is in flight or waits for a retry; otherwise
-    None.
-    """
+    """The partition state with the changed ISR that this leader proposes, while its write is in
+    flight or waits for a retry; otherwise None."""
     refused_ms: int | None = None
-    """Time in ms at which ZooKeeper last refused a change of the ISR; None before."""
+    """Time in ms at which ZooKeeper last refused an ISR change of this leader; None if it refused
+    none."""
     is_refused: bool = False
-    """Whether ZooKeeper refused the write of ``proposal``, so that it waits for its retry."""
+    """Whether ZooKeeper refused the write of the ISR change ``proposal``, which waits for a retry.
+    """
     appending: dict[int, int] = field(default_factory=dict)
     """The acks value of each produce request whose append is not complete, by token."""
     waiting: deque[Appended] = field(default_factory=deque)
@@ -102,7 +103,7 @@ class Leader:
     unflushed_since_ms: int = 0
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Begin the role: start the leader epoch on disk. Each member of the ISR has
+        """Begin to lead: start the leader epoch on disk. Each member of the ISR has
         replica.lag.time.max.ms from now for its first fetch."""
         for replica in self.state.isr:
             self.caught_up[replica] = CaughtUp(now_ms, now_ms, self.log.log_end_offset)
@@ -190,10 +191,9 @@ class Leader:
     # Methods that advance the high watermark.
 
     def advance(self) -> list[Effect]:
-        """Return the effects of a new high watermark, after the flushed ends, the ISR or the topic
-        settings changed: wake readers, and answer acks=all requests that the high watermark has
-        passed.
-        """
+        """Return the operations (effects) that follow from a new high watermark, after the flushed
+        ends, the ISR or the topic settings changed: wake readers, and answer the acks=all requests
+        that the high watermark has passed."""
         if self.epoch_start_offset is None:
             return []
         if not self.is_enough:
@@ -217,8 +217,8 @@ class Leader:
         return effects
 
     def _fail_waiting(self) -> list[Effect]:
-        """Fail the acks=all requests that wait: with an ISR this small, the high watermark does not
-        advance."""
+        """Fail the acks=all requests that wait: the ISR has become smaller than
+        min.insync.replicas, so the high watermark does not advance."""
         error = NotEnoughReplicasAfterAppendError()
         effects: list[Effect] = [Reply(appended.token, error=error) for appended in self.waiting]
         self.waiting.clear()
@@ -227,7 +227,8 @@ class Leader:
     # Methods that handle followers' fetches.
 
     def fetched(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
-        """Handle a follower's fetch in this leader epoch. The last effect is the AnswerFollower."""
+        """Handle a follower's fetch in this leader epoch. The last effect in the result is the
+        AnswerFollower, which says how to answer the fetch."""
         if (error := self._fetch_error(event)) is not None:
             return [AnswerFollower(error)]
         if (diverging := self._diverging(event)) is not None:
@@ -310,8 +311,8 @@ class Leader:
         return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Return the effects that are due by time: a flush, a removal of lagging followers from the
-        ISR, or the retry of a refused proposal."""
+        """Return the operations (effects) that are due by time: a flush, a removal of lagging
+        followers from the ISR, or the retry of an ISR change that ZooKeeper refused."""
         effects: list[Effect] = []
         if self.unflushed_count and now_ms - self.unflushed_since_ms >= self.limits.flush_ms:
             self.unflushed_count = 0
@@ -380,11 +381,12 @@ class Leader:
         return [ProposeIsr(state)]
 
     def refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
-        """Handle a refused proposal. Its write may have reached ZooKeeper all the same.
+        """Handle the refused write of an ISR change that this leader proposed. The write may have
+        reached ZooKeeper all the same.
 
-        Therefore a leaving member still counts for the high watermark. A joining replica counts
-        too, until a later write or newer metadata shows the outcome. For that, the leader proposes
-        its previous ISR again.
+        A replica that should leave the ISR therefore still counts for the high watermark. A replica
+        that should join counts too, until a later write or newer metadata shows whether it joined.
+        To find out, the leader proposes its previous ISR again.
         """
         if event.state != self.proposal:
             return []
@@ -398,9 +400,8 @@ class Leader:
         return []
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Use a newer state of the partition in the same leader epoch from now on. It shows whether
-        the proposed change of the ISR was written.
-        """
+        """Use a newer state of the partition in the same leader epoch from now on. The state shows
+        whether the ISR change that this leader proposed was written."""
         if state.version > self.state.version:
             self.state, self.isr = state, CommittedIsr(state.isr)
             self.proposal, self.is_refused = None, False

@@ -99,8 +99,8 @@ class Partition:
         self._replicas: tuple[int, ...] = ()
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Apply an event. Return the effects in the order in which the caller must carry them
-        out."""
+        """Apply an event. Return the operations (effects) in the order in which the caller must
+        carry them out."""
         match event:
             case AppendRequested():
                 return self._request(now_ms, event)
@@ -273,7 +273,8 @@ class Partition:
     def _fetch_answered(self, event: Event) -> list[Effect]:
         """Handle the leader's answer to a fetch, or the result of an append of fetched batches.
 
-        If the replica is no longer a follower, the event only updates ``log``.
+        If the replica is no longer a follower, the event only updates ``log``, the offsets of the
+        local log.
         """
         role = self.role if isinstance(self.role, Follower) else None
         match event:
@@ -372,9 +373,8 @@ class Partition:
         return in_order([*follower.begin(), *before])
 
     def _leave(self) -> Sequence[Effect]:
-        """Return the effects that end the current role: fail pending produce requests, or cancel
-        the fetch.
-        """
+        """Return the operations (effects) that end the replica's current role of leader or
+        follower: fail pending produce requests, or cancel the fetch."""
         role = self.role
         if isinstance(role, Leader):
             return role.fail_pending(NotLeaderError())

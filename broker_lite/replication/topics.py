@@ -89,9 +89,8 @@ def to_delete(metadata: ClusterMetadata, event: TopicDeletionRequested) -> Topic
 
 
 def add_partitions(metadata: ClusterMetadata, event: PartitionsRequested) -> TopicView:
-    """Return the topic with the added partitions. Raises the error with which to refuse the
-    request.
-    """
+    """Return the topic with the partitions that the request adds. Raises the error with which to
+    refuse the request."""
     topic = metadata.topic_named(event.name)
     if topic.is_internal:
         raise InvalidTopicError(
@@ -123,7 +122,7 @@ def add_partitions(metadata: ClusterMetadata, event: PartitionsRequested) -> Top
 
 
 def configure(metadata: ClusterMetadata, event: ConfigChangeRequested) -> TopicView:
-    """Return the topic with changed settings.
+    """Return the topic with its settings changed as the request asks.
 
     Raises InvalidConfigError or UnknownTopicOrPartitionError.
     """

@@ -372,8 +372,7 @@ class Dispatcher:
         self, parts: BrokerContext, request: RequestContext, envelope: EnvelopeRequest
     ) -> EnvelopeResponse:
         """Answer a client's request that another broker has forwarded in an Envelope. The client's
-        permissions apply, not the broker's.
-        """
+        permissions apply, not the forwarding broker's."""
         if not request.is_broker:
             raise ClusterAuthorizationError("only brokers may forward requests in an Envelope")
         session = dataclasses.replace(

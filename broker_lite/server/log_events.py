@@ -87,8 +87,11 @@ def log_event(
     group: str | None = None,
     about: str | None = None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` argument of a log statement. Lines with equal ``about`` count as equal
-    for ``RepeatLimit``. Raises KeyError for an undeclared name."""
+    """Return the ``extra`` argument of a log statement, which gives its line the name of an event.
+
+    ``RepeatLimit`` takes lines with equal ``about`` for repetitions. Raises KeyError for a name
+    that ``EVENTS`` does not declare.
+    """
     EVENTS[name]
     fields: dict[str, Any] = {"event": name}
     if tp is not None:

@@ -45,12 +45,12 @@ class LoopWatch:
         self._delays = metrics.histogram("loop_delay_seconds")
 
     def start(self) -> None:
-        """Start measuring."""
+        """Start to measure how long the event loop is blocked."""
         self._due_ms = self._clock.monotonic_ms() + self._interval_ms
         self._handle = self._loop.call_later(self._interval_ms / 1000, self._measure)
 
     def close(self) -> None:
-        """Stop measuring."""
+        """Stop the measurement."""
         if self._handle is not None:
             self._handle.cancel()
 

@@ -267,9 +267,8 @@ class Metrics:
         self._gauges[name] = read
 
     def slow_gauge(self, name: str, read: Read) -> None:
-        """Register a gauge whose ``read`` calls the operating system. It is called on another
-        thread.
-        """
+        """Register a gauge whose ``read`` calls the operating system. Unlike those of other gauges,
+        this ``read`` is called on a thread beside the event loop's."""
         assert METRICS[name].kind == GAUGE
         self._slow_gauges[name] = read
 
@@ -287,9 +286,8 @@ class Metrics:
         return sum(counter.n for counter in self._counters[name].values())
 
     def snapshot(self) -> list[Sample]:
-        """Return a copy of all values except those of slow gauges. Only the event loop's thread may
-        call this.
-        """
+        """Return a copy of all values except those of the slow gauges, which call the operating
+        system. Only the event loop's thread may call this."""
         samples = [
             Sample(METRICS[name], {labels: counter.n for labels, counter in series.items()})
             for name, series in self._counters.items()
@@ -305,7 +303,8 @@ class Metrics:
         return samples
 
     def slow_samples(self) -> list[Sample]:
-        """Return the values of the slow gauges. Any thread may call this."""
+        """Return the values of the slow gauges, which call the operating system. Any thread may
+        call this."""
         return [_gauge(name, read) for name, read in self._slow_gauges.items()]
 
 

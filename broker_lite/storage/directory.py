@@ -239,9 +239,10 @@ class DataDirectory:
     # Methods that check the free space and maintain the reserve file.
 
     def has_space(self) -> bool:
-        """Return whether the directory accepts appends, because its disk is not full.
+        """Return whether the directory accepts appends.
 
-        Asks the file system for its free space only if ``is_full`` is set.
+        A failed append for lack of space sets ``is_full``. This method then asks the file system
+        for its free space, and clears ``is_full`` if there is enough.
         """
         if self.is_full and self.files.space(self.path)[1] >= SPACE_BYTES_MIN:
             self.is_full = False
@@ -256,8 +257,8 @@ class DataDirectory:
             )
 
     def write_in_reserve(self, write: Callable[[], None]) -> None:
-        """Call ``write``, which writes a small file. If the disk is full, delete the reserve file,
-        call ``write`` again, and then write the reserve file again.
+        """Call ``write``, which writes a small file. If the disk is full, delete the reserve file
+        to make space, call ``write`` again, and then write the reserve file again.
 
         Raises OSError.
         """
@@ -274,8 +275,8 @@ class DataDirectory:
                     self._fill_reserve()
 
     def make_reserve(self) -> None:
-        """Create the reserve file if it is missing or too small. Raise no error if the disk is
-        full."""
+        """Create the reserve file, whose space small files may use on a full disk, if it is missing
+        or too small. Raise no error if the disk is full."""
         path = f"{self.path}/{paths.RESERVE}"
         with self._reserve:
             if self.files.exists(path) and (self.is_full or self.files.size(path) >= RESERVE_BYTES):
@@ -288,7 +289,8 @@ class DataDirectory:
             self.files.remove(f"{self.path}/{paths.RESERVE}")
 
     def _fill_reserve(self) -> None:
-        """Write a new reserve file, as large as the disk has space for."""
+        """Write a new reserve file for writes on a full disk, as large as the disk has
+        space for."""
         path = f"{self.path}/{paths.RESERVE}"
         with contextlib.suppress(FileNotFoundError):
             self.files.remove(path)

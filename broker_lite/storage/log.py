@@ -228,7 +228,8 @@ class Log:
         The batches must continue the log and have correct checksums. Otherwise raises
         CorruptMessageError before any write. Producer sequences are not checked. Does not append:
 
-        - batches of an epoch newer than ``leader_epoch``, because that leadership has ended;
+        - batches of an epoch newer than ``leader_epoch``, because the leadership of
+          ``leader_epoch`` has ended;
         - a batch that is cut off at the end of ``buffer``;
         - batches that find no space on the disk. Raises StorageError if no batch found space.
         """
@@ -491,7 +492,8 @@ class Log:
             self._start_now(offset)
 
     def _drop_leftovers(self) -> None:
-        """Delete producer snapshots and torn files of offsets below the log's start."""
+        """Delete the producer snapshots and the ``.torn`` files (half-written bytes from crashes)
+        of offsets below the log's start."""
         start = self.log_start_offset
         self._snapshots.drop_below(self.reader.chain[0][0])
         for name in self._files.list_dir(self.directory):

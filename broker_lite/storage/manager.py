@@ -188,8 +188,8 @@ class LogManager:
         return dict(self._logs)
 
     def create(self, key: PartitionKey, config: TopicConfig | None = None, now_ms: int = 0) -> Log:
-        """Return the log of a partition. If the log does not exist, create it, or rename the
-        partition's stray back (``set_aside``). The new directory name is synced.
+        """Return the log of a partition. If the log does not exist, create it. If ``set_aside`` has
+        renamed it to a stray, rename it back. The new directory name is synced.
 
         Raises StorageError.
         """
@@ -291,7 +291,7 @@ class LogManager:
     def tick(self, now_ms: int) -> int:
         """Unlink the deleted files and strays whose delay is over, and return their number.
 
-        Also restores the reserve file.
+        Also writes the directory's reserve file again if it is missing.
         """
         if not self._data.failed:
             self._make_reserve()

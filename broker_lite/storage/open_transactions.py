@@ -86,8 +86,8 @@ class OpenTransactions:
             self._ended = [one for one in self._ended if one.marker_offset >= high_watermark]
 
     def raise_to(self, log_start: int) -> None:
-        """Set every first offset below ``log_start`` to ``log_start``, because the earlier records
-        are deleted."""
+        """Set the first offset of each open transaction to at least ``log_start``, because the
+        earlier records are deleted."""
         for producer_id, first in self._starts.items():
             if first >= log_start:
                 break

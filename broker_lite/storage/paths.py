@@ -72,11 +72,13 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
 
 
 def torn_file(partition: str, offset: int, number: int) -> str:
-    """Return the path of a torn file that begins at ``offset``. ``number`` starts at 1."""
+    """Return the path of a ``.torn`` file, which holds half-written bytes of a log from ``offset``
+    on. ``number`` starts at 1."""
     return f"{partition}/{offset:020d}-{number}{TORN}"
 
 
 def parse_torn_file(name: str) -> tuple[int, int] | None:
-    """Return the offset and the number of a torn file, or None for any other name."""
+    """Return the offset and the number in the name of a ``.torn`` file, or None for any
+    other name."""
     match = _TORN.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None

@@ -563,7 +563,7 @@ class LogReader:
         return None
 
     def _has_no_row(self, batch: LogBatch) -> bool:
-        """Return whether a read_committed reader gets no record of a batch."""
+        """Return whether a read_committed reader gets no record from a batch."""
         header = batch.header
         return batch.is_void or (
             header.is_transactional

@@ -28,14 +28,15 @@ from broker_lite.storage.scan import CorruptRange, is_whole
 from broker_lite.storage.segment import UNBOUNDED, BadRange, Segment
 
 TORN_FILES_MAX = 16
-"""Maximum torn files of a partition. The oldest are deleted first."""
+"""Maximum number of ``.torn`` files of a partition: copies of half-written bytes that recovery
+removed from the log. The oldest are deleted first."""
 COPY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The findings of ``open_log``: the size of the scanned bytes, and of the torn tail that was
-    cut off."""
+    """The findings of ``open_log``: how many bytes were scanned, and which half-written bytes (the
+    torn tail) were cut off."""
 
     scanned_bytes: int = 0
     torn_bytes: int = 0
@@ -289,7 +290,8 @@ class _Opening:
     # Methods that set torn tails aside.
 
     def _set_aside_tail(self, segment: Segment, torn: BadBatch) -> None:
-        """Copy the bytes from ``torn`` on into a torn file, then cut them off."""
+        """Copy the bytes from the offset and position ``torn`` on into a ``.torn`` file, then cut
+        them off."""
         end = segment.file.size
         self._torn_bytes += end - torn.position
         self._torn_offset = torn.offset
@@ -308,7 +310,7 @@ class _Opening:
 
     @staticmethod
     def _has_content(segment: Segment, position: int, end: int) -> bool:
-        """Return whether the range has a nonzero byte.
+        """Return whether a range of the log file has a nonzero byte.
 
         A crash between a file's growth and its data leaves only zeros, which are not worth a copy.
         """
@@ -318,8 +320,8 @@ class _Opening:
         )
 
     def _set_aside(self, bases: list[int]) -> None:
-        """Rename the log files of the segments after a torn tail to torn files, and delete their
-        indexes."""
+        """Rename the log files of the segments after a torn tail (half-written bytes) to ``.torn``
+        files, and delete their indexes."""
         for base in reversed(bases):
             source = paths.segment_file(self.directory, base, paths.LOG)
             self._torn_bytes += self.files.size(source)
@@ -328,7 +330,8 @@ class _Opening:
             self._remove(base)
 
     def _torn_path(self, offset: int) -> str:
-        """Return an unused path for a torn file. Delete the oldest torn files above the limit."""
+        """Return an unused path for a ``.torn`` file, which holds half-written bytes of a log.
+        Delete the oldest such files above the limit."""
         torn = [
             (parsed, name)
             for name in self.files.list_dir(self.directory)

@@ -41,7 +41,8 @@ class RefusedBatch(NamedTuple):
         return error_for(self.code, self.message)
 
     def makes_gap(self, expected: int | None, first: int) -> bool:
-        """Return whether the refused batch lies in the gap between two sequences.
+        """Return whether the refused batch explains a gap in the producer's sequence: it lies in
+        the gap.
 
         ``expected`` is the sequence that the log expects next, or None if unknown. ``first`` is the
         first sequence of the arriving batch.
@@ -85,6 +86,7 @@ class RefusedBatches:
             self._batches[key, header.producer_id] = batch
 
     def find(self, key: PartitionKey, header: BatchHeader) -> RefusedBatch | None:
-        """Return the last refused batch of the header's producer, if its epoch is the same."""
+        """Return the last refused batch of the producer that ``header`` names, if it has the same
+        epoch."""
         batch = self._batches.get((key, header.producer_id))
         return batch if batch and batch.producer_epoch == header.producer_epoch else None

@@ -93,8 +93,8 @@ class LoadedSegments:
         self._add(segment)
 
     def store(self, segment: Segment, store: Callable[[], None]) -> None:
-        """Call ``store``, which stores in the segment the file or index that a reader has
-        loaded."""
+        """Call ``store``, which puts the file or index that a reader has loaded into the segment.
+        Count the segment as loaded."""
         with self._lock:
             store()
             self._add(segment)
@@ -281,8 +281,8 @@ class Segment:
         indexes: tuple[OffsetIndex, TimeIndex] | None = None,
         transactions: TransactionIndex | None = None,
     ) -> None:
-        """Store the loaded objects in the segment, except those that another thread has already
-        stored."""
+        """Put the loaded file, indexes and transaction index into the segment, except those that
+        another thread has put there meanwhile."""
 
         def store() -> None:
             self._file = self._file or file
@@ -419,8 +419,8 @@ class Segment:
         file.truncate(self.size_bytes)
 
     def note(self, header: BatchHeader, position: int, interval_bytes: int) -> None:
-        """Extend the indexes and the segment's end by an appended or scanned batch at
-        ``position``."""
+        """Extend the indexes and the segment's end by the batch at ``position``, which was appended
+        or scanned."""
         base = header.base_offset
         size = header.length + fmt.LENGTH_PREFIX_BYTES
         if header.attributes & fmt.ATTRIBUTES_OF_TRANSACTIONS:

@@ -53,7 +53,8 @@ class Participant:
         self._last_token = 0
 
     def __len__(self) -> int:
-        """Return the number of producers that are verified or being verified."""
+        """Return the number of producers that are verified, or whose verification is in
+        progress."""
         return len(self._producers)
 
     def admit(self, producer_id: int, epoch: int) -> Verification | None:
@@ -97,9 +98,9 @@ class Participant:
             del self._producers[verification.producer_id]
 
     def holds(self, verification: Verification) -> bool:
-        """Return whether a write that waited for this verification may enter the queue now: the
-        coordinator has confirmed it, and no marker or newer epoch of the producer came since.
-        """
+        """Return whether a write that waited for this verification may be queued for the log, or
+        for the group, now: the coordinator has confirmed it, and no marker or newer epoch of the
+        producer came since."""
         known = self._holder(verification)
         return known is not None and known.number is not None
 

@@ -184,7 +184,7 @@ def decode_transaction(value: bytes) -> TransactionRecord:
 
 
 def put_partitions(writer: Writer, partitions: frozenset[PartitionKey]) -> None:
-    """Write the partitions, grouped by topic id and sorted."""
+    """Write the partitions into an encoded record, grouped by topic id and sorted."""
     topics = groupby(sorted(partitions), key=lambda row: row.topic_id)
 
     def put_topic(topic: tuple[str, Iterable[PartitionKey]]) -> None:
@@ -195,6 +195,6 @@ def put_partitions(writer: Writer, partitions: frozenset[PartitionKey]) -> None:
 
 
 def take_partitions(reader: Reader) -> frozenset[PartitionKey]:
-    """Read partitions written by ``put_partitions``."""
+    """Read from an encoded record the partitions that ``put_partitions`` has written."""
     topics = reader.array(lambda it: (it.uuid(), it.array(Reader.i32)))
     return frozenset(PartitionKey(topic_id, row) for topic_id, rows in topics for row in rows)

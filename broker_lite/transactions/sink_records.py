@@ -73,9 +73,8 @@ class SinkHead:
 
 @dataclass(frozen=True, slots=True)
 class SinkSlot:
-    """A producer id of the pool, with which one attempt of a Spark task writes, or which is
-    free.
-    """
+    """The state of one producer id in the pool of a partition of ``__transaction_state``: one
+    attempt of a Spark task writes with the producer id, or it is free."""
 
     epoch: int
     sink: str = ""

@@ -53,9 +53,8 @@ ANSWER_MS = 1_000
 """Maximum time (ms) for which the answer to a committed decision waits for the markers. The markers
 are written even if the answer does not wait for them."""
 RETRY_MS = 1_000
-"""Time in ms after which the coordinator writes a record again that the log refused, if no request
-waits for that record.
-"""
+"""Time in ms after which the coordinator writes a record again that the log refused. This applies
+to records for which no request waits; otherwise the request fails."""
 ATTEMPTS_MAX = 10_000
 """Maximum number of open task attempts of one sink."""
 PARKED_MAX = 2 * ATTEMPTS_MAX
@@ -88,7 +87,8 @@ class _Sink:
     coordinator would find an open sink with attempts that look open, and would abort attempts that
     were committed."""
     refused: set[int] = field(default_factory=set)
-    """The producer ids in ``freeing`` whose record the log refused."""
+    """The producer ids in ``freeing`` whose record, which makes the id free again, the log refused.
+    """
     is_open_refused: bool = False
     """Whether the log refused the record that reopens the sink after a decision."""
     retry_ms: int = 0
@@ -135,8 +135,8 @@ class SinkPartition:
         attempt is committed, by the attempt's producer id.
         """
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
-        """The function to call with the outcome of a record in flight (an error or None), by number
-        of the record."""
+        """The functions that wait for records which are being appended, by number of the record.
+        Each receives None once its record is committed, or the error if the log refused it."""
         self._without_slot: list[ev.JoinBatch] = []
         self._ids_fetched = 0
         self._numbers = 0
@@ -149,9 +149,8 @@ class SinkPartition:
                 sink.timeout_ms = max(sink.timeout_ms, slot.timeout_ms)
 
     def step(self, now: Now, event: ev.SinkEvent) -> list[ev.SinkEffect]:
-        """Apply an event. Return the effects in the order in which the caller must carry them
-        out.
-        """
+        """Apply an event. Return the operations (effects) in the order in which the caller must
+        carry them out."""
         self._now = now
         self._effects = []
         match event:
@@ -584,7 +583,8 @@ class SinkPartition:
         self._send_rows(name, sink, rows)
 
     def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
-        """Send these markers. The sink is open again after the last marker."""
+        """Send these markers. After the last one, ``_complete`` opens the sink for the next
+        batch."""
         silent = [row for row in rows if not row.partitions]
         sent = tuple(row for row in rows if row.partitions)
         if sent:
@@ -653,9 +653,8 @@ class SinkPartition:
             self._write_open_head(name, sink)
 
     def _complete(self, name: str, sink: _Sink) -> None:
-        """Open the sink again after the last marker, without waiting for the record that says so.
-        Answer the requests that wait for the markers.
-        """
+        """Open the sink for the next batch once the last marker is written, without waiting for the
+        record that says so. Answer the requests that wait for the markers."""
         head = sink.head
         assert head is not None
         sink.head = replace(head, state=SinkState.OPEN, ends_batch=NO_BATCH, winners=frozenset())

@@ -45,9 +45,10 @@ EPOCH_LAST = 32_766
 highest possible epoch. The next producer gets a new producer id with epoch 0.
 """
 RETRY_MS = 1_000
-"""Time in ms after which the coordinator writes a record again that the log refused, if no client's
-request will cause the record again: the abort of a timed-out transaction, or the end of a
-transaction.
+"""Time in ms after which the coordinator writes a record again that the log refused.
+
+This applies to the abort of a timed-out transaction and to the end of a transaction. Other records
+are written again when the client repeats its request.
 """
 PARKED_MAX = 100
 """Maximum number of requests of one transactional id that wait until a record is written or a
@@ -122,9 +123,8 @@ class Transaction:
         self._is_fetching_id = False
 
     def step(self, now: Now, event: ev.TransactionEvent) -> list[fx.TransactionEffect]:
-        """Apply an event. Return the effects in the order in which the caller must carry them
-        out.
-        """
+        """Apply an event. Return the operations (effects) in the order in which the caller must
+        carry them out."""
         self._now = now
         self._effects = []
         match event:
@@ -169,8 +169,7 @@ class Transaction:
     @property
     def deadline_ms(self) -> int:
         """Monotonic time in ms at which the open transaction times out, or at which the coordinator
-        retries the record of a transaction's end.
-        """
+        writes a record again that the log refused."""
         record = self.record
         if self._is_end_refused and not self._is_busy:
             return self._retry_ms
@@ -453,10 +452,12 @@ class Transaction:
         """Write the decision to commit or abort (``kind``). Return False if the decision must wait
         for a new producer id.
 
-        ``cause`` is the request behind the decision, or None after a timeout. ``bump`` raises the
-        epoch. Timeouts and InitProducerId raise it in both transaction versions, so the record of
-        their abort has version 2. ``continues`` tells whether the current producer may go on with
-        the raised epoch. An InitProducerId is not answered after the decision; it waits until the
+        - ``cause`` is the request behind the decision, or None after a timeout.
+        - ``bump`` raises the producer epoch, and the record then has transaction version 2. Aborts
+          after a timeout or an InitProducerId raise it even for a client of version 1.
+        - ``continues`` tells whether the current producer may go on with the raised epoch.
+
+        The decision answers the request, except an InitProducerId, which waits until the
         transaction is complete.
         """
         record = self.record
@@ -510,9 +511,8 @@ class Transaction:
         self._parked.append(event)
 
     def _retry_parked(self) -> None:
-        """Handle the requests that wait again, in order. A request that cannot be carried out yet
-        goes on waiting.
-        """
+        """Handle again, in order, the requests that wait (parked requests). A request that cannot
+        be carried out yet goes on waiting."""
         parked, self._parked = self._parked, []
         for event in parked:
             self._handle(event)
@@ -601,9 +601,8 @@ class Transaction:
             self._retry_parked()
 
     def _complete(self) -> None:
-        """Write the record that the transaction has ended, and continue without waiting for its
-        outcome.
-        """
+        """Write the record that the transaction has ended, and continue without waiting until the
+        record is committed."""
         record = self.record
         assert record is not None
         done = replace(

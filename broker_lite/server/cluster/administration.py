@@ -67,7 +67,7 @@ class TopicResult:
 
 
 class ChangeWaits(Protocol):
-    """The part of the broker registry that administration needs."""
+    """The part of the broker registry (``Registry``) with which administration awaits changes."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...

@@ -200,8 +200,8 @@ class ControllerShell:
 
     async def _remove(self, present: Znode, epoch: Znode) -> None:
         """Delete the znode /controller as it was read (``present``), unless another broker has been
-        elected since. An election raises the epoch.
-        """
+        elected since. An election raises the controller epoch, so the write checks that ``epoch``,
+        the znode /controller_epoch, is unchanged."""
         if await self._store.get(znodes.CONTROLLER) == present:
             check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
             await self._store.write([check, Delete(znodes.CONTROLLER, present.version)])
@@ -476,9 +476,9 @@ class ControllerShell:
             return
 
     async def _carry_out(self, effects: list[ControllerEffect]) -> Write | None:
-        """Carry out the effects. If ZooKeeper refuses a write because this controller's metadata
-        are stale, stop there and return that write; otherwise return None.
-        """
+        """Carry out the state machine's decisions (effects) in order. If ZooKeeper refuses a write
+        because this controller's metadata are stale, stop and return that write; otherwise return
+        None."""
         left = deque(effects)
         while left:
             effect = left.popleft()

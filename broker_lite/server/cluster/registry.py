@@ -63,16 +63,14 @@ SUPPORTED_FEATURES: Mapping[str, int] = {
 }
 """The features of this version of logbus, with the highest level of each that it supports."""
 VISIBLE_WITHIN_S = 5.0
-"""Maximum seconds for which an admin request waits until this broker's snapshot shows its
-change.
-"""
+"""Maximum seconds for which an admin request waits until this broker's metadata snapshot shows the
+change that the request made."""
 
 RETRY_S = 0.2
 """Seconds before the registry repeats a step that failed while ZooKeeper was connected."""
 PARTITIONS_DELAY_S = 0.2
-"""Seconds after a new snapshot before the broker writes the list of its partitions to ZooKeeper, so
-that one write serves several snapshots.
-"""
+"""Seconds after a new metadata snapshot before the broker writes the list of its partitions to
+ZooKeeper, so that one write serves several snapshots."""
 
 ELECTION_S = 1.0
 """Maximum seconds for which a Metadata answer waits for elections after a broker joined or left. A
@@ -87,7 +85,7 @@ stop (draining).
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """What a broker registers.
+    """The facts that a broker publishes when it registers in ZooKeeper.
 
     ``start_counter`` counts the starts of the data directory. The broker raises and stores it
     before it registers. ``cluster_id`` is the id in the data directory, empty for a new directory.
@@ -177,9 +175,8 @@ class Registry:
         self._closed = False
         self._connected = asyncio.Event()
         self._unsure_since_s = 0.0
-        """Time in seconds, by the event loop's clock, since which the snapshot may lack changes; 0
-        if it lacks none.
-        """
+        """Time in seconds, by the event loop's clock, since which the metadata snapshot may lack
+        changes; 0 if it lacks none."""
         self._due = asyncio.Event()
         self._published = asyncio.Event()
         self._register_due = self._reload_due = True
@@ -276,7 +273,7 @@ class Registry:
     async def set_full(self, is_full: bool) -> None:
         """Set whether this broker's registration reports a full disk.
 
-        While it does, this broker's replicas give up leadership and leave the ISRs. Raises
+        While it reports one, this broker's replicas give up leadership and leave the ISRs. Raises
         CoordinationUnavailableError.
         """
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
@@ -322,7 +319,7 @@ class Registry:
             raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
 
     async def wait_visible(self, visible: Callable[[MetadataSnapshot], bool]) -> None:
-        """Wait until ``visible`` is true for this broker's snapshot, but at most
+        """Wait until ``visible`` is true for this broker's metadata snapshot, but at most
         ``VISIBLE_WITHIN_S`` seconds. The client's next requests then see the change that it made.
         """
         with contextlib.suppress(TimeoutError):
@@ -331,15 +328,14 @@ class Registry:
                     await self._published.wait()
 
     async def wait_read(self) -> None:
-        """Wait until this broker's snapshot has all changes that this broker has written as
-        controller.
-        """
+        """Wait until this broker's metadata snapshot has all changes that this broker has written
+        as controller."""
         written = self._controller.written_sequence
         await self.wait_visible(lambda now: self._sequence >= written)
 
     async def deleted_topics(self, topic_ids: Collection[str]) -> frozenset[str]:
-        """Return those of the topics that were deleted. The caller must know that all of them
-        existed.
+        """Return which of ``topic_ids`` belong to deleted topics. The caller must know that all
+        these topics existed.
 
         While this broker's metadata are older than ZooKeeper's, the result is empty, because a
         topic that the metadata lack may be new. Raises CoordinationUnavailableError.
@@ -353,9 +349,8 @@ class Registry:
     # Callbacks for changes, and properties of the broker's state.
 
     def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:
-        """Call ``callback`` with each new snapshot, and at once with the current one if there is
-        one.
-        """
+        """Call ``callback`` with each new metadata snapshot, and at once with the current one if
+        there is one."""
         self._callbacks.append(callback)
         if self.snapshot.version:
             callback(self.snapshot)
@@ -390,9 +385,8 @@ class Registry:
 
     @property
     def metadata_age_s(self) -> float:
-        """Seconds since the snapshot was last known to have all changes; 0 if it has them all
-        now.
-        """
+        """Seconds since the metadata snapshot was last known to have all changes; 0 if it has them
+        all now."""
         return self._now_s() - self._unsure_since_s if self._unsure_since_s else 0.0
 
     @property
@@ -467,11 +461,11 @@ class Registry:
     async def wait_elections(
         self, topics: Callable[[MetadataSnapshot], Iterable[TopicView]]
     ) -> None:
-        """Wait for elections that are due in the topics that ``topics`` selects from a snapshot.
+        """Wait for the elections that are due in some topics, after brokers joined or left.
+        ``topics`` selects the topics from a metadata snapshot.
 
-        Elections are due after brokers joined or left. The call returns at once if none is due or
-        ZooKeeper is unavailable, and at the latest ``ELECTION_S`` seconds after the last such
-        change.
+        The call returns at once if no election is due or ZooKeeper is unavailable, and at the
+        latest ``ELECTION_S`` seconds after a broker last joined or left.
         """
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
@@ -578,9 +572,8 @@ class Registry:
         self._due.set()
 
     async def _catch_up(self) -> None:
-        """Take all steps that are due, then publish the snapshot. A step that fails stays due, and
-        its error ends the run.
-        """
+        """Take all steps that are due, such as a registration or a read of changed metadata, then
+        publish the metadata snapshot. A step that fails stays due, and its error ends the run."""
         if self._register_due:
             await self._register()
         if self._depose_due:
@@ -616,9 +609,8 @@ class Registry:
         )
 
     async def _depose(self) -> None:
-        """Delete the znode /controller of a suspected controller. Standing for election is then
-        due.
-        """
+        """Delete the znode /controller of a suspected controller. Make it due that this broker
+        stands for election as controller."""
         suspects = dict(self._suspects)
         await self._controller.depose(suspects)
         self._depose_due = False

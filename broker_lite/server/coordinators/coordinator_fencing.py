@@ -75,9 +75,8 @@ class CoordinatorFencing:
         await asyncio.gather(*(self._give_up_moved(peer, call) for call in calls for peer in peers))
 
     async def _give_up_moved(self, peer: int, call: FindCoordinatorRequest) -> None:
-        """Ask one broker who coordinates the groups that ``call`` names, and give up those that
-        another broker coordinates. The answers of several brokers are handled as they arrive.
-        """
+        """Ask the broker ``peer`` which brokers coordinate the groups that ``call`` names. Give up
+        the groups that another broker coordinates."""
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)

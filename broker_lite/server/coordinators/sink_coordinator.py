@@ -75,7 +75,8 @@ _DAY_MS = 86_400_000
 
 
 class SinkStore(Protocol):
-    """The operations of the transaction coordinator that its sinks need."""
+    """The operations of the transaction coordinator that the coordinator of Spark's exactly-once
+    sinks uses."""
 
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int

@@ -72,10 +72,12 @@ class StateOwner(Protocol):
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Start to coordinate a partition, which is loaded now. This broker leads it in ``epoch``.
+        """Start to coordinate a partition whose state is loaded now. This broker leads it in
+        ``epoch``.
 
         ``values`` has all keys that are not deleted. ``StateLog`` updates it after each committed
-        append. ``flags`` has the flags of the keys that were appended with flags.
+        append. ``flags`` has the byte that was passed to ``StateLog.append`` with a key, if it is
+        not 0.
         """
 
     def lost(self, partition: int) -> None:
@@ -261,7 +263,8 @@ class _LedPartition:
         owner.changed()
 
     async def _committed_end(self) -> int:
-        """Return the high watermark, once all records of former leaders are committed."""
+        """Wait until all records of former leaders are committed. Then return the high
+        watermark."""
         while True:
             self._moved.clear()
             try:

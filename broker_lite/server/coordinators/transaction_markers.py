@@ -70,9 +70,8 @@ class MarkerJob:
 
 @dataclass(slots=True)
 class _Marker:
-    """One marker of a job, for one partition or group. ``attempt`` counts the attempts that
-    failed.
-    """
+    """One marker of a ``MarkerJob``, for one partition or group. ``attempt`` counts the attempts
+    that failed."""
 
     job: MarkerJob
     participant: Participating

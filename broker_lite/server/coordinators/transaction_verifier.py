@@ -196,9 +196,8 @@ class TransactionVerifier:
                 self._read(pending, results.get(transactional_id))
 
     def _read(self, pending: _PendingVerification, row: VerifiedTransaction | None) -> None:
-        """Handle the coordinator's answer about one partition. ``row`` is its answer about the
-        transaction, or None.
-        """
+        """Handle the coordinator's answer to one verification. ``row`` is the part of the answer
+        about the transaction of ``pending``; None if the answer lacks it."""
         replica = pending.replica
         codes = {
             (topic.name, part.partition_index): part.partition_error_code

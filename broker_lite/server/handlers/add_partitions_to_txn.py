@@ -43,9 +43,8 @@ BATCHED_FROM = 4
 a request."""
 
 Resolved = Mapping[TopicPartition, PartitionKey | LogbusError]
-"""The key of each requested partition, or the error with which the broker refuses that
-partition.
-"""
+"""For each requested partition its ``PartitionKey`` (topic id and number), or the error with which
+the broker refuses that partition."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -154,9 +153,8 @@ async def _answer_broker(
 def _resolve(
     snapshot: MetadataSnapshot, topics: Iterable[Any]
 ) -> dict[TopicPartition, PartitionKey | LogbusError]:
-    """Return the key of each requested partition, or the error with which the broker refuses that
-    partition.
-    """
+    """Return the ``PartitionKey`` (topic id and number) of each requested partition, or the error
+    with which the broker refuses that partition."""
     resolved: dict[TopicPartition, PartitionKey | LogbusError] = {}
     for topic in topics:
         view = snapshot.topics.get(topic.name)

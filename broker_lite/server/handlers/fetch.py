@@ -77,7 +77,8 @@ def _follow(
 
 
 class _FetchRow(NamedTuple):
-    """One partition of a fetch request, with what the answer needs of the replica's state."""
+    """One partition of a fetch request, with the local replica and the offset below which the
+    client may read, or the error to answer with."""
 
     topic: wire.FetchTopic
     request: wire.FetchPartition
@@ -405,10 +406,9 @@ class _ConsumerFetch:
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:
-        """Return ``prepared``, the result of the read. If the read failed and the replica no longer
-        leads, return the error of ``_check_role`` instead: the log may have been truncated during
-        the read.
-        """
+        """Return ``prepared``, the ranges that the read returned, or its error. If the read failed
+        and the replica no longer leads, return the error of ``_check_role`` instead: the log may
+        have been truncated during the read."""
         assert row.replica is not None
         if prepared.error is not None:
             try:

@@ -104,10 +104,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 def brokers(
     parts: BrokerContext, snapshot: MetadataSnapshot, kind: Any, id_field: str, listener: str
 ) -> list[Any]:
-    """Return a message row of ``kind`` for each live broker that has the listener.
+    """Return the live brokers that have the listener, each as a message of type ``kind``.
 
     This broker is always included, even while it is not registered in ZooKeeper. ``id_field`` is
-    the name of the row's field for the broker id.
+    the name of the message's field for the broker id.
     """
     endpoints: dict[int, tuple[Endpoint, str | None]] = {
         parts.broker_id: (parts.listeners.get(listener, parts.endpoint), parts.config.rack or None)
@@ -207,7 +207,7 @@ def _topic(view: TopicView, snapshot: MetadataSnapshot) -> Any:
 
 
 def partition_row(kind: Any, view: PartitionView, snapshot: MetadataSnapshot) -> Any:
-    """Return a row of ``kind`` with the partition's leader, replicas and ISR."""
+    """Return one partition as a message of type ``kind``, with its leader, replicas and ISR."""
     state, live = view.state, snapshot.brokers
     leader = state.leader if state.leader in live else NO_BROKER
     replicas = list(view.replicas)

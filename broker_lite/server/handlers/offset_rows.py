@@ -31,13 +31,15 @@ class OffsetRows:
     codes: dict[TopicPartition, int] = field(default_factory=dict)
     """The error code of each partition in ``offsets``, set once the offsets were stored."""
     refused: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
-    """The error codes of refused partitions, by partition and the topic id that the client sent."""
+    """The error code of each partition whose offset is refused, by partition and the topic id that
+    the client sent."""
 
     @classmethod
     def checked(
         cls, parts: BrokerContext, message: Any, check_access: Callable[[str], None]
     ) -> OffsetRows:
-        """Return the checked rows of a request.
+        """Check the offsets in a commit request. Return them, divided into those that may be stored
+        and those that are refused.
 
         ``check_access`` raises LogbusError if the client may not commit offsets of the topic with
         this name.
@@ -67,7 +69,8 @@ class OffsetRows:
         self.codes = dict.fromkeys(self.offsets, code)
 
     def answer(self, topic_kind: Any, partition_kind: Any) -> list[Any]:
-        """Return the topics of the answer, as messages of type ``topic_kind``."""
+        """Return the list of topics for the answer, as messages of type ``topic_kind``, with the
+        error code of each partition."""
         return [
             build(
                 topic_kind,

@@ -50,7 +50,8 @@ class _Lookup(NamedTuple):
 def _find(
     parts: BrokerContext, request: RequestContext, row: BytesPartition, level: int | None
 ) -> BytesAnswer | _Lookup:
-    """Return the lookup to run on a read thread. If none is needed, return the answer."""
+    """Return the lookup in the offset index for one requested partition, to run on a read thread.
+    If no lookup is needed, return the answer."""
     try:
         request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)

@@ -63,7 +63,8 @@ async def handle(
 def _lookups(
     parts: BrokerContext, request: RequestContext, rows: Sequence[TimePartition]
 ) -> list[TimeAnswer | _TimeLookup]:
-    """Return the lookups for the rows of one partition, or an answer where none is needed."""
+    """Return what to look up for the requested offsets of one partition. If an offset needs no
+    lookup, or the request fails, the list has the answer in that place."""
     first = rows[0]
     try:
         request.access.check_topic_id(first.topic_id, parts.registry.snapshot.topics_by_id)
@@ -78,8 +79,8 @@ def _lookups(
 def _found(
     lookups: Sequence[_TimeLookup], first: int, monotonic_ms: Callable[[], int]
 ) -> list[TimeAnswer]:
-    """Carry out the lookups from number ``first`` on, until ``JOB_MS`` have passed, but at least
-    one. Return their results."""
+    """Carry out the lookups in the list, from index ``first`` on, until ``JOB_MS`` have passed, but
+    at least one. Return their results."""
     until_ms = monotonic_ms() + JOB_MS
     answers = []
     for lookup in itertools.islice(lookups, first, None):

@@ -43,9 +43,8 @@ logger = logging.getLogger("logbus.logins")
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the server's next SASL message; after a failure, with SASL_AUTHENTICATION_FAILED
-    after a delay.
-    """
+    """Answer with the server's next SASL message. After a failed login, wait, then answer with
+    SASL_AUTHENTICATION_FAILED."""
     session = request.session
     login = session.exchange
     began_s = asyncio.get_running_loop().time()

@@ -243,9 +243,10 @@ class Access:
 
     def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
         """Raise the authorization error for this kind of resource, such as TopicAuthorizationError,
-        unless the client may use the operation on it, or ``AccessRow.instead`` on the cluster.
+        unless the client may use the operation on the resource.
 
-        ``shown``, if given, replaces ``name`` in the error.
+        A client may use it too if it has the permission on the cluster that replaces this one
+        (``AccessRow.instead``). ``shown``, if given, replaces ``name`` in the error.
         """
 
     def check_topic(self, name: str, shown: str = "") -> None:
@@ -287,8 +288,8 @@ class Access:
     ) -> Mapping[int, LogbusError]:
         """Return the errors of the topics that the client may not use, by index in ``topics``.
 
-        A topic id that is not in ``by_id`` is not denied; the handler answers it with another
-        error.
+        A topic id that is not in ``by_id``, the known topics, is not denied here; the handler
+        answers it with another error.
         """
         return _NOTHING
 
@@ -303,16 +304,16 @@ class Access:
         return _ALL_OPERATIONS[kind]
 
     def is_answerable(self, message: Any) -> bool:
-        """Return whether the handler's answer may be sent: the handler has checked a permission, or
-        ``message`` names no resource.
-        """
+        """Return whether the dispatcher may send the handler's answer to the request ``message``:
+        the handler has checked a permission, or the request names no resource."""
         return True
 
 
 class _CheckedAccess(Access):
     """The permission checks of one request at a broker with an authorizer.
 
-    ``has_checked`` tells whether the handler has checked a permission.
+    Every check sets ``has_checked``. If the handler has made no check although the request names
+    resources, the dispatcher drops the handler's answer (``is_answerable``).
     """
 
     __slots__ = ("_session", "has_checked")
@@ -533,7 +534,7 @@ class Authorizer:
         self._open = Access(self, AccessRow())
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Use the ACLs of the snapshot for all later requests."""
+        """Use the ACLs in the metadata snapshot for all later requests."""
         if snapshot.acls is not self._acls:
             self._acls = snapshot.acls
             self.index = self.index.with_entries(snapshot.acls)

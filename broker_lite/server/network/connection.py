@@ -94,7 +94,7 @@ class ResponseSlot:
         return self._connection.session
 
     def hold(self) -> None:
-        """Keep the connection from starting its next request, until ``go_on``."""
+        """Keep the connection from starting its next request, until ``go_on`` is called."""
         self._connection.held = True
 
     def go_on(self) -> None:
@@ -242,14 +242,15 @@ class ClientConnection:
         self._backlog: deque[memoryview] = deque()
         self._out: deque[Part] = deque()
         self._first_sent = 0
-        """How many bytes of the first buffer in ``_out`` are sent already."""
+        """How many bytes of the first part in ``_out``, the parts to send, are sent already."""
         self._unsent_bytes = 0
         """Bytes in memory of answers that are not sent, including answers that wait for earlier
         ones.
         """
         self._building: ResponseSlot | None = None
         self._announced_bytes = 0
-        """Size in bytes, as announced, of the answer that is being built."""
+        """Bytes reserved for the answer that is being built: the size that ``ResponseSlot.build``
+        announced."""
         self._built_bytes = 0
         """Bytes that the budget counts for the answer that is being built, and for announced
         answers that are built and not sent.
@@ -346,12 +347,14 @@ class ClientConnection:
         self._backlog.extend(frames)
 
     def _finish(self) -> None:
-        """Count the memory of the partial frame as that of a complete request from now on."""
+        """Count the received frame in the memory budget as a complete request from now on, not as a
+        partial frame."""
         self.budget.finish(self, self._unfinished_bytes)
         self._unfinished_bytes = 0
 
     def resume(self) -> None:
-        """Start the requests that wait, then go on reading if the limits allow it."""
+        """Start the received requests that wait. Then read further requests, if the memory budget
+        and the limits of requests and unsent answers allow it."""
         if not self._start_backlog():
             return
         if self._replies:
@@ -370,9 +373,8 @@ class ClientConnection:
                 self._loop.remove_reader(self._fd)
 
     def _start_backlog(self) -> bool:
-        """Start received requests while the limits allow it. Return whether the connection is still
-        open.
-        """
+        """Start the received requests that wait, while the limits of requests in flight and of
+        unsent answers allow it. Return whether the connection is still open."""
         backlog, replies = self._backlog, self._replies
         while backlog and self._may_begin():
             frame = backlog.popleft()
@@ -420,9 +422,8 @@ class ClientConnection:
         )
 
     def resume_soon(self) -> None:
-        """Call ``resume`` in the event loop's next turn. The caller may still be changing the
-        budget.
-        """
+        """Call ``resume`` in the event loop's next turn, because the caller may still be changing
+        the memory budget."""
         self._loop.call_soon(self.resume)
 
     def _admit(self) -> bool:
@@ -463,10 +464,10 @@ class ClientConnection:
         start()
 
     def built(self, reply: ResponseSlot, size: int) -> None:
-        """An announced answer is built: replace the memory that was reserved for it by ``size``,
-        the bytes that it takes.
+        """Record that an answer which ``ResponseSlot.build`` announced is built. Its memory,
+        ``size`` bytes, replaces the memory that was reserved for it.
 
-        Does nothing if the slot's answer is not being built.
+        Does nothing if the answer of ``reply`` is not being built.
         """
         if self._building is reply:
             self._building = None
@@ -527,15 +528,15 @@ class ClientConnection:
                 return
 
     def _sent_all(self) -> None:
-        """Go on after all queued bytes are sent: start waiting requests, and build an announced
-        answer.
-        """
+        """Go on after all queued bytes are sent: start the requests that wait, and build the next
+        answer if ``ResponseSlot.build`` has announced one."""
         if not self._reading:
             self.resume_soon()
         self.build_next()
 
     def _fill(self) -> bool:
-        """Move the parts of the next answers to ``_out``. Return whether ``_out`` has any parts."""
+        """Move the buffers and file ranges (parts) of the next answers to ``_out``, the parts to
+        send. Return whether ``_out`` has any."""
         out, replies = self._out, self._replies
         retired = False
         while replies and len(out) < GATHER_MAX and not self._closes:

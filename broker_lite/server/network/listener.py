@@ -486,9 +486,8 @@ class Listener:
                 del self._of_address[address]
 
     def _end_silent(self) -> None:
-        """Close idle and stalled connections. Schedule the next such check if any connection or
-        free buffer is left.
-        """
+        """Close idle and stalled connections. Schedule the next such check if a connection is open,
+        or a receive buffer is kept for reuse."""
         assert self._loop is not None
         now_ms = self._clock.monotonic_ms()
         idle_before = now_ms - self._config.connection_idle_ms

@@ -298,9 +298,8 @@ class Logins:
         return None if credential is None else credential.at(self._clock.now_ms())
 
     async def refresh(self) -> None:
-        """Read the token issuer's keys again if they are old. The broker calls this method every
-        minute.
-        """
+        """Read the token issuer's keys again if the last read is too long ago
+        (``TokenIssuer.refresh``). The broker calls this method every minute."""
         if self._issuer is not None:
             await self._issuer.refresh()
 

@@ -72,7 +72,7 @@ class Budget:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether any connection waits for memory."""
+        """Whether any connection waits for memory of the budget."""
         return bool(self._starting or self._growing or self._building)
 
     def may_start(self, connection: Waiter) -> bool:
@@ -111,10 +111,10 @@ class Budget:
         return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 
     def may_build(self, connection: Waiter, size: int) -> bool:
-        """Reserve ``size`` bytes for an answer and return True.
+        """Reserve ``size`` bytes for an answer that is about to be built, and return True.
 
-        If they are not available, return False; the connection's ``resume_soon`` is called when
-        they are. An answer of any size is allowed while no other announced answer takes memory.
+        If the memory is not available, return False; the connection's ``resume_soon`` is called
+        when it is. An answer of any size is allowed while no other announced answer takes memory.
         """
         if self._fits(self._answer_bytes, size):
             self._answer_bytes += size
@@ -182,9 +182,8 @@ class Budget:
             connection.resume_soon()
 
     def _wake_building(self) -> None:
-        """Wake the connections that wait to build an answer, in order. Small answers may pass a
-        large one that does not fit.
-        """
+        """Wake the connections that wait for memory to build an answer, in the order in which they
+        came. If a large answer does not fit, later small answers may go before it."""
         answer_bytes = self._answer_bytes
         for connection, size in list(self._building.items()):
             if self._fits(answer_bytes, size):

@@ -171,9 +171,8 @@ class Quotas:
         self._clients: dict[tuple[str, str], ClientQuota | None] = {}
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Use the quotas of the snapshot for later requests. What clients have used before still
-        counts.
-        """
+        """Use the quotas in the metadata snapshot for later requests. What clients have used before
+        still counts."""
         if snapshot.quotas is self._source:
             return
         self._source = snapshot.quotas

@@ -56,7 +56,8 @@ class TokenIssuer:
         self._lock = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read the keys. Raises InvalidConfigError if the file cannot be used.
+        """Read the issuer's keys for the first time. Raises InvalidConfigError if the file of keys
+        cannot be used.
 
         If a URL cannot be used, the error is logged; ``refresh`` reads the URL again after a
         minute.
@@ -77,10 +78,10 @@ class TokenIssuer:
         return check_token(token, self._keys, self._rules, self._clock.now_ms())
 
     async def refresh(self, *, is_urgent: bool = False) -> None:
-        """Read the keys again if the last read was an hour ago.
+        """Read the issuer's keys again if the last read was at least an hour ago.
 
-        After a failed read, or with ``is_urgent``, read them again if the last read was a minute
-        ago.
+        After a failed read, or with ``is_urgent``, read them again if the last read was at least a
+        minute ago.
         """
         async with self._lock:
             wait_ms = RETRY_INTERVAL_MS if is_urgent or self._is_failed else READ_INTERVAL_MS

@@ -50,12 +50,13 @@ GROUP_BYTES_MAX = 32 << 20
 bytes.
 """
 COALESCE_BYTES = 256 << 10
-"""A group of appends with at least this many bytes starts at once. A smaller group waits for more
-appends: up to this size, a flush takes about the same time whatever it writes.
-"""
+"""A group, the appends that share a flush, starts at once if it has at least this many bytes. A
+smaller group waits for more appends: up to this size, a flush takes about the same time whatever it
+writes."""
 COALESCE_US_MAX = 1_000
-"""Maximum time in microseconds for which a small group of appends waits for more. Producers that
-the previous group answered usually send their next batch within this time."""
+"""Maximum time in microseconds for which a small group, the appends that share a flush, waits for
+more appends. Producers that the previous group answered usually send their next batch within this
+time."""
 STOP_TIMEOUT_S = 30.0
 """Seconds for which ``Disk.stop`` waits for each thread to end."""
 
@@ -151,9 +152,8 @@ class CallJob(NamedTuple):
 
 Job = AppendJob | FollowJob | SyncJob | CallJob
 Result = tuple[AppendTarget | None, Any, Any]
-"""A job's result for the event loop: (target, event, None) delivers an event to a replica, and
-(None, callback, arguments) calls a callback.
-"""
+"""A job's result for the event loop. (target, event, None) delivers an event to the replica
+``target``; (None, callback, arguments) calls a callback."""
 
 
 class Worker(threading.Thread):
@@ -169,9 +169,8 @@ class Worker(threading.Thread):
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._is_called = self._is_ended = False
         self._in_flight_count = 0
-        """Number of jobs in the previous group, plus the jobs that were queued when that group was
-        answered. About as many producers may send again.
-        """
+        """Number of jobs in the previous group of jobs, plus the jobs that were queued when that
+        group was answered. About as many producers may send again."""
         self._coalesce_until_us = 0
         """Monotonic time (microseconds) until which a small group of appends waits for more."""
         self._appends = disk.metrics.histogram("append_duration_seconds")
@@ -181,7 +180,8 @@ class Worker(threading.Thread):
         """Queue a job. Only the event loop's thread may call this method.
 
         The worker wakes at the end of this turn of the event loop. If it woke earlier, it would
-        contend with the loop for the interpreter lock, and would find a smaller group.
+        contend with the loop for the interpreter lock, and fewer appends would share the next
+        flush.
         """
         self._waiting.append(job)
         if not self._is_called:
@@ -212,7 +212,8 @@ class Worker(threading.Thread):
                 del group
 
     def _next_group(self) -> list[Job]:
-        """Take the queued jobs as the next group. A small group first waits briefly for more.
+        """Take the queued jobs as the next group, whose appends share a flush. A small group first
+        waits briefly for more jobs.
 
         Producers that were just answered usually send their next batch at once. Without the wait,
         two flushes would each write half of the batches, and each cost nearly as much as one. A
@@ -239,9 +240,8 @@ class Worker(threading.Thread):
                 return group
 
     def _has_more(self) -> bool:
-        """Wait until another job arrives or the group's waiting time is over. Return whether a job
-        arrived.
-        """
+        """Wait until another job arrives or the waiting time of the current group of jobs is over.
+        Return whether a job arrived."""
         left_us = self._coalesce_until_us - self._disk.clock.monotonic_us()
         if left_us <= 0:
             return False
@@ -383,9 +383,8 @@ def _call(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 class Disk:
-    """The append threads, the read threads and the keeper thread of a broker. The constructor
-    starts them.
-    """
+    """The threads of a broker for file I/O: append threads, read threads, and the keeper thread for
+    operations on the whole data directory. The constructor starts them."""
 
     def __init__(
         self,
@@ -465,8 +464,8 @@ class Disk:
         return await future
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the event loop: after the results that are being delivered, or
-        otherwise in the loop's next turn.
+        """Run ``callback`` on the event loop. If results of a disk thread are being delivered, it
+        runs after them, in the same turn; otherwise in the loop's next turn.
 
         An extra turn of the loop after a delivery would cost a system call, and would release and
         take the interpreter lock once more.

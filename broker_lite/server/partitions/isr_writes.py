@@ -23,13 +23,11 @@ from broker_lite.server.metrics import Metrics
 logger = logging.getLogger("logbus.isr")
 
 PROPOSALS_PER_WRITE_MAX = 200
-"""Maximum number of proposals in one write, so that the first of many proposals do not wait for all
-others.
-"""
+"""Maximum number of ISR changes in one write. If there are many, the first do not have to wait for
+all others."""
 RETRY_S = 0.2
-"""Seconds to wait after a failed write before its proposals are reported as refused, which makes
-the leaders propose again.
-"""
+"""Seconds to wait after a failed write. Then the ISR changes in the write are reported as refused,
+and the leaders propose them again."""
 
 
 class IsrCluster(Protocol):
@@ -69,9 +67,9 @@ class IsrWrites:
         self._closed = False
 
     def propose(self, target: IsrTarget, state: LeaderAndIsr) -> None:
-        """Queue the ``state`` that a leader proposes for its partition. The write succeeds only if
-        the partition's znode still has the version ``state.version``.
-        """
+        """Queue a changed ISR that a leader proposes for its partition, as the new partition state
+        ``state``. The write succeeds only if the partition's znode still has the version
+        ``state.version``."""
         if self._closed:
             return
         self._waiting.append((target, state))
@@ -79,7 +77,8 @@ class IsrWrites:
             self._task = self._loop.create_task(self._write())
 
     def close(self) -> None:
-        """Drop the queued proposals and cancel the write in flight. The leaders get no outcome."""
+        """Drop the queued ISR changes and cancel the write in flight. The leaders that proposed
+        them get no outcome."""
         self._closed = True
         self._waiting.clear()
         if self._task is not None:

@@ -67,7 +67,7 @@ logger = logging.getLogger("logbus.replicas")
 
 
 class ReplicaOwner(Protocol):
-    """The part of ``ReplicaManager`` that a replica needs."""
+    """The part of ``ReplicaManager`` that a replica uses."""
 
     clock: Clock
     disk: Disk
@@ -256,9 +256,8 @@ class Replica:
         raise NotLeaderError(f"this broker does not lead {self}; refresh the metadata")
 
     def deliver(self, event: Event) -> None:
-        """Pass an event to the state machine, carry out its effects, and wake the requests that
-        wait for the change.
-        """
+        """Pass an event to the state machine, carry out the effects (operations) that it returns,
+        and wake the requests that wait for the change."""
         owner = self._owner
         if self.pending_columns and isinstance(event, Appended | AppendFailed):
             # Record the column batch before the high watermark passes it. From then on, consumers
@@ -287,9 +286,8 @@ class Replica:
             self.waiters.wake()
 
     def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:
-        """Pass a follower's fetch to the state machine, and carry out the effects. Return how to
-        answer the fetch.
-        """
+        """Pass a follower's fetch to the state machine, and carry out the effects (operations) that
+        it returns. Return the effect that says how to answer the fetch."""
         self.follower_starts[event.replica] = event.follower_start
         if len(self.start_waiters):
             self.start_waiters.wake()
@@ -345,8 +343,8 @@ class Replica:
                 self.crc_cache.has_columns(event.next_offset)
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """Carry out the effects in the order of the list, on which the correctness of replication
-        depends.
+        """Carry out the effects (operations) that the state machine returned. Keep the order of the
+        list, on which the correctness of replication depends.
 
         Waiting fetches wake last, so that the broker answers producers before it builds fetch
         answers.
@@ -466,9 +464,8 @@ class Replica:
         self._change_log(cut, "cannot truncate the log; retrying", self._worker.put)
 
     def _release_held(self) -> None:
-        """Queue the jobs that were held back, because the truncation is complete or has failed for
-        good.
-        """
+        """Queue the disk jobs that waited for a truncation, because it is complete or has failed
+        for good."""
         jobs, self._held_jobs = self._held_jobs, None
         for job in jobs or ():
             self._worker.put(job)
@@ -476,7 +473,8 @@ class Replica:
     def _change_log(
         self, change: Callable[[], Event], refused: str, put: Callable[[Job], None]
     ) -> None:
-        """Run ``change`` on the append thread, and deliver the event that it returns.
+        """Run ``change`` on the append thread, and deliver the event that it returns to the state
+        machine.
 
         ``put`` queues the job. If the disk is full, log the message ``refused`` and retry until
         ``change`` succeeds.

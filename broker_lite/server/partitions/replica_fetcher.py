@@ -56,13 +56,11 @@ IDLE_WAITS = 4
 fetches save processor time. No record is delayed, because an append ends the wait.
 """
 THROTTLED_S = 0.1
-"""Seconds after which the broker fetches a partition again that replication throttling has
-delayed.
-"""
+"""If replication throttling delays a partition, the broker fetches it again after this many
+seconds."""
 PATIENCE_MS = 20
-"""Time in ms for which ready partitions wait for partitions whose records are still being flushed,
-so that one request carries both.
-"""
+"""Time in ms for which partitions that are ready to be fetched wait for partitions whose records
+are still being flushed, so that one request carries both."""
 
 
 class PeerNet(Protocol):
@@ -77,7 +75,7 @@ class PeerNet(Protocol):
 
 
 class FetcherCluster(Protocol):
-    """The part of the broker registry that the fetcher needs."""
+    """The part of the broker registry (``Registry``) that the fetcher uses."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -173,7 +171,8 @@ class Fetchers:
             row.lane.forget(target.key)
 
     def suspect(self, target: FetchTarget) -> None:
-        """Record that the replica received a damaged batch from its leader."""
+        """Record that a replica received a damaged batch from its leader. The next fetch of the
+        partition asks the leader to check CRCs."""
         self.suspects.add(target.key)
         self.metrics.count("corrupt_batches", "replica_fetch")
 
@@ -309,9 +308,8 @@ class _Leader:
         self._request_rows(rows)
 
     def _patience_ended(self) -> None:
-        """Send a request for the ready partitions. Do not wait longer for partitions whose records
-        are still being flushed.
-        """
+        """Send a request for the partitions that are ready to be fetched. Do not wait longer for
+        partitions whose fetched records are still being flushed."""
         self._patience = None
         if self._ready and not self._under_way:
             rows, self._ready = self._ready, {}

@@ -85,7 +85,7 @@ class PartitionUsage:
 
 
 class ReplicaCluster(Protocol):
-    """The part of the broker registry that replicas need."""
+    """The part of the broker registry (``Registry``) that replicas use."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -326,9 +326,8 @@ class ReplicaManager:
         return [next(errors) if is_current else None for is_current in current]
 
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Complete the produce request with this token: pass on the result of its append, or the
-        error.
-        """
+        """Complete the produce request that was submitted with this token: pass the result of its
+        append, or the error, to the request's callback."""
         self._produces.complete(token, appended, error)
 
     def on_role_change(self, topic: str, callback: Callable[[Replica], None]) -> None:

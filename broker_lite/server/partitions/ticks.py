@@ -15,7 +15,8 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.replica import Replica
 
 TICK_MS = 100
-"""Time in ms between two flush ticks, which topics with flush.messages above 1 need."""
+"""Time in ms between two flush ticks, the events on which replicas of topics with flush.messages
+above 1 check whether a flush is due."""
 
 SLOW_TICK_MS = 1000
 """Maximum time in ms between two slow ticks. On a slow tick, leaders look for lagging followers,
@@ -24,9 +25,8 @@ and followers retry failed operations.
 
 
 class Ticks:
-    """The two timers that deliver ticks. Slow ticks occur at least four times in ``replica_lag_ms``
-    milliseconds.
-    """
+    """The two timers that deliver Tick events to replicas. There are at least four slow ticks in
+    ``replica_lag_ms`` milliseconds."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, replica_lag_ms: int) -> None:
         self._loop = loop
@@ -44,8 +44,9 @@ class Ticks:
         return self._replicated
 
     def watch(self, replica: Replica, *, flushes_by_time: bool, is_replicated: bool) -> None:
-        """Set which ticks the replica receives from now on: flush ticks (``flushes_by_time``) and
-        slow ticks (``is_replicated``)."""
+        """Set which Tick events the replica receives from now on: one every ``TICK_MS`` while it
+        has unflushed records (``flushes_by_time``), and one every ``SLOW_TICK_MS`` at most
+        (``is_replicated``)."""
         if flushes_by_time:
             self._flushing[replica] = None
         else:
