@@ -316,7 +316,10 @@ class Group:
         """Hold the answer to a join until the rebalance completes. If an earlier join of the same
         member waits, answer that one now with an error."""
         self._answer_waiting(
-            member, RebalanceInProgressError("a later JoinGroup replaces this one")
+            member,
+            RebalanceInProgressError(
+                "a later JoinGroup request of this member replaces this request"
+            ),
         )
         member.join_token = token
         if self.state is State.PREPARING:
@@ -471,7 +474,10 @@ class Group:
             return
         member = self._roster.members[event.member_id]
         self._answer_waiting(
-            member, RebalanceInProgressError("a later SyncGroup replaces this one")
+            member,
+            RebalanceInProgressError(
+                "a later SyncGroup request of this member replaces this request"
+            ),
         )
         member.has_synced = True
         member.sync_token = event.token

@@ -70,8 +70,8 @@ def decode_user(path: str, data: bytes) -> UserCredentials:
         numbers = row["iterations"], row["old_until_ms"]
         if len(pairs) not in (1, 2) or not all(type(number) is int for number in numbers):
             raise ValueError(
-                f"{len(pairs)} pairs of keys instead of 1 or 2, or numbers {numbers} that are not "
-                "integers"
+                f"a credential has {len(pairs)} pairs of keys instead of 1 or 2, or its numbers "
+                f"{numbers} are not integers"
             )
         credentials[ScramMechanism(name)] = ScramCredential(
             b64decode(row["salt"]), row["iterations"], pairs, row["old_until_ms"]

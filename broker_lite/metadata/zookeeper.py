@@ -180,7 +180,7 @@ def close_znodes(
         left = [path for path in paths if _is_open(client, path)]
         if left:
             raise InvalidConfigError(
-                f"znode {left[0]} of {address} is still open to all; run the command again"
+                f"znode {left[0]} of {address} is still open to all clients; run the command again"
             )
         return len(paths)
 

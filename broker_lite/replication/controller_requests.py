@@ -157,7 +157,7 @@ def _elected(
 ) -> LeaderAndIsr:
     if unclean:
         if has_live_leader(view.state, metadata.live):
-            raise ElectionNotNeededError(f"{key} is led by broker {view.state.leader}")
+            raise ElectionNotNeededError(f"{key} is already led by broker {view.state.leader}")
         state = elect_unclean(
             view.state, view.replicas, metadata.live, metadata.brokers, metadata.controller_epoch
         )
@@ -174,7 +174,7 @@ def _elected(
         )
     preferred = view.target[0]
     if view.state.leader == preferred and has_live_leader(view.state, metadata.live):
-        raise ElectionNotNeededError(f"{key} is led by its preferred broker {preferred}")
+        raise ElectionNotNeededError(f"{key} is already led by its preferred broker {preferred}")
     state = elect_preferred(view.state, preferred, metadata.live, metadata.controller_epoch)
     if state is None:
         why = "is not alive" if preferred not in metadata.live else "is not in sync"
@@ -185,7 +185,9 @@ def _elected(
 def _retire(metadata: ClusterMetadata, event: RetirementRequested) -> list[ControllerEffect]:
     broker_id = event.broker_id
     if broker_id in metadata.brokers:
-        raise InvalidRequestError(f"broker {broker_id} is running: stop it first")
+        raise InvalidRequestError(
+            f"broker {broker_id} cannot be retired while it is running: stop it first"
+        )
     if broker_id not in metadata.known:
         raise BrokerIdNotRegisteredError(f"broker {broker_id} was never registered")
     keys = [

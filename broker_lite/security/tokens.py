@@ -61,10 +61,10 @@ def parse_keys(text: bytes) -> TokenKeys:
         given = [row for row in rows if isinstance(row, dict)][: KEYS_MAX + 1]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise InvalidConfigError(
-            'the document is not a JWKS key set, which is a JSON object with "keys"'
+            'the document is not a JWKS (key set), which is a JSON object with "keys"'
         ) from None
     if len(given) > KEYS_MAX:
-        raise InvalidConfigError(f"the document has more than {KEYS_MAX} keys; remove some")
+        raise InvalidConfigError(f"the JWKS document has more than {KEYS_MAX} keys; remove some")
     keys: dict[str, TokenKey] = {}
     for row in given:
         key = _key(row)
@@ -72,8 +72,8 @@ def parse_keys(text: bytes) -> TokenKeys:
             keys[str(row.get("kid", ""))] = key
     if not keys:
         raise InvalidConfigError(
-            "the document has no key for signatures of the types RSA (2,048 bits or more), EC or "
-            "OKP"
+            "the JWKS document has no key for signatures of the types RSA (2,048 bits or more), EC "
+            "or OKP"
         )
     return keys
 

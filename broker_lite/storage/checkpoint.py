@@ -85,7 +85,7 @@ def decode_lines(data: bytes) -> list[str]:
     """
     at = data.rfind(b"crc32c ")
     if at < 0 or data[at:] != b"crc32c %08x\n" % crc32c(data[:at]):
-        raise CorruptCheckpoint("the CRC-32C does not match the content")
+        raise CorruptCheckpoint("the file has a wrong checksum (CRC-32C)")
     version, count, *lines = data[:at].decode().split("\n")[:-1]
     if version != str(VERSION) or count != str(len(lines)):
         raise CorruptCheckpoint(

@@ -128,7 +128,7 @@ def decode_facts(data: bytes) -> IndexFacts:
     header = checked_header(data, _HEADER)
     magic, version, flags, base, log_bytes, next_offset, count, crc = _HEADER.unpack(header)
     if magic != _MAGIC or version != _VERSION or count > ENTRIES_MAX + 1:
-        raise CorruptIndex("not an offset index of this version")
+        raise CorruptIndex("the file is no offset index of this version")
     damaged, transactional = bool(flags & _FLAG_DAMAGED), bool(flags & _FLAG_TRANSACTIONS)
     return IndexFacts(base, log_bytes, next_offset, damaged, transactional, count, crc)
 
@@ -138,12 +138,12 @@ def decode(data: bytes) -> tuple[IndexFacts, OffsetIndex]:
     facts = decode_facts(data)
     body = data[HEADER_BYTES:]
     if len(body) != 8 * facts.entry_count or crc32c(body) != facts.body_crc:
-        raise CorruptIndex("the entries do not match their checksum")
+        raise CorruptIndex("the offset index has a wrong checksum")
     index = OffsetIndex(facts.base_offset)
     index._offsets = from_big_endian("i", body[: 4 * facts.entry_count])
     index._positions = from_big_endian("i", body[4 * facts.entry_count :])
     if facts.entry_count and index._positions[-1] >= facts.log_bytes:
-        raise CorruptIndex("an entry points beyond the log")
+        raise CorruptIndex("an index entry points beyond the end of the log file")
     return facts, index
 
 
@@ -151,7 +151,7 @@ def checked_header(data: bytes, layout: struct.Struct) -> bytes:
     """Return the header's bytes after checking their checksum. Raises CorruptIndex."""
     end = layout.size
     if len(data) < end + 4 or _HEADER_CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
-        raise CorruptIndex("the header is cut or its checksum is wrong")
+        raise CorruptIndex("the index's header is cut or has a wrong checksum")
     return data[:end]
 
 

@@ -364,10 +364,10 @@ def decode(data: bytes) -> ProducerState:
     """Decode a snapshot. Raises CorruptSnapshot."""
     body = data[:-4]
     if len(data) < _SNAPSHOT.size + 4 or crc32c(body) != int.from_bytes(data[-4:], "big"):
-        raise CorruptSnapshot("the CRC-32C does not match the content")
+        raise CorruptSnapshot("the producer snapshot has a wrong checksum")
     magic, version, flags, next_offset, count = _SNAPSHOT.unpack_from(body)
     if magic != _MAGIC or version not in (_VERSION, _VERSION_TRANSACTIONS):
-        raise CorruptSnapshot("not a snapshot of this version")
+        raise CorruptSnapshot("the file is no producer snapshot of this version")
     state = ProducerState(next_offset)
     state.forgot = bool(flags & _FLAG_FORGOT)
     at = _SNAPSHOT.size

@@ -100,7 +100,7 @@ def decode_facts(data: bytes) -> TimeFacts:
     """Decode only the header of a time index file. Raises CorruptIndex."""
     magic, version, _, *facts = _HEADER.unpack(checked_header(data, _HEADER))
     if magic != _MAGIC or version != _VERSION:
-        raise CorruptIndex("not a time index of this version")
+        raise CorruptIndex("the file is no time index of this version")
     return TimeFacts._make(facts)
 
 
@@ -110,7 +110,7 @@ def decode(data: bytes) -> tuple[TimeFacts, TimeIndex]:
     body = data[HEADER_BYTES:]
     count = facts.entry_count
     if len(body) != 12 * count or crc32c(body) != facts.body_crc:
-        raise CorruptIndex("the entries do not match their checksum")
+        raise CorruptIndex("the time index has a wrong checksum")
     index = TimeIndex(facts.base_offset)
     index._timestamps = from_big_endian("q", body[: 8 * count])
     index._offsets = from_big_endian("i", body[8 * count :])

@@ -90,10 +90,10 @@ def decode(data: bytes) -> tuple[TransactionIndex, int]:
     """
     size = len(data) - _END.size
     if size < 0 or size % _ENTRY.size:
-        raise CorruptIndex("the length is not that of a transaction index")
+        raise CorruptIndex("the file has not the length of a transaction index")
     end_offset, crc = _END.unpack_from(data, size)
     if crc != crc32c(data[: size + 8]):
-        raise CorruptIndex("the entries do not match their checksum")
+        raise CorruptIndex("the transaction index has a wrong checksum")
     index = TransactionIndex(
         [AbortedEntry(*row) for version, *row in _ENTRY.iter_unpack(data[:size])]
     )

@@ -395,7 +395,7 @@ class GroupCoordinator:
                 continue
             except (WriteConflictError, InconsistentGroupProtocolError) as error:
                 # The group got members or was recreated during the check. Check the next group.
-                logger.info("group %r: cannot check its retention: %s", group, error)
+                logger.info("group %r: cannot check whether it has expired: %s", group, error)
 
     def _is_over(self, group: str, age: GroupAge) -> bool:
         """Return whether the group has been empty for longer than its retention time.
@@ -552,7 +552,11 @@ class GroupCoordinator:
                 self._drop(held, _claimed_by_another(name))
         except LogbusError as error:
             # ZooKeeper is not connected. The next connection starts a check of all claims.
-            logger.debug("group %r: cannot check the claim: %s", held.group.name, error.message)
+            logger.debug(
+                "group %r: cannot read its coordinator in ZooKeeper: %s",
+                held.group.name,
+                error.message,
+            )
 
     # Methods that pass events to the groups' state machines and carry out the effects.
 

@@ -191,7 +191,8 @@ class TransactionCoordinator:
                 )
         self.sinks.loaded(partition, epoch, values, flags)
         logger.info(
-            "%s-%d: this broker coordinates its transactions in leader epoch %d; %d are open",
+            "%s-%d: this broker coordinates the transactions of this partition in leader epoch %d; "
+            "%d are open",
             TRANSACTION_STATE,
             partition,
             epoch,

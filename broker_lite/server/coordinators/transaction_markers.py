@@ -217,7 +217,9 @@ class MarkerSender:
         for marker in sent.values():
             self._retry(
                 marker,
-                CoordinatorNotAvailableError(f"broker {broker_id} did not answer for the marker"),
+                CoordinatorNotAvailableError(
+                    f"broker {broker_id} did not answer the request with the marker"
+                ),
             )
 
     async def _end_group(self, marker: _Marker, group: str) -> None:
@@ -227,7 +229,12 @@ class MarkerSender:
         job = marker.job
         coordinator = self._groups.coordinator_of(group)
         if coordinator is None:
-            self._retry(marker, CoordinatorNotAvailableError("no broker is registered"))
+            self._retry(
+                marker,
+                CoordinatorNotAvailableError(
+                    "no broker is registered that could coordinate the group"
+                ),
+            )
             return
         request = EndGroupOffsetsRequest(
             group,

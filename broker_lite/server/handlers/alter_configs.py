@@ -114,7 +114,9 @@ async def _pass_on(parts: BrokerContext, request: RequestContext, message: Any) 
     try:
         answer = await within(WAIT_MS, ask_controller(parts, call, request))
         if len(answer.responses) != len(message.resources):
-            raise NotControllerError("the controller's answer lacks this resource; try again")
+            raise NotControllerError(
+                "the controller did not answer for every topic or broker of the request; try again"
+            )
     except LogbusError as error:
         return [(wire_code(error), error.message)] * len(message.resources)
     return [(row.error_code, row.error_message) for row in answer.responses]

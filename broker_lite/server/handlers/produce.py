@@ -137,7 +137,11 @@ class _Produce:
         ) -> None:
             self._reply.go_on()
             if errors is None:
-                logger.error("%s: cannot set maximum timestamps", self._request, exc_info=error)
+                logger.error(
+                    "%s: cannot compute the maximum timestamps of batches",
+                    self._request,
+                    exc_info=error,
+                )
                 self._reply.refuse("unexpected error in the broker; see its log")
                 return
             self._unreadable = errors

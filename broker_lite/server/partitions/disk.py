@@ -530,4 +530,4 @@ def _deliver(results: list[Result]) -> None:
                 what(*arguments)
         except Exception:
             # An exception for one partition must not drop the results of the others.
-            logger.exception("cannot deliver a disk thread's result")
+            logger.exception("unexpected error while handling the result of a disk job")

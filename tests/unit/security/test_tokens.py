@@ -136,7 +136,7 @@ def test_token_is_valid_until_its_expiry_time() -> None:
     ],
 )
 def test_key_set_without_a_usable_key_is_refused(document: bytes) -> None:
-    with pytest.raises(InvalidConfigError, match="the document"):
+    with pytest.raises(InvalidConfigError, match="document"):
         parse_keys(document)
 
 

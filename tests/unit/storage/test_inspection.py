@@ -110,7 +110,7 @@ def test_damaged_files_of_the_whole_data_directory_are_reported(name: str) -> No
     data[2] ^= 1
     file.truncate(0)
     file.append([bytes(data)])
-    assert problems(disk)[name] == ("the CRC-32C does not match the content",)
+    assert problems(disk)[name] == ("the file has a wrong checksum (CRC-32C)",)
 
 
 def test_stray_log_is_checked_without_checkpoints() -> None:
