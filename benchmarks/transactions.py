@@ -192,7 +192,8 @@ def idle_ids(count: int) -> dict[str, Any]:
     names = few + [f"idle-{number}" for number in range(len(few), count)]
     with LocalCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
         (broker,) = cluster.brokers
-        producer(cluster.bootstrap_servers, "first")  # This creates the topic of transaction state.
+        # The first producer creates the topic __transaction_state.
+        producer(cluster.bootstrap_servers, "first")
 
         def start() -> float:
             broker.stop()

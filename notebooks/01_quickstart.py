@@ -47,7 +47,7 @@ if "dbutils" not in globals():
 
 # COMMAND ----------
 
-# DBTITLE 1,Addresses and scale
+# DBTITLE 1,Choose the brokers and the number of lines
 dbutils.widgets.text("bootstrap_servers", "", "Brokers; empty starts one here")
 dbutils.widgets.text("records", "1000", "Lines to write")
 bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
@@ -94,7 +94,7 @@ print(first.topic, first.partition, first.offset)
 
 # COMMAND ----------
 
-# DBTITLE 1,Read it as a table
+# DBTITLE 1,Read the topic as a table
 table = (
     spark.read.format("logbus")
     .option("bootstrap.servers", bootstrap_servers)
@@ -153,7 +153,7 @@ assert counted == Counter(statuses)
 
 # COMMAND ----------
 
-# DBTITLE 1,Lines of each status
+# DBTITLE 1,Plot how many log lines have each HTTP status
 figure, axes = plt.subplots(figsize=(9, 2.2), label="statuses")
 axes.barh(sorted(counted), [counted[status] for status in sorted(counted)])
 axes.set_xlabel("lines")
@@ -179,7 +179,7 @@ display([(str(tp), row.records, row.seconds) for tp, row in lag.items()])
 
 # COMMAND ----------
 
-# DBTITLE 1,Stop
+# DBTITLE 1,Stop the query and the cluster
 query.stop()
 shutil.rmtree(checkpoint)
 bus.close()

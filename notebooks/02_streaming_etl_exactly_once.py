@@ -43,7 +43,7 @@ if "dbutils" not in globals():
 
 # COMMAND ----------
 
-# DBTITLE 1,Addresses and scale
+# DBTITLE 1,Choose the brokers and the number of orders
 dbutils.widgets.text("bootstrap_servers", "", "Brokers; empty starts one here")
 dbutils.widgets.text("orders", "400", "Orders, a multiple of 4")
 bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
@@ -194,14 +194,14 @@ for guarantee in GUARANTEES:
 
 # COMMAND ----------
 
-# DBTITLE 1,Nothing is lost; exactly once also repeats nothing
+# DBTITLE 1,No invoice is missing; with exactly_once none is double
 wanted = {f"order-{order}" for order in range(ORDERS)}
 assert set(times["at_least_once"]) == wanted
 assert times["exactly_once"] == Counter(wanted)
 
 # COMMAND ----------
 
-# DBTITLE 1,Invoices of each order
+# DBTITLE 1,Plot the number of invoices of each order
 import matplotlib.pyplot as plt
 
 figure, rows = plt.subplots(
@@ -245,7 +245,7 @@ assert daily.option("subscribe", "etl.daily").load().count() == 10
 
 # COMMAND ----------
 
-# DBTITLE 1,Stop
+# DBTITLE 1,Stop the cluster
 shutil.rmtree(folder)
 bus.close()
 if cluster is not None:

@@ -44,7 +44,7 @@ if "dbutils" not in globals():
 
 # COMMAND ----------
 
-# DBTITLE 1,Addresses and scale
+# DBTITLE 1,Choose the brokers and the number of records in a burst
 dbutils.widgets.text("bootstrap_servers", "", "Brokers; empty starts one here")
 dbutils.widgets.text("records", "200", "Records of a burst in each step")
 bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
@@ -138,7 +138,7 @@ plt.close(figure)
 
 # COMMAND ----------
 
-# DBTITLE 1,The plotted lag is true
+# DBTITLE 1,Check the plotted lag against the notebook's own counts
 assert list(reported) == list(counted)
 assert max(reported) > 0
 lag = bus.admin.lag("slow-reader")
@@ -213,7 +213,7 @@ while sum(row.records for row in bus.admin.lag("counting-query").values()):
 
 # COMMAND ----------
 
-# DBTITLE 1,Stop
+# DBTITLE 1,Stop the query and the cluster
 query.stop()
 shutil.rmtree(checkpoint)
 bus.close()

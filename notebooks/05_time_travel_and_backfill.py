@@ -44,7 +44,7 @@ if "dbutils" not in globals():
 
 # COMMAND ----------
 
-# DBTITLE 1,Addresses and scale
+# DBTITLE 1,Choose the brokers and the number of records in an hour
 dbutils.widgets.text("bootstrap_servers", "", "Brokers; empty starts one here")
 dbutils.widgets.text("records", "40", "Records of a quiet hour")
 bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
@@ -168,7 +168,7 @@ backfill.write.parquet(f"{folder}/backfill")
 
 # COMMAND ----------
 
-# DBTITLE 1,Records that arrive meanwhile belong to the stream
+# DBTITLE 1,Records that arrive during the backfill belong to the stream
 with bus.producer() as producer:
     for number in range(quiet):
         at = int((now + timedelta(minutes=number * 60 / quiet)).timestamp() * 1000)
@@ -220,7 +220,7 @@ assert [a + b for a, b in zip(before, after)] == [written[hour] for hour in hour
 
 # COMMAND ----------
 
-# DBTITLE 1,Stop
+# DBTITLE 1,Stop the cluster
 shutil.rmtree(folder)
 bus.close()
 if cluster is not None:

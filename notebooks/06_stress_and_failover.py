@@ -46,7 +46,7 @@ if "dbutils" not in globals():
 
 # COMMAND ----------
 
-# DBTITLE 1,Scale
+# DBTITLE 1,Choose the number of records a second and the length of the run
 dbutils.widgets.text("rate", "1000", "Records a second")
 dbutils.widgets.text("seconds", "6", "Length of the run")
 rate = int(dbutils.widgets.get("rate"))
@@ -114,7 +114,7 @@ print(f"{len(sent):,} sent, {len(acknowledged):,} acknowledged, {len(failed)} fa
 
 # COMMAND ----------
 
-# DBTITLE 1,Every acknowledged record is there, once
+# DBTITLE 1,Every acknowledged record is in the topic once
 found = []
 for partition in range(3):
     with bus.consumer("stress.events", partitions=[partition], start="earliest") as consumer:
@@ -125,7 +125,7 @@ assert sorted(found) == sorted(acknowledged) == list(range(int(rate * seconds)))
 
 # COMMAND ----------
 
-# DBTITLE 1,Spark reads the same
+# DBTITLE 1,Spark reads the same number of records
 table = spark.read.format("logbus").option("bootstrap.servers", bootstrap_servers)
 frame = table.option("subscribe", "stress.events").load()
 assert frame.selectExpr("CAST(value AS STRING)").distinct().count() == len(acknowledged)
@@ -207,6 +207,6 @@ display([(p.partition, p.leader, str(p.replicas), str(p.isr)) for p in partition
 
 # COMMAND ----------
 
-# DBTITLE 1,Stop
+# DBTITLE 1,Stop the cluster
 bus.close()
 cluster.stop()

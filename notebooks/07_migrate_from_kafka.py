@@ -47,13 +47,13 @@ if "dbutils" not in globals():
 
 # COMMAND ----------
 
-# DBTITLE 1,Scale
+# DBTITLE 1,Choose the number of records to copy
 dbutils.widgets.text("records", "3000", "Records at the source")
 records = int(dbutils.widgets.get("records"))
 
 # COMMAND ----------
 
-# DBTITLE 1,Start a source and a target
+# DBTITLE 1,Start the source cluster and the target cluster
 import json
 import shutil
 import subprocess
@@ -133,7 +133,7 @@ for name, text in {
 
 # COMMAND ----------
 
-# DBTITLE 1,Copy
+# DBTITLE 1,Copy the source to the target with logbus mirror
 print(
     logbus_command(
         "mirror",
@@ -150,7 +150,7 @@ print(
 # COMMAND ----------
 
 
-# DBTITLE 1,The counts agree, and so do the values
+# DBTITLE 1,Source and target have the same counts and values
 def values(servers):
     """Return the values of each partition, in order."""
     frame = spark.read.format("logbus").option("bootstrap.servers", servers)
@@ -227,7 +227,7 @@ query.awaitTermination()
 
 # COMMAND ----------
 
-# DBTITLE 1,It reads every record after its old position, once
+# DBTITLE 1,The query reads every record after its old position once
 with target.consumer("shop.invoices", start="earliest") as consumer:
     invoices = []
     while len(invoices) < records - 2 * position:
@@ -268,7 +268,7 @@ plt.close(figure)
 
 # COMMAND ----------
 
-# DBTITLE 1,Stop
+# DBTITLE 1,Stop both clusters
 shutil.rmtree(folder)
 for each in (source, target):
     each.close()

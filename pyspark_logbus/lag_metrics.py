@@ -114,7 +114,8 @@ class LagMetrics(LagListener):
         metrics["spark_missing_rows"].labels(query).inc(missing)
         behind = [lag.records_behind for lag in lags]
         if None in behind:
-            return  # Spark repeated a batch; the source reports with the next one.
+            # Spark repeats a batch after a restart: the lag is unknown until the next batch.
+            return
         metrics["spark_lag_records"].labels(query).set(sum(each or 0 for each in behind))
         lost = sum(lag.lost_records for lag in lags)
         known = self._lost.get(first.query_id, 0)

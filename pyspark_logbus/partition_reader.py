@@ -489,7 +489,9 @@ rows, so the next batch can use the same slice."""
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     """Return a column with ``count`` equal values: a slice of a column cached in this process."""
-    key = (value, kind.id)  # Hash by id, because a type's own hash is computed from its text.
+    # Use the number of the type as the key: a hash of the type itself would be computed from its
+    # text.
+    key = (value, kind.id)
     part = _slices.get(key)
     if part is not None and len(part) == count:
         return part
@@ -510,8 +512,8 @@ class _OffsetColumns:
     builds a new column for offsets that the column does not have."""
 
     def __init__(self) -> None:
-        # The pair is replaced as one object, so that tasks on several threads never combine parts
-        # of two pairs.
+        # Base and column are one tuple, which is replaced as a whole. Tasks on several threads
+        # therefore never combine the base of one column with another column.
         self._stretch = (0, fixed(np.zeros(0, np.int64), pa.int64()))
 
     def slice(self, first: int, count: int) -> pa.Array:

@@ -147,7 +147,8 @@ class StreamPlanner:
             self._planned_end = start
         else:
             end = self._next(document, start, live, unlimited)
-        # Publish only after the check for losses, because ``start`` may lie in lost records.
+        # If lost records are suspected, do not publish the query's progress yet: ``start`` may be
+        # within lost records, and the check for losses has not run.
         if not self._losses.are_suspected:
             self._publish(start, live)
         return end
@@ -206,7 +207,8 @@ class StreamPlanner:
             ranges = self._check_begins(begin, until, ranges, is_repeated=False)
         ranges = [item for item in ranges if self._is_there(item, live)]
         if self._progress is None:
-            # Spark repeats this batch after a restart, so no planning call has claimed the group.
+            # Spark repeats a planned batch after a restart, before any planning call, so no call
+            # has claimed the group yet.
             committed = begin.topics if until.begin is None else until.begin
             self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
         return make_tasks(ranges, self.options, self._reader, self._live.view)

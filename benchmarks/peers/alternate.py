@@ -83,11 +83,11 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
             return kept | {"sides": found, "compared": compared(row, variant, found)}
         except Cannot as why:
             return kept | {"cannot": str(why)}
-        except Exception as error:  # Record the reason, and continue with the other rows.
+        except Exception as error:  # Record why the row failed.
             why_not = f"{type(error).__name__}: {error}"[:1000]
             print(f"  {row.name} [{variant.name}]: {why_not}", file=sys.stderr, flush=True)
             with contextlib.suppress(Exception):
-                bench.stop_all()  # A server may be in an undefined state, so start new servers.
+                bench.stop_all()  # The failure may have left a server unusable: end all.
             if is_last or time.monotonic() - began > RETRIED_SECONDS_MAX:
                 return kept | {"cannot": why_not, "failed": True}
             kept["failed_first"] = why_not

@@ -64,7 +64,7 @@ def _filled(name: str, content: str, commands: Sequence[Sequence[str]]) -> Path:
             _run(name, [program, "-q", "-B", *command, f"-DoutputDirectory={begun}"], begun)
         try:
             begun.rename(folder)
-        except OSError:  # Another process has downloaded them meanwhile.
+        except OSError:  # Another process has downloaded the same files.
             if not folder.is_dir():
                 raise
     finally:

@@ -119,7 +119,7 @@ def _unmeasured(rows: list[Found]) -> Iterator[str]:
     """Yield the variants that have no result yet."""
     measured = {(found["row"], each["variant"]) for found in rows for each in found["variants"]}
     if any(found["quick"] for found in rows):
-        return  # Quick runs are incomplete by design.
+        return  # A quick run leaves out variants on purpose.
     missing = [
         f"{row.name} [{variant.name}]"
         for row in ROWS

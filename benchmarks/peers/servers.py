@@ -52,8 +52,8 @@ _SHIPPED = {
     "log.retention.hours": "168",
     "log.segment.bytes": "1073741824",
     "log.retention.check.interval.ms": "300000",
-    # Kafka's development settings have this line too. With the default, every consumer waits 3 s
-    # for more members.
+    # The setting file config/server.properties of Kafka has this line, too. With Kafka's default,
+    # every consumer would wait 3 s for further members.
     "group.initial.rebalance.delay.ms": "0",
 }
 _TUNED = {

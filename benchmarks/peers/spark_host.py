@@ -149,7 +149,7 @@ class Host:
         reader = reader.option("subscribe", source.topic).options(**source.options)
         if len(columns) == len(COLUMNS):
             return reader.load()
-        # The floor's source has a fixed schema and drops unneeded columns itself.
+        # The source that measures the floor has a fixed schema, and drops unneeded columns itself.
         if source.side == "kafka":
             return reader.load().select(*columns)
         return reader.schema(", ".join(f"{name} {COLUMNS[name]}" for name in columns)).load()

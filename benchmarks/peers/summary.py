@@ -90,7 +90,7 @@ def _of_row(found: Found) -> Iterator[str]:
             f"| {found['number']} | {row} | {measure} | {', '.join(goals)} "
             f"| {' | '.join(cells)} | {others} |"
         )
-        row = ""  # Name the row only in its first line.
+        row = ""  # Only the first line of a row in the table has the row's name.
 
 
 def _cell(each: Found) -> str:

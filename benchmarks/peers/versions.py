@@ -43,7 +43,8 @@ def _commit() -> str:
     """
     try:
         head = _git("rev-parse", "--short=10", "HEAD")
-        # Ignore the results and pages, because the run itself writes them.
+        # Do not count changes of results and pages as a changed checkout, because each run writes
+        # them.
         changed = _git("diff", "--quiet", "HEAD", "--", ":/", ":!/benchmarks/results*",
                        ":!/benchmarks/*.md")  # fmt: skip
     except OSError:

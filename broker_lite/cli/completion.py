@@ -100,7 +100,8 @@ def names(kind: str, params: Mapping[str, Any]) -> list[str]:
         with contextlib.suppress(Exception):
             answers.append(_ask(kind, params))
 
-    # Use a thread, because a name server or ZooKeeper may take any time to answer.
+    # Ask in a thread, and wait only ANSWER_SECONDS: a name server or ZooKeeper may answer late or
+    # never.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(ANSWER_SECONDS)
@@ -119,7 +120,7 @@ def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:
 
     cluster = choose_cluster(*map(params.get, _CLUSTER_OPTIONS))
     if cluster.context is not None and cluster.context.password_command:
-        return []  # A password command may ask the user for input.
+        return []  # The command that returns the password may ask the user for input.
     with (
         using_security(params.get("client_config"), cluster.context),
         open_admin(cluster) as admin,

@@ -332,7 +332,8 @@ def file_limit() -> Finding:
 def disk() -> Finding:
     from broker_lite.client import discovery
 
-    # ``logbus up --dir`` puts the data of this machine's cluster into another folder.
+    # Check the disk with the data of this machine's last cluster: ``logbus up --dir`` may have put
+    # it outside the default folder.
     facts = discovery.read_cluster(discovery.last_cluster_path()) or {}
     folder = Path(facts.get("directory") or discovery.data_directory())
     while not folder.exists():

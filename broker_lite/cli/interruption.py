@@ -24,7 +24,7 @@ class Interruption:
         self._before = signal.getsignal(signal.SIGINT)
 
     def __enter__(self) -> Interruption:
-        # A background process ignores the signal, as nohup or the shell arranged.
+        # If SIGINT is ignored (a background process, nohup), leave it ignored.
         if self._before is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._note)
         return self

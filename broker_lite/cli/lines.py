@@ -219,7 +219,8 @@ def _line_chunks(path: Path | None, bytes_max: int, on_share: OnShare) -> Iterat
     if path is None:
         yield from _split(iter(lambda: os.read(0, CHUNK_BYTES), b""), path, bytes_max)
         return
-    # Without a buffer, a read of a pipe returns what the pipe holds.
+    # Open the file without a buffer. For a pipe, a read then returns the bytes that are there, and
+    # does not wait for a full buffer.
     with path.open("rb", buffering=0) as file:
         report = _reporter(file, path, on_share)
         is_packed = path.suffix == ".gz"

@@ -196,7 +196,7 @@ def _check_options(
 
 
 def _name(header: str) -> str:
-    if not header.isprintable():  # This covers invalid UTF-8, too.
+    if not header.isprintable():  # Bytes that are not UTF-8 count as unprintable.
         raise click.BadParameter(
             f"the name {header!r} is not text: use printable UTF-8", param_hint="--header"
         )

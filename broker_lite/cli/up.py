@@ -499,7 +499,7 @@ def _print_stopping(*, is_detached: bool) -> None:
     if is_detached:
         _print_with_time("stopping")
     else:
-        # A terminal has printed ^C, without a newline.
+        # After Ctrl-C a terminal shows ^C without a newline, so begin a new line.
         output.say("\nStopping." if sys.stderr.isatty() else "Stopping.")
 
 

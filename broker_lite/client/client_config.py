@@ -194,8 +194,8 @@ def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
     if login.family != OAUTHBEARER:
         named = (("username", USERNAME), ("password", PASSWORD))
         return {**options, **{key: login.options.get(name, "") for name, key in named}}
-    # The keys of ``names`` are Kafka's JAAS options. If they are absent, the client id and secret
-    # come from the options sasl.oauthbearer.*.
+    # The keys of ``names`` are the names in Kafka's JAAS text. If the text lacks client id and
+    # secret, the options sasl.oauthbearer.* have them.
     names = {"clientId": CLIENT_ID, "clientSecret": CLIENT_SECRET, "scope": TOKEN_SCOPE}
     login_options = {
         key: login.options[name] for name, key in names.items() if login.options.get(name)

@@ -376,8 +376,9 @@ class Group:
 
     def _begin_generation(self) -> None:
         if self._written_empty is not None:
-            # Wait for the write in flight, which has no deadline. With the passed deadline, every
-            # following GroupTick would be due at once.
+            # The write of the former, empty generation is in flight: begin the generation after it.
+            # Clear the join deadline, which has passed, or every GroupTick until then would be due
+            # at once.
             self._join_deadline_ms = NEVER
             return
         for member in list(self._roster.members.values()):

@@ -260,8 +260,8 @@ class KeyedState:
             self.flags.pop(key, None)
         self._settle(key)
         if self._copy is not None and self._copy.left is not None:
-            # The log has this value behind the ``begin`` record of the copy, so the copy need not
-            # write it again.
+            # The record of this value comes after the record ``begin`` of the copy in progress, so
+            # the copy need not have the key.
             self._copy.left.pop(key, None)
 
     def _settle(self, key: bytes) -> None:

@@ -43,7 +43,7 @@ class ClassArchive:
         Return no flags if the folder cannot be created or another user may write to it.
         """
         if os.pathsep in str(self._directory):
-            return ()  # The JVM would read the path as two archives.
+            return ()  # The JVM would split the path at the separator.
         if not self._is_own():
             return ()
         for path in self._directory.glob(f"{self._prefix}*.jsa"):

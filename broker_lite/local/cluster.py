@@ -379,7 +379,8 @@ class LocalCluster:
             try:
                 return broker.wait_ready()
             except PortInUseError:
-                if "listeners" in self._settings:  # The user chose these ports.
+                # The user chose the ports, so do not change them.
+                if "listeners" in self._settings:
                     raise
                 self._move_ports(broker)
             broker.start(wait=False)

@@ -56,7 +56,8 @@ _JVM_FLAGS = (
     # small and grows only as far as the writes need it.
     "-Xms32m",
     "-Xmx1g",
-    # Without memory the server would stay up and answer nothing. `logbus up` restarts it instead.
+    # After an OutOfMemoryError the server would stay up and answer nothing. End it; `logbus up`
+    # starts it again.
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",

@@ -158,7 +158,8 @@ class GroupOffsets:
             group,
             broker_id=broker_id,
             broker_epoch=broker_epoch,
-            # The name is unique, because a broker epoch belongs to one registration of one broker.
+            # The claim's name is unique: a broker epoch belongs to one registration of one broker,
+            # and the broker numbers its claims.
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
@@ -403,9 +404,9 @@ class GroupOffsets:
 
         A partition is unstable if an open transaction has a pending offset for it.
         """
-        # Read the pending offsets first. A transaction that commits in between then leaves its
-        # partitions unstable in this answer. Otherwise this method could return an offset from
-        # before that commit as stable.
+        # Read the pending offsets before the committed ones. If a transaction commits between the
+        # two reads, its partitions count as unstable. In the other order, the method could return
+        # an offset from before that commit as stable.
         pending = await self.pending(group)
         offsets = await self.fetch(group, partitions, with_former=with_former)
         rows = {key: row for part in pending for key, row in part.value.offsets.items()}
@@ -445,8 +446,8 @@ class GroupOffsets:
             paths[path]: znodes.decode_offset(path, znode.data)
             for path, znode in (await self._present(paths)).items()
         }
-        # Read the topics after the offsets. A topic that is read before its offsets could be
-        # deleted and recreated in between.
+        # Read the topics after the offsets. If they were read first, a topic could be deleted and
+        # created again before its offsets are read.
         topics = await self._assignments({key.topic for key in offsets})
         committed = {}
         for key, offset in offsets.items():
@@ -480,7 +481,7 @@ class GroupOffsets:
         return await asyncio.shield(reading)
 
     async def _assignment_next_turn(self, topic: str) -> znodes.Assignment | None:
-        del self._reading[topic]  # A later call needs a new read.
+        del self._reading[topic]  # From here on, another call must read the topic again.
         path = znodes.topic_path(topic)
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_assignment(path, znode.data)
@@ -670,8 +671,8 @@ class GroupOffsets:
         """
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
-        # Read the topics after the offsets. A topic that is read before its offsets could be
-        # deleted and recreated in between.
+        # Read the topics after the offsets. If they were read first, a topic could be deleted and
+        # created again before its offsets are read.
         topics = await self._assignments({row.key.topic for row in old})
         expired = [
             row

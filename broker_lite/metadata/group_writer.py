@@ -213,9 +213,10 @@ class GroupWriter:
                 next_at = loop.time() + self._interval_s
                 self._urgent.clear()
                 self._under_way, self._waiting = self._waiting, {}
-                # Groups with a new generation come first. If the answer to a write is lost,
-                # ``was_written`` decides by its first operation that changes a versioned znode, and
-                # only a generation has such an operation.
+                # Groups with a new generation come first in a write. If the answer to the write is
+                # lost, ``was_written`` looks at the first operation that changes a znode's version
+                # to decide whether ZooKeeper applied the write; only a generation has such an
+                # operation.
                 batch = sorted(self._under_way.values(), key=lambda row: row.generation is None)
                 for shares in _packed(batch):
                     await self._settle(shares)
@@ -273,8 +274,8 @@ class GroupWriter:
                 return
             claim = owners[refused.position].writing.claim
             if refused.operation.path in (check.path for check in claim.checks):
-                # The next attempt is without the lost group. As groups run out, this attempt need
-                # not count.
+                # Another broker has claimed this group. Try again without it, and do not count the
+                # attempt, because the number of groups limits such attempts.
                 await self._lost(claim, shares)
                 continue
             attempts += 1

@@ -459,7 +459,7 @@ class ZooKeeperStore:
         await asyncio.shield(self._sync)
 
     async def _sync_next_turn(self, path: str) -> None:
-        self._sync = None  # A later call needs a new request.
+        self._sync = None  # From here on, another call must send its own sync.
         await self._request("sync", self._client.sync_async, self._chroot + path)
 
     # Methods that kazoo's threads call.

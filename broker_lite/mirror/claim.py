@@ -171,7 +171,8 @@ class MirrorClaim:
         member, self.member = self.member, group_requests.NO_MEMBER
         self._until_ms = 0.0
         if member[0] and not isinstance(self._error, FencedInstanceIdError):
-            with contextlib.suppress(LogbusError):  # Without a LeaveGroup the session expires.
+            # If this fails, the claim ends with the session.
+            with contextlib.suppress(LogbusError):
                 self._call(LeaveGroupRequest(self._group, member[0], member[2]), self._session_ms)
 
     def close(self) -> None:

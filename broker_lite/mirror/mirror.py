@@ -442,7 +442,8 @@ class Mirror:
                     self.save()
                     save_at = monotonic_ms() + SAVE_MS
                 if now_ms >= sync_at and goal is None:
-                    under_way.result()  # Drop these records. The next fetch returns them again.
+                    # Drop the fetched records; the fetch below returns them again.
+                    under_way.result()
                     self.sync_topics()
                     self._group_sync.write(self.name, self.copies, self._group_sync.read())
                     under_way = self._begin_fetch(0)

@@ -144,7 +144,8 @@ def load_certificate(
     except ssl.SSLError as error:
         why = "is not the key of the certificate" if "MISMATCH" in str(error) else "is unusable"
         if password is not None and "MISMATCH" not in str(error):
-            # OpenSSL gives a wrong password no reason of its own.
+            # For a wrong password OpenSSL reports no reason of its own, so name the password as a
+            # possible cause.
             why = "is unusable, or ssl.key.password is wrong,"
         raise InvalidConfigError(
             f"{key_setting}={key or certificate}: the private key {why} in "

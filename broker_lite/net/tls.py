@@ -110,7 +110,7 @@ class TlsTransport:
 
     @property
     def wants_write(self) -> bool:
-        # Nothing waits for an alert alone: the next write sends it.
+        # A TLS alert alone needs no write of its own: it is sent with the next write.
         return bool(self._encrypted) and (self.is_handshaking or self._sending_bytes > 0)
 
     def read_into(self, buffer: memoryview) -> int:
@@ -136,9 +136,9 @@ class TlsTransport:
                     break
                 filled += count
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError, ConnectionResetError):
-            # Treat it as the end of the stream: frames have lengths, so an end without close_notify
-            # cannot hide lost bytes. A client that closes before it has read its session tickets
-            # resets the connection.
+            # A missing close_notify or a reset counts as the end of the stream. Frames have
+            # lengths, so such an end cannot hide lost bytes. A reset is usual when a client closes
+            # before it has read its session tickets.
             return filled
         except BlockingIOError:
             if not filled:

@@ -92,7 +92,8 @@ class PlainTransport:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._fd = sock.fileno()
-        # The socket's own method: a method of this class would cost each receive another call.
+        # Use the socket's own method: a method of this class would cost one more call for each
+        # receive.
         self.read_into: Callable[[memoryview], int] = sock.recv_into
 
     def handshake(self) -> None:

@@ -135,7 +135,8 @@ def take_reading(
     view = admin.cluster()
     groups, lags, failure = _groups(admin.within(GROUPS_MS), before, base)
     if time.monotonic() - began > VIEW_S:
-        # A killed broker delays the groups by seconds. Show that the broker is dead.
+        # Describing the groups took seconds, probably because a broker was killed. Read the cluster
+        # again, so that the sample shows the broker as dead.
         view = admin.cluster()
     sample = take_sample(admin, None if base is None else base.sample, view=view)
     led = [

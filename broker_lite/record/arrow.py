@@ -191,7 +191,8 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
     while start < count:
         left = -(-(total - before) // room)
         target_bytes = before + -(-(total - before) // left)
-        # The row with which the slice reaches its target size still belongs to it, if it fits.
+        # The slice ends after the row with which it reaches its target size, or before this row if
+        # the row does not fit.
         stop = int(np.searchsorted(ends, target_bytes)) + 1
         if stop > count or ends[stop - 1] > before + room:
             stop = int(np.searchsorted(ends, before + room, side="right"))

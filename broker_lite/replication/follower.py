@@ -203,7 +203,8 @@ class Follower:
             effects.append(RaiseStart(start))
         return effects
 
-    # Methods that handle partition states, ticks and refused proposals.
+    # Methods that handle partition states, ticks and proposals of ISR changes that ZooKeeper
+    # refused.
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
         """Use a newer state of the partition in the same leader epoch from now on, and resume."""

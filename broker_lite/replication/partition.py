@@ -365,9 +365,9 @@ class Partition:
         follower = self.role = Follower(
             state,
             self.log,
-            # The leader may have counted a fetch of this broker in this leader epoch in two cases:
-            # an earlier process of the broker may have fetched before this process had a role, or
-            # this process had a role in the same epoch.
+            # Tell the follower whether the leader may have counted an earlier fetch of this broker
+            # in this leader epoch. It may if this process had no role before, because an earlier
+            # process may have fetched, or if this process had a role in the same epoch.
             isinstance(role, Offline) or role.state.leader_epoch == state.leader_epoch,
         )
         return in_order([*follower.begin(), *before])

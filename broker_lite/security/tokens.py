@@ -141,8 +141,8 @@ def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> 
             issuer=rules.issuer,
             options={
                 "require": ["iss", "aud", "exp", "sub"],
-                # The library would read the clock itself, so this function compares the times
-                # below.
+                # PyJWT would read the clock itself. This module reads no clock, so this function
+                # compares the times below.
                 "verify_exp": False,
                 "verify_iat": False,
                 "verify_nbf": False,

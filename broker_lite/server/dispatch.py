@@ -365,7 +365,7 @@ class Dispatcher:
         if not parts.audit.is_on or key not in CHANGES:
             return False
         if key == ApiKey.WRITE_TXN_MARKERS and request.is_broker:
-            return False  # A transaction coordinator ends transactions, not an administrator.
+            return False  # The audit log records administrators, not transaction coordinators.
         return key not in FORWARDED or parts.registry.is_controller
 
     async def _unpack(

@@ -213,7 +213,7 @@ def _start_sync() -> Callable[[int, int, int, int], int] | None:
     try:
         call = getattr(ctypes.CDLL(None), "sync_file_range", None)
     except OSError:
-        return None  # A statically linked Python has no dynamic symbols.
+        return None  # A statically linked Python cannot look up the C function.
     if call is not None:
         call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return call

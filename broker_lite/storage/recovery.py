@@ -176,8 +176,9 @@ class _Opening:
         if self._changed:
             self.files.sync_dir(self.directory)
         if ProducerSnapshots(self.files, self.directory).drop_beyond(segments[-1].next_offset):
-            # Sync before any append: otherwise, after a crash, these snapshots would match other
-            # batches.
+            # Sync the deletion before any append. If a crash undid the deletion, the deleted
+            # producer snapshots would be taken for snapshots of later batches with the same
+            # offsets.
             self.files.sync_dir(self.directory)
         return tuple(segments)
 

@@ -229,11 +229,12 @@ class Segment:
         entry = index.floor(min(facts.next_offset, recovery_point) - 1)
         if facts.log_bytes > self.size_bytes or facts.damaged or not self._has_batch_at(entry):
             with contextlib.suppress(OSError):
-                # Delete the index file. After appends of batches of the same sizes, the next start
-                # could otherwise accept it.
+                # Delete the index file, which does not match the log. After further appends of
+                # batches with the same sizes, a start could accept it by mistake.
                 self._files.remove(self.path(paths.TIME_INDEX))
             return self._begin_indexes()
-        # A time index entry covers the batch of the offset index entry added with it.
+        # Cut both indexes at the same batch: each time index entry belongs to an offset index
+        # entry.
         self._index = index.cut(entry.position + 1)
         self._times = times.cut(entry.offset + 1)
         self.max_timestamp = self._times.last_timestamp()
@@ -367,7 +368,8 @@ class Segment:
         """Drop the file and the indexes from memory; they can be loaded again. Reads in progress
         continue with the objects that they have."""
         self._index = self._times = self._file = None
-        # Keep an empty index: a lookup passes many segments without aborted transactions.
+        # An empty index of aborted transactions stays in memory, because lookups read this index of
+        # many segments.
         if self._transactions and self._transactions.is_saved:
             self._transactions = None
 
@@ -448,8 +450,9 @@ class Segment:
         writable.cache = None
         writable.make_active()
         if writable.has_transactions:
-            # Load the index now: after the truncation, the file would be the index of more batches.
-            # Without it, the rebuild of the producer state also rebuilds the index.
+            # Load the transaction index from its file before the truncation, because the file has
+            # entries of the batches that the truncation removes. If the load fails, the rebuild of
+            # the producer state also rebuilds the index.
             with contextlib.suppress(OSError, CorruptIndex):
                 _ = writable.transactions
         return writable

@@ -326,7 +326,8 @@ class SinkPartition:
         def settled(error: LogbusError | None) -> None:
             is_unused = self._slots.get(producer_id) is slot and producer_id not in sink.unmarked
             if error is not None and is_unused:
-                # The record is not in the log, so no attempt writes with the slot.
+                # The log refused the record that assigns the slot to an attempt, so free the slot
+                # again.
                 sink.attempts.discard(producer_id)
                 self._opened.pop(producer_id, None)
                 self._slots[producer_id] = free
@@ -468,7 +469,8 @@ class SinkPartition:
                 f"of sink {event.sink!r}: the batch has ended, or another attempt took over"
             )
         if sink.writing is not None:
-            # A decision is in flight; its outcome determines whether the attempt is still open.
+            # A record that ends the sink's batch is being appended. Its outcome determines whether
+            # this attempt is still open.
             raise ConcurrentTransactionsError(f"sink {event.sink!r} is ending a batch; retry")
         missing = event.partitions - self._added[event.producer_id]
         if missing and event.verify_only:
@@ -519,8 +521,9 @@ class SinkPartition:
         once the record is committed.
         """
         sink = self._sinks[name]
-        # If the log refused the record that frees a slot, the slot's attempt still looks open in
-        # the log. Write that record first; otherwise this head would end the attempt again.
+        # If the log refused the record that frees a slot, then according to the log the slot's
+        # attempt is still open. Append that record again before the new head, which would otherwise
+        # end the attempt once more.
         self._write_refused(name, sink)
         number = self._next_number()
         sink.writing = number

@@ -459,7 +459,7 @@ def encode_request(
         if flexible:
             writer.tag_end()
     if version >= 7:
-        put_count(writer, 0, flexible)  # forgotten topics
+        put_count(writer, 0, flexible)  # forgotten_topics_data, empty
     if version >= 11:
         put_string(out, request.rack_id, flexible)
     if flexible:

@@ -158,7 +158,7 @@ class _Refusal:
         if not is_row:
             return body
         if isinstance(requested, int | str):
-            # The request gives this object only by its name or id, without other fields.
+            # The request has only the name or id of this object.
             body[_name_of(fields, isinstance(requested, str))] = requested
             return body
         for field in fields:

@@ -168,7 +168,7 @@ def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
                 raise RuntimeError("retention deleted no segment")
             time.sleep(0.02)
         gone = time.perf_counter() - before
-        time.sleep(2.5)  # The broker removes the files some seconds after the deletion.
+        time.sleep(2.5)  # A broker deletes the files some seconds after it dropped the segment.
     finally:
         done.set()
         writer.join()
@@ -263,7 +263,9 @@ def open_growth(
     def measured(size: int) -> Measures:
         return {key: round(value, 4) for key, value in run(bench, size).items()}
 
-    bench.stop_all()  # The meter would count servers of earlier rows that end meanwhile.
+    # End the servers of earlier rows. If they ended during the measurement, the meter would count
+    # their processor time.
+    bench.stop_all()
     chosen = sizes if not bench.quick else (sizes[0], sizes[len(sizes) // 2])
     yield {unit(size): Side(partial(measured, size), within=bench.within) for size in chosen}
 

@@ -158,7 +158,7 @@ class Kafka:
 @contextlib.contextmanager
 def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
     bench.stop_all()
-    kafka_java(HEAP)  # Download Kafka before the measurement.
+    kafka_java(HEAP)  # Download Kafka before the measurement begins.
     numbers = iter(range(1_000_000))
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         is_tuned = variant.name == TUNED

@@ -208,7 +208,7 @@ def owners(
                 cluster, each.transactional_id, deadline_ms
             )
         except TransactionalIdNotFoundError:
-            continue  # The id expired after it was listed.
+            continue  # The transactional id has expired since it was listed.
     return descriptions
 
 
@@ -248,7 +248,8 @@ def hanging(
     rows = [row for row in rows if is_hanging(row, known)]
     if not rows:
         return []
-    # Ask again. A transaction that ended between the two requests is not hanging.
+    # Ask the partitions again. If a transaction has ended since the first request, it does not
+    # hang.
     again = yield from open_in_logs(cluster, {row.tp for row in rows}, deadline_ms)
     still = {(row.tp, row.producer_id, row.start_offset) for row in again}
     return [row for row in rows if (row.tp, row.producer_id, row.start_offset) in still]

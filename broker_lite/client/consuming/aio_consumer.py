@@ -88,7 +88,7 @@ class AsyncConsumer(ConsumerFace):
         try:
             await self.run(self.core.start())
         except BaseException:
-            # On failure or cancellation, let the next read start again.
+            # If the start failed or was cancelled, the next read must start the reader again.
             self._is_started = False
             raise
 

@@ -138,7 +138,8 @@ class FetchCollector:
         check_offsets(offsets)
         rows = {tp: (at, self._begin(tp, at)) for tp, at in offsets.items()}
         for tp in rows:
-            # Allow a second fetch of a corrupt batch again. The batch may be repaired by now, or
+            # After a corrupt batch the reader fetches it a second time, but only once. The new
+            # position makes another second fetch possible: the batch may be repaired by now, or
             # only the copy of another replica may be corrupt.
             self._refetched.pop(tp, None)
         self._epochs.update(epochs)

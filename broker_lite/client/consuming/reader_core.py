@@ -238,7 +238,9 @@ class ReaderCore:
                 collector.at = at
                 yield record
                 if self.commit_due or collector.at != at or not collector.is_single:
-                    break  # A commit is due, or the user called seek, pause or poll.
+                    # End the batch of records: a commit is due, or the user has called seek, pause
+                    # or poll.
+                    break
                 if queue or (is_held_back is not None and is_held_back()):
                     break
 
@@ -339,7 +341,8 @@ class ReaderCore:
         """Move a position that is outside the log to the offset that the option ``start`` selects.
         Raise the fetch's error if ``start`` is "none"."""
         tp, before, error = self._outside[0]
-        # If the position differs, the user called seek or the group revoked the partition since.
+        # If the position has changed since the error, the user called seek, or the group revoked
+        # the partition.
         if self.collector.position(tp) == before:
             timestamp = self.discovery.reset_timestamp(tp, before)
             if timestamp is None:

@@ -229,7 +229,8 @@ class FetchEngine:
             if tp in self._sources:
                 self._sources[tp].is_paused = is_paused
                 if is_paused:
-                    # While the file is open, the disk space of deleted segments is not freed.
+                    # Close the log file that the partition reads in place: while it is open, the
+                    # file system does not free the space of a deleted segment.
                     self._in_place.close(tp)
         self.pump()
 
@@ -259,8 +260,8 @@ class FetchEngine:
         self._in_place.close(tp)
         for (endpoint, lane), tps in list(self._polls.items()):
             if tp in tps and source.lane == lane:
-                # Do not wait for the response, which could take half a second. ``pump`` requests
-                # the other partitions of this fetch again.
+                # Close the connection instead of waiting for the response, which could take half a
+                # second. ``pump`` fetches the other partitions of this request again.
                 self._hang_up(endpoint, lane)
 
     def _hang_up(self, endpoint: Endpoint, lane: str) -> None:
@@ -380,10 +381,11 @@ class FetchEngine:
                 if evaluation.batches:
                     self._add(tp, source, evaluation)
                 else:
-                    # The leader has no records for it at present. Use the ``tail`` connection next.
+                    # The leader has no records after this position yet. With this high watermark,
+                    # the next fetch of the partition uses the ``tail`` connection.
                     source.high_watermark = min(source.high_watermark, source.position.offset)
             case Stored(stored, walker):
-                if not source.is_paused:  # Resuming the partition fetches it again.
+                if not source.is_paused:  # A paused partition is fetched again on resume.
                     self._in_place.open(tp, stored, walker)
             case Corrupt(error):
                 self._damaged(tp, error)

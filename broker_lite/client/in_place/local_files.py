@@ -135,7 +135,9 @@ class LocalRange:
         except OSError:  # The file system does not support direct I/O, or the file was removed.
             self._may_pass_cache = False
             return
-        if begins_in_memory:  # The test of ``looked_at`` may have brought its page into the cache.
+        # The test whether ``looked_at`` is in the page cache may itself have read that page into
+        # the cache.
+        if begins_in_memory:
             page = looked_at - looked_at % _PAGE_BYTES
             self._brought.append((page, min(page + _PAGE_BYTES, self._end)))
         self._parts = DiskParts(

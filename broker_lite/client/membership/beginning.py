@@ -121,7 +121,8 @@ def beginnings(
     """
     partitions = sorted(tps)
     if config.start != "earliest":
-        # The metadata known here may be that of a deleted topic of the same name.
+        # The client's metadata may still be those of a deleted topic with the same name, so refresh
+        # them.
         topics = {tp.topic for tp in partitions}
         yield from requests.refresh(cluster, sorted(topics), deadline_ms)
     yield from find_topics(
@@ -181,8 +182,9 @@ def commit(
     pending = dict(rows)
     attempt = 0
     while pending:
-        # Read the identity before the check of the grants. If a rebalance happens in between, the
-        # coordinator refuses the commit because of the old generation.
+        # Read the member's identity (id and generation) before checking that it still owns the
+        # partitions. If a rebalance happens in between, the commit has the old generation, and the
+        # coordinator refuses it.
         identity = member.identity
         for tp in list(pending):
             if identity is None or not member.holds(tp, grants.get(tp)):

@@ -96,8 +96,9 @@ class KafkaMembership:
         return "" if identity is None else identity.member_id
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
-        # Read the identity before the check of the grants. If a rebalance happens in between, the
-        # coordinator refuses the commit because of the old generation.
+        # Read the member's identity (id and generation) before checking that it still owns the
+        # partitions. If a rebalance happens in between, the commit has the old generation, and the
+        # coordinator refuses it.
         identity = self.member.identity
         for tp, grant in grants.items():
             if identity is None or not self.member.holds(tp, grant):

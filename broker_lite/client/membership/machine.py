@@ -411,8 +411,9 @@ class MemberMachine:
         self._beating = None
         error = _error_of(answer)
         if error is None or isinstance(error, RebalanceInProgressError):
-            # Between join and sync, a confirmed heartbeat must not extend the time limit for the
-            # sync: the coordinator evicts a member that has joined and does not sync in time.
+            # After a join, the coordinator evicts a member that sends no SyncGroup in time. A
+            # confirmed heartbeat between the two must therefore not extend the time limit for the
+            # sync.
             self._confirm(is_calm=error is None and self.doing not in (DESCRIBING, SYNCING))
         if error is None or generation != self.generation:
             return
@@ -424,9 +425,9 @@ class MemberMachine:
             case CoordinatorLoadInProgressError():
                 self._beat_ms = self._now_ms + self._config.retry_backoff_ms
             case IllegalGenerationError() | UnknownMemberIdError():
-                # If only the generation is old and a join or sync is in flight, keep the
-                # partitions, because its answer will report the new assignment. Otherwise drop
-                # them, because other members may own them by now.
+                # An old generation alone is no loss while a join or sync is in flight: its answer
+                # will report the new assignment, so keep the partitions until then. In all other
+                # cases drop them, because other members may own them by now.
                 if is_joining:
                     if isinstance(error, UnknownMemberIdError) and self.owned:
                         self._lose(frozenset(self.owned))

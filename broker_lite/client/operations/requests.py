@@ -402,8 +402,8 @@ def log_bounds(
 
 def _bounds(tp: TopicPartition, row: offsets.BytesAnswer | LogbusError) -> LogBounds | LogbusError:
     if isinstance(row, OffsetOutOfRangeError):
-        # A broker that knows this request takes -2 (EARLIEST_TIMESTAMP) for the start of the log.
-        # An older broker takes it for an offset, which is out of range.
+        # The request asks for offset -2 (EARLIEST_TIMESTAMP), which stands for the start of the
+        # log. Only a broker too old to know this answers "out of range", so report the old version.
         return UnsupportedVersionError(
             f"the leader of {tp} cannot return the bounds of a log in one request; "
             "upgrade the brokers"

@@ -394,8 +394,8 @@ class Delivery:
         self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
     ) -> None:
         if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
-            # The batch overtook a failed batch, or it follows a batch that will never be in the
-            # log. It is sent again, with a new sequence in the second case.
+            # Send the batch again. Either it overtook a failed batch, or an earlier batch will
+            # never be in the log; in the second case it gets a new sequence.
             part.requeue(batch)
         elif isinstance(error, InvalidProducerEpochError) and (
             batch.maybe_appended or self.transactional
@@ -419,12 +419,14 @@ class Delivery:
             self._fail(part, batch, MessageTooLargeError(f"{batch.tp}: {error.message}"))
             return
         if batch.maybe_appended and batch.sequence >= 0:
-            # The broker's limit was lowered after an attempt without a response. If that attempt
-            # was appended, the broker would not recognise the halves as duplicates.
+            # This batch was already sent without an answer, so it may be in the log, and the
+            # topic's limit was lowered since. If the batch were sent again in halves, the broker
+            # would not recognise them as duplicates.
             message = f"{batch.tp}: {error.message}; sent before, it may be in the log"
             self._fail(part, batch, MessageTooLargeError(message))
             return
-        # Without this limit, every later batch would be sent twice: whole, then in halves.
+        # Remember the limit of the topic. Otherwise every later batch would be sent twice: whole,
+        # then in halves.
         known = self.limits_bytes.get(batch.topic, batch.size_bytes)
         self.limits_bytes[batch.topic] = min(known, max(1, batch.size_bytes // 2))
         batch.halve()

@@ -116,7 +116,8 @@ class Producer:
             security.user,
             config.has_answered,
         )
-        # ``AsyncProducer`` passes an event loop's shell. It makes no call that could block.
+        # Without a shell, run the sender on a thread of its own. ``AsyncProducer`` passes the shell
+        # of its event loop, on which no call may block.
         self._reactor: Reactor | None = None
         if shell is None:
             shell = self._reactor = Reactor(config.client_id, "logbus-producer", security)

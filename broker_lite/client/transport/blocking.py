@@ -178,7 +178,7 @@ class Reactor:
                 self._turn()
             while self._calls:
                 self._calls.popleft()()
-        except BaseException as error:  # This is the outermost frame of the thread.
+        except BaseException as error:  # Nothing outside would catch the error.
             if self._on_crash is None:
                 raise
             self._on_crash(error)
@@ -249,7 +249,7 @@ class Reactor:
         """Register the connection's socket with the selector, for the events that it waits for. The
         socket changes when the connection tries another address."""
         if connection.fileno() < 0 and not connection.closed:
-            return  # The attempt to connect has not started yet.
+            return  # The connection has no socket yet.
         if connection.closed:
             registration = (-1, 0)
         else:

@@ -58,7 +58,7 @@ def export(request: PageRequest, form: str, now_ms: int) -> Export:
         finish()
         file.seek(0)
     except OSError as error:
-        # ``close`` writes the buffered bytes, which fails again.
+        # ``close`` writes the buffered bytes, which fails with the same error.
         with contextlib.suppress(OSError):
             file.close()
         raise StorageError(

@@ -44,7 +44,8 @@ ROWS_MAX = 500
 READ_OPTIONS: Mapping[str, Any] = {
     "start": "earliest",
     "auto_commit": False,
-    # Large fetches, and local reads, take buffers of 80 MB, which a process keeps.
+    # Keep fetches small and read no local files: the buffers for both take 80 MB, which the process
+    # would never release.
     "fetch_max_bytes": 1024 * 1024,
     "partition_fetch_bytes": 256 * 1024,
     "local_reads": False,

@@ -126,8 +126,8 @@ class Administration:
         if factor == -1:
             factor = self._config.default_replication_factor or None
         if factor is None and len(self._registry.snapshot.brokers) < REPLICATION_FACTOR_MAX:
-            # The default replication factor depends on the number of brokers. Some may have started
-            # a moment ago.
+            # The default replication factor depends on the number of brokers, so let the controller
+            # first read which brokers have started.
             self._controller.read_brokers()
         topic_id = self.new_id()
         try:

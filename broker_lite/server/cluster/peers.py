@@ -420,7 +420,8 @@ class _Peer:
             self._opened()
         descriptor, loop = connection.fileno(), self._owner.loop
         if descriptor != self._descriptor:
-            # An address of the host refused the connection, so it tries the next with a new socket.
+            # The socket has changed: one address of the host refused the connection, so the
+            # connection tries the next address.
             self._unwatch()
             if descriptor < 0:
                 return

@@ -500,8 +500,8 @@ class Registry:
         match event:
             case Connected():
                 self._register_due = self._register_due or event.new_session
-                # ZooKeeper has dropped all watches. The change notices tell what has changed
-                # meanwhile. If they are too few to tell all, the keeper reads all metadata.
+                # Without a connection, this broker missed watch events. The change notices say what
+                # has changed. If some notices are deleted already, read all metadata.
                 self._changes_due = self._brokers_due = self._controller_due = True
                 self._connected.set()
                 self._notify_watchers(None)
@@ -512,7 +512,8 @@ class Registry:
                     "ZooKeeper does not answer; leaders keep serving, administrative requests fail",
                     extra=log_event("zookeeper_unreachable"),
                 )
-                # This broker sees no more changes now, so the requests that wait for one wake.
+                # Requests that wait until this broker sees a change would wait for the connection,
+                # so end their wait.
                 self._wake_waiting()
                 return
             case SessionLost():

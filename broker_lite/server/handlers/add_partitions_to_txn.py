@@ -117,8 +117,9 @@ async def _answer_broker(
     resolved = _resolve(parts.registry.snapshot, row.topics)
     for name, key in resolved.items():
         if isinstance(key, UnknownTopicOrPartitionError):
-            # The sender leads the partition, so this broker's metadata will soon have it. Until
-            # then refuse it: without the topic id, the coordinator could not send the markers.
+            # The broker that sends this request leads the partition, so this broker's metadata will
+            # have it soon. Refuse the partition until then: without the topic id, the coordinator
+            # could not send markers to it.
             resolved[name] = ConcurrentTransactionsError(
                 f"{name} is not in this broker's metadata yet; try again"
             )

@@ -66,7 +66,7 @@ class ApiVersionsRequest:
     def decode(reader: Reader) -> ApiVersionsResponse:
         error_code = reader.i16()
         if error_code:
-            # A broker that does not support version 3 answers in version 0.
+            # A broker that does not support version 3 of ApiVersions answers in version 0.
             rows = tuple([_classic_range(reader) for _ in range(reader.classic_count())])
             return ApiVersionsResponse(error_code, rows, 0, (), -1, ())
         api_keys = reader.array(_version_range)
