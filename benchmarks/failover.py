@@ -51,7 +51,7 @@ SETTLED_S = 0.5
 """Seconds for which acknowledgements must arrive regularly before and after an event."""
 WAIT_S = 60.0
 WAIT_A_PARTITION_S = 0.02
-"""Further seconds to wait for many partitions, for each of them."""
+"""Seconds to wait longer for each partition if there are many."""
 TOPIC_PARTITIONS_MAX = 1_800
 """Partitions with three replicas that one ZooKeeper write creates, rounded down."""
 IDLE_S = 10.0
@@ -249,7 +249,8 @@ class Bench:
         return {"events": count, "failed_sends": failed, **percentiles(gaps)}
 
     def restarts(self, count: int) -> dict[str, Any]:
-        """Stop and start the leader cleanly, ``count`` times; return the gaps.
+        """Stop and start the leader cleanly, ``count`` times; return the gaps between
+        acknowledgements.
 
         A gap includes the stop and the start.
         """
@@ -291,7 +292,8 @@ class Bench:
         return {"events": count, **found, **percentiles(gaps)}
 
     def many_partitions(self, count: int) -> dict[str, Any]:
-        """Kill the leader of a third of all partitions, and start it again; return the times."""
+        """Kill the broker that leads a third of all partitions, and start it again; return the
+        times."""
         wait_s = WAIT_S + count * WAIT_A_PARTITION_S
         topics: dict[str, int] = {}
         began = time.monotonic()

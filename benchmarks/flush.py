@@ -24,7 +24,7 @@ from pathlib import Path
 from broker_lite.storage.files import OsFile, OsFiles
 
 GROUPS = 30
-"""Number of groups that each way flushes in a round."""
+"""Number of groups of files that are flushed in each way in one round."""
 CASES = ((1, 200), (1, 16_000), (2, 16_000), (2, 48_000), (4, 48_000))
 
 

@@ -41,7 +41,7 @@ def make_batch(size: int, rows: int) -> bytearray:
 
 
 class Bench:
-    """Measures figures, each in a new data directory."""
+    """Measures the costs of a log, each in a new data directory."""
 
     def __init__(self, directory: str, seconds: float) -> None:
         self.root = directory

@@ -116,7 +116,7 @@ def rate(servers: str, topic: str, producers: int, partitions: int, seconds: flo
 
 
 def side_by_side(factor: int, seconds: float) -> dict[str, Any]:
-    """Run all cases of a replication factor on both sides; return the figures."""
+    """Run all cases of a replication factor with logbus and with Kafka; return the figures."""
     found: dict[str, Any] = {}
     kinds: tuple[Callable[[int], Any], ...] = (LogbusServers, KafkaServers)
     for kind in kinds:
@@ -141,7 +141,8 @@ def side_by_side(factor: int, seconds: float) -> dict[str, Any]:
 
 
 def coordinator_killed(kills: int) -> dict[str, Any]:
-    """Measure, on both sides, the commit of a transaction whose coordinator was just killed."""
+    """Measure, for logbus and for Kafka, the commit of a transaction whose coordinator was just
+    killed."""
     took = []
     with LocalCluster(3) as cluster, Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic("t", 4, 3)

@@ -75,8 +75,8 @@ def _check_order(
 ) -> None:
     """Raise InvalidConfigError if a partition's start is after its end.
 
-    A start that lies after the end is no error if it moved there only because retention deleted the
-    records between end and start. The partition's range is then empty.
+    There is no error if the start lies after the end only because retention deleted the records
+    between end and start, which moved the start forward. The partition's range is then empty.
     """
     first, last = options.starting, options.ending
     if (

@@ -30,7 +30,8 @@ class RefusedWhilePickledError(pickle.PickleError):
 
 @contextmanager
 def pickled_error_line() -> Iterator[None]:
-    """Let Spark report a LogbusError of a block in ``__getstate__`` as one line (``error_line``).
+    """Let Spark report, as one line (``error_line``), a LogbusError that a block in
+    ``__getstate__`` raises.
 
     Raises RefusedWhilePickledError in place of the LogbusError.
     """
@@ -43,7 +44,7 @@ def pickled_error_line() -> Iterator[None]:
 
 @contextmanager
 def error_line() -> Iterator[None]:
-    """Let Spark report a LogbusError that the block raises as one line. Also usable as a
+    """Let Spark report, as one line, a LogbusError that the block raises. Also usable as a
     decorator."""
     try:
         yield

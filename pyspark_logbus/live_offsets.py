@@ -102,8 +102,8 @@ class LiveOffsets:
         return LiveTopic(snapshot.topic_ids[name], ends, transactions)
 
     def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
-        """Add to ``topics`` the topics of ``before`` that brokers have not listed for less than the
-        grace time, so that they do not count as deleted yet."""
+        """Add to ``topics`` those topics of ``before`` that brokers do not list any more, until the
+        grace time is over: until then they do not count as deleted."""
         now = self._monotonic()
         for name in list(self._missing_since):
             if name in topics:

@@ -69,7 +69,7 @@ class Live:
     version: int = 0
 
     def offset(self) -> SourceOffset:
-        """Return all ends as a source offset. An unknown end is -1."""
+        """Return the log ends of all partitions as a source offset. An unknown log end is -1."""
         topics = {name: TopicOffsets(t.topic_id, t.ends) for name, t in self.topics.items()}
         return SourceOffset(self.cluster_id, topics)
 
@@ -231,7 +231,7 @@ class RangeLimits:
     in milliseconds.
 
     A limit of 0 means no limit. ``new_partitions`` is the option newPartitionOffsets: where a
-    partition starts that appears after the query's first start.
+    partition that appears after the query's first start begins.
     """
 
     rows_max: int = 0
@@ -369,7 +369,7 @@ def share_bytes(
 
 
 def cap(end: SourceOffset, ends: Mapping[TopicPartition, int]) -> SourceOffset:
-    """Return ``end`` with lower offsets: no partition's offset lies beyond its offset in
+    """Return ``end``, limited to ``ends``: no partition's offset lies beyond its offset in
     ``ends``."""
     capped = {tp: min(at.offset, ends.get(tp, at.offset)) for tp, at in end.partitions().items()}
     return _with_ends(end, capped)

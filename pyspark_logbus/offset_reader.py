@@ -206,7 +206,8 @@ class OffsetReader:
         means.
 
         ``late`` is the rule for a timestamp without a record at or after it: ``latest`` uses the
-        log's end, and ``error`` raises an error. None follows startingOffsetsByTimestampStrategy.
+        log's end, and ``error`` raises an error. With None, the option
+        startingOffsetsByTimestampStrategy decides.
         """
         match spec:
             case offsets.SymbolicOffset("group"):

@@ -274,9 +274,9 @@ def by_topic(
 def _check(
     sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns
 ) -> tuple[Columns, npt.NDArray[np.int32] | None]:
-    """Check the rows of one topic. Return them as the producer's columns, and the partition number
-    of each row. The second is None if the rows have no partition column: the producer then chooses
-    the partitions.
+    """Check the rows of one topic. Return the rows as the producer's columns, and the partition
+    number of each row. In place of the partition numbers, return None if the rows have no partition
+    column: the producer then chooses.
 
     Raises InvalidPartitionsError, InvalidRecordError and UnknownTopicOrPartitionError.
     """

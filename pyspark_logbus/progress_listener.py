@@ -141,14 +141,14 @@ class LagListener(StreamingQueryListener):
         self._on_lag = on_lag
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing."""
+        """Do nothing: the listener reports the lag only after a batch."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         for lag in lag_of(json.loads(event.progress.json)):
             self._on_lag(lag)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing."""
+        """Do nothing: the listener reports the lag only after a batch."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing."""
+        """Do nothing: the listener reports the lag only after a batch."""

@@ -26,8 +26,8 @@ def spark_conf(checkpoint_location: str | None = None) -> dict[str, str]:
     """Return settings for ``SparkSession.builder.config(map=…)``.
 
     Unix sockets between the JVM and Python save 40 ms in each direction. The checkpoint manager
-    halves the time of each commit. It needs atomic renames, so the result has it only for a
-    ``checkpoint_location`` on a local disk (the default) or HDFS.
+    halves the time of each commit. This manager needs atomic renames, so the result includes it
+    only for a ``checkpoint_location`` on a local disk (the default) or HDFS.
     """
     conf = {SOCKETS: "true"}
     folder = _short_folder(tempfile.gettempdir())
@@ -40,10 +40,11 @@ def spark_conf(checkpoint_location: str | None = None) -> dict[str, str]:
 
 
 def _short_folder(temporary: str) -> str | None:
-    """Return a folder for sockets in place of ``temporary``, with a short enough path.
+    """Return a folder for Spark's sockets, to use in place of ``temporary``, whose path is too long
+    for an AF_UNIX address.
 
-    Return None if ``temporary`` is short enough itself, or if this process can write to no shorter
-    folder.
+    Return None if the path of ``temporary`` is short enough, or if this process can write to no
+    folder with a shorter path.
     """
     if len(os.fsencode(temporary)) + SOCKET_NAME_BYTES <= SOCKET_PATH_MAX:
         return None

@@ -27,8 +27,8 @@ def stop_on_terminate() -> None:
 def termination_waits() -> Iterator[None]:
     """Ignore SIGTERM during the block, in which the runner shuts down for at most two seconds.
 
-    Spark also closes the runner's connection, which starts the shutdown too. The signal may then
-    arrive in the middle of it.
+    Spark also closes the runner's connection, which starts the shutdown too. SIGTERM may then
+    arrive in the middle of the shutdown.
     """
     ours = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) is _leave

@@ -67,7 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 _MARKED = pytest.StashKey[int]()
-"""The key of the largest number of brokers in a ``logbus`` marker of the collected tests."""
+"""The pytest stash key of the number of brokers to start: the largest number in the ``logbus``
+markers of the collected tests."""
 
 
 def _marked(item: pytest.Item) -> int:

@@ -18,7 +18,7 @@ from peers.rows import ROWS
 
 
 def listed(row: Row) -> dict[str, Any]:
-    """Return how a row appears in the list of rows."""
+    """Return the line about a row (one comparison) in the list of all rows."""
     return {
         "row": row.name,
         "number": row.number,

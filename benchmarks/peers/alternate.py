@@ -35,7 +35,7 @@ class TookTooLong(Exception):
 
 
 def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
-    """Run a row; return its result.
+    """Run a row (one comparison); return its result.
 
     ``names`` selects variants by name. Without names, all variants run; a quick run takes only the
     first. In the result, ``cannot`` is the reason why a variant has no figures.
@@ -116,7 +116,7 @@ def _at_most(seconds: float) -> Iterator[None]:
 def _alternate(
     row: Row, bench: Bench, sides: Mapping[str, Side], absent: dict[str, str]
 ) -> dict[str, Any]:
-    """Run the sides in turns and return their measurements.
+    """Run the sides (the compared systems) in turns and return their measurements.
 
     If the row's sides are independent (``apart``), a side that fails is added to ``absent`` with
     the reason and not run again.
@@ -145,7 +145,7 @@ def _alternate(
 
 
 def _once(row: Row, bench: Bench, sides: Mapping[str, Side], name: str) -> dict[str, Any]:
-    """Run one side of a row once, and measure its processes."""
+    """Run one side (one of the compared systems) of a row once, and measure its processes."""
     os.sync()
     servers = {each: side.servers() for each, side in sides.items()}
     others = {pid for roles in servers.values() for pids in roles.values() for pid in pids}
@@ -184,8 +184,8 @@ def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
 
 
 def compared(row: Row, variant: Variant, sides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return, for each goal of this variant: both medians, their ratio, and the spread of the
-    ratio."""
+    """Return, for each goal of this variant: the medians of logbus and of the other system, their
+    ratio, and the spread of the ratio."""
     return [
         {"peer": peer, **_against(goal, sides[LOGBUS], sides[peer])}
         for goal in row.goals

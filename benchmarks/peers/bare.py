@@ -47,7 +47,7 @@ SETTINGS = {
 
 
 class BareServer:
-    """Runs one of the programs below in a process that ends with the context."""
+    """Runs one of the minimal servers of this module in a process that ends with the context."""
 
     def __init__(self, program: str, partitions: int = 4) -> None:
         """Prepare to run ``program``, one of the minimal servers in this module.

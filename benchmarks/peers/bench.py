@@ -50,7 +50,8 @@ class Bench:
     def is_left_out(self, side: str) -> bool:
         """Return whether this run leaves a side out.
 
-        Quick runs leave floors out, because they are too short to measure one.
+        Quick runs leave out floors (sides that do only the necessary work), because they are too
+        short to measure one.
         """
         return self.quick and is_floor(side)
 

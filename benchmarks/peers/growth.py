@@ -104,7 +104,8 @@ class Alone:
 
 
 class Idling:
-    """Measures each role while the context is open: ``seconds``, and ``percent`` of a core."""
+    """Measures the processor time of the processes of each role (such as the brokers) while the
+    context is open: ``seconds``, and ``percent`` of a core."""
 
     def __init__(self, roles: dict[str, list[int]]) -> None:
         self._roles = roles

@@ -65,7 +65,8 @@ class Missed(NamedTuple):
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Yield the lines of the section. There are none if every goal is met."""
+    """Yield the lines of the report's section about missed goals. There are none if every goal is
+    met."""
     missed = list(_missed(rows))
     if not missed:
         return

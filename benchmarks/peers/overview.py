@@ -24,7 +24,7 @@ the first size at which it passes {BENT:g}.
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Yield the lines of the measured rows."""
+    """Yield the lines of the report's second section."""
     for found in rows:
         if found["row"] == "netdb11" and any("sides" in each for each in found["variants"]):
             yield from _systems(found)

@@ -17,7 +17,7 @@ from peers.spark_session import CONNECTOR_WORDS, TUNED_WORDS
 DEFAULTS, AS_ADVISED, LZ4, TUNED = "defaults", "as advised", "lz4", "tuned"
 
 Options = Mapping[str, Mapping[str, str]]
-"""Options for each side."""
+"""Spark's options for each side (logbus or Kafka)."""
 
 SOURCE: Options = {
     LOGBUS: {},

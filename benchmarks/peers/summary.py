@@ -36,7 +36,7 @@ def lines(rows: list[Found]) -> Iterator[str]:
 
 
 def is_behind(each: Found) -> bool:
-    """Return whether the peer was better, even if the goal is met."""
+    """Return whether the other system (the peer) was better, even if the goal is met."""
     is_more = str(each["goal"]).startswith("≥")
     return bool(each["ratio"] < 1 if is_more else each["ratio"] > 1)
 

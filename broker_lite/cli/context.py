@@ -52,8 +52,8 @@ READING = frozenset(
         ("user", "list"),
     }
 )
-"""Commands that a read-only context allows. It refuses every command that is not listed here, so
-that a new command is refused until someone adds it."""
+"""Commands that a read-only context allows. Such a context refuses every command that is not listed
+here, so that a new command is refused until someone adds it."""
 
 
 def cluster_options(command: F) -> F:

@@ -214,8 +214,9 @@ def spark_python() -> Finding:
 
 
 def _start_hint(python: Path) -> str:
-    """Return a hint at the program ``logbus-python``, which starts Spark's Python processes faster;
-    empty if it is not installed beside the interpreter ``python``."""
+    """Return a hint to use the program ``logbus-python``, which starts Spark's Python processes
+    faster. Return an empty text if the program is not installed beside the interpreter ``python``.
+    """
     launcher = python.with_name("logbus-python")
     return f"; with {launcher.name} its processes start 0.5 s sooner" if launcher.exists() else ""
 

@@ -193,8 +193,8 @@ def _reporter(file: IO[bytes], path: Path, on_share: OnShare) -> Callable[[], No
 
 
 def form_of(path: Path | None, form: str) -> str:
-    """Return the format of a file: ``form`` unless that is "auto". The file's first bytes decide
-    about "auto", then its suffix; without either, the format is "lines"."""
+    """Return the format of a file: ``form`` unless that is "auto". For "auto", the file's first
+    bytes decide, else its suffix. If neither is known, the format is "lines"."""
     if form != "auto" or path is None:
         return "lines" if form == "auto" else form
     for magic, kind in MAGICS.items():

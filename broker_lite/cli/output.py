@@ -137,8 +137,8 @@ class ProgressBar:
         self._is_shown = sys.stderr.isatty() and (is_alone or _is_file(sys.stdout))
 
     def advance(self, done: int, left: int) -> None:
-        """Count ``done`` more items. The first call sets the bar's length to ``done`` plus
-        ``left``."""
+        """Count ``done`` further items as processed. The first call sets the bar's length to
+        ``done`` plus ``left``."""
         if not self._is_shown:
             return
         if self._bar is None:

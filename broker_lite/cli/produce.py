@@ -149,7 +149,8 @@ def produce(
 
 
 def _summarise(topic: str, records: int, seconds: float, form: str | None, acks: str) -> None:
-    """Print a summary of the transfer: data in the format ``form``, or without it a note."""
+    """Print a summary of the transfer: as data in the format ``form``, or as a note for the user if
+    there is no format."""
     if form:
         facts = {"topic": topic, "records": records, "seconds": round(seconds, 3)}
         output.show_one(facts, form)

@@ -26,8 +26,8 @@ PAUSES_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before the first, second, … restart of a process. The last value repeats while the
 process keeps ending."""
 STEADY_SECONDS = 60.0
-"""If a process has run for more than this many seconds, the pauses begin with the first one
-again."""
+"""If a process has run for more than this many seconds, the pauses before its restarts begin with
+the first pause again."""
 
 RENEWAL_SECONDS = 3600.0
 """Seconds between two checks for certificates of a secured cluster that must be renewed."""

@@ -1,9 +1,9 @@
 """Convert between Python lists and Arrow columns without ``pa.array`` and ``to_pylist``.
 
-``pa.array`` and ``pa.scalar`` import pandas if pandas is installed. A process's first ``send``
-would take half a second longer for this import, and the process 40 MB more memory. These functions
-join the values and pass the buffers to Arrow, which is as fast. ``record.arrays`` converts between
-Arrow and numpy. The functions do no I/O; any thread may call them.
+``pa.array`` and ``pa.scalar`` import pandas if pandas is installed. For this import, a process's
+first ``send`` would take half a second longer, and the process would need 40 MB more memory. These
+functions join the values and pass the buffers to Arrow, which is as fast. ``record.arrays``
+converts between Arrow and numpy. The functions do no I/O; any thread may call them.
 """
 
 from __future__ import annotations

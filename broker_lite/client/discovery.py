@@ -50,8 +50,8 @@ def resolve(
     LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, ``bootstrap.servers`` in the file that
     LOGBUS_CLIENT_CONFIG names, the cluster that ``logbus up`` started last.
 
-    Raises NoClusterError if no source has a value, InvalidConfigError for a malformed address or
-    for both arguments, and CoordinationUnavailableError if ZooKeeper does not answer.
+    Raises NoClusterError if no source has a value, InvalidConfigError for a malformed address or if
+    both arguments are given, and CoordinationUnavailableError if ZooKeeper does not answer.
     """
     env = os.environ if environment is None else environment
     if bootstrap_servers and zookeeper:
@@ -138,7 +138,7 @@ def recorded_security(
     bootstrap_servers: str, *, environment: Mapping[str, str] | None = None
 ) -> ClientSecurity:
     """Return the security settings that ``logbus up --secure`` wrote for the cluster with these
-    addresses. Return NO_SECURITY if it started no such cluster."""
+    addresses. Return NO_SECURITY if ``logbus up`` has started no such cluster."""
     env = os.environ if environment is None else environment
     endpoints = {_loopback(endpoint) for endpoint in parse_endpoints(bootstrap_servers)}
     folder = data_directory(env)

@@ -18,8 +18,8 @@ Snippets = list[tuple[str, str]]
 Fields = Mapping[str, str]
 """The query fields of a page's address."""
 Snippet = Callable[[Mapping[str, str], str, Fields], Snippets]
-"""A function that returns the snippets of a page. It takes the names in the page's path, the
-brokers' addresses and the query fields."""
+"""A function that returns the texts to copy (snippets) of a page. It takes the names in the page's
+path, the brokers' addresses and the query fields."""
 
 
 def shell(*words: str) -> str:
@@ -165,4 +165,4 @@ SNIPPETS: Mapping[str, Snippet] = {
     "users": _plain("user", "list"),
     "acls": _plain("acl", "list"),
 }
-"""The function that returns the snippets of a page, by the page's template."""
+"""The function that returns the texts to copy (snippets) of a page, by the page's template."""

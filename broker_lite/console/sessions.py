@@ -46,7 +46,8 @@ compute thousands of hashes."""
 VISIBLE_S = 10.0
 """Seconds for which the names that a user may describe are cached."""
 VISIBLE_WAIT_S = 2.0
-"""Seconds for which one request waits for a refresh of the cached names."""
+"""Seconds for which one request waits for a refresh of the cached names of topics and groups that
+its user may describe."""
 ANSWER_MS = 10_000
 """Maximum milliseconds that a login or a change waits for the brokers."""
 USER_MAX, PASSWORD_MAX = 256, 1024

@@ -294,7 +294,7 @@ class Mirror:
 
     def _advance(self, fetched: Fetched) -> dict[TopicPartition, WalkResult]:
         """Advance each partition's position past its fetched batches, so that the next fetch can
-        start. Handle partitions whose fetch failed. Return the batches of the others."""
+        start. Handle partitions whose fetch failed. Return the batches of the other partitions."""
         good: dict[TopicPartition, WalkResult] = {}
         for tp, row in fetched.items():
             copy = self.copies.get(tp)

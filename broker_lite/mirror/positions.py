@@ -7,9 +7,9 @@ I/O.
 - Runs map source offsets to target offsets (``offset_map``). They are records of a topic with the
   same name, written before the positions.
 
-A mirror stores positions after the records. If it is killed in between, the target has copies
-beyond the stored position. ``reconcile`` recognises them by their content, and the next mirror
-resumes after the last of them.
+A mirror stores positions after the records. If it is killed after it wrote records and before it
+stored their positions, the target has copies beyond the stored position. ``reconcile`` recognises
+them by their content, and the next mirror resumes after the last of them.
 """
 
 from __future__ import annotations

@@ -174,7 +174,8 @@ class MirrorSource:
     ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
         """Fetch the next records of each partition. Return the fetched data or the error of each.
 
-        Brokers without new records wait for some for at most ``wait_ms``. Raises NoBrokersError.
+        A broker without new records waits up to ``wait_ms`` for some to arrive. Raises
+        NoBrokersError.
         """
         by_tp = {position.tp: position for position in positions}
         if self._is_stale:

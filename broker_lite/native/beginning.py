@@ -23,8 +23,8 @@ def beginnings(
 ) -> Operation[StartPlan]:
     """Return the starting offsets of the partitions in ``bases``, as ``starting.begin`` does.
 
-    Leave out partitions whose topic has another id at the brokers than in ZooKeeper: one of them
-    does not know yet that the topic was recreated.
+    Leave out partitions whose topic has different ids in the brokers' metadata and in what this
+    consumer read from ZooKeeper: one of the two does not show yet that the topic was recreated.
     """
 
     def is_known(tp: TopicPartition) -> bool:

@@ -89,8 +89,8 @@ class StreamCommit(NamedTuple):
 
 class Settled(NamedTuple):
     """The reader of a stream stopped reading a revoked partition, which it had received with the
-    grant number ``grant``. All records before ``offset`` are processed; None if the position is
-    unknown."""
+    grant number ``grant``. All records before ``offset`` are processed; ``offset`` is None if the
+    position is unknown."""
 
     tp: TopicPartition
     offset: CommittedOffset | None
@@ -162,7 +162,8 @@ class PartitionStart(NamedTuple):
 
 
 class StreamAssign(NamedTuple):
-    """Tell a stream that it owns a partition from now on, and must begin to read it."""
+    """Tell the reader of a stream that the stream owns a partition from now on, and must begin to
+    read it."""
 
     stream: int
     tp: TopicPartition
@@ -170,15 +171,16 @@ class StreamAssign(NamedTuple):
 
 
 class StreamRevoke(NamedTuple):
-    """Ask a stream to stop reading a partition. The machine waits for ``Settled``, but only for
-    ``ownership.GRACE_MS``."""
+    """Ask the reader of a stream to stop reading a partition. The machine waits for the reader's
+    report (``Settled``), at most for ``ownership.GRACE_MS``."""
 
     stream: int
     tp: TopicPartition
 
 
 class StreamLose(NamedTuple):
-    """Tell a stream that it no longer owns a partition, and must drop it without a commit."""
+    """Tell the reader of a stream that the stream no longer owns a partition, and must drop it
+    without a commit."""
 
     stream: int
     tp: TopicPartition

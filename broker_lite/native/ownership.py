@@ -44,7 +44,8 @@ GRACE_MS = 300
 """Milliseconds for which a consumer waits for the reader of a revoked partition to stop. Afterwards
 it releases the partition without a commit of the reader's position."""
 COMMIT_ROWS_MAX = 500
-"""Commits that wait are written together, until they have at least this number of offsets."""
+"""Waiting commits are combined into one write until the write has at least this number of
+offsets."""
 WRITE_BYTES_MAX = 512 << 10
 """Maximum bytes of one write. ZooKeeper accepts 1 MB, including the paths (jute.maxbuffer)."""
 METADATA_BYTES_MAX = 4096
@@ -394,8 +395,8 @@ class Ownership:
         self._fail_commits()
 
     def resume(self) -> None:
-        """After a reconnect in the same session, find out which of the writes succeeded that were
-        in flight when the connection was lost."""
+        """After a reconnect in the same session, find out which writes have succeeded among those
+        that were in flight when the connection was lost."""
         for tp in sorted(self._uncertain):
             # First undo the claims that may have succeeded. Otherwise a new claim of the partition
             # would meet the old owner znode.
@@ -406,8 +407,8 @@ class Ownership:
             self._requests.get(path, partial(self._check_owner, tp, owned))
 
     def _undo(self, tp: TopicPartition, path: str, znode: Znode | None) -> None:
-        """Delete the owner znode of a claim that succeeded without an answer. The consumer cannot
-        use it, because it does not know the version of the offset znode."""
+        """Delete the owner znode of a claim that succeeded, but whose answer was lost. The consumer
+        cannot use the claim, because it does not know the version of the offset znode."""
         if znode is not None and znode.session_id == self._requests.session_id:
             self._write([Delete(path)], lambda _: self._uncertain.discard(tp))
         else:

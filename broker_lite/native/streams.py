@@ -79,9 +79,9 @@ class MessageStreams:
         """Make the last automatic commit of each stream, and leave the group.
 
         If other threads are still processing records, wait one second for them to ask for more. If
-        a thread takes longer, the next owners of its partitions receive its records again. The
-        records of a stream that the calling thread reads count as processed, unless Python is
-        handling an exception.
+        a thread takes longer, the next owners of its partitions receive again the records that the
+        thread was processing. The records of a stream that the calling thread reads count as
+        processed, unless Python is handling an exception.
         """
         self._close(is_done=sys.exc_info()[0] is None)
 

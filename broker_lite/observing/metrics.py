@@ -50,8 +50,8 @@ CLUSTER_METRICS: Mapping[str, Metric] = {
         ),
     )
 }
-"""The metrics by name, without the prefix and ``_total``. Metrics with the label ``partition`` are
-served only with --by-partition."""
+"""The metrics by name, without the prefix ``logbus_`` and the suffix ``_total``. Metrics with the
+label ``partition`` are served only with --by-partition."""
 
 Values = dict[tuple[str, ...], float]
 """The values of a metric, by the values of its labels."""

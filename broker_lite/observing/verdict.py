@@ -45,8 +45,8 @@ _CURES: tuple[tuple[str, State, str], ...] = (
         "start the brokers that it names, or move their replicas: logbus topic reassign --off ID",
     ),
 )
-"""The states of an unhealthy partition, the worst first: each with its weight in the verdict, and
-its cure."""
+"""The states of an unhealthy partition, the worst first: each with the state that it gives the
+cluster (warning or critical), and its cure."""
 _MORE_SPACE = "shorten retention.ms or retention.bytes (logbus topic alter), or enlarge the disk"
 
 
@@ -127,7 +127,7 @@ def _controller(sample: ClusterSample) -> Iterator[Cause]:
 
 def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
     """Yield a cause if brokers have lost their connection to ZooKeeper. The cause is critical if
-    all brokers have."""
+    all brokers have lost it."""
     ages = {row.broker_id: row.metadata_age_s or 0.0 for row in reports}
     lost = [broker_id for broker_id, age_s in ages.items() if age_s >= METADATA_AGE_S]
     if lost:

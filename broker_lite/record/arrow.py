@@ -273,7 +273,7 @@ def _schema(flags: int) -> pa.Schema:
 
 def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.RecordBatch]:
     """Return the flags of the columns that are not None, and these columns as an Arrow record
-    batch. ``timestamp`` replaces the column of ``columns``."""
+    batch. ``timestamp`` replaces the timestamp column of ``columns``."""
     count = columns.row_count
     flags, arrays = 0, []
     key = _binary(columns.key, "key", count)

@@ -35,8 +35,8 @@ _U16: Final = struct.Struct("<H")
 _SMALL_BODY_BYTES: Final = 4096
 _SMALL_METADATA_BYTES: Final = 768
 _METADATA_BYTES_MAX: Final = 16 << 10
-"""Maximum bytes of a message's metadata. logbus writes fewer than 700, but other software may write
-more."""
+"""Maximum bytes of the metadata of an Arrow message. logbus writes fewer than 700, but other
+software may write more."""
 ORDERED_MAX: Final = 64
 """The order of the offsets in a buffer is checked only if there are at most this many. Brokers run
 without numpy, so they would need too much time for more. Readers check all offsets (FORMAT.md)."""
@@ -190,8 +190,8 @@ fail a check are not cached.
 
 
 def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:
-    """Check that ``message`` is the position of a message whose body has ``body_bytes`` bytes.
-    Return the position of its record batch (a table of the flatbuffers format)."""
+    """Check that ``message`` is the position of an Arrow message whose body has ``body_bytes``
+    bytes. Return the position of its record batch (a table of the flatbuffers format)."""
     version = _field(metadata, message, _MESSAGE_VERSION)
     kind = _field(metadata, message, _MESSAGE_TYPE)
     header = _field(metadata, message, _MESSAGE_HEADER)
@@ -283,7 +283,7 @@ def _check_sizes(sizes: Sequence[int], nodes: tuple[int, ...], shape: _Shape) ->
 def _check_values(
     body: memoryview, nodes: tuple[int, ...], buffers: tuple[int, ...], shape: _Shape
 ) -> None:
-    """Check the null bitmaps and the offsets in the buffers of an uncompressed message."""
+    """Check the null bitmaps and the offsets in the buffers of an uncompressed Arrow message."""
     read_i32 = _I32.unpack_from
     for index, (kind, node) in enumerate(shape.buffers):
         if kind > _OFFSETS or not (length := nodes[2 * node]):

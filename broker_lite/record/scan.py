@@ -24,10 +24,12 @@ _CONTENT_BYTES_MIN: Final = 6
 length, value length and header count."""
 _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
-"""Maximum number of times that candidates which are not adjacent to others are dropped."""
+"""Maximum number of times that candidates (possible records) are dropped because they are not
+adjacent to others."""
 _ZEROS_MAX: Final = 4 << 20
-"""Maximum zero bytes of a body in which candidates are searched. With more, the positions of the
-candidates could take more memory than the body, so a loop finds the records instead."""
+"""Maximum zero bytes of a body in which candidates (possible records) are searched. With more, the
+positions of the candidates could take more memory than the body, so a loop finds the records
+instead."""
 _PIECE_BYTES: Final = 128 << 10
 _LOW_32: Final = (1 << 32) - 1
 
@@ -50,8 +52,8 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
 
 
 def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
-    """Return the starts, the ends and the attributes positions of the candidates that are adjacent
-    to others, in the order of their starts."""
+    """Return the starts, the ends and the attributes positions of the candidates (possible records)
+    that are adjacent to others, in the order of their starts."""
     zeros = _zeros(body)
     # Read each varint from its last byte to its first. ``raw`` is the value of the bytes that have
     # been read.

@@ -179,7 +179,7 @@ class BatchWalker:
 
     def _is_aborted(self, header: BatchHeader, buffer: memoryview) -> bool:
         """Return whether a batch belongs to an aborted transaction. If the batch is an abort
-        marker, the transaction ends with it."""
+        marker, later batches of its producer no longer belong to that transaction."""
         aborting, ids = self._aborting, self._aborted_ids
         while aborting and aborting[-1][1] <= header.last_offset:
             ids.add(aborting.pop()[0])

@@ -276,7 +276,7 @@ def parse_header(frame: memoryview) -> RequestHeader:
 
 def why_too_long(key: int, size: int) -> str:
     """Return an error message if a request of ``size`` bytes is too large for API ``key``, or "" if
-    it is not. Produce has no limit here."""
+    it is not. This function sets no limit for Produce."""
     most = SYNC_BYTES_MAX if key == ApiKey.SYNC_GROUP else REQUEST_BYTES_MAX
     if size <= most or key == ApiKey.PRODUCE:
         return ""

@@ -225,9 +225,10 @@ class TopicAnswer(NamedTuple):
 class FetchedPartition(NamedTuple):
     """The answer for one partition, as the client decodes it.
 
-    ``records`` may end within a batch. If the broker sent a place in a file instead of records, it
-    is ``stored``. ``transactions_from`` is an offset below which the log has no transaction. It is
-    -1 if the log has no transactions, or if the request was not for end offsets only.
+    ``records`` may end within a batch. ``stored`` is the place in a file that the broker sent
+    instead of records. ``transactions_from`` is an offset below which the log has no transaction.
+    It is -1 if the log has no transactions, and in the answer to a request without
+    ``FLAG_ENDS_ONLY``.
     """
 
     partition: int

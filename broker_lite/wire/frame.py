@@ -27,8 +27,8 @@ The rest of a large frame goes directly into the frame's own memory.
 PREFIX_BYTES = 4
 """Bytes of the length before each frame."""
 FIRST_BYTES = 4 * 1024
-"""Minimum size of the first memory of an incomplete frame, if the memory grows with the received
-bytes."""
+"""Minimum size of the memory that an incomplete frame gets first, if its memory grows with the
+received bytes."""
 GROWTH = 64
 """Factor by which ``grow`` enlarges a frame's memory. With a factor of 64, a frame of up to 4 MiB
 is copied once, at 64 KiB. With a factor of 16, a frame of 1 MiB was copied twice, which cost the
@@ -98,7 +98,8 @@ class FrameReceiver:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of memory that the incomplete frame has. 0 between frames."""
+        """Number of bytes of memory that the incomplete frame occupies; 0 if no frame is
+        incomplete."""
         return 0 if self._frame is None else len(self._frame)
 
     @property

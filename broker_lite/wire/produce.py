@@ -176,9 +176,9 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
 
 
 def _partitions_left(left: int, count: int) -> int:
-    """Return how many partitions a request may still have after a topic of ``count`` partitions, if
-    it could have ``left`` before. The topic itself counts as one partition. Raises ProtocolError if
-    the limit is exceeded."""
+    """Return how many more partitions a request may name after a topic with ``count`` partitions.
+    ``left`` is that number before the topic. The topic itself counts as one partition. Raises
+    ProtocolError if the request names too many."""
     left -= 1 + max(count, 0)
     if left < 0:
         raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")

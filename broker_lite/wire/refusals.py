@@ -30,8 +30,8 @@ from broker_lite.wire.primitives import I32, Reader
 from broker_lite.wire.refused_tables import NEWEST, OLD
 
 REFUSED_BYTES_MAX = 256 << 10
-"""Maximum bytes of a request whose rows each get the error. A longer request would have to be
-decoded first, which would block the event loop for too long.
+"""Maximum bytes of a refused request for which the broker sends an error for each row. To do so,
+the broker decodes the request, and decoding a longer one would block the event loop for too long.
 """
 _ROWS = {
     "coordinators": ("coordinator_keys",),
@@ -52,8 +52,8 @@ the response correspond."""
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
 """Maps the field that identifies a row in a response to the name of the same field in requests."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
-"""Values of fields that an error response does not know, and whose default (0) would look like a
-real value."""
+"""Values of fields that the broker does not know when it encodes an error response, and whose
+default (0) would look like a real value."""
 _BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
     ApiKey.ENVELOPE: lambda code, reason: EnvelopeResponse(None, code),
     ApiKey.UNREGISTER_BROKER: lambda code, reason: UnregisterBrokerResponse(0, code, reason),

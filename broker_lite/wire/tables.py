@@ -193,8 +193,8 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
 ignore further bytes."""
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
-"""Maximum number of these structures in an array of a request. Only requests that may be longer
-than ``REQUEST_BYTES_MAX`` need such a limit."""
+"""Maximum number of items in an array of a request, by the structure of the items. Only requests
+that may be longer than ``REQUEST_BYTES_MAX`` need such a limit."""
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),

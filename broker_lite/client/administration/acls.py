@@ -46,8 +46,8 @@ def create_acls(cluster: Cluster, acls: Sequence[Acl], deadline_ms: float) -> Op
 def delete_acls(
     cluster: Cluster, filters: Sequence[AclFilter], deadline_ms: float
 ) -> Operation[list[Acl]]:
-    """Delete all ACLs that match one of the filters. Wait until no live broker enforces them any
-    more, and return them."""
+    """Delete all ACLs that match one of the filters. Return the deleted ACLs once no live broker
+    enforces them any more."""
     exchange = CallExchange(DeleteAclsRequest(tuple(map(_filter, filters))))
     results = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     _check(results)

@@ -430,9 +430,10 @@ class Admin:
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return the offset ranges that hold about the given number of stored bytes.
 
-        ``ranges`` has a start offset and a maximum of bytes for each partition. The result has an
-        end offset and the bytes of the range. The end is a batch boundary, at least one batch after
-        the start. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``.
+        ``ranges`` has a start offset and a maximum of bytes for each partition. The result has the
+        end offset and the size in bytes of each partition's range. The end is a batch boundary, at
+        least one batch after the start. Raises UnknownTopicIdError if a topic's id differs from
+        ``topic_ids``.
         """
         operation = requests.offsets_for_bytes(self._cluster, ranges, self._deadline(), topic_ids)
         return requests.raise_first(self._run(operation))
@@ -496,8 +497,8 @@ class Admin:
 
         Two arguments save requests. ``empty`` names groups that ``list_groups`` reports as Empty.
         ``before`` is the result of an earlier call: if a partition's committed offset has not
-        changed since, its first unread record is taken from there. The partition's ``seconds`` then
-        does not notice if retention has deleted this record. A group that cannot be read has an
+        changed since, its first unread record is taken from there. If retention has deleted this
+        record since, the partition's ``seconds`` is too high. A group that cannot be read has an
         ``error``; the results of other groups are complete. Raises NoBrokersError.
         """
         operation = lag_of_groups(

@@ -425,8 +425,8 @@ def list_groups(
     """Return all groups, each once, sorted by name.
 
     Only a group's coordinator lists the group. The request is therefore sent to every broker, and
-    repeated until every live broker has answered. Raises the error of a broker that does not, with
-    the broker's id. Brokers of Apache Kafka support ``with_types`` from 3.8 on.
+    repeated until every live broker has answered. If a broker does not answer in time, raises its
+    error, with the broker's id. Brokers of Apache Kafka support ``with_types`` from 3.8 on.
     """
     call = groups.ListGroupsRequest() if with_types else groups.ListUntypedGroupsRequest()
     attempt = 0
@@ -523,8 +523,8 @@ def delete_offsets(
 
 
 def _group_problem(group: str, code: int) -> str:
-    """Return the message for an error code about a group, because the coordinator's response has
-    only the code."""
+    """Return an error message for an error code of a group's coordinator, whose response has only
+    the code."""
     return {
         GroupIdNotFoundError.code: f"there is no group {group!r}; see: logbus groups list",
         NonEmptyGroupError.code: f"group {group!r} has live members; stop them first",

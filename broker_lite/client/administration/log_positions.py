@@ -69,8 +69,8 @@ def resolve(
 def resolved_offsets(
     admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, ResolvedOffset]:
-    """Return for each partition the offset of the position, both as it stands and limited to the
-    log's range."""
+    """Return for each partition the offset that the position stands for, which may lie outside the
+    log, and the nearest offset within the log's range."""
     tps = list(partitions)
     earliest = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
     latest = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))

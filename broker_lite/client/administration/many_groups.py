@@ -86,8 +86,8 @@ def lag_of_groups(
     """Return the lag of each group, by name. ``wall_ms`` returns the current time in ms since 1970.
 
     ``empty`` names groups that are known to have no members, for which DescribeGroups is not sent.
-    ``before`` is an earlier result. If a partition's committed offset is the same as then, its
-    first unread record is taken from there.
+    ``before`` is an earlier result. If a partition's committed offset has not changed since, its
+    first unread record is taken from ``before``.
     """
     progress = yield from _progress(cluster, names, empty, deadline_ms)
     now_ms = wall_ms()
@@ -160,7 +160,8 @@ def _progress(
     cluster: Cluster, names: Iterable[str], empty: Collection[str], deadline_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
     """Return the state, members and committed offsets of groups, or an error. After a retriable
-    error, for example because the group moved to another coordinator, look it up again."""
+    error, for example because the group moved to another coordinator, look up the coordinator again
+    and retry."""
     order = list(dict.fromkeys(names))
     progress: dict[str, _Progress | LogbusError] = {}
     pending, attempt = order, 0

@@ -33,8 +33,8 @@ Plan = dict[TopicPartition, tuple[int, ...]]
 def to_brokers(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], brokers: tuple[int, ...]
 ) -> Plan:
-    """Plan to move each partition to exactly these brokers. Each is the preferred leader of about
-    the same number of partitions."""
+    """Plan to move each partition to exactly these brokers. Each of them becomes the preferred
+    leader of about the same number of partitions."""
     if not brokers or len(set(brokers)) != len(brokers):
         raise InvalidReplicaAssignmentError(
             f"brokers {list(brokers)}: name at least one broker, and each only once"
@@ -80,7 +80,7 @@ def off_broker(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], broker_id: int
 ) -> Plan:
     """Plan to move all replicas off a broker. In a partition's list of replicas, the broker that
-    receives the replica takes its place, also as preferred leader.
+    receives the replica takes the place of the old broker, also as preferred leader.
 
     Raises BrokerIdNotRegisteredError for an unknown broker.
     """
@@ -156,8 +156,8 @@ def elections(
 def _elected(
     view: ClusterView, partition: PartitionMetadata, replicas: tuple[int, ...], unclean: bool
 ) -> tuple[int | None, str | None]:
-    """Return the broker that an election would make the partition's leader, or the reason why it
-    would change nothing. The rules are those of the controller
+    """Return the broker that an election would make the partition's leader, or the reason why the
+    election would change nothing. The rules are those of the controller
     (``replication.controller_requests``)."""
     leads = partition.leader in view.brokers
     if unclean:

@@ -43,8 +43,8 @@ def elect_leaders(
     deadline_ms: float,
 ) -> Operation[Outcomes]:
     """Elect preferred (or ``unclean``) leaders. Return an error, or None, for each partition. If
-    ``partitions`` is None, all are meant, and the result has only those whose leader had to
-    change."""
+    ``partitions`` is None, all partitions are meant, and the result has only those whose leader had
+    to change."""
     repeated = False
 
     def check(answer: calls.ElectLeadersResponse, is_repeat: bool) -> LogbusError | None:

@@ -95,8 +95,9 @@ class Holder(NamedTuple):
 def list_transactions(
     cluster: Cluster, deadline_ms: float, producer_ids: tuple[int, ...] = ()
 ) -> Operation[list[TransactionListing]]:
-    """Return the transactional ids of all coordinators, sorted by name. ``producer_ids`` selects
-    those of some producers. If a broker does not answer, raises its error."""
+    """Return the transactional ids of all coordinators, sorted by name. If ``producer_ids`` is not
+    empty, return only the transactional ids of these producers. If a broker does not answer, raises
+    its error."""
     request = calls.ListTransactionsRequest(producer_id_filters=producer_ids)
     answers = yield from on_every_broker(cluster, CallExchange(request), deadline_ms)
     listings = []

@@ -66,7 +66,7 @@ def _users(answer: calls.DescribedUsers) -> list[User]:
 
 
 def check_password_of(own: str, name: str) -> None:
-    """Raise InvalidRequestError if ``name`` is the client's own user.
+    """Raise InvalidRequestError if ``name``, whose password shall change, is the client's own user.
 
     The brokers would close this client's connections, which logged in with the old password. The
     client could then not confirm that all brokers know the new password.

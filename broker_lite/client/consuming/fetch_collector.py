@@ -393,8 +393,9 @@ class FetchCollector:
     # Methods that return the records of the open slice.
 
     def peek_records(self, count: int) -> Iterator[Record]:
-        """Yield up to ``count`` records of the open slice, without advancing past them. The caller
-        increases ``at`` for each record that it returns."""
+        """Yield up to ``count`` records of the open slice (the decoded rows that are being
+        returned), without advancing past them. The caller increases ``at`` for each record that it
+        returns."""
         assert self._slice is not None and self._tp is not None
         self.is_single = True
         return each_record(self._tp, self._part(count))
@@ -448,7 +449,8 @@ def _decoded_bytes(rows: Slice) -> int:
 
 
 def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) -> pa.RecordBatch:
-    """Return the rows as one record batch of ROW_SCHEMA. ``headers`` adds a column of headers."""
+    """Return the rows of the slices as one Arrow record batch of ROW_SCHEMA. ``headers`` adds a
+    column of headers."""
     schema = ROW_SCHEMA_WITH_HEADERS if headers else ROW_SCHEMA
     if not parts:
         empty = [pa.nulls(0, field.type) for field in schema]

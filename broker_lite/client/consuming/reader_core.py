@@ -378,9 +378,10 @@ class ReaderCore:
     def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
         """Commit the offsets in ``rows``.
 
-        If partitions fail with different errors, raise NotOwnerError last: any other error means
-        that the offset of a partition that this member owns is not committed. NotOwnerError is
-        harmless, because the new owner resumes from the committed offset.
+        If partitions fail with different errors, raise another error rather than NotOwnerError. The
+        other error means that the offset of a partition that this member still owns is not
+        committed. NotOwnerError is harmless: the partition's new owner resumes from the committed
+        offset.
         """
         grants = self.assignment.grants(rows)
         if self._is_committing:

@@ -104,8 +104,8 @@ def begin(
 
     A partition begins at its committed offset. Without a committed offset, a partition that was
     added after the group began to read the topic begins at its earliest record, and any other
-    partition where the option ``start`` says. Raises OffsetOutOfRangeError if ``start`` is "none"
-    there.
+    partition where the option ``start`` says. Raises OffsetOutOfRangeError if a partition needs the
+    option ``start``, and its value is "none".
     """
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}

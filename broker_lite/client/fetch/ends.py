@@ -49,7 +49,8 @@ most 250 polls a second from a watch."""
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes, by default."""
 REQUEST_TIMEOUT_MS = 10_000
-"""Milliseconds that a response may take in addition to the delay that the poll allows."""
+"""Milliseconds that the response to a poll may take in addition to the delay that the poll allows
+(POLL_WAIT_MS)."""
 
 Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 
@@ -295,8 +296,8 @@ class EndOffsetsWatch:
                 self._on_change()
 
     def _poll_all(self) -> None:
-        """Open one long poll to each leader. If a leader or a leader epoch has changed since the
-        last call, cancel the open polls first; otherwise do nothing."""
+        """Keep one long poll open to each leader. If a leader or a leader epoch has changed since
+        the last call, cancel the open polls and open new ones; otherwise do nothing."""
         view = self._cluster.view
         plan = {}
         for tp in self._ends:

@@ -5,8 +5,8 @@ loop). It has several connections to each leader, so that an idle partition neve
 
 - ``fetch`` is for partitions with records before the high watermark. The leader answers at once.
 - ``tail`` is a long poll for partitions that the consumer has read up to the high watermark.
-- A third one serves partitions whose records must come over the network, while other partitions of
-  this leader are read from its files on this machine.
+- A third connection serves partitions whose records must come over the network, while other
+  partitions of this leader are read from its files on this machine.
 
 The engine puts batches into the queue ``fetched``. The consumer's reader, on its own thread, takes
 them, checks their CRCs and decodes them. A partition buffers the bytes of at most BUFFERED_FETCHES

@@ -183,8 +183,8 @@ class FetchPosition:
     def _walker(self, answer: FetchedPartition) -> BatchWalker:
         """Return a walker, which splits the bytes of an answer into batches and checks their order.
 
-        It rejects a batch with an earlier leader epoch than the batch before. This check does not
-        apply to the leader epoch of a committed offset, which the leader checks.
+        It rejects a batch with an earlier leader epoch than the batch before. It does not check the
+        leader epoch that was committed with an offset, because the leader checks that.
         """
         policy, aborted = self.policy, answer.aborted_transactions
         if aborted:

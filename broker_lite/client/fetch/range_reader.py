@@ -68,8 +68,9 @@ TIMEOUT_MS = 120_000
 REQUEST_TIMEOUT_MS = 30_000
 """Milliseconds without a response after which the reader retries a fetch, by default."""
 WAIT_MS = 500
-"""Milliseconds for which the leader may wait for records before it answers a fetch. It has all
-records of the range already, unless it became leader a moment ago and its high watermark lags."""
+"""Milliseconds for which the leader may wait for records before it answers a fetch. The leader has
+all records of the range already, unless it became leader a moment ago and its high watermark lags.
+"""
 
 FetchedBatch = Slice
 OnSkipped = Callable[[TopicPartition, int, int], None]
@@ -190,8 +191,8 @@ def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Ite
 
 
 def _below(items: list[Item], end: int) -> list[Item]:
-    """Return ``items`` without the batches that begin at or after ``end``. If they were corrupt,
-    they would otherwise fail this range."""
+    """Return ``items`` without the batches that begin at or after ``end``. A corrupt batch among
+    them would otherwise fail the read of this range."""
     while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
         items.pop()
     return items
@@ -308,7 +309,8 @@ class _RangeSession:
         return other
 
     def fetch(self) -> list[Item]:
-        """Return the next batches, at least one (or a Skipped), and advance past them."""
+        """Return the next batches, at least one, and advance past them. A ``Skipped`` takes the
+        place of corrupt batches that the reader skips."""
         position, options = self.position, self._options
         deadline_ms = monotonic_ms() + options.timeout_ms
         while True:

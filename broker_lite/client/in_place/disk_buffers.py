@@ -18,8 +18,8 @@ HUGE_BYTES = 2 << 20
 """Bytes of a huge page on most processors. In each buffer, the disk's data begin at an address that
 is a multiple of this size."""
 KEPT_MAX = 8
-"""Maximum number of buffers that the pool keeps. Two readers need as many, for the reads in flight
-and the batches that they decode."""
+"""Maximum number of buffers that the pool keeps. Two readers need this many, for the reads in
+flight and the batches that they decode."""
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", -1)
 
 

@@ -3,8 +3,9 @@
 A broker may answer a fetch from its own machine (``machine_id``) with a position in its segment
 file instead of records. A reader with permission to open the file reads it directly. The bytes are
 copied once (the file is not memory-mapped), and then split into batches and checked like bytes from
-the network. If the broker truncated or rewrote the file meanwhile, it looks corrupt, and the caller
-fetches from the broker. All errors are OSError. Only one thread may use an object.
+the network. If the broker truncated or rewrote the file meanwhile, the bytes look corrupt, and the
+caller fetches the records from the broker. All errors are OSError. Only one thread may use an
+object.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ READ_BYTES = 1 << 20
 AHEAD_BYTES = 8 << 20
 """Bytes that the kernel reads ahead for the reader if the file is not in the page cache."""
 _AHEAD_STEP = 128 << 10
-"""Bytes of one call that asks the kernel to read ahead. By default it ignores larger requests."""
+"""Bytes of one call that asks the kernel to read ahead. By default the kernel ignores larger
+requests."""
 PASSING_BYTES_MAX = 4 << 20
 """Batches larger than this (bytes) are not read with direct I/O, but through the page cache."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

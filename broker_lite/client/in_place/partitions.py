@@ -18,13 +18,13 @@ from broker_lite.wire.fetch import StoredRange
 
 AHEAD_BYTES = 4 << 20
 """Bytes of a partition that the engine's thread reads from a file ahead of the reader's thread.
-These are about two batches, so that neither thread waits for the other, and few enough to be still
-in the processor's cache when the reader verifies them."""
+These bytes are about two batches: enough that neither thread waits for the other, and few enough
+that they are still in the processor's cache when the reader verifies them."""
 OPEN_MAX = 64
 """Maximum number of files that a consumer has open. It fetches other partitions over the network.
 """
 LOCAL_BYTES_MIN = 256 << 10
-"""Local reads are off if a fetch may return fewer bytes of a partition than this."""
+"""If a fetch may return fewer bytes of a partition than this, the reader uses no local reads."""
 RANGE_BYTES_MIN = 4 << 20
 """A fetch requests a file range of at least this many bytes for each of its partitions."""
 

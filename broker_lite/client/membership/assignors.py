@@ -180,8 +180,8 @@ def _retained_owners(
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move partitions, one at a time, from a member to one that has at least two fewer, until there
-    are no such members."""
+    """Move partitions, one at a time, from a member to a member that has at least two partitions
+    fewer, until no such pair of members is left."""
     moved = True
     while moved:
         moved = False

@@ -46,8 +46,8 @@ Afterwards it starts to read the partitions for which no transaction is open."""
 @dataclass(slots=True)
 class JoinSnapshot:
     """What a member knew about topics and committed offsets when it joined its group, to recognise
-    partitions that are added later. ``counts`` has each topic's number of partitions, ``ids`` its
-    id."""
+    partitions that are added later. ``counts`` has the number of partitions of each topic, and
+    ``ids`` the id of each topic."""
 
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)

@@ -18,8 +18,8 @@ from broker_lite.security.denials import named
 
 
 def denied_member(error: LogbusError, user: str, group: str) -> LogbusError:
-    """Return an authorization error with the group and the permission that a member needs in its
-    message. Return any other error unchanged."""
+    """If the error is an authorization error, return it with a message that names the group and the
+    permission that a member needs. Return any other error unchanged."""
     if not isinstance(error, GroupAuthorizationError):
         return error
     return named(error, user, Operation.READ, ResourceKind.GROUP, group)

@@ -25,8 +25,8 @@ def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -
 
 
 def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """Raise InvalidRequestError for offsets to commit that are out of bounds, or whose leader epoch
-    is. The message names the partition."""
+    """Raise InvalidRequestError if an offset to commit, or its leader epoch, is out of bounds. The
+    message names the partition."""
     check_offsets({tp: row.offset for tp, row in commits.items()})
     for tp, row in commits.items():
         if not isinstance(row.leader_epoch, int) or not -1 <= row.leader_epoch <= INT32_MAX:

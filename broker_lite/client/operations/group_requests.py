@@ -31,11 +31,12 @@ COMMIT_ATTEMPTS = 4
 """Maximum number of attempts to commit an offset if the coordinator does not know the topic."""
 
 MARKERS_MS = 20
-"""First pause (ms) before a retry of a request that the coordinator refuses, because it still
-writes the end markers of the previous transaction. They take only a moment."""
+"""First pause (ms) before a retry of a request that the coordinator refuses because it is still
+writing the end markers of the producer's previous transaction. Writing them takes only a moment."""
 
 NO_MEMBER = ("", -1, None)
-"""The member id, generation and instance id with which a client commits that is not a member."""
+"""The member id, generation and instance id in a commit of a client that is not a member of the
+group."""
 
 T = TypeVar("T")
 

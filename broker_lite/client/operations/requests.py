@@ -364,9 +364,9 @@ def offsets_for_bytes(
 ) -> Operation[PerPartition[tuple[int, int]]]:
     """Return the offset ranges that hold about the given number of stored bytes.
 
-    ``ranges`` has (start offset, maximum bytes) for each partition, the result (end offset, bytes
-    of the range). The end is a batch boundary. ``topic_ids`` has the ids that the topics must have.
-    A topic without an entry may have any id.
+    ``ranges`` has (start offset, maximum bytes) for each partition. The result has (end offset,
+    bytes of the range) for each partition. The end is a batch boundary. ``topic_ids`` has the ids
+    that the topics must have. A topic without an entry may have any id.
     """
     check_offsets({tp: start for tp, (start, _) in ranges.items()})
     answers = yield from _offsets_for_bytes(cluster, ranges, deadline_ms, topic_ids)

@@ -28,8 +28,8 @@ SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 def ask_sink(
     cluster: Cluster, known: CachedCoordinator, request: SinkCall, deadline_ms: float
 ) -> Operation[SinkResponse]:
-    """Send a request of a sink to its coordinator, and return the response. Raises the error in the
-    response, with the coordinator's message."""
+    """Send a request of Spark's exactly-once sink to the sink's coordinator, and return the
+    response. If the response has an error, raises the error with the coordinator's message."""
     exchange = CallExchange[SinkResponse](request)
     while True:
         attempt_ms = min(deadline_ms, cluster.now_ms() + ATTEMPT_MS)

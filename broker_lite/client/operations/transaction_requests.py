@@ -191,8 +191,8 @@ def end(
     """Commit or abort the transaction. Return the producer id and epoch of the next transaction,
     or None in transaction version 1.
 
-    ``identity`` is the transaction's producer id and epoch. A request may be repeated: the
-    coordinator answers as it did to the first.
+    ``identity`` is the transaction's producer id and epoch. The request may be repeated: the
+    coordinator answers a repeated request like the first one.
     """
     kind = transactions.EndOldTxnRequest if version == 1 else transactions.EndTxnRequest
     request = CallExchange(kind(known.key, *identity, committed))

@@ -40,8 +40,9 @@ RECORD_OVERHEAD_BYTES = 1024
 """An upper bound of the bytes that a batch of one record has in addition to the record's key, value
 and headers."""
 PARTITIONS_FILLED_MAX = 8
-"""Maximum size of a topic's open rows if they have keys, in batches. Keys spread the rows over
-several partitions, so they fill several batches at once."""
+"""Maximum size of a topic's open rows (rows that are not in batches yet) if they have keys, as a
+number of batches. Keys spread the rows over several partitions, so they fill several batches at
+once."""
 
 PartitionIndex = npt.NDArray[np.int32]
 

@@ -120,7 +120,8 @@ class Outcome:
             self.starts.append(at)
 
     def split_again(self) -> None:
-        """Expect one more batch, because a batch that was too large was split in two."""
+        """Wait for one more batch before the rows count as completed, because a batch that was too
+        large was split in two."""
         self._left += 1
 
     def batch_done(self, error: LogbusError | None) -> bool:

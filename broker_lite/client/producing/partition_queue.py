@@ -86,15 +86,16 @@ class PartitionQueue:
         self.leader_epoch = leader_epoch
 
     def returned(self, batch: ProducerBatch) -> bool:
-        """Remove a batch whose result is known from the batches in flight. Return False if it was
-        not in flight."""
+        """Remove a batch from the batches in flight, because its result is known. Return False if
+        it was not among them."""
         if batch not in self.in_flight:
             return False
         self.in_flight.remove(batch)
         return True
 
     def accepted(self, batch: ProducerBatch) -> None:
-        """Record that the batch is in the log."""
+        """Record that the broker acknowledged the batch, and that the partition has no failures any
+        more."""
         self.failures = self.refusals = 0
         self.error = None
         if batch.sequence >= 0 and batch.identity == self.identity:

@@ -392,8 +392,9 @@ class Producer:
         self._sender.wake()
 
     def _limit_bytes(self, topic: str, spreads: bool) -> int:
-        """Return the size in bytes at which a topic's open rows are split into batches. Rows that
-        spread over several partitions may fill several batches."""
+        """Return the size in bytes at which a topic's open rows are split into batches. It is
+        larger than a batch if the rows spread over several partitions, because they may then fill
+        several batches."""
         batch_bytes = self._sender.batch_bytes(topic)
         if not spreads:
             return batch_bytes

@@ -48,10 +48,12 @@ REFRESH_MS = 25
 STEADY_REFRESHES = 8
 """Number of metadata requests in a row after which the pause between them begins to grow."""
 REFRESH_GROWTH = 1.125
-"""Factor by which the pause grows each time, up to about a second. A pause is then an eighth of the
-time since the leader failed, so the producer lengthens an outage by at most an eighth."""
+"""Factor by which the pause between metadata requests grows each time, up to about a second, while
+a partition has no leader. A pause is then an eighth of the time since the leader failed, so the
+producer lengthens an outage by at most an eighth."""
 GROWING_REFRESHES = 32
-"""Number of times that the pause grows. Afterwards it stays at its maximum, about a second."""
+"""Number of times that the pause between metadata requests grows. Afterwards the pause stays at its
+maximum, about a second."""
 UNREPORTED_REFRESHES = 28
 """Number of metadata requests in a row after which the producer logs a warning that a leader is
 missing, about 2 s after the failure."""

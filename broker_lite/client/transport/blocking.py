@@ -246,8 +246,8 @@ class Reactor:
         self._touched.update(self._connections.expire(self.now_ms()))
 
     def _watch(self, connection: BrokerConnection) -> None:
-        """Register the connection's socket with the selector, for the events that it waits for. The
-        socket changes when the connection tries another address."""
+        """Register the connection's socket with the selector, for the events for which the
+        connection waits. The socket changes when the connection tries another address."""
         if connection.fileno() < 0 and not connection.closed:
             return  # The connection has no socket yet.
         if connection.closed:
@@ -409,8 +409,8 @@ class PooledConnection:
         self._sent.append((self._next_id, exchange))
 
     def receive(self, deadline_ms: float) -> Any:
-        """Wait for the response to the oldest request, and return it. Raises NetworkError,
-        RequestTimedOutError or ProtocolError."""
+        """Wait for the response to the oldest unanswered request, and return it. Raises
+        NetworkError, RequestTimedOutError or ProtocolError."""
         correlation_id, exchange = self._sent[0]
         try:
             while not self._frames:

@@ -130,8 +130,8 @@ class BrokerConnection:
         with_token(self._security)
 
     def connect(self, addresses: list[tuple[Any, ...]]) -> None:
-        """Start to connect: try the addresses, as ``getaddrinfo`` returns them, in turn until one
-        accepts."""
+        """Start to connect: try the addresses that ``getaddrinfo`` returned, one after another,
+        until one of them accepts the connection."""
         self._addresses.extend(addresses)
         self._try_next(None)
 

@@ -1,4 +1,5 @@
-"""The steps that an operation yields, and the interface ``Shell`` to what carries them out.
+"""The steps that an operation yields, and ``Shell``, the interface of the objects that carry them
+out.
 
 An operation is a generator: client logic that needs answers from brokers, written without I/O. It
 yields a step, and receives the step's result: for ``Send`` the decoded answer (or the error is

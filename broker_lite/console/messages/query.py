@@ -122,7 +122,8 @@ def _continued(query: MessageQuery, tps: list[TopicPartition]) -> Ranges:
 
 
 def search(request: PageRequest, query: MessageQuery, now_ms: int) -> Found:
-    """Run a search: from the newest records backward, or forward from its position."""
+    """Run a search: from the newest records backward, or forward from the search's start
+    position."""
     ranges = ranges_of(request, query, now_ms)
     if query.begin == "newest":
         row = request.reading.topics[query.topic]

@@ -33,10 +33,12 @@ WINDOW_BYTES = 16 * 1024 * 1024
 """Maximum estimated bytes of a window: the range of offsets that a backward search, from the newest
 records on, reads in one step."""
 WINDOW_RECORDS = 50_000
-"""Maximum records of a window, counted over all partitions."""
+"""Maximum records of a window (the offsets that a backward search reads in one step), counted over
+all partitions."""
 SHRINKS_MAX = 2
-"""Maximum number of retries of the first window, if a limit of the search stops it within that
-window. Each retry uses a window 16 times smaller."""
+"""Maximum number of retries of the first window (the offsets that a backward search reads in one
+step), if a limit of the search stops it within that window. Each retry uses a window 16 times
+smaller."""
 POLL_S = 0.5
 """Maximum seconds of one poll of the consumer."""
 ROWS_MAX = 500

@@ -125,7 +125,8 @@ class EndGroupOffsetsRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> EndGroupOffsetsRequest:
-        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
+        """Decode an EndGroupOffsets request, on the broker's side. ``reader`` is at the start of
+        the request's body."""
         request = EndGroupOffsetsRequest(reader.string(), *reader.unpack(_TRANSACTION))
         return reader.ended(request)
 

@@ -38,8 +38,8 @@ class ListOffsetsTopic(NamedTuple):
 
 
 class ListedPartition(NamedTuple):
-    """The result of the lookup in one partition. ``offset`` is -1 if no record has the requested
-    timestamp or a later one."""
+    """The result of a ListOffsets lookup in one partition. ``offset`` is -1 if no record has the
+    requested timestamp or a later one."""
 
     partition_index: int
     error_code: int
@@ -109,8 +109,8 @@ bounds."""
 
 
 class BytesPartition(NamedTuple):
-    """A lookup in one partition: where does a range end that begins at ``start_offset`` and has at
-    most ``max_bytes`` in the log? A ``start_offset`` of -2 means the start of the log."""
+    """A lookup in one partition: what is the end of the range that begins at ``start_offset`` and
+    has at most ``max_bytes`` in the log? A ``start_offset`` of -2 means the start of the log."""
 
     topic_id: str
     partition: int
@@ -213,7 +213,8 @@ class OffsetsForBytesRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> OffsetsForBytesRequest:
-        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
+        """Decode an OffsetsForBytes request, on the broker's side. ``reader`` is at the start of
+        the request's body."""
         rows = _requested_rows(reader, BytesPartition, _BYTES_ASKED)
         level = reader.tags().get(TAG_BOUNDS)
         return OffsetsForBytesRequest(rows, level[0] if level else None)
@@ -239,7 +240,8 @@ class RecordTimesRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> RecordTimesRequest:
-        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
+        """Decode a RecordTimes request, on the broker's side. ``reader`` is at the start of
+        the request's body."""
         return reader.ended(RecordTimesRequest(_requested_rows(reader, TimePartition, _TIME_ASKED)))
 
 

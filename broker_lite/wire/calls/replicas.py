@@ -217,7 +217,8 @@ class UnregisterBrokerRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> UnregisterBrokerRequest:
-        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
+        """Decode an UnregisterBroker request, on the broker's side. ``reader`` is at the start of
+        the request's body."""
         return reader.ended(UnregisterBrokerRequest(reader.i32()))
 
 

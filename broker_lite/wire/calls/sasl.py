@@ -37,8 +37,9 @@ class SaslHandshakeRequest:
 
 
 class SaslAuthenticateResponse(NamedTuple):
-    """The answer to SaslAuthenticate. ``auth_bytes`` is the server's message of the mechanism.
-    ``session_lifetime_ms`` is the time until the client must log in again; 0 means never."""
+    """The answer to SaslAuthenticate. ``auth_bytes`` is the server's next message of the SASL
+    mechanism. ``session_lifetime_ms`` is the time until the client must log in again; 0 means
+    never."""
 
     error_code: int
     error_message: str | None

@@ -86,7 +86,8 @@ class JoinBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> JoinBatchRequest:
-        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
+        """Decode a JoinBatch request, on the broker's side. ``reader`` is at the start of
+        the request's body."""
         sink, run = reader.string(), reader.string()
         batch, task, attempt, timeout_ms = reader.unpack(_JOIN)
         partitions = reader.array(lambda it: PartitionKey(it.uuid(), it.i32()))
@@ -100,7 +101,7 @@ class EndBatchRequest:
 
     ``winners`` are attempts, given as pairs of producer id and epoch. With ``is_commit``, the batch
     is committed with the records of these attempts. Otherwise these attempts are aborted, or the
-    whole batch if there are none.
+    whole batch if ``winners`` is empty.
     """
 
     API_KEY: ClassVar[int] = ApiKey.END_BATCH
@@ -126,7 +127,8 @@ class EndBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> EndBatchRequest:
-        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
+        """Decode an EndBatch request, on the broker's side. ``reader`` is at the start of
+        the request's body."""
         sink, run = reader.string(), reader.string()
         batch, is_commit, rows = reader.unpack(_END)
         winners = reader.array(lambda it: it.unpack(_PAIR))
@@ -157,5 +159,6 @@ class KeepBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> KeepBatchRequest:
-        """Decode the request on the broker's side. ``reader`` is at the start of its body."""
+        """Decode a KeepBatch request, on the broker's side. ``reader`` is at the start of
+        the request's body."""
         return reader.ended(KeepBatchRequest(reader.string(), reader.string(), reader.i64()))

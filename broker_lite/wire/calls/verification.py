@@ -21,10 +21,12 @@ from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uuid_bytes
 
 TAG_ASKED_TOPIC_ID = 10000
-"""The number of a tagged field in each topic of the request. The field has the topic's id."""
+"""The number of a tagged field in each topic of an AddPartitionsToTxn request. The field has the
+topic's id."""
 TAG_VERIFIED = 10000
-"""The number of a tagged field in a transaction of the answer. The field has the number of the
-transaction, the state partition, and the leader epoch of the state partition."""
+"""The number of a tagged field in each transaction of the answer to AddPartitionsToTxn. The field
+has the number of the transaction, the state partition, and the leader epoch of the state partition.
+"""
 _VERIFIED = struct.Struct(">qii")
 NO_TRANSACTION = -1
 
@@ -51,8 +53,8 @@ class AskedTransaction(NamedTuple):
 
 
 class VerifiedTransaction(NamedTuple):
-    """The answer for one transaction. ``topic_results`` has an error code for each partition.
-    ``coordinator_epoch`` is the leader epoch of ``state_partition``."""
+    """The answer to AddPartitionsToTxn for one transaction. ``topic_results`` has an error code for
+    each partition. ``coordinator_epoch`` is the leader epoch of ``state_partition``."""
 
     transactional_id: str
     topic_results: Sequence[AddedTopic]
