@@ -31,7 +31,7 @@ from broker_lite.client.transport.steps import Send
 from broker_lite.coordinator import events as ev
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.metadata import znodes
-from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
+from broker_lite.model import NO_OFFSET, CommittedOffset, Endpoint, TopicPartition
 from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups, members, offsets
 from broker_lite.wire.consumer_protocol import decode_assignment
@@ -122,12 +122,15 @@ class Wire(LoopShell):
     async def fetch_offsets(
         self, broker: base.BrokerProcess, topics: tuple[groups.OffsetFetchTopic, ...] | None
     ) -> groups.OffsetFetchResponse:
-        wanted = range(PARTITIONS) if topics is None else topics[0].partition_indexes
         code, rows = 0, []
         try:
-            for tp, row in (await broker.registry.groups.fetch(GROUP)).items():
-                if tp.partition in wanted:
-                    rows.append(groups.FetchedOffset(tp.partition, row.offset, -1, "", 0))
+            offsets = {
+                tp.partition: row.offset
+                for tp, row in (await broker.registry.groups.fetch(GROUP)).items()
+            }
+            for partition in sorted(offsets) if topics is None else topics[0].partition_indexes:
+                offset = offsets.get(partition, NO_OFFSET)
+                rows.append(groups.FetchedOffset(partition, offset, -1, "", 0))
         except LogbusError as error:
             code = wire_code(error)
         found = (groups.FetchedOffsetsTopic(TOPIC, tuple(rows)),)

@@ -13,7 +13,13 @@ from typing import Any, TypeVar
 
 from broker_lite.client.operations.bounds import check_commits
 from broker_lite.client.operations.cluster import Cluster, backoff_ms, group_by_topic
-from broker_lite.client.operations.requests import PerPartition, may_retry, on_any_broker
+from broker_lite.client.operations.requests import (
+    METADATA_TIMEOUT_MS,
+    PerPartition,
+    may_retry,
+    on_any_broker,
+    with_missing,
+)
 from broker_lite.client.transport.steps import CallExchange, Exchange, Operation, Pause, Send
 from broker_lite.errors import (
     ConcurrentTransactionsError,
@@ -128,7 +134,11 @@ def find_coordinator(
         return error_for(row.error_code, row.error_message or "") if row.error_code else None
 
     answer = yield from on_any_broker(
-        cluster, CallExchange(groups.FindCoordinatorRequest((key,), key_type)), check, deadline_ms
+        cluster,
+        CallExchange(groups.FindCoordinatorRequest((key,), key_type)),
+        check,
+        deadline_ms,
+        attempt_ms=METADATA_TIMEOUT_MS,
     )
     row = answer.coordinators[0]
     return Endpoint(row.host, row.port)
@@ -151,17 +161,20 @@ def committed(
     added to it (KIP-447), and are missing from the result.
     """
     topics = None
+    asked = [] if tps is None else list(tps)
     if tps is not None:
         topics = tuple(
             groups.OffsetFetchTopic(name, tuple(tp.partition for tp in rows))
-            for name, rows in group_by_topic(list(tps)).items()
+            for name, rows in group_by_topic(asked).items()
         )
     requested = (groups.OffsetFetchGroup(group, topics),)
     exchange = CallExchange(groups.OffsetFetchRequest(requested, unstable is not None))
     offsets: PerPartition[CommittedOffset] = {}
+    uncommitted: set[TopicPartition] = set()
 
     def check(answer: groups.OffsetFetchResponse) -> LogbusError | None:
         offsets.clear()
+        uncommitted.clear()
         if unstable is not None:
             unstable.clear()
         for each in answer.groups:
@@ -191,12 +204,16 @@ def committed(
                     row.topic_id,
                     row.commit_ms,
                 )
-            elif row.topic_id != NULL_TOPIC_ID and former is not None:
-                former.add(name)
+            else:
+                uncommitted.add(tp)
+                if row.topic_id != NULL_TOPIC_ID and former is not None:
+                    former.add(name)
         return None
 
     yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
-    return offsets
+    # A partition without an offset has a row in the response, too.
+    known = uncommitted if unstable is None else uncommitted | unstable
+    return with_missing(offsets, (tp for tp in asked if tp not in known))
 
 
 def stable(
@@ -275,7 +292,7 @@ def commit_offsets(
             break
         if attempt + 1 < COMMIT_ATTEMPTS:
             yield Pause(pause)
-    return done
+    return with_missing(done, commits)
 
 
 def topics_to_commit(

@@ -60,7 +60,8 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import offsets, producers
 
 METADATA_TIMEOUT_MS = 5_000
-"""Time limit (ms) of a metadata request to one broker."""
+"""Time limit (ms) of a request to one broker for metadata, a coordinator or a producer id. Another
+broker may answer at once, while this one hangs."""
 FIRST_CONTACT_MS = 5_000
 """Milliseconds after which an operation fails if no broker has ever answered this client: the
 addresses are probably wrong."""
@@ -351,7 +352,7 @@ def list_offsets(
                     if row.error_code
                     else ListedOffset(row.offset, row.timestamp, row.leader_epoch)
                 )
-        return _with_missing(offsets_by_tp, group)
+        return with_missing(offsets_by_tp, group)
 
     return per_partition(cluster, timestamps, make, read, deadline_ms)
 
@@ -440,7 +441,7 @@ def _offsets_for_bytes(
         answers: PerPartition[offsets.BytesAnswer] = {}
         for tp, row in zip(group, answer.answers):
             answers[tp] = error_for(row.error_code) if row.error_code else row
-        return _with_missing(answers, group)
+        return with_missing(answers, group)
 
     return per_partition(cluster, ranges, make, read, deadline_ms)
 
@@ -494,12 +495,12 @@ def record_times_of_many(
                 if failed is not None
                 else tuple(ListedOffset(row.offset, row.timestamp) for row in own)
             )
-        return _with_missing(times, group)
+        return with_missing(times, group)
 
     return per_partition(cluster, after, make, read, deadline_ms)
 
 
-def _with_missing(answers: PerPartition[T], group: Iterable[TopicPartition]) -> PerPartition[T]:
+def with_missing(answers: PerPartition[T], group: Iterable[TopicPartition]) -> PerPartition[T]:
     """Return ``answers`` with an error for each partition that the broker's response lacks."""
     for tp in group:
         if tp not in answers:
@@ -512,9 +513,11 @@ def on_any_broker(
     exchange: Exchange[T],
     check: Callable[[T], LogbusError | None],
     deadline_ms: float,
+    *,
+    attempt_ms: float = float("inf"),
 ) -> Operation[T]:
     """Send a request that any broker can answer, and return the response. After a retriable error,
-    try the next broker.
+    or ``attempt_ms`` milliseconds without a response, try the next broker.
 
     ``check`` returns the error in a response, or None. If no broker has ever answered this client,
     the operation fails after five seconds.
@@ -524,7 +527,8 @@ def on_any_broker(
     while True:
         endpoint = cluster.candidates()[0]
         try:
-            answer: T = yield Send(endpoint, exchange, max(1.0, deadline_ms - cluster.now_ms()))
+            left_ms = max(1.0, deadline_ms - cluster.now_ms())
+            answer: T = yield Send(endpoint, exchange, min(left_ms, attempt_ms))
             problem = check(answer)
             if problem is None:
                 return answer
@@ -549,6 +553,7 @@ def init_producer_id(cluster: Cluster, deadline_ms: float) -> Operation[tuple[in
         CallExchange(producers.InitProducerIdRequest()),
         lambda answer: _identity_error(answer.error_code) if answer.error_code else None,
         deadline_ms,
+        attempt_ms=METADATA_TIMEOUT_MS,
     )
     return answer.producer_id, answer.producer_epoch
 

@@ -28,6 +28,7 @@ from broker_lite.client.transport.steps import CallExchange, Operation
 from broker_lite.errors import (
     LogbusError,
     OperationNotAttemptedError,
+    UnknownServerError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     error_for,
@@ -152,12 +153,14 @@ def commit_offsets(
     def check(answer: groups.OffsetCommitResponse) -> LogbusError | None:
         nonlocal errors, attempts
         attempts += 1
-        errors = [
-            _named(TopicPartition(topic.name, row.partition_index), row.error_code, offsets.rows)
+        codes = {
+            TopicPartition(topic.name, row.partition_index): row.error_code
             for topic in answer.topics
             for row in topic.partitions
-            if row.error_code
-        ]
+        }
+        # A partition that the response lacks is not committed.
+        codes = dict.fromkeys(offsets.rows, UnknownServerError.code) | codes
+        errors = [_named(tp, code, offsets.rows) for tp, code in codes.items() if code]
         retriable = [error for error in errors if may_retry(error)]
         if attempts >= COMMIT_ATTEMPTS:
             retriable = [
