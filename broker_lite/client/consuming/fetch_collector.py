@@ -308,7 +308,7 @@ class FetchCollector:
                     continue
                 try:
                     if not isinstance(fetched.error, OffsetOutOfRangeError):
-                        raise fetched.error
+                        raise fetched.error.with_traceback(None)
                     on_out_of_range(fetched.tp, fetched.error)
                     continue
                 except LogbusError:

@@ -158,7 +158,7 @@ class ReaderCore:
         try:
             while True:
                 if self.end is not None:
-                    raise self.end
+                    raise self.end.with_traceback(None)
                 if self.commit_due:
                     self._auto_commit()
                 if self.has_changes:
@@ -181,7 +181,7 @@ class ReaderCore:
         the rows it has.
         """
         if self.end is not None:
-            raise self.end
+            raise self.end.with_traceback(None)
         try:
             return self.collector.advance(self._note_outside)
         except LogbusError:

@@ -139,7 +139,7 @@ class KafkaMembership:
 
     def check(self) -> None:
         if self.member.refused is not None and not self._reader.assignment.queue:
-            raise self.member.refused
+            raise self.member.refused.with_traceback(None)
         if self.member.is_idle:
             self.member.polled()
 

@@ -251,7 +251,7 @@ class RecordFuture:
         error = batch.error if batch is not None and batch.is_done else outcome.error
         if error is not None:
             outcome.seen = True
-            raise error
+            raise error.with_traceback(None)
         if batch is None:
             raise ClosedError("the record was not sent; send it again with another producer")
         timestamp_ms = batch.log_append_time_ms
@@ -321,7 +321,7 @@ class BatchFuture:
             for batch in outcome.batches:
                 metadata.extend(_written(outcome.topic, batch))
         if failure is not None:
-            raise failure
+            raise failure.with_traceback(None)
         return metadata
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:

@@ -357,7 +357,7 @@ class Producer:
     def _await_space(self) -> None:
         refusal = self._end or self._shut
         if refusal is not None:
-            raise refusal
+            raise refusal.with_traceback(None)
         if self._used_bytes < self.config.buffer_bytes:
             return
         deadline = time.monotonic() + self.config.max_block_ms / 1000.0
@@ -374,7 +374,7 @@ class Producer:
                 self._space.wait(left)
                 refusal = self._end or self._shut
                 if refusal is not None:
-                    raise refusal
+                    raise refusal.with_traceback(None)
         finally:
             self._waiters -= 1
 
@@ -517,7 +517,7 @@ class Producer:
                 return answers.get(timeout=WAIT_SLICE_S)
             except queue.Empty:
                 if self._end is not None:
-                    raise self._end from None
+                    raise self._end.with_traceback(None) from None
 
     def end(self) -> None:
         """Stop the producer without a flush. Records that are not acknowledged fail."""

@@ -158,7 +158,7 @@ class TransactionalProducer(Producer):
     def _call(self, call: Call, **options: Any) -> None:
         answers: queue.SimpleQueue[LogbusError | None] = queue.SimpleQueue()
         if self._end is not None:
-            raise self._end
+            raise self._end.with_traceback(None)
         self.runner.call(call, answers.put, **options)
         error = self.wait_answer(answers)
         if error is not None:

@@ -31,6 +31,7 @@ from broker_lite.errors import (
     LogbusError,
     NetworkError,
     OffsetOutOfRangeError,
+    TopicAuthorizationError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -418,6 +419,20 @@ def test_flipped_bit_in_a_leader_epoch_is_not_reported_as_truncation() -> None:
     (again,) = bench.fetches()
     (wanted,) = again.message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (3, -1)
+
+
+def test_error_that_every_poll_raises_keeps_no_frames_of_earlier_polls() -> None:
+    """Regression: each raise of the same error object made its traceback longer. A program that
+    polled on after an error used more and more memory."""
+    bench = Bench()
+    bench.begin({T0: 0})
+    bench.refuse(bench.fetch(), TopicAuthorizationError.code)
+    lengths = set()
+    for _ in range(3):
+        with pytest.raises(TopicAuthorizationError) as caught:
+            bench.advance()
+        lengths.add(len(caught.traceback))
+    assert len(lengths) == 1
 
 
 def test_out_of_range_error_names_the_partition() -> None:

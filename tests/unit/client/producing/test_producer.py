@@ -140,3 +140,18 @@ def test_send_arrow_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, 
     producer.send("t", b"good")
     world.run(100)
     assert world.the(ApiKey.PRODUCE)
+
+
+def test_errors_of_a_closed_producer_keep_no_frames_of_earlier_calls() -> None:
+    """Regression: each ``send``, and each ``result`` of a failed record, made the traceback of one
+    error object longer."""
+    producer = producer_in(World())
+    sent = producer.send("t", b"x")
+    producer.end()
+    for call in (lambda: sent.result(0), lambda: producer.send("t", b"x")):
+        lengths = set()
+        for _ in range(3):
+            with pytest.raises(ClosedError) as caught:
+                call()
+            lengths.add(len(caught.traceback))
+        assert len(lengths) == 1
