@@ -61,7 +61,11 @@ async def aconnect(
     bus = AsyncBus(
         servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security
     )
-    await bus.cluster(())
+    try:
+        await bus.cluster(())
+    except BaseException:
+        await bus.close()
+        raise
     return bus
 
 

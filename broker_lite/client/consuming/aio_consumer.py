@@ -214,7 +214,11 @@ class AsyncConsumer(ConsumerFace):
             self._shell.close()
 
     async def __aenter__(self) -> AsyncConsumer:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self._close(is_done=False)
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -276,10 +276,12 @@ class ReaderCore:
         revoked = [tp for tp in reads if tp not in lost]
         try:
             yield from self._call_back(self._callbacks.lost, lost)
-            if revoked and is_committed and not membership.reports_positions:
-                settled = self.collector.settled()
-                yield from self._try_commit({tp: settled[tp] for tp in revoked})
-            yield from self._call_back(self._callbacks.on_revoke, revoked)
+            try:
+                if revoked and is_committed and not membership.reports_positions:
+                    settled = self.collector.settled()
+                    yield from self._try_commit({tp: settled[tp] for tp in revoked})
+            finally:
+                yield from self._call_back(self._callbacks.on_revoke, revoked)
         finally:
             positions = self.collector.settled() if membership.reports_positions else {}
             self.assignment.end(release.grants)
@@ -288,11 +290,12 @@ class ReaderCore:
     def _begin(self) -> Task[None]:
         operation = self.membership.beginnings(dict(self.assignment.pending), self.deadline_ms())
         plan = yield RunOperation(operation)
-        self.assignment.begin(plan.starts)
         if plan.commits and self.config.auto_commit:
             # Commit the starting offsets. Otherwise the partition's next owner would find no
             # committed offset, start at a later end of the log and skip records.
             yield from self._try_commit(plan.commits)
+        # Until here, a cancelled call leaves the partitions pending, and the next call begins them.
+        self.assignment.begin(plan.starts)
         yield from self._call_back(self._callbacks.on_assign, plan.starts.offsets)
 
     def _call_back(self, callback: Callback | None, tps: Iterable[TopicPartition]) -> Task[None]:
@@ -476,11 +479,13 @@ class ReaderCore:
         """
         if self.end is not None:
             return
-        if self.group is not None and self.config.auto_commit:
-            rows = self.collector.commitable() if is_done else self.collector.settled()
-            with contextlib.suppress(NotOwnerError):
-                yield from self._commit(rows, LAST_COMMIT_TIMEOUT_MS)
-        yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
+        try:
+            if self.group is not None and self.config.auto_commit:
+                rows = self.collector.commitable() if is_done else self.collector.settled()
+                with contextlib.suppress(NotOwnerError):
+                    yield from self._commit(rows, LAST_COMMIT_TIMEOUT_MS)
+        finally:
+            yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
 
     def abandon(self) -> Task[None]:
         """Treat all partitions as lost: call ``on_lost`` and commit nothing, because another thread

@@ -41,7 +41,8 @@ class LoopShell:
         return monotonic_ms()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation, and return its result. Raises the error with which it ends."""
+        """Run an operation, and return its result. Raises the error with which it ends. If the call
+        is cancelled, the operation sends no further request."""
         future: asyncio.Future[T] = self.loop.create_future()
 
         def done(result: T | LogbusError) -> None:
@@ -53,7 +54,11 @@ class LoopShell:
                 future.set_result(result)
 
         spawn(self, operation, done)
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            operation.close()
+            raise
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         connection, is_new = self._connections.request(send, self.now_ms(), on_answer)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker_lite.client.transport.loop import LoopShell
-from broker_lite.client.transport.steps import Send
+from broker_lite.client.transport.steps import Operation, Pause, Send
 from broker_lite.errors import ClosedError, NetworkError
 from broker_lite.model import Endpoint
 
@@ -68,3 +68,27 @@ def test_malformed_host_name_fails_its_request_on_the_event_loop() -> None:
         shell.close()
 
     asyncio.run(main())
+
+
+def test_cancelled_operation_sends_no_further_request() -> None:
+    """Regression: a commit that ``asyncio.wait_for`` had given up was still retried. The retry
+    could overwrite a later commit with an older offset."""
+    steps: list[str] = []
+
+    def operation() -> Operation[None]:
+        steps.append("first attempt")
+        yield Pause(1)
+        steps.append("retry")
+
+    async def main() -> None:
+        shell = LoopShell("test")
+        task = asyncio.create_task(shell.run(operation()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await shell.run(operation())
+        shell.close()
+
+    asyncio.run(main())
+    assert steps == ["first attempt", "first attempt", "retry"]

@@ -1,0 +1,117 @@
+"""Tests of the reader inside every consumer, when a call is cancelled while the reader applies an
+assignment change. The test runs the reader's tasks step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+from support.client_world import ONE, World, view
+
+from broker_lite.client.callbacks import Callbacks
+from broker_lite.client.consuming.changes import Assign, Revoke
+from broker_lite.client.consuming.no_membership import NoMembership
+from broker_lite.client.consuming.reader_core import ReaderCore
+from broker_lite.client.consuming.starting import StartPlan, Starts
+from broker_lite.client.consuming.waits import RunOperation
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.steps import Operation
+from broker_lite.config import ConsumerConfig
+from broker_lite.model import CommittedOffset, TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def _never() -> Operation[Any]:
+    raise AssertionError("the test answers the step")
+    yield
+
+
+class Member(NoMembership):
+    """A membership whose assignment changes come from the test."""
+
+    def beginnings(self, pending: Any, deadline_ms: float) -> Operation[StartPlan]:
+        return _never()
+
+    def commit(self, rows: Any, grants: Any, deadline_ms: float) -> RunOperation:
+        return RunOperation(_never())
+
+
+class Bench:
+    """A reader and the list of its callbacks."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.called: list[str] = []
+
+        def note(name: str) -> Callable[..., None]:
+            return lambda _, tps: self.called.append(name)
+
+        self.reader = ReaderCore(
+            None,
+            self.world,
+            Cluster((ONE,), self.world.now_ms, view=view()),
+            ConsumerConfig(),
+            group="g",
+            joining=lambda reader: Member(reader, topics=("t",), partitions=()),
+            callbacks=Callbacks(note("assign"), note("revoke"), note("lost")),
+            notify=lambda: None,
+        )
+
+    def begin(self) -> Generator[Any, Any, None]:
+        """Return the task that begins a new partition, at the step that commits its start."""
+        self.reader.assignment.queue.append(Assign({T0: 1}))
+        task = self.reader.take_changes()
+        next(task)
+        commits = {T0: CommittedOffset(7)}
+        assert isinstance(task.send(StartPlan(Starts({T0: 7}, {}), commits)), RunOperation)
+        return task
+
+    def finish(self, task: Generator[Any, Any, None], result: Any) -> None:
+        with pytest.raises(StopIteration):
+            task.send(result)
+            task.send(None)
+
+
+def cancel(task: Generator[Any, Any, None]) -> None:
+    """Cancel the task; run the callback steps that follow."""
+    with pytest.raises(asyncio.CancelledError):
+        task.throw(asyncio.CancelledError())
+        while True:
+            task.send(None)
+
+
+def test_call_cancelled_during_the_commit_of_the_start_leaves_the_partition_pending() -> None:
+    """Regression: the reader read the partition, but never called ``on_assign`` for it."""
+    bench = Bench()
+    cancel(bench.begin())
+    assert bench.reader.collector.assignment() == bench.called == []
+    assert bench.reader.has_changes
+    bench.finish(bench.begin(), {T0: None})
+    assert bench.reader.collector.assignment() == [T0]
+    assert bench.called == ["assign"]
+
+
+def test_call_cancelled_during_the_commit_before_a_revocation_calls_on_revoke() -> None:
+    """Regression: the reader gave the partition up without a call of ``on_revoke``."""
+    bench = Bench()
+    bench.finish(bench.begin(), {T0: None})
+    bench.reader.assignment.queue.append(Revoke(1, frozenset({T0})))
+    task = bench.reader.take_changes()
+    next(task)  # The step after the callback for lost partitions.
+    assert isinstance(task.send(None), RunOperation)
+    cancel(task)
+    assert bench.called == ["assign", "revoke"]
+    assert bench.reader.collector.assignment() == []
+
+
+def test_close_cancelled_during_the_last_commit_calls_on_revoke() -> None:
+    """Regression: neither a cancelled nor a failed last commit was followed by ``on_revoke``."""
+    bench = Bench()
+    bench.finish(bench.begin(), {T0: None})
+    task = bench.reader.close(is_done=True)
+    assert isinstance(next(task), RunOperation)
+    cancel(task)
+    assert bench.called == ["assign", "revoke"]
