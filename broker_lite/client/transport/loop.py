@@ -93,7 +93,7 @@ class LoopShell:
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
         connection = self._connections.disconnect(endpoint, lane)
         if connection is not None:
-            self._touch(connection)
+            self._watch(connection)
 
     def _touch(self, connection: BrokerConnection) -> None:
         """Schedule a write at the end of this turn of the loop, for all requests that are queued by
@@ -139,6 +139,9 @@ class LoopShell:
 
     def _on_readable(self, connection: BrokerConnection) -> None:
         connection.on_readable()
+        if connection.closed:
+            # Unregister the descriptor now: the next open socket of this process gets its number.
+            self._watch(connection)
         self._touch(connection)
 
     def _on_writable(self, connection: BrokerConnection) -> None:

@@ -92,3 +92,42 @@ def test_cancelled_operation_sends_no_further_request() -> None:
 
     asyncio.run(main())
     assert steps == ["first attempt", "first attempt", "retry"]
+
+
+@pytest.mark.parametrize("is_disconnected", [False, True])
+def test_closed_connection_does_not_unregister_a_socket_that_reuses_its_descriptor(
+    is_disconnected: bool,
+) -> None:
+    """Regression: the shell removed the descriptor of a closed connection from the event loop one
+    turn later. A socket of another client that had reused the number then heard of no more
+    bytes."""
+
+    async def main() -> None:
+        loop, heard = asyncio.get_running_loop(), asyncio.Event()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            endpoint, shell = Endpoint(*server.getsockname()), LoopShell("test")
+            shell.request(Send(endpoint, Large()), lambda _: None)
+            peer, _ = await loop.sock_accept(server)
+            await loop.sock_recv(peer, 1000)
+            connection = next(iter(shell._connections))
+            number = connection.fileno()
+            if is_disconnected:
+                shell.disconnect(endpoint)
+            else:
+                peer.close()
+                while not connection.closed:
+                    shell._on_readable(connection)
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                assert number in (ours.fileno(), theirs.fileno())
+                own, other = (ours, theirs) if ours.fileno() == number else (theirs, ours)
+                loop.add_reader(own, heard.set)
+                await asyncio.sleep(0)
+                other.send(b"x")
+                await asyncio.wait_for(heard.wait(), 20)
+                loop.remove_reader(own)
+            shell.close()
+            peer.close()
+
+    asyncio.run(main())
