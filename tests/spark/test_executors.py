@@ -65,35 +65,47 @@ spark = SparkSession(SparkContext(conf=conf))
 spark.sparkContext.setLogLevel("OFF")
 
 def run(name):
+    def meet(batches):
+        # Let each executor run one of the two map tasks, so that each holds shuffle output.
+        (folder / f"{name}.map-{TaskContext.get().partitionId()}").touch()
+        while len(list(folder.glob(f"{name}.map-*"))) < 2:
+            time.sleep(0.01)
+        yield from batches
+
     def look(batches):
         context = TaskContext.get()
+        waiting = folder / f"{name}.waiting-{context.partitionId()}"
         for number, batch in enumerate(batches):
             yield batch
             # Spark's workers buffer 64 KB: the first row, but not the second, is with the sink.
-            if context.partitionId() or number != 1:
+            if context.partitionId() not in (0, 2) or number != 1:
                 continue
-            waiting = folder / f"{name}.waiting"
-            if context.attemptNumber():
+            # A repeated stage numbers its task attempts from 0 again.
+            if context.attemptNumber() or waiting.exists():
                 # The first attempt may be later: an executor that has just started is slow.
                 while not waiting.exists():
                     time.sleep(0.01)
                 continue
             status = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2]
-            new = folder / f"{name}.new"
-            new.write_text(status.split()[1])
+            new = waiting.with_suffix(".new")
+            new.write_text(f"{status.split()[1]} {context.stageId()}")
             new.rename(waiting)
             while not (folder / f"{name}.go").exists():
                 time.sleep(0.01)
 
     read = (spark.readStream.format("logbus").option("bootstrap.servers", servers)
             .option("subscribe", "executors-in").option("startingOffsets", "earliest").load())
-    query = (read.selectExpr("repeat(string(value), 50000) AS value")
-             .mapInArrow(look, "value string")
+    rows = read.selectExpr("string(value) AS value")
+    if name == "shuffled":
+        rows = rows.mapInArrow(meet, "value string").repartition(3, "value")
+    query = (rows.selectExpr("repeat(value, 50000) AS value").mapInArrow(look, "value string")
              .writeStream.format("logbus").option("bootstrap.servers", servers)
              .option("topic", f"executors-{name}").option("deliveryGuarantee", "exactly_once")
              .option("checkpointLocation", str(folder / name)).trigger(availableNow=True).start())
     query.awaitTermination()
-    print("done", name, query.exception() is None, flush=True)
+    stage = int((folder / f"{name}.waiting-0").read_text().split()[1])
+    attempt = spark.sparkContext.statusTracker().getStageInfo(stage).currentAttemptId
+    print("done", name, query.exception() is None, "stage attempt", attempt, flush=True)
 
 print("ready", flush=True)
 for name in map(str.strip, sys.stdin):
@@ -114,9 +126,13 @@ class Driver:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{name}\n")
         self._process.stdin.flush()
-        waiting = self.folder / f"{name}.waiting"
+        return self.executor(name, 0)
+
+    def executor(self, name: str, partition: int) -> int:
+        """Wait until the partition's task waits; return the pid of its executor."""
+        waiting = self.folder / f"{name}.waiting-{partition}"
         until(lambda: waiting.exists() or self._process.poll() is not None)
-        return int(waiting.read_text())
+        return int(waiting.read_text().split()[0])
 
     def line(self) -> str:
         assert self._process.stdout is not None
@@ -175,7 +191,7 @@ def test_rows_of_a_killed_executor_are_written_once(bus: Bus, driver: Driver) ->
     executor = driver.begin("killed")
     until(lambda: open_attempts(bus, topic), lambda found: len(found) > 1)
     os.kill(executor, signal.SIGKILL)
-    assert driver.line() == "done killed True"
+    assert driver.line() == "done killed True stage attempt 0"
     assert visible(bus, topic) == VALUES
 
 
@@ -183,6 +199,24 @@ def test_rows_of_a_speculative_task_attempt_are_visible_once(bus: Bus, driver: D
     topic = output(bus, "slow")
     driver.begin("slow")
     # Wait until a speculative attempt of the task has overtaken the waiting attempt.
-    assert driver.line() == "done slow True"
+    assert driver.line() == "done slow True stage attempt 0"
     driver.let_go("slow")
+    assert visible(bus, topic) == VALUES
+
+
+def test_rows_of_a_stage_that_is_repeated_after_a_failed_fetch_are_written_once(
+    bus: Bus, driver: Driver
+) -> None:
+    """The killed executor held shuffle output, so Spark repeats the sink's stage.
+
+    Of the first attempt of the stage, task 1 has ended, and task 2 runs on as a zombie.
+    """
+    topic = output(bus, "shuffled")
+    executor = driver.begin("shuffled")
+    assert driver.executor("shuffled", 2) != executor
+    until(lambda: open_attempts(bus, topic), lambda found: len(found) == 3)
+    os.kill(executor, signal.SIGKILL)
+    assert driver.line() == "done shuffled True stage attempt 1"
+    assert visible(bus, topic) == VALUES
+    driver.let_go("shuffled")
     assert visible(bus, topic) == VALUES
