@@ -241,12 +241,13 @@ class RangeLimits:
 
 
 class Admission:
-    """Decides up to which offsets each trigger reads. Its only state is the time of the last
-    batch."""
+    """Decides up to which offsets each trigger reads. Its only state is the time and the start of
+    the last batch."""
 
     def __init__(self, limits: RangeLimits) -> None:
         self.limits = limits
         self._last_ms: int | None = None
+        self._last_start: SourceOffset | None = None
 
     def next_end(
         self,
@@ -270,10 +271,13 @@ class Admission:
             self._last_ms = now_ms
             return settled
         sizes = _sizes(start, settled)
-        waited = self._last_ms is None or now_ms - self._last_ms >= limits.delay_max_ms
-        if limits.rows_min and not waited and sum(sizes.values()) < limits.rows_min:
+        is_due = self._last_ms is None or now_ms - self._last_ms >= limits.delay_max_ms
+        # A second call for the same start means that the caller has put the batch off, because its
+        # byte limit is not known yet. The batch stays due.
+        is_due = is_due or start == self._last_start
+        if limits.rows_min and not is_due and sum(sizes.values()) < limits.rows_min:
             return start
-        self._last_ms = now_ms
+        self._last_ms, self._last_start = now_ms, start
         if not limits.rows_max:
             return settled
         ends = limit_rows(start, settled, sizes, limits.rows_max, limits.new_partitions)
