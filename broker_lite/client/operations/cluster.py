@@ -148,7 +148,7 @@ class Cluster:
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:
         """Store new metadata, and return the resulting view. If ``everything``, ``view`` has all
         topics and replaces the old view; otherwise only the topics in ``view`` are replaced."""
-        view = _without_older_leaders(view, self.view)
+        view = _without_older_rows(view, self.view)
         self.view = view if everything else self.view.merged(view)
         self.view_ms = self.now_ms()
         self.has_answered = True
@@ -188,14 +188,14 @@ class Cluster:
         return groups, errors
 
 
-def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView:
-    """Return ``view``, except for partitions that have a later leader epoch in ``known``: keep
-    these as they are in ``known``. A broker that is cut off from the controller still reports
-    deposed leaders."""
+def _without_older_rows(view: ClusterView, known: ClusterView) -> ClusterView:
+    """Return ``view``, except for partitions that ``known`` has with a later leader epoch, or that
+    only ``known`` has: keep these as they are in ``known``. A broker that is cut off from the
+    controller still reports deposed leaders, and no added partitions."""
     topics = dict(view.topics)
     for name, topic in view.topics.items():
         before = known.topics.get(name)
-        if before is None or before.topic_id != topic.topic_id:
+        if before is None or before.topic_id != topic.topic_id or topic.error is not None:
             continue
         newest = {row.partition: row for row in before.partitions}
         rows = tuple(
@@ -204,6 +204,7 @@ def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView
             else row
             for row in topic.partitions
         )
+        rows += before.partitions[len(rows) :]
         if rows != topic.partitions:
             topics[name] = replace(topic, partitions=rows)
     return replace(view, topics=topics) if topics != view.topics else view

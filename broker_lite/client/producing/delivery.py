@@ -175,9 +175,9 @@ class Delivery:
         if self.transactional and self.failure is None:
             self.failure = error
 
-    def fail_topic(self, topic: str, error: LogbusError) -> None:
-        """Fail the topic's queued batches with ``error``."""
-        for tp in [tp for tp in self._busy if tp.topic == topic]:
+    def fail_topic(self, topic: str, error: LogbusError, first: int = 0) -> None:
+        """Fail the topic's queued batches for the partitions from number ``first`` on."""
+        for tp in [tp for tp in self._busy if tp.topic == topic and tp.partition >= first]:
             part = self._partitions[tp]
             while part.queue:
                 self._fail(part, part.queue.popleft(), error)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from broker_lite.client.operations import requests
@@ -369,6 +369,7 @@ class Sender:
             self.delivery.stale.update(self.delivery.topics())
         else:
             self._give_up_deposed()
+            self._fail_removed_partitions(names)
             gone = [name for name in names if self._is_gone(name)]
             if gone:
                 for name in gone:
@@ -381,6 +382,18 @@ class Sender:
                 self._renewals = 0
                 pause_ms = 0
         self._shell.later(pause_ms, go_on)
+
+    def _fail_removed_partitions(self, topics: Iterable[str]) -> None:
+        """Fail the batches for partitions that a topic no longer has, because it was recreated with
+        fewer partitions."""
+        for topic in topics:
+            count = len(self._cluster.view.partitions_of(topic))
+            if count:
+                error = UnknownTopicOrPartitionError(
+                    f"topic {topic!r} was recreated with fewer partitions, numbered from 0 to "
+                    f"{count - 1}; send the records again"
+                )
+                self.delivery.fail_topic(topic, error, first=count)
 
     def _is_gone(self, topic: str) -> bool:
         known = self._cluster.view.topics.get(topic)

@@ -65,3 +65,11 @@ def test_request_that_follows_a_failed_one_goes_to_another_broker() -> None:
     cluster = Cluster((one, two), lambda: 0.0)
     cluster.ask_another()
     assert cluster.candidates() == [two, one]
+
+
+def test_stale_metadata_does_not_remove_added_partitions() -> None:
+    cluster = Cluster((), lambda: 0.0, view=view())
+    cluster.learn(view(partitions=1), everything=False)
+    assert cluster.view.partitions_of("t") == (T0, TopicPartition("t", 1))
+    other = view(partitions=1, topic_id="AAAAAAAAAAAAAAAAAAAAAg")
+    assert cluster.learn(other, everything=True).partitions_of("t") == (T0,)

@@ -355,6 +355,17 @@ def test_records_reach_a_recreated_topic_by_its_new_id() -> None:
     assert rows.error is None
 
 
+def test_rows_for_a_partition_that_a_recreated_topic_lacks_fail_at_once() -> None:
+    """Regression: the producer requested metadata without a pause until delivery.timeout.ms."""
+    bench = Bench()
+    rows = bench.rows((None, b"v"), partition=1)
+    bench.metadata = metadata(partitions=1, topic_id=OTHER_ID)
+    bench.world.the(ApiKey.PRODUCE).produced(p1=(100, -1))
+    bench.world.run(1000)
+    assert isinstance(rows.error, UnknownTopicOrPartitionError)
+    assert "topic 't' was recreated with fewer partitions" in str(rows.error)
+
+
 def test_rows_of_a_new_producer_fail_if_no_broker_of_the_cluster_has_ever_answered() -> None:
     bench = Bench()
     bench.metadata = NoBrokersError("refused")
