@@ -19,12 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker_lite.client.administration.admin import Admin
-from broker_lite.client.discovery import security_for
 from broker_lite.client.producing.batches import ProducerIdentity
 from broker_lite.client.producing.producer import Producer
 from broker_lite.client.transactions.attempt import AttemptProducer
-from broker_lite.client.transport.blocking import shared_pool
 from broker_lite.config import ProducerConfig
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
@@ -62,15 +59,7 @@ class Sink:
         self.process = os.getpid()
         config = producer_config(options, transactional_id)
         kind = AttemptProducer if transactional_id else Producer
-        servers = options.bootstrap_servers
-        self.producer = kind(servers, config)
-        self._admin = Admin(
-            servers,
-            client_id=options.client_id,
-            timeout_ms=options.request_timeout_ms,
-            has_answered=True,
-            pool=shared_pool(options.client_id, security_for(servers, config.security)),
-        )
+        self.producer = kind(options.bootstrap_servers, config)
         self._partitions: dict[str, tuple[int, float]] = {}
 
     def partitions(self, topic: str, at_least: int = 0) -> int:
@@ -79,21 +68,7 @@ class Sink:
         known = self._partitions.get(topic)
         now = time.monotonic()
         if known is None or known[0] < at_least or now - known[1] > PARTITIONS_KNOWN_S:
-            metadata = self._admin.cluster((topic,)).topics.get(topic)
-            if metadata is None or metadata.error is not None:
-                raise self._admin.missing_topic(topic)
-            if known is not None and isinstance(self.producer, AttemptProducer):
-                # An attempt of an exactly-once batch keeps its producer and partition counts.
-                return len(metadata.partitions) if at_least else known[0]
-            if known is not None and len(metadata.partitions) > known[0]:
-                # Make a new producer: the present one has the old partition count and would refuse
-                # new partitions.
-                self.producer.flush()
-                self.producer.close()
-                self.producer = Producer(
-                    self.options.bootstrap_servers, producer_config(self.options)
-                )
-            known = self._partitions[topic] = (len(metadata.partitions), now)
+            known = self._partitions[topic] = (self.producer.partition_count(topic), now)
         return known[0]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from support.patience import until
+from support.spark_queries import records
 
+from broker_lite.bus import connect
 from broker_lite.client.producing.delivery import Delivery
 from broker_lite.client.producing.producer import Producer
 from broker_lite.errors import (
@@ -17,8 +19,9 @@ from broker_lite.errors import (
 )
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 from broker_lite.record.arrow import HEADERS_TYPE
-from pyspark_logbus import options
-from pyspark_logbus.partition_writer import write_batches
+from pyspark_logbus import exactly_once, options
+from pyspark_logbus.exactly_once import TaskIdentity
+from pyspark_logbus.partition_writer import write_attempt, write_batches
 from pyspark_logbus.schema import SinkColumns
 
 
@@ -60,6 +63,31 @@ def test_newly_added_partition_can_be_written(bus, topic, write):
     assert ends(bus, name) == [1, 1]
     with pytest.raises(InvalidPartitionsError, match="it has 2 partitions"):
         write({"value": [b"b"], "partition": pa.array([2], pa.int32())}, columns, topic=name)
+
+
+def test_newly_added_partition_can_be_written_exactly_once(bus, topic):
+    """Regression: the producer of a worker process refused the partition in every later batch."""
+    name = f"{topic}-grows"
+    bus.create_topic(name, partitions=1)
+    given = {"topic": name, "deliveryGuarantee": "exactly_once"}
+    found = options.write_options(options.parse(given), bus.bootstrap_servers)
+
+    def write(batch):
+        rows = {"value": [str(batch).encode()], "partition": pa.array([batch], pa.int32())}
+        identity = TaskIdentity(name, "run", batch, 0, batch)
+        columns = SinkColumns(value=0, partition=1)
+        attempt = write_attempt([pa.record_batch(rows)], found, columns, identity)
+        exactly_once.commit(found, [attempt], batch)
+
+    def is_known(server):
+        with connect(server) as asked:
+            return len(asked.admin.cluster((name,)).partitions_of(name)) == 2
+
+    write(0)
+    bus.admin.create_partitions(name, 2)
+    until(lambda: all(map(is_known, bus.bootstrap_servers.split(","))))
+    write(1)
+    assert [(r.partition, r.value) for r in records(bus, name)] == [(0, b"0"), (1, b"1")]
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,17 @@ def known_topics(
     raise error
 
 
+def refreshed_topics(
+    cluster: Cluster, names: Sequence[str], deadline_ms: float
+) -> Operation[ClusterView]:
+    """Refresh the metadata of the topics ``names``, and return metadata in which all of them exist.
+
+    Raises UnknownTopicOrPartitionError as ``known_topics`` does.
+    """
+    yield from refresh(cluster, names, deadline_ms)
+    return (yield from known_topics(cluster, names, deadline_ms))
+
+
 def missing_topic(cluster: Cluster, name: str) -> Operation[LogbusError]:
     """Return the error that says why a topic is missing from the metadata. If it does not exist,
     request the names of all topics, so that the error can suggest similar ones."""

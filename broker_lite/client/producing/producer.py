@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from broker_lite.client.discovery import parse_endpoints, security_for
+from broker_lite.client.operations import requests
 from broker_lite.client.operations.bounds import INT32_MAX
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.producing.accumulator import (
@@ -41,7 +42,7 @@ from broker_lite.client.producing.accumulator import (
 from broker_lite.client.producing.futures import BatchFuture, Outcome, RecordFuture
 from broker_lite.client.producing.sender import Sender
 from broker_lite.client.transport.blocking import Reactor, monotonic_ms
-from broker_lite.client.transport.steps import Shell
+from broker_lite.client.transport.steps import Operation, Shell, spawn
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
     BufferFullError,
@@ -518,6 +519,26 @@ class Producer:
             except queue.Empty:
                 if self._end is not None:
                     raise self._end.with_traceback(None) from None
+
+    def partition_count(self, topic: str) -> int:
+        """Request the topic's metadata, and return the number of its partitions. From then on the
+        producer also writes to partitions that were added to the topic.
+
+        Raises UnknownTopicOrPartitionError if the topic does not exist, or the error of the request
+        after ``request.timeout.ms``.
+        """
+        deadline_ms = self._cluster.now_ms() + self.config.request_timeout_ms
+        view = self.run(requests.refreshed_topics(self._cluster, (topic,), deadline_ms))
+        return len(view.partitions_of(topic))
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation on the background thread, and return its result or raise its error."""
+        answers: queue.SimpleQueue[T | LogbusError] = queue.SimpleQueue()
+        self._shell.call_soon(lambda: spawn(self._shell, operation, answers.put))
+        answer = self.wait_answer(answers)
+        if isinstance(answer, LogbusError):
+            raise answer
+        return answer
 
     def end(self) -> None:
         """Stop the producer without a flush. Records that are not acknowledged fail."""

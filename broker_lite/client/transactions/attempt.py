@@ -15,7 +15,7 @@ import queue
 from functools import partial
 
 from broker_lite.client.operations.group_requests import CachedCoordinator
-from broker_lite.client.operations.sink_requests import SinkCall, ask_sink
+from broker_lite.client.operations.sink_requests import ask_sink
 from broker_lite.client.producing.batches import ProducerIdentity
 from broker_lite.client.producing.producer import Producer
 from broker_lite.client.transport.steps import Timer, spawn
@@ -57,7 +57,8 @@ class AttemptProducer(Producer):
         Raises ProducerFencedError if another run of the query took the sink over. Raises
         SinkAheadOfCheckpointError if the sink has committed a later micro-batch.
         """
-        answer = self._run_request(request, request.timeout_ms)
+        deadline_ms = self._cluster.now_ms() + request.timeout_ms
+        answer = self.run(ask_sink(self._cluster, self._known, request, deadline_ms))
         if answer.producer_id == NO_PRODUCER:
             return None
         identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
@@ -92,20 +93,6 @@ class AttemptProducer(Producer):
         with self._lock:
             self._shut = InvalidTxnStateError("the attempt has ended; call join() before send()")
         self._shell.call_soon(self._stop_keeping)
-
-    def _run_request(self, request: SinkCall, timeout_ms: float) -> SinkResponse:
-        answers: queue.SimpleQueue[SinkResponse | LogbusError] = queue.SimpleQueue()
-
-        def ask() -> None:
-            deadline_ms = self._shell.now_ms() + timeout_ms
-            operation = ask_sink(self._cluster, self._known, request, deadline_ms)
-            spawn(self._shell, operation, answers.put)
-
-        self._shell.call_soon(ask)
-        answer = self.wait_answer(answers)
-        if isinstance(answer, LogbusError):
-            raise answer
-        return answer
 
     # Methods that the shell's thread calls.
 
