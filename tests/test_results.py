@@ -55,7 +55,7 @@ def test_each_numbered_row_of_the_report_has_variants_with_all_required_settings
         assert names <= variants[number], number
 
 
-def test_the_row_of_every_missed_goal_explains_its_bound() -> None:
+def test_benchmark_report_explains_what_limits_each_missed_goal() -> None:
     report, missed = peers("report"), peers("missed")
     rows = {row.name: row for row in peers("rows").ROWS}
     text = (FOLDER / "RESULTS.md").read_text("utf-8")
@@ -68,7 +68,9 @@ def test_the_row_of_every_missed_goal_explains_its_bound() -> None:
     assert f"- {missed.NO_BOUND}" not in text.lower()
 
 
-def test_summary_in_the_repository_is_short_and_agrees_with_the_results(tmp_path: Path) -> None:
+def test_benchmark_summary_in_the_repository_is_short_and_agrees_with_the_results(
+    tmp_path: Path,
+) -> None:
     """``python -m peers --report`` writes the summary from the results."""
     shutil.copytree(FOLDER / "results", tmp_path / "results")
     peers("report").write(tmp_path / "results", quick=False)

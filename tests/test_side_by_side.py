@@ -34,7 +34,7 @@ def peers(name: str) -> Any:
     return importlib.import_module(f"peers.{name}")
 
 
-def test_input_lines_are_unique_and_have_the_requested_size(tmp_path: Path) -> None:
+def test_benchmark_input_lines_are_unique_and_have_the_requested_size(tmp_path: Path) -> None:
     given = tmp_path / "access.log"
     given.write_bytes(b"".join(b"line %d of a log\n" % n for n in range(50)))
     for lines in (peers("lines").Lines(given), peers("lines").Lines()):
@@ -72,7 +72,7 @@ def test_output_of_kafka_tools_is_parsed() -> None:
         java_tools.read_sent("", 1)
 
 
-def test_processes_are_counted_by_role_with_their_descendants() -> None:
+def test_processor_time_of_broker_and_client_processes_is_counted_separately() -> None:
     burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
     wait = "import sys; sys.stdin.read()"
     meter = peers("meter")
@@ -114,8 +114,9 @@ def test_spark_jvm_and_its_python_workers_are_counted_as_separate_roles(tmp_path
 
 
 def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
-    """Return a row whose sides return these measurements, and a list of the sides in the order
-    in which they ran."""
+    """Return a benchmark (a row of the report) whose systems return these measurements, and a list
+    that records the order in which the systems run.
+    """
     kinds = peers("row")
     order: list[str] = []
 
@@ -138,7 +139,7 @@ def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
     return made, order
 
 
-def test_sides_of_a_row_run_in_turns_and_their_first_runs_are_stored_separately() -> None:
+def test_compared_systems_run_in_turns_and_their_first_runs_are_stored_separately() -> None:
     kinds, alternate = peers("row"), peers("alternate")
     goals = (
         kinds.Goal("rows_per_s", 2.0),
@@ -157,7 +158,7 @@ def test_sides_of_a_row_run_in_turns_and_their_first_runs_are_stored_separately(
     assert ratios == [(2.0, [1.0, 3.0], True), (0.25, [0.25, 0.25], True), (2.0, [1.0, 3.0], None)]
 
 
-def test_quick_run_measures_no_floors() -> None:
+def test_quick_benchmark_measures_only_logbus_and_its_peer() -> None:
     made, order = row((), {"logbus": [1], "kafka": [2], "floor": [3], "floor, flushed": [4]})
     with peers("bench").Bench(quick=True) as bench:
         (variant,) = peers("alternate").run(made, bench)["variants"]
@@ -165,7 +166,7 @@ def test_quick_run_measures_no_floors() -> None:
     assert set(order) == {"logbus", "kafka"}
 
 
-def test_bare_servers_accept_and_store_the_clients_records(
+def test_benchmark_servers_that_only_store_bytes_accept_the_clients_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare, work = peers("bare"), peers("python_work")
@@ -192,7 +193,7 @@ def test_bare_servers_accept_and_store_the_clients_records(
             assert bool(server.stored_mb()) == (program == "flushed")
 
 
-def test_failed_row_is_retried_once_and_a_hanging_row_does_not_prevent_other_rows(
+def test_failed_benchmark_is_retried_once_and_a_hanging_one_does_not_prevent_others(
     tmp_path: Path,
 ) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
@@ -228,7 +229,7 @@ def test_failed_row_is_retried_once_and_a_hanging_row_does_not_prevent_other_row
     assert "cannot run: TookTooLong: took longer than 0 s" in text
 
 
-def test_code_that_ignores_an_oserror_does_not_ignore_the_time_limit_of_a_row() -> None:
+def test_code_that_ignores_an_oserror_does_not_ignore_the_time_limit_of_a_benchmark() -> None:
     alternate = peers("alternate")
     with pytest.raises(alternate.TookTooLong), alternate._at_most(0.01):
         while True:
@@ -236,7 +237,9 @@ def test_code_that_ignores_an_oserror_does_not_ignore_the_time_limit_of_a_row() 
                 Path("/proc/0/stat").read_bytes()
 
 
-def test_report_names_missed_goals_and_rows_that_could_not_run(tmp_path: Path) -> None:
+def test_benchmark_report_names_missed_goals_and_benchmarks_that_could_not_run(
+    tmp_path: Path,
+) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
     made, _ = row((kinds.Goal("rows_per_s", 5.0),), {"logbus": [2], "kafka": [1], "floor": [4]})
 
@@ -268,7 +271,7 @@ def test_report_names_missed_goals_and_rows_that_could_not_run(tmp_path: Path) -
     assert "cannot run: Maven is missing" in absent_page
 
 
-def test_summary_names_the_rows_in_which_the_peer_is_ahead_and_ignores_floors() -> None:
+def test_benchmark_summary_names_the_measures_in_which_the_peer_is_ahead() -> None:
     kinds, alternate, summary = peers("row"), peers("alternate"), peers("summary")
     goals = (kinds.Goal("rows_per_s", 0.5), kinds.Goal("p99_ms", 2.0, "less"))
     sides = {
@@ -294,7 +297,7 @@ def test_summary_names_the_rows_in_which_the_peer_is_ahead_and_ignores_floors() 
     assert not list(summary.lines([{**kept, "variants": []}]))
 
 
-def test_bound_of_a_ratio_is_unknown_if_cores_were_idle() -> None:
+def test_highest_reachable_ratio_to_the_peer_is_unknown_if_cores_were_idle() -> None:
     bound = peers("ceilings").without_servers
 
     def found(clients: float, broker: float) -> Any:
@@ -323,7 +326,7 @@ def test_bound_of_a_ratio_is_unknown_if_cores_were_idle() -> None:
         ([0.2, 0.3, 0.5], "less", "at least 0.30 (0.20–0.50), 5.0 times it (goal ≤ 0.5, within "),
     ],
 )  # fmt: skip
-def test_report_says_whether_a_missed_goal_is_within_at_or_beyond_its_bound(
+def test_benchmark_report_says_whether_a_missed_goal_is_within_reach(
     floors: list[float], better: str, said: str
 ) -> None:
     kinds, alternate, missed = peers("row"), peers("alternate"), peers("missed")
@@ -336,7 +339,7 @@ def test_report_says_whether_a_missed_goal_is_within_at_or_beyond_its_bound(
     assert "of at" not in "\n".join(missed.lines([found | {"quick": True}]))
 
 
-def test_growth_row_stops_the_servers_of_the_row_before(
+def test_growth_benchmark_stops_the_servers_of_the_benchmark_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise the meter would count servers that stop during a measurement as clients."""
@@ -351,7 +354,9 @@ def test_growth_row_stops_the_servers_of_the_row_before(
     assert order[:2] == ["ended", "run"]
 
 
-def test_result_of_a_variant_that_ran_alone_replaces_only_this_variant(tmp_path: Path) -> None:
+def test_result_of_a_benchmark_variant_that_ran_alone_replaces_only_this_variant(
+    tmp_path: Path,
+) -> None:
     kinds, alternate, kept = peers("row"), peers("alternate"), peers("kept")
     made, order = row((kinds.Goal("rows_per_s", 1.0),), {"logbus": [2], "kafka": [1]})
     made = dataclasses.replace(made, variants=tuple(map(kinds.Variant, ("defaults", "tuned"))))
@@ -377,7 +382,7 @@ def test_result_of_a_variant_that_ran_alone_replaces_only_this_variant(tmp_path:
     assert [each["variant"] for each in alone["variants"]] == ["tuned"]
 
 
-def test_rows_and_variants_are_chosen_by_name() -> None:
+def test_benchmarks_and_their_variants_are_chosen_by_name() -> None:
     chosen = peers("__main__").chosen
     assert chosen([], []) == {}
     assert chosen(["disk", "start:first start"], []) == {"disk": [], "start": ["first start"]}
@@ -387,7 +392,9 @@ def test_rows_and_variants_are_chosen_by_name() -> None:
             chosen(rows, variants)
 
 
-def test_missing_or_failed_side_does_not_prevent_the_other_sides(tmp_path: Path) -> None:
+def test_missing_or_failed_system_does_not_prevent_the_measurement_of_the_others(
+    tmp_path: Path,
+) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
 
     def fail() -> dict[str, float]:

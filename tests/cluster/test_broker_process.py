@@ -23,7 +23,9 @@ START_S = 30
 
 
 class Service(NamedTuple):
-    """A broker process, the socket that it notifies, and the fields of its ready line."""
+    """A broker process, the socket that it notifies, and the fields of the JSON line that it prints
+    when it is ready.
+    """
 
     process: subprocess.Popen[str]
     manager: socket.socket

@@ -296,7 +296,7 @@ def test_import_of_the_admin_client_loads_only_light_modules(cluster: LocalClust
     subprocess.run([sys.executable, "-c", code, cluster.bootstrap_servers], check=True, timeout=60)
 
 
-def test_forked_child_can_use_its_parents_bus_but_not_its_parents_producer(
+def test_forked_child_can_use_its_parents_connection_but_not_its_producer_and_consumer(
     cluster: LocalCluster, topic: str
 ) -> None:
     code = """
@@ -345,7 +345,7 @@ producer.close(); consumer.close()
     )
 
 
-def test_admin_client_can_be_used_without_a_bus(cluster: LocalCluster) -> None:
+def test_admin_client_can_be_created_from_an_address_without_connect(cluster: LocalCluster) -> None:
     with Admin(cluster.bootstrap_servers) as admin:
         view = admin.describe_cluster()
         assert view.controller_id in view.brokers

@@ -86,11 +86,12 @@ def test_producer_and_readers_survive_a_killed_broker(
             time.sleep(0.05)
 
 
-def test_new_clients_of_a_connected_bus_wait_for_stopped_brokers(
+def test_new_producer_and_consumer_of_a_connected_client_wait_for_stopped_brokers(
     make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the first requests of new clients failed after five seconds, as if the address
-    were wrong."""
+    """Regression: the first requests of a new producer or consumer failed after five seconds, as if
+    the address were wrong.
+    """
     with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
         bus.create_topic("t", 1)
         broker = cluster.brokers[0]

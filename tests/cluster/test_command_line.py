@@ -100,7 +100,7 @@ def rows(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_status_health_and_doctor_report_any_cluster(
+def test_commands_report_the_cluster_of_an_address_option_or_a_context(
     logbus: Logbus, cluster: LocalCluster, environment: dict[str, str], new_topic: str
 ) -> None:
     del environment["LOGBUS_BOOTSTRAP_SERVERS"]

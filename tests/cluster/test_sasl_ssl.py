@@ -123,7 +123,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def can_log_in(secured: Secured) -> bool:
-    """Return whether every broker has learned of alice."""
+    """Return whether every broker knows the user alice yet, so that she can log in."""
     try:
         for address in secured.cluster.bootstrap_servers.split(","):
             connect(address, **secured.login()).close()

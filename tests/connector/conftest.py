@@ -22,7 +22,9 @@ def make_topic(bus: Bus) -> Callable[..., str]:
 
 @pytest.fixture
 def planner(bus: Bus) -> Iterator[Callable[..., StreamPlanner]]:
-    """Yield a function that creates a streaming planner from a source's options."""
+    """Yield a function that creates a planner from the options of a streaming source. The planner
+    is the object with which Spark's driver chooses the offset range of each micro-batch.
+    """
     made: list[StreamPlanner] = []
 
     def make(**given: str) -> StreamPlanner:

@@ -74,7 +74,9 @@ async def read_at_once(store: MetadataStore) -> None:
     assert (found[154].data, found[154].version) == (b"2", 1)
 
 
-def test_each_of_many_reads_in_one_turn_of_the_loop_gets_its_own_result(world: World) -> None:
+def test_each_of_many_znode_reads_in_one_turn_of_the_event_loop_gets_its_own_result(
+    world: World,
+) -> None:
     async def body() -> None:
         async with started(world) as (store, _):
             await read_at_once(store)
@@ -82,7 +84,7 @@ def test_each_of_many_reads_in_one_turn_of_the_loop_gets_its_own_result(world: W
     world.run(body())
 
 
-def test_syncs_in_one_turn_of_the_loop_share_a_request(world: World) -> None:
+def test_sync_calls_in_one_turn_of_the_event_loop_share_a_request(world: World) -> None:
     async def body() -> None:
         async with started(world) as (writer, _), started(world) as (reader, _):
             sent: list[str] = []
@@ -99,7 +101,7 @@ def test_syncs_in_one_turn_of_the_loop_share_a_request(world: World) -> None:
     world.run(body())
 
 
-def test_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
+def test_znode_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ZooKeeper before 3.6 does not know multi-reads, and ends the connection.
@@ -120,7 +122,7 @@ def test_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
     world.run(body())
 
 
-def test_write_beyond_the_size_limit_is_refused_without_sending_it(world: World) -> None:
+def test_metadata_write_beyond_the_size_limit_is_refused_without_sending_it(world: World) -> None:
     """ZooKeeper would close the connection at each attempt to send it."""
 
     async def body() -> None:
@@ -134,7 +136,7 @@ def test_write_beyond_the_size_limit_is_refused_without_sending_it(world: World)
     world.run(body())
 
 
-def test_refused_write_has_no_effect_and_returns_the_reason(world: World) -> None:
+def test_refused_metadata_write_has_no_effect_and_returns_the_reason(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, _):
             await store.write([Create("/a", b"1"), Create("/a/b")])
@@ -249,7 +251,7 @@ def test_expired_session_is_reported_and_replaced(world: World) -> None:
     world.run(body())
 
 
-def test_calls_without_a_connection_fail_at_once(world: World) -> None:
+def test_metadata_store_calls_without_a_connection_fail_at_once(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, events):
             await events.until(Connected)
@@ -311,7 +313,7 @@ def test_only_one_of_two_writes_of_the_same_version_succeeds(world: World) -> No
     world.run(body())
 
 
-def test_write_accepts_large_values_and_thousands_of_operations(world: World) -> None:
+def test_metadata_write_accepts_large_values_and_thousands_of_operations(world: World) -> None:
     world.session_timeout_ms = 20_000  # On a busy machine the write outlasts a session of 2 s.
 
     async def body() -> None:

@@ -1,6 +1,7 @@
 """Start three brokers for tests of replicated metadata.
 
-Functions write the state of partition t-0, and wait until brokers have a state in their snapshot.
+Functions write the ISR of partition t-0, and wait until brokers have a change in their metadata
+snapshot.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def suspect(cluster: Cluster, dead: int) -> None:
 
 
 async def left(brokers: Sequence[Broker], dead: int, partition: int) -> None:
-    """Wait until broker ``dead`` has left the partition's ISR in the snapshots of these brokers."""
+    """Wait until broker ``dead`` has left the partition's ISR in the metadata snapshots of these
+    brokers.
+    """
     await until(lambda: all(dead not in isr_of(b, partition) for b in brokers))
 
 
@@ -63,14 +66,16 @@ async def drains(broker: Broker, number: int) -> None:
 
 
 async def has_version(broker: Broker, version: int) -> None:
-    """Wait until this broker's snapshot has this version of the state of t-0."""
+    """Wait until this broker's metadata snapshot has version ``version`` of the znode with leader
+    and ISR of t-0.
+    """
     await until(lambda: view_of(broker).state.version == version)
 
 
 async def write(leader: Broker, isr: tuple[int, ...], **changes: int) -> LeaderAndIsr | None:
-    """Write the state of t-0 with this ISR, as its leader does.
+    """Write this ISR to the znode with leader and ISR of t-0, as the partition's leader does.
 
-    Return the new state, or None if the write was refused.
+    Return the new leader and ISR, or None if the write was refused.
     """
     view = view_of(leader)
     topic = leader.registry.snapshot.topics["t"]

@@ -181,8 +181,9 @@ class BitFlips:
         ]
 
     def _look_up(self) -> list[dict[TopicPartition, ListedOffset]]:
-        """Return the first offset at or after each of some timestamps, and the log start
-        offsets."""
+        """Look up some timestamps in each partition. Return, for each timestamp, the first offset
+        at or after it; the last element holds the log start offsets.
+        """
         times = (*self._moments, EARLIEST_TIMESTAMP)
         return [self.cluster.admin.list_offsets(dict.fromkeys(self._tps, at)) for at in times]
 

@@ -1,4 +1,5 @@
-"""A broker process with a state log on the topic "state"; lines on stdin control it.
+"""A broker process with a state log on the topic "state"; lines on stdin control it. A *state log*
+is a topic in which transaction coordinators keep the last value of each key.
 
 ``append KEY VALUE`` prints ``ok KEY VALUE`` or ``error KEY VALUE NAME``. ``dump`` prints ``state``
 and all keys as JSON. When the broker has loaded the state, it prints ``loaded EPOCH``. The

@@ -1,4 +1,6 @@
-"""Check that the history detects and names each planted kind of anomaly."""
+"""Check that ``History``, the record of sent and read records, detects and names each kind of
+anomaly.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def kinds(made: History, rows: Rows) -> set[str]:
 GOOD: Rows = [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_consistent_history_has_no_violation() -> None:
+def test_history_that_agrees_with_the_logs_has_no_anomaly() -> None:
     made, _ = history([b"a", b"b", b"c"])
     made.saw("r", 0, 0, 0, b"a")
     assert kinds(made, GOOD) == set()
@@ -42,7 +44,9 @@ def test_consistent_history_has_no_violation() -> None:
         ([*GOOD[:2], (3, b"c")], {"gap", "moved"}),
     ],
 )
-def test_log_contents_are_checked_against_the_history(rows: Rows, found: set[str]) -> None:
+def test_lost_duplicated_and_reordered_records_in_a_log_are_detected(
+    rows: Rows, found: set[str]
+) -> None:
     made, _ = history([b"a", b"b", b"c"])
     assert kinds(made, rows) == found
 

@@ -92,7 +92,7 @@ class States:
         until(lambda: max(process.acked.values(), default=-1) >= last)
 
     def killed(self, leader: int) -> dict[str, int]:
-        """Kill the leader while it appends; return the highest acknowledged values."""
+        """Kill the leader while it appends; return the highest acknowledged value of each key."""
         process = self.at.pop(leader)
         process.kill()
         return process.acked

@@ -51,7 +51,9 @@ class Entry(NamedTuple):
 
 
 class _Truth:
-    """The true committed batches of one partition."""
+    """The committed batches of one partition: those below the highest high watermark that any
+    leader ever returned.
+    """
 
     __slots__ = ("entries", "starts")
 
@@ -61,7 +63,7 @@ class _Truth:
 
     @property
     def end(self) -> int:
-        """Return the true high watermark."""
+        """Return the partition's true high watermark: the highest that any leader ever returned."""
         return self.entries[-1].next_offset if self.entries else 0
 
     def add(self, entry: Entry) -> None:
@@ -422,8 +424,9 @@ class Checker:
     def is_lost(self, key: PartitionKey) -> bool:
         """Return whether committed records of the partition cannot be recovered.
 
-        That is so if no disk of an ISR member is left, or if all of them are damaged and no other
-        disk has the damaged offsets intact. Such a partition must stay without a leader.
+        That is so in two cases: no disk of an ISR member is left, or all of these disks are damaged
+        and no other disk has the damaged offsets intact. Such a partition must stay without a
+        leader.
         """
         there = {
             process.logs.directory_id: process
@@ -441,7 +444,7 @@ class Checker:
         )
 
     def true_end(self, key: PartitionKey) -> int:
-        """Return the true high watermark of a partition."""
+        """Return the true high watermark of a partition: the highest that any leader ever returned."""
         return self._truth(key).end
 
     def state(self, key: PartitionKey) -> LeaderAndIsr | None:
@@ -525,7 +528,8 @@ class Checker:
     def _is_unclean(self, key: PartitionKey, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
         """Return whether this write elects a leader outside the ISR; check that this was allowed.
 
-        An unclean election is allowed only if no ISR member was registered for COMES_BACK_S.
+        An unclean election is allowed only if no ISR member was registered for COMES_BACK_S
+        seconds.
         """
         if key.topic_id not in self.lossy_topics or state.leader_epoch == before.leader_epoch:
             return False

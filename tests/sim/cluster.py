@@ -100,7 +100,7 @@ class SimCluster:
     # The methods below record the trace.
 
     def trace(self, *words: object) -> None:
-        """Add one event to the trace."""
+        """Add one event to the trace, from which two runs of a seed are compared."""
         self.tail.append((self.loop.now, words))
         self.steps += 1
         self._unhashed.append((self.loop.now, words))

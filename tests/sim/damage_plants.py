@@ -31,12 +31,16 @@ _WHERE: dict[str, Mapping[str, object]] = {}
 
 
 def under(function: Plant) -> Mapping[str, object]:
-    """Return the options of the seeds in which a plant is tried."""
+    """Return the options of the seeds with which the tests search for this removed rule (a
+    *plant*).
+    """
     return _WHERE.get(function.__name__, PLAIN)
 
 
 def planted(options: Mapping[str, object]) -> Any:
-    """Return a decorator that stores the options of the seeds in which a plant is tried."""
+    """Return a decorator for a function that removes a rule (a *plant*). It stores the options of
+    the seeds with which the tests search for the fault.
+    """
 
     def note(function: Plant) -> Plant:
         _WHERE[function.__name__] = options

@@ -172,7 +172,9 @@ class NativeMember:
         self.grants.pop(tp, None)
 
     def renewed(self) -> None:
-        """Do nothing when the lease is renewed, because the reader polls the lease."""
+        """Do nothing when the member renews its lease: the simulated reader itself asks whether the
+        lease still holds.
+        """
 
     def refuse(self, error: LogbusError) -> None:
         self.refused = error
@@ -185,7 +187,9 @@ class NativeMember:
 
 
 class World(base.World):
-    """The run of one seed. ``kind`` is the kind in the group's znode, None without a group."""
+    """One simulated run, determined by its seed. ``kind`` is the kind of group in the group's znode
+    (native or Kafka); None if no group exists.
+    """
 
     SETTINGS: Mapping[str, int] = {
         "offsets_retention_minutes": int(RETENTION_S) // 60,
@@ -425,7 +429,7 @@ class World(base.World):
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; return how often each event occurred.
+    """Run the simulation with one seed; return how often each event occurred.
 
     Raises Violation with the seed in its message.
     """

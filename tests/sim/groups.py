@@ -68,7 +68,7 @@ class FairZk(ZkService):
 
 
 class World:
-    """The run of one seed."""
+    """One simulated run, determined by its seed."""
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.loop = loop
@@ -359,7 +359,7 @@ def is_commit(asked: object) -> bool:
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; return how often each event occurred.
+    """Run the simulation with one seed; return how often each event occurred.
 
     Raises Violation with the seed in its message.
     """

@@ -317,7 +317,7 @@ class Member:
 
 
 class World:
-    """The run of one seed. ``SETTINGS`` override the settings of its brokers."""
+    """One simulated run, determined by its seed. ``SETTINGS`` override the settings of its brokers."""
 
     SETTINGS: Mapping[str, int] = {}
 
@@ -355,8 +355,9 @@ class World:
         return self._incarnations[claim]
 
     def assigned(self, generation: Generation, parts: dict[str, bytes]) -> None:
-        """Record the group leader's assignment of a generation; if it repeats one, both must be
-        equal."""
+        """Record the group leader's assignment of a generation. If the leader sends an assignment
+        for this generation twice, both must be equal.
+        """
         known = self._assigned.setdefault(generation, parts)
         if known != parts:
             self.fail(f"generation {generation} is assigned twice: {known}, {parts}")
@@ -626,7 +627,7 @@ def _is_again(member: str, owners: list[str]) -> bool:
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; return how often each event occurred.
+    """Run the simulation with one seed; return how often each event occurred.
 
     Raises Violation with the seed in its message.
     """

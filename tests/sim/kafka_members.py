@@ -337,7 +337,7 @@ class MachineMember(base.Member):
 
 
 class World(base.World):
-    """The run of one seed; all members use the same assignors."""
+    """One simulated run, determined by its seed; all members use the same assignors."""
 
     def __init__(self, loop: Any, seed: int) -> None:
         super().__init__(loop, seed)
@@ -366,8 +366,8 @@ class World(base.World):
     def is_former(self, member: MachineMember) -> bool:
         """Return whether another process has taken over the static name of this member's process.
 
-        The former process learns of it with its next heartbeat. It takes the name back if its joins
-        were not answered before.
+        The former process learns of it from the response to its next heartbeat. If its own join was
+        not answered yet, the former process takes the name back when it repeats the join.
         """
         return member.instance_id is not None and any(
             isinstance(other, MachineMember)
@@ -405,7 +405,7 @@ class World(base.World):
 
 
 def run(seed: int) -> Counter[str]:
-    """Run one seed; return how often each event occurred.
+    """Run the simulation with one seed; return how often each event occurred.
 
     Raises Violation with the seed in its message.
     """

@@ -53,9 +53,8 @@ SLOW_S = 2.5
 
 
 class Wire(LoopShell):
-    """A shell, which sends a client's requests; it answers them as a cluster of one broker does.
-
-    The requests are for metadata and offsets.
+    """Sends the requests of a client for metadata and offsets, and answers them itself as a cluster
+    of one broker does.
     """
 
     def __init__(self, world: World) -> None:
@@ -100,7 +99,9 @@ class Wire(LoopShell):
 
 
 class StreamReader:
-    """One stream and the simulated thread that reads it."""
+    """One of a consumer's streams, and the simulated thread that reads this stream. The streams
+    share the consumer's partitions.
+    """
 
     def __init__(self, consumer: Reader, number: int) -> None:
         self.consumer, self.number = consumer, number

@@ -101,7 +101,9 @@ class SimNet:
             self.heal(*link)
 
     def send(self, source: int, target: int, after: float, arrive: Callable[[], None]) -> float:
-        """Call ``arrive`` when a message arrives, at ``after`` or later; return that time."""
+        """Deliver a message: call ``arrive`` at the time at which it arrives, which is later than
+        ``after``. Return that time.
+        """
         rng = self.rng
         delay = 0.0001 + rng.random() * self.delay_s
         if self.spike_rate and rng.random() < self.spike_rate:

@@ -43,7 +43,8 @@ Worker = Producer | RowProducer
 class Outcome:
     """The result of a run.
 
-    ``virtual_s`` is the run's virtual time in seconds, ``callbacks`` its number of callbacks.
+    ``virtual_s`` is the run's virtual time in seconds, ``callbacks`` the number of event loop
+    callbacks.
     """
 
     seed: int

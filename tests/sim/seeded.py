@@ -1,4 +1,5 @@
-"""Run simulations of one group: a seed for a test, or many seeds from a command line.
+"""Run the simulations of one consumer group: one seed for a test, or many seeds from a command
+line.
 
 A failure names its seed; the same seed repeats the same run.
 """
@@ -40,7 +41,7 @@ class Violation(AssertionError):
 
 
 class World(Protocol):
-    """The run of one seed. ``problems`` holds errors that callbacks raised."""
+    """One simulated run, determined by its seed. ``problems`` holds errors that callbacks raised."""
 
     problems: list[BaseException]
     counts: Counter[str]
@@ -53,7 +54,7 @@ class World(Protocol):
 
 
 def play(make: Callable[[SimLoop, int], World], seed: int) -> Counter[str]:
-    """Run one seed; return how often each event occurred.
+    """Run the simulation with one seed; return how often each event occurred.
 
     Raises Violation with the seed in its message.
     """

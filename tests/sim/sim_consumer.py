@@ -1,4 +1,4 @@
-"""``SimConsumer``: the production reader and membership on a simulated shell, without records.
+"""``SimConsumer``: the production consumer on a simulated clock and network, without records.
 
 A test moves the positions forward where a poll would return records.
 """

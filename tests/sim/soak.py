@@ -227,8 +227,9 @@ def _plant_row(job: tuple[str, int]) -> tuple[str, int, str]:
 
 
 def planted(plants: Sequence[Plant], beginnings: int, processes: int) -> bool:
-    """Print a table row and the first failure for each plant; return whether the seeds detected all
-    plants."""
+    """Print a table row and the first failure for each removed rule (*plant*); return whether the
+    seeds detected all removals.
+    """
     jobs = [(plant.__name__, 10_000 * b) for plant in plants for b in range(beginnings)]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:

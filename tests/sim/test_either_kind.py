@@ -1,6 +1,6 @@
 """Run seeds of a group that Kafka members and native members may join.
 
-Without one of the rules, some seed must fail.
+If a test removes one of the rules from the code, some seed must fail.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ Patch = pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("seed", KEPT)
-def test_recorded_seeds_of_mixed_groups_pass(seed: int) -> None:
+def test_mixed_group_simulation_passes_on_seeds_that_once_failed(seed: int) -> None:
     either_kind.run(seed)
 
 
 @pytest.mark.parametrize("members", [0, 1])
-def test_commit_without_a_member_is_reported_only_while_the_group_has_members(members: int) -> None:
-    """A commit without a member may be applied late, but only when the group has no members.
+def test_late_commit_without_a_member_id_is_a_fault_only_while_the_group_has_members(
+    members: int,
+) -> None:
+    """A commit without a member id may be applied late, and so set the offset back, but only when
+    the group has no members.
 
-    The check once failed at the allowed case (seed 30713).
+    Regression: the simulation reported the allowed case as a fault (seed 30713).
     """
     world = either_kind.World(SimLoop(), 0)  # type: ignore[abstract]
     world.kind = znodes.KIND_KAFKA
@@ -70,7 +73,7 @@ def test_commit_without_a_member_is_reported_only_while_the_group_has_members(me
     assert world.counts["set back"] == 1
 
 
-def test_group_has_one_kind_and_expires_when_empty() -> None:
+def test_group_has_either_native_or_kafka_members_and_expires_when_empty() -> None:
     first, counts = first_seed(), Counter[str]()
     for seed in (*range(SEEDS), *range(first, first + SEEDS)):
         counts += either_kind.run(seed)

@@ -31,11 +31,11 @@ KEPT = {
 
 
 @pytest.mark.parametrize("seed", KEPT)
-def test_recorded_native_group_seeds_pass(seed: int) -> None:
+def test_native_group_simulation_passes_on_seeds_that_once_failed(seed: int) -> None:
     groups.run(seed)
 
 
-def test_fresh_native_group_seeds_pass() -> None:
+def test_native_group_simulation_passes_on_seeds_of_the_present_commit() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):

@@ -61,7 +61,7 @@ for seed in sys.argv[3:]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(FRESH_PARTS))
-def test_seeds_that_no_earlier_commit_ran_pass(part: int) -> None:
+def test_cluster_simulation_passes_on_seeds_of_the_present_commit(part: int) -> None:
     first = first_seed() + part * 1_000_000_000
     seeds = range(first, first + FRESH_SEEDS)
     acked = sum(scenario.run(seed).counts.get("acked", 0) for seed in seeds)
@@ -70,19 +70,19 @@ def test_seeds_that_no_earlier_commit_ran_pass(part: int) -> None:
 
 
 @pytest.mark.parametrize("seed", KEPT)
-def test_seeds_of_earlier_failures_pass(seed: int) -> None:
+def test_cluster_simulation_passes_on_seeds_that_once_failed(seed: int) -> None:
     assert scenario.run(seed).counts["acked"] > 0
 
 
 @pytest.mark.parametrize("seed", KEPT_TRANSACTIONS)
-def test_seeds_of_earlier_failures_of_transactions_pass(seed: int) -> None:
+def test_cluster_simulation_with_transactions_passes_on_seeds_that_once_failed(seed: int) -> None:
     options = TRANSACTIONS if seed > 6_000_000 else {"transacts": True}
     outcome = scenario.run(seed, **options)
     assert outcome.counts["committed transactions"] > 0
 
 
 @pytest.mark.slow
-def test_seed_is_deterministic_across_processes() -> None:
+def test_simulation_of_a_seed_takes_the_same_steps_in_another_process() -> None:
     """The trace must not depend on PYTHONHASHSEED, or on seeds that ran before in the same
     process."""
     here = [scenario.run(seed, TWICE_SAFETY_S).digest for seed in TWICE]
@@ -101,7 +101,7 @@ def test_seed_is_deterministic_across_processes() -> None:
     assert elsewhere.stdout.split() == here
 
 
-def test_failing_seed_prints_how_to_reproduce_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_simulation_prints_how_to_reproduce_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise Violation("the test says so")
 

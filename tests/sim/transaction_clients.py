@@ -314,7 +314,9 @@ class NumberReader(Consumer):
         self.found: list[tuple[TopicPartition, int, bytes]] = []
 
     def take(self, offsets: dict[TopicPartition, int]) -> None:
-        """Continue at these offsets."""
+        """Make the reader continue at these offsets; drop the records that it has fetched but not
+        copied.
+        """
         self.found.clear()
         self._seek(offsets)
 
@@ -388,8 +390,9 @@ class Copier(Producer):
                 await asyncio.sleep(0.5)
 
     async def look_at_offsets(self) -> None:
-        """After each decided transaction, check that an offset fetch of stable offsets returns
-        none that is older."""
+        """After each decided transaction, read the group's stable offsets as OffsetFetch does.
+        Check that no offset is older than the one that the transaction committed.
+        """
         client = Transactional(self.cluster, self.truth, self.name, f"{self.name} offsets")
         (tp,) = (TopicPartition(NUMBERS, key.partition) for key in self.keys)
         while True:

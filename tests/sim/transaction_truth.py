@@ -137,7 +137,9 @@ class TransactionTruth:
     # The methods below receive committed batches.
 
     def follows(self, topic_id: str) -> bool:
-        """Return whether ``committed`` must see the batches of this topic."""
+        """Return whether the caller must pass the batches of this topic to the method
+        ``committed``.
+        """
         return topic_id in self.topics or topic_id == self.state_topic
 
     @property

@@ -84,8 +84,9 @@ spark.stop()
 
 
 class Seen(NamedTuple):
-    """The visible values of each output topic: while the first driver stood still, and after the
-    second driver."""
+    """The visible values of each output topic: while the first driver waited, and after the second
+    driver finished.
+    """
 
     at_the_kill: Mapping[str, list[str]]
     after_restart: Mapping[str, list[str]]
@@ -100,7 +101,9 @@ def visible(bus: Bus) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def seen(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    """Kill a driver while its queries stand still at their points; let a second driver finish."""
+    """Kill a driver while its two queries wait, one before and one after the commit of a batch.
+    Then let a second driver finish both queries.
+    """
     folder, servers = tmp_path_factory.mktemp("drivers"), cluster.bootstrap_servers
     command = [sys.executable, "-P", "-c", DRIVER, servers, str(folder)]
     environment = {name: value for name, value in os.environ.items() if name[:6] != "SPARK_"}

@@ -61,8 +61,9 @@ def assert_seen_on_the_command_line(bus, capsys, group, topic):
 
 
 def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
-    """Checked are limits, idle triggers, the checkpoint's precedence over options, progress, lag
-    and output rows."""
+    """The test checks limits, idle triggers, the checkpoint's precedence over options, progress,
+    lag and output rows.
+    """
     source, target = queries.topic(13, 7), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
     lags = []

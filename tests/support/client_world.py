@@ -95,7 +95,9 @@ class Asked:
 
 
 class World:
-    """A client shell. ``run`` advances the time; ``asked`` holds the unanswered requests."""
+    """The simulated clock and network of a client. ``run`` advances the time; ``asked`` holds the
+    requests that the test has not answered.
+    """
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -144,7 +146,9 @@ class World:
 
     @property
     def is_called(self) -> bool:
-        """Return whether a call to the shell's thread is pending."""
+        """Return whether a function that the client wants to run in its network thread is still
+        pending.
+        """
         return bool(self._calls)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:

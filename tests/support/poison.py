@@ -10,7 +10,8 @@ from broker_lite.record import arrow
 
 
 def backwards(rows: int = 3, compression: arrow.Compression = "none") -> bytes:
-    """Return a column batch whose positions within the value column do not ascend.
+    """Return a column batch whose Arrow offsets into the value column do not ascend, so that it
+    cannot be decoded.
 
     If the batch is compressed, the broker does not notice the fault, but readers do.
     """

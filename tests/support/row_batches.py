@@ -15,6 +15,6 @@ encode_columns = arrow.encode
 
 
 def encode_rows(*arguments: Any, **options: Any) -> memoryview:
-    """Encode columns as a batch of rows with the same header."""
+    """Encode Arrow columns as a batch of rows, with the header that the column batch would have."""
     batch = encode_columns(*arguments, **options)
     return memoryview(columns_to_rows(batch, read_header(batch)))

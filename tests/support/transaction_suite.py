@@ -67,7 +67,9 @@ def topic(servers: str) -> str:
 
 
 def batches() -> str:
-    """Return the format in which producers of this process write: Kafka stores only rows."""
+    """Return "columns" or "rows": the batch format that producers of this process write. Apache
+    Kafka stores only rows.
+    """
     return "columns" if arrow.encode is row_batches.encode_columns else "rows"
 
 

@@ -1,7 +1,8 @@
 """Pass the lines of a transcript to the state machines.
 
 A line has a verb and ``key=value`` words; the verb selects the state machine. The output has a line
-for each effect that the machine returns, and a line for its state.
+for each effect that the machine returns (an operation that its caller must execute), and a line for
+its state.
 """
 
 from __future__ import annotations

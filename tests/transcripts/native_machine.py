@@ -133,10 +133,10 @@ class NativeVerb:
     # The methods below are verbs of other members and of brokers.
 
     def _kind(self, words: Words) -> None:
-        """Create the group with the kind ``is``.
+        """Create the group; the word ``is`` of the line says whether it is native or Kafka.
 
-        With ``generation``, also write the claim of a broker that coordinates the group in this
-        generation.
+        With the word ``generation``, also write the claim of a broker that coordinates the group.
+        The claim has this group generation.
         """
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
         if "generation" in words:

@@ -22,7 +22,7 @@ VALUES = [b"a", None, b"", b"ccc", None, b"\x00\xff" * 50]
 
 
 @pytest.mark.parametrize("values", [VALUES, [], [None], [b""], [b"x"] * 17])
-def test_binary_column_round_trips(values: list[bytes | None]) -> None:
+def test_python_bytes_convert_to_a_binary_column_and_back(values: list[bytes | None]) -> None:
     column = binary_of(values)
     column.validate(full=True)
     assert column.to_pylist() == values
@@ -49,7 +49,7 @@ def test_topic_column_repeats_the_topic_in_each_row(count: int) -> None:
     assert column.to_pylist() == ["thème"] * count
 
 
-def test_headers_round_trip_with_missing_and_null_values() -> None:
+def test_headers_convert_to_an_arrow_column_and_back_with_missing_and_null_values() -> None:
     rows = [None, [("h", b"x"), ("é", None)], [], [("h", b"")]]
     column = headers_of(rows)
     column.validate(full=True)

@@ -173,6 +173,8 @@ def test_single_broker_with_logins_needs_inter_broker_client_config() -> None:
     "settings",
     [{"advertised.listeners": "A://h:1"}, {"listener.name.a.ssl.key.location": "k"}],
 )
-def test_listener_settings_without_listeners_are_refused(settings: dict[str, str]) -> None:
+def test_settings_of_single_listeners_without_the_setting_listeners_are_refused(
+    settings: dict[str, str],
+) -> None:
     with pytest.raises(InvalidConfigError, match="without listeners"):
         listener_configs(parse(BrokerConfig, settings))

@@ -19,9 +19,10 @@ from broker_lite.native.pending_requests import BACKOFF_MAX_MS, PendingRequests
 from broker_lite.native.view import WatchedTopic
 
 
-def test_claim_does_not_wait_for_an_owner_that_was_deleted_before_it_was_read() -> None:
-    """Regression: the claim waited two seconds if the watch reported the deletion of the owner's
-    znode before the response that contained the znode."""
+def test_member_does_not_wait_for_a_former_owner_that_left_before_its_znode_was_read() -> None:
+    """Regression: the member waited two seconds before it took the partition if the watch reported
+    the deletion of the owner's znode before the response that contained the znode.
+    """
     requests, tp = PendingRequests(), TopicPartition("t", 0)
     ownership = Ownership(requests, "g", "me")
     ownership.set_target({tp: (0, WatchedTopic("id", 1, 1))}, owned_by_others={tp})

@@ -299,7 +299,9 @@ def memory_client(
             return client, outgoing
 
 
-def test_request_that_arrives_with_the_end_of_the_handshake_is_pending(pem: PemFiles) -> None:
+def test_request_that_arrives_with_the_end_of_the_tls_handshake_can_be_read_at_once(
+    pem: PemFiles,
+) -> None:
     client_context, server_context = contexts(pem)
     sock, peer = sockets()
     server = TlsTransport(peer, server_context, server_side=True)

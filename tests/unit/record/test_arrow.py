@@ -123,7 +123,9 @@ def test_small_column_batches_decode_to_their_keys_and_values(
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_slice_is_encoded_without_the_rest_of_its_array(compression: arrow.Compression) -> None:
+def test_slice_of_an_arrow_array_is_encoded_without_the_rest_of_the_array(
+    compression: arrow.Compression,
+) -> None:
     whole = sample()
     for start, stop in ((0, 1), (3, 4), (8, 16), (501, 777), (999, 1000)):
         part = whole.slice(start, stop)
@@ -160,7 +162,7 @@ def test_chunked_columns_are_joined() -> None:
     ],
     ids=str,
 )
-def test_other_string_and_binary_types_are_accepted(kind: pa.DataType) -> None:
+def test_columns_of_every_arrow_string_and_binary_type_are_accepted(kind: pa.DataType) -> None:
     plain = pa.array([b"aaaaa", None, b"bbbbb", b"ccccc"], pa.binary())
     if pa.types.is_dictionary(kind):
         array = plain.cast(pa.string()).dictionary_encode()
@@ -262,7 +264,7 @@ def test_log_append_time_overrides_the_timestamp_column() -> None:
     assert out.timestamp is None and header.constant_timestamp == 123
 
 
-def test_offset_deltas_are_decoded() -> None:
+def test_offset_deltas_of_a_column_batch_are_decoded() -> None:
     deltas = np.array([0, 5, 6], np.int32)
     columns = Columns(3, None, pa.array([b"a", b"b", b"c"]), offset_deltas=deltas)
     header, out = both_ways(columns)
@@ -272,7 +274,7 @@ def test_offset_deltas_are_decoded() -> None:
 
 
 @pytest.mark.parametrize("deltas", [[0, 0, 1], [2, 1, 3], [-1, 0, 1], [0, 2**31 - 1, -(2**31)]])
-def test_offset_deltas_that_do_not_ascend_are_corrupt(deltas: list[int]) -> None:
+def test_column_batch_whose_offset_deltas_do_not_ascend_is_corrupt(deltas: list[int]) -> None:
     columns = Columns(
         3, None, pa.array([b"a", b"b", b"c"]), offset_deltas=np.array([0, 5, 6], np.int32)
     )
@@ -283,7 +285,7 @@ def test_offset_deltas_that_do_not_ascend_are_corrupt(deltas: list[int]) -> None
         arrow.decode(buffer, batch.read_header(buffer))
 
 
-def test_producer_fields_are_written_to_the_header() -> None:
+def test_producer_id_epoch_and_sequence_are_written_to_the_batch_header() -> None:
     header, _ = both_ways(sample(3), producer_id=9, producer_epoch=2, base_sequence=77)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, 77)
     assert (header.base_offset, header.leader_epoch) == (0, -1)

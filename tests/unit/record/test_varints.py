@@ -15,7 +15,9 @@ EDGES = [0, -1, 1, 63, 64, -64, -65, 8191, 8192, -8192, -8193, 2**31, 2**63 - 1,
 
 
 def plain(values: list[int]) -> tuple[bytes, list[int]]:
-    """Return the values encoded one after another, and the start position of each."""
+    """Return the values encoded as varints, one after another, and the start position of each
+    varint.
+    """
     out, starts = bytearray(), []
     for value in values:
         starts.append(len(out))

@@ -540,8 +540,9 @@ def _overtake(log: Log, monkeypatch: pytest.MonkeyPatch, reads_before: int) -> N
 def test_batches_that_a_truncation_replaced_during_the_read_are_not_reported_as_damage(
     start: int, reads_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the former positions lie inside new batches. The reader took them for damage,
-    and these offsets stayed unreadable until the broker's next start.
+    """Regression: the reader looked for batches at their former file positions, which now lie
+    inside new batches. It took the new batches for damaged ones, and their offsets stayed
+    unreadable until the broker's next start.
     """
     disk = Disk()
     for _ in range(20):
