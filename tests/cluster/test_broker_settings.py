@@ -1,5 +1,6 @@
-"""Test two broker settings: the one that validates fetched batches, and the port of HTTP
-metrics."""
+"""Test two broker settings: fetch.verify, which says when fetched batches are checked, and the port
+of HTTP metrics.
+"""
 
 from __future__ import annotations
 

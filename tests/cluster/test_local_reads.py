@@ -68,7 +68,7 @@ class Reading:
         return self.bus.consumer(self.tp.topic, start="earliest", **options)
 
     def consumed(self, consumer: Consumer, count: int) -> list[int]:
-        """Return the offsets of the next rows; check their values."""
+        """Return the offsets of the next rows that the consumer returns; check their values."""
         found: list[int] = []
         while len(found) < count:
             rows = consumer.poll_arrow(20.0, max_rows=count - len(found))

@@ -173,7 +173,9 @@ def test_only_committed_rows_of_transactions_are_copied(
         return [f"{word}-{row}" for word in words for row in (0, 1, 2, "columns")]
 
     def copies(*words: str) -> None:
-        """Copy once; check that the copy has these rows, without gaps and without transactions."""
+        """Run the mirror once; check that the copied topic has these rows, without gaps and
+        transactions.
+        """
         mirror()
         tp = TopicPartition(copied, 0)
         end = bus.admin.list_offsets({tp: -1})[tp].offset

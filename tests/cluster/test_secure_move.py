@@ -95,7 +95,9 @@ def test_open_cluster_is_secured_without_a_failed_send(tmp_path: Path) -> None:
 
 
 def roll(cluster: LocalCluster, broker: Any, load: Load) -> None:
-    """Restart one broker; wait until it is in sync and the load continues."""
+    """Restart one broker; wait until it is in sync and records that clients send meanwhile are
+    acknowledged.
+    """
     broker.stop()
     broker.start()
     load.goes_on()

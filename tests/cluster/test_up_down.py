@@ -466,7 +466,7 @@ def test_error_names_an_unusable_broker_folder(tmp_path: Path) -> None:
         LocalCluster(1, directory=tmp_path).start()
 
 
-def test_up_reports_a_problem_with_its_folder(logbus: Logbus, tmp_path: Path) -> None:
+def test_command_up_reports_a_problem_with_its_data_folder(logbus: Logbus, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for how in ((), ("-d",)):
         said = logbus("up", *how, "--dir", str(tmp_path / "file/below"), code=1).stderr

@@ -79,7 +79,7 @@ class Reader(threading.Thread, ABC):
 
     @abstractmethod
     def consume(self) -> None:
-        """Poll until ``stopping`` is set."""
+        """Poll the client until the test sets ``stopping``."""
 
 
 class Librdkafka(Reader):

@@ -53,7 +53,9 @@ def test_sarama_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
 
 
 def test_sarama_records_are_found_by_timestamp(steps: Steps, note: OwnNote) -> None:
-    """The old version sets no maximum timestamp in batches, so the broker reads their records."""
+    """The old version of sarama sets no maximum timestamp in batches, so the broker reads their
+    records.
+    """
     names = ("GetOffset newest", "GetOffset of a time", "GetOffset oldest")
     assert steps.answers(*names) == [10, 0, 3]
     note("offsets: newest, oldest, by time", "served")
@@ -84,7 +86,7 @@ def test_sarama_administers_groups(steps: Steps, variant: Variant, note: OwnNote
 def test_sarama_gets_an_error_for_acls_without_an_authorizer(
     steps: Steps, variant: Variant, note: OwnNote
 ) -> None:
-    """The old version ignores the response's error and returns an empty list."""
+    """The old version of sarama ignores the response's error and returns an empty list."""
     if variant[0] == "sarama":
         assert "Security features are disabled" in steps.error("ListAcls")
     note("ListAcls without an authorizer", "refused: SecurityDisabled")

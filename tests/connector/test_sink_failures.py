@@ -172,7 +172,7 @@ def broker_at(running: LocalCluster, address: str) -> LocalBroker:
 
 
 def leader(running: LocalCluster, run: Run) -> LocalBroker:
-    """Return the leader of the output's first partition."""
+    """Return the leader of the first partition of the topic to which the sink writes."""
     found = run.bus.cluster().partition(TopicPartition(run.topic, 0))
     assert found is not None
     return next(each for each in running.brokers if each.id == found.leader)
@@ -182,7 +182,7 @@ def leader(running: LocalCluster, run: Run) -> LocalBroker:
 
 
 def test_task_attempt_that_spark_does_not_commit_is_aborted(make: Callable[..., Run]) -> None:
-    """Speculation and repeated stages leave such attempts."""
+    """Spark leaves such attempts after speculative execution and after it repeats a stage."""
     run = make()
     run.write(0, "lost", "lost too")
     winner = run.write(0, "a", "b")

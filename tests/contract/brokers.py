@@ -24,7 +24,9 @@ from broker_lite.server.cluster.registry import (
 
 
 class Broker:
-    """A broker process, reduced to its registry and its metadata store."""
+    """A broker process of which only the registry runs, the part that reads and writes the metadata
+    in ZooKeeper.
+    """
 
     def __init__(self, registry: Registry, store: MetadataStore) -> None:
         self.registry = registry

@@ -25,7 +25,7 @@ World = tuple[Files, str]
 
 @pytest.fixture(params=["os", "memory"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    """An implementation of Files and an empty directory in it."""
+    """The real file system or its simulation in memory, and an empty directory in it."""
     files: Files = OsFiles() if request.param == "os" else MemFiles()
     folder = str(tmp_path)
     files.make_dir(folder)

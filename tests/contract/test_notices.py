@@ -73,7 +73,9 @@ def test_brokers_apply_partition_states_from_notices_without_reading_znodes(worl
 async def write_without_states(
     broker: Broker, news: NoticeContent, isr: tuple[ReplicaId, ...]
 ) -> None:
-    """Write the state of t-0 as an older broker does: its notice contains no state."""
+    """Write the state of t-0 as an older broker does: its change notice does not contain the
+    partition's leader and ISR.
+    """
     store, path = broker.store, znodes.state_path("t", 0)
     znode = await store.get(path)
     found = await store.get(znodes.CHANGES)

@@ -444,7 +444,8 @@ def hold_back(broker: Broker) -> asyncio.Event:
 
 
 def test_broker_with_a_stale_snapshot_returns_committed_offsets(world: World) -> None:
-    """Regression: the snapshot lacked the topic, or had a deleted topic of the same name.
+    """Regression: the broker's metadata snapshot lacked the topic, or had a deleted topic of the
+    same name.
 
     The broker then returned no offset, and the group started at the log's start or end.
     """

@@ -47,7 +47,7 @@ class SimWorld:
         store.expire()
 
     async def vanish(self, store: MetadataStore) -> None:
-        """Kill the store's process without closing its session."""
+        """Kill the process that uses this metadata store, without closing its ZooKeeper session."""
         assert isinstance(store, SimZk)
         store.kill()
 
@@ -73,7 +73,9 @@ class RealWorld:
         client._call(_CONNECTION_DROP, client.handler.async_result())
 
     async def expire(self, store: MetadataStore) -> None:
-        """Expire the store's session: close it through a second connection."""
+        """Expire the ZooKeeper session of this metadata store: close the session through a second
+        connection.
+        """
         assert isinstance(store, ZooKeeperStore)
         twin = KazooClient(hosts=store._hosts, client_id=store._client.client_id)
 
@@ -85,7 +87,7 @@ class RealWorld:
         await asyncio.get_running_loop().run_in_executor(None, close)
 
     async def vanish(self, store: MetadataStore) -> None:
-        """Shut the store's socket for ever, so that its session expires."""
+        """Shut this metadata store's socket for ever, so that its ZooKeeper session expires."""
         assert isinstance(store, ZooKeeperStore)
         store._closed = True
         client = store._client

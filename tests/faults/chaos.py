@@ -121,7 +121,9 @@ class Chaos:
         return found
 
     def kill(self, topic: str, role: str) -> None:
-        """Send SIGKILL to the brokers that have this role."""
+        """Send SIGKILL to the brokers that have this role for the topic, such as leader or
+        controller.
+        """
         victims = self.victims(topic, role)
         if role == WITH_ZOOKEEPER:
             self.cluster.zookeeper.kill()

@@ -56,7 +56,7 @@ class History:
         self._lock = threading.Lock()
 
     def send(self, writer: str, partition: int, value: bytes) -> Sent:
-        """Record that a writer is about to send the value."""
+        """Record in the history that a writer is about to send the value."""
         with self._lock:
             floor = self._ends.get(partition, 0)
             sent = Sent(writer, partition, value, floor, time.monotonic())

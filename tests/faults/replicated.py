@@ -58,7 +58,7 @@ class Replicated:
         return ",".join(broker.endpoint for broker in self.brokers.values())
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections of the test to the brokers."""
         self.admin.close()
 
     def make_topic(self, partitions: int = 3, **config: object) -> str:

@@ -189,7 +189,7 @@ class SinkChaos:
                 print(f"{dict(self.kills)} {before}", file=sys.stderr, flush=True)
 
     def start_all(self) -> None:
-        """Start the processes that an interrupted kill left stopped."""
+        """Start the processes that are still stopped because Ctrl-C interrupted a kill."""
         for broker in self.cluster.brokers:
             broker.start()
         if self.driver.process is None or self.driver.process.poll() is not None:

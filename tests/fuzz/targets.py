@@ -76,7 +76,7 @@ class Target:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close the sockets of the target. By default it has none."""
+        """Close the sockets of the target. By default, a target has no socket."""
 
 
 class Jaas(Target):
@@ -161,7 +161,7 @@ class _Loop(SimLoop):
 
 
 class _FuzzIssuer:
-    """An issuer whose tokens consist of the user's name."""
+    """A token issuer for tests: an access token consists of the user's name alone."""
 
     async def check(self, token: str) -> CheckedToken:
         if token != USER:
@@ -172,7 +172,7 @@ class _FuzzIssuer:
 
 
 class _World(Target):
-    """A broker with an authorizer and logins, in virtual time."""
+    """A simulated broker with an authorizer and logins, in virtual time."""
 
     def __init__(self) -> None:
         self.loop = _Loop()  # type: ignore[abstract]

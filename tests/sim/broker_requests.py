@@ -44,7 +44,7 @@ class SimReply:
         start()
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Send the response. The bytes of files that belong to it are read now, as sendfile does."""
+        """Send the response. Read the bytes of files that belong to it now, as sendfile does."""
         data = bytearray()
         for part in parts:
             if isinstance(part, FileRange):

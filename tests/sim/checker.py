@@ -38,7 +38,7 @@ COMES_BACK_S = 8.0
 
 
 class Violation(AssertionError):
-    """Raised when an invariant does not hold."""
+    """Raised when an invariant of the replication protocol does not hold."""
 
 
 class Entry(NamedTuple):
@@ -406,8 +406,9 @@ class Checker:
                 )
 
     def can_spare(self, directory_id: str, others: int) -> bool:
-        """Return whether the ISR of every partition in this directory has ``others`` more
-        members on good disks."""
+        """Return whether every partition with a replica in this directory has ``others`` more ISR
+        members whose disks are undamaged.
+        """
         return all(
             self.is_spared(key, directory_id, others)
             for key in self._states
@@ -415,8 +416,9 @@ class Checker:
         )
 
     def is_spared(self, key: PartitionKey, directory_id: str, others: int = 1) -> bool:
-        """Return whether the partition's ISR has, besides this directory, ``others`` members on
-        good disks."""
+        """Return whether the partition has, besides the replica in this directory, ``others`` ISR
+        members whose disks are undamaged.
+        """
         bad = self.bad_disks | {directory_id, self._cluster.rot.directory_id}
         state = self._states.get(key)
         return state is not None and sum(r.directory_id not in bad for r in state.isr) >= others
@@ -444,7 +446,7 @@ class Checker:
         )
 
     def true_end(self, key: PartitionKey) -> int:
-        """Return the true high watermark of a partition: the highest that any leader ever returned."""
+        """Return a partition's true high watermark: the highest that any leader ever returned."""
         return self._truth(key).end
 
     def state(self, key: PartitionKey) -> LeaderAndIsr | None:

@@ -48,7 +48,7 @@ LEADER_NOT_AVAILABLE_CODE = 5
 
 
 class SimShell:
-    """Provides the clock, timers and connections that the client's engines need."""
+    """The simulated clock, timers and connections for the production code of a client."""
 
     def __init__(self, cluster: SimCluster, name: str) -> None:
         self._cluster = cluster

@@ -159,7 +159,7 @@ class SimCluster:
         return error is None and process.alive
 
     async def _until_over(self, process: Process, task: asyncio.Task[None]) -> None:
-        """Wait until the task ends or the process dies."""
+        """Wait until the task ends, or the broker's process dies."""
         over: asyncio.Future[None] = self.loop.create_future()
 
         def end(_: object = None) -> None:
@@ -264,5 +264,5 @@ class SimCluster:
 
 
 def pick(rng: random.Random, values: Sequence[T]) -> T:
-    """Return one of the values at random."""
+    """Return a value that ``rng`` chooses at random."""
     return values[rng.randrange(len(values))]

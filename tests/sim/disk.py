@@ -60,7 +60,7 @@ class SimClock(Clock):
 
 
 class _SimWorker:
-    """A simulated append thread."""
+    """A simulated disk thread, which appends to logs and flushes them."""
 
     def __init__(self, name: str, disk: SimDisk) -> None:
         self.name = name

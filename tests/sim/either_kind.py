@@ -92,7 +92,7 @@ class KafkaMember(base.Member):
 
 
 async def nothing() -> None:
-    """Replace a member's commit; does nothing."""
+    """Stands for a commit of a member that at present commits nothing."""
 
 
 class NativeMember:

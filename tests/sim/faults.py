@@ -22,7 +22,7 @@ DEPOSED = ("depose_a_coordinator",)
 
 
 class Faults:
-    """Injects the faults of one run."""
+    """Injects random faults into one simulated cluster."""
 
     def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
         self.cluster = cluster
@@ -65,7 +65,7 @@ class Faults:
     # The methods below choose a process and schedule later actions.
 
     def _some(self) -> Process | None:
-        """Return a random broker that serves, or None."""
+        """Return a random broker that accepts requests at present, or None."""
         running = [p for p in self.cluster.processes.values() if p.serving and not p.owner.paused]
         return pick(self.rng, sorted(running, key=lambda p: p.broker_id)) if running else None
 
@@ -387,7 +387,7 @@ class Faults:
         self._after(4, trust)
 
     def suspect_wrongly(self) -> None:
-        """Make a broker suspect a live broker."""
+        """Make a broker suspect that another broker is dead, although the other broker lives."""
         one, other = self._some(), self._some()
         if one is not None and other is not None and one is not other:
             self._suspect(one, other)

@@ -36,7 +36,7 @@ class Sent:
 
 @dataclass
 class Commit:
-    """One attempt to commit an offset."""
+    """One attempt of a consumer to commit an offset."""
 
     offset: int
     began_s: float

@@ -317,7 +317,7 @@ class Member:
 
 
 class World:
-    """One simulated run, determined by its seed. ``SETTINGS`` override the settings of its brokers."""
+    """One simulated run, determined by its seed. ``SETTINGS`` override settings of its brokers."""
 
     SETTINGS: Mapping[str, int] = {}
 

@@ -231,7 +231,7 @@ class Wire(LoopShell):
 
 
 class MachineMember(base.Member):
-    """A client process with one consumer."""
+    """The process of a client that has one consumer, which is a member of the group."""
 
     def __init__(self, world: World, name: str, instance_id: str | None) -> None:
         self.world, self.name, self.instance_id = world, name, instance_id

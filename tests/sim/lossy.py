@@ -29,7 +29,7 @@ CATCH_UP_S = 60.0
 
 
 class LossyTopic:
-    """One partition, two producers and a reader."""
+    """A topic that allows unclean elections: one partition, two producers and a reader."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
@@ -99,7 +99,7 @@ class LossyReader(Consumer):
         self.rows = {}
 
     def of(self, key: PartitionKey) -> dict[int, bytes]:
-        """Return the records read from a partition, by offset."""
+        """Return the records that this consumer has read from a partition, by offset."""
         assert self.rows is not None
         return self.rows.setdefault(key, {})
 
@@ -123,7 +123,7 @@ class LossyReader(Consumer):
         self._collector.resume_at(tp, resume_at)
 
     async def read_to(self, key: PartitionKey, mark: bytes) -> None:
-        """Read a partition until its value ``mark`` was returned."""
+        """Read a partition until the consumer has returned the record with the value ``mark``."""
         while mark not in self.of(key).values():
             self._woken.clear()
             self._take()

@@ -163,7 +163,7 @@ class StreamReader:
 
 
 class Reader:
-    """One consumer: a production member and its streams."""
+    """One consumer of a native group: the production code of a member, and its streams."""
 
     def __init__(self, world: World, name: str, subscription: NativeSubscription) -> None:
         self.world = world

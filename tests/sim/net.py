@@ -31,7 +31,7 @@ Answered = Callable[[Any], None]
 
 
 class Server(Protocol):
-    """A process that answers requests."""
+    """A simulated process to which other processes send requests."""
 
     broker_id: int
     serving: bool

@@ -15,7 +15,9 @@ from sim import scheduler
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one run; ``draw`` derives them from a seed."""
+    """The options of one simulated run: sizes, speeds and kinds of faults. ``draw`` derives them
+    from a seed.
+    """
 
     seed: int
     safety_s: float

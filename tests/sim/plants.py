@@ -477,7 +477,7 @@ def offset_commits_are_not_stored(patch: Patch) -> None:
     """Plant a fault: committed offsets of groups are acknowledged but not stored."""
 
     async def write(self: GroupWriter, parts: Any) -> None:
-        """Acknowledge the offsets without writing them."""
+        """Stands for the write of committed offsets; acknowledges offsets without writing them."""
 
     patch.setattr(GroupWriter, "_write", write)
 

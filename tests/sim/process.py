@@ -201,7 +201,7 @@ class Process:
         self.zk.resume()
 
     def unexpected(self, error: BaseException) -> None:
-        """Fail the seed on an unexpected error."""
+        """Make the simulated run fail because of an unexpected error."""
         self.cluster.failure = self.cluster.failure or error
 
     def _observe(self, job: Any) -> None:

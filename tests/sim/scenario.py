@@ -60,7 +60,9 @@ class Failed(AssertionError):
 
 
 def run(seed: int, safety_s: float = SAFETY_S, **overrides: object) -> Outcome:
-    """Run a seed; the same seed runs the same steps. Raises Failed if a check fails."""
+    """Run the simulation with a seed; the same seed runs the same steps. Raises Failed if a check
+    fails.
+    """
     options = swarm.draw(seed, Faults.names(), safety_s)
     options = dataclasses.replace(options, **overrides)  # type: ignore[arg-type]
     level = logging.root.manager.disable

@@ -41,7 +41,7 @@ class Violation(AssertionError):
 
 
 class World(Protocol):
-    """One simulated run, determined by its seed. ``problems`` holds errors that callbacks raised."""
+    """One simulated run, determined by its seed. ``problems`` holds the errors of callbacks."""
 
     problems: list[BaseException]
     counts: Counter[str]

@@ -22,7 +22,7 @@ def fetch_nothing(_: Callable[[], None]) -> None:
 
 
 class SimConsumer(AsyncConsumer):
-    """The asyncio consumer on a shell without sockets."""
+    """The asyncio consumer on a simulated network, without sockets."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ PLANT_SAFETY_S = 40.0
 
 @dataclass
 class Seeds:
-    """The sum of the results of some seeds."""
+    """The summed results of several simulated runs."""
 
     seeds: int = 0
     virtual_s: float = 0.0
@@ -144,7 +144,7 @@ def _firsts(first: int, end: float) -> Iterator[int]:
 
 
 def report(found: Seeds, wall_s: float, processes: int, first: int) -> dict[str, Any]:
-    """Return the report as JSON values."""
+    """Return the report about all simulated runs as JSON values."""
     return {
         "what": "simulated clusters: production code, virtual time, seeded faults",
         "seeds": found.seeds,

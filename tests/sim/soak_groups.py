@@ -35,7 +35,7 @@ WORLDS = {
 
 
 class Played(NamedTuple):
-    """The result of one seed of one simulation."""
+    """The result of one simulation with one seed."""
 
     world: str
     seed: int
@@ -57,7 +57,7 @@ def play(job: tuple[str, int]) -> Played:
 
 
 def report(played: list[Played], first: int, processes: int, wall_s: float) -> dict[str, Any]:
-    """Return the report as JSON values."""
+    """Return the report about all simulated runs as JSON values."""
     rows = {}
     for world in WORLDS:
         mine = [row for row in played if row.world == world]

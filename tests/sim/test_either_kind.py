@@ -1,6 +1,6 @@
 """Run seeds of a group that Kafka members and native members may join.
 
-If a test removes one of the rules from the code, some seed must fail.
+If a test removes one rule from the code, some seed must fail.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def test_group_has_either_native_or_kafka_members_and_expires_when_empty() -> No
 
 
 def claims_are_taken_over_without_a_version(patch: Patch) -> None:
-    """Plant a fault: a native member takes a group over without comparing the znode's version."""
+    """Plant a fault: a native member takes a group over without comparing the version of the
+    coordinator's znode.
+    """
 
     def blind(
         group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool

@@ -1,4 +1,4 @@
-"""Run seeds of Kafka groups. If a test removes one of the rules from the code, some seed must fail."""
+"""Run seeds of Kafka groups. If a test removes one rule from the code, some seed must fail."""
 
 from __future__ import annotations
 

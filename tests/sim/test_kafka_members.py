@@ -1,5 +1,5 @@
-"""Run seeds of logbus's members of Kafka groups. If a test removes one of the rules from the code,
-some seed must fail.
+"""Run seeds of logbus's members of Kafka groups. If a test removes one rule from the code, some
+seed must fail.
 """
 
 from __future__ import annotations

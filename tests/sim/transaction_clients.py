@@ -129,7 +129,9 @@ class Transactional:
             raise error
 
     async def operation(self, make: Callable[[float], Operation[Any]]) -> Any:
-        """Run an operation with a deadline; raise its error."""
+        """Run a client operation, such as a commit, with a deadline; return its result or raise its
+        error.
+        """
         found: asyncio.Future[Any] = self.cluster.loop.create_future()
 
         def done(result: Any) -> None:

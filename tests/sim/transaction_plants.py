@@ -259,7 +259,7 @@ def followers_track_no_transactions(patch: Patch) -> None:
 
 
 class _Nothing(OpenTransactions):
-    """A tracker that records no transaction."""
+    """Stands for the tracker of open transactions; records no transaction."""
 
     def end(self, producer_id: int, marker_offset: int) -> int:
         self._starts.setdefault(producer_id, marker_offset)

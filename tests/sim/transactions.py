@@ -62,7 +62,7 @@ def small_state(copy_batches: int) -> Iterator[None]:
 
 
 class Transactions:
-    """The transactional clients of one seed and their topics."""
+    """The transactional clients of one simulated run, and their topics."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
@@ -134,7 +134,7 @@ class Transactions:
 
     @property
     def keys(self) -> dict[str, list[PartitionKey]]:
-        """Return the partitions of each topic."""
+        """Return the partitions of each topic that the transactional clients use."""
         topic_id = self.truth.state_topic
         count = STATE_PARTITIONS if topic_id else 0
         state = [PartitionKey(topic_id, n) for n in range(count)]
@@ -175,7 +175,9 @@ class Transactions:
             raise Violation("transactional clients did not finish") from None
 
     async def _ended(self) -> None:
-        """Wait until no transaction is open, no offset is pending, and every record is stable."""
+        """Wait until no transaction is open, no offset is pending, and the last stable offset of
+        each partition has reached its high watermark.
+        """
         try:
             async with asyncio.timeout(ENDS_S):
                 while (open_one := self._open()) is not None:

@@ -125,7 +125,7 @@ class ZkService:
         return session
 
     def watch_silence(self, session: _Session) -> None:
-        """Expire the session unless it reconnects in time."""
+        """Expire the session unless its client reconnects before the session timeout."""
 
         def expire() -> None:
             is_silent = not session.connected or session.client.is_paused
@@ -271,7 +271,7 @@ class ZkService:
             return WALL_BEGAN_MS
 
     def peek(self, path: str) -> Znode | None:
-        """Return a znode for a checker, which has no session."""
+        """Return a znode to a checker of the simulation, which has no ZooKeeper session."""
         node = self._nodes.get(path)
         return None if node is None else node.read()
 
@@ -281,7 +281,7 @@ class ZkService:
 
 
 class SimZk:
-    """The MetadataStore of one client."""
+    """The simulated ZooKeeper connection of one client; implements MetadataStore."""
 
     def __init__(self, service: ZkService, context: Context | None = None) -> None:
         self._service = service

@@ -81,7 +81,7 @@ def merged(*parts: Acls) -> Acls:
 
 
 class Reply:
-    """Receives the response to one request."""
+    """Receives the response to one request in place of the client's connection."""
 
     arrived_ms = 0
     is_open = True

@@ -165,7 +165,7 @@ def batches(records: memoryview) -> list[tuple[memoryview, BatchHeader]]:
 
 
 def rows(records: memoryview) -> list[Row]:
-    """Return the rows of fetched row batches."""
+    """Return the rows in fetched bytes that consist of row batches."""
     return [row for one, header in batches(records) for row in decode_rows(one, header)]
 
 

@@ -19,7 +19,7 @@ from broker_lite.client import AsyncConsumer, Consumer
 
 
 class BlockingFace:
-    """The blocking client."""
+    """The blocking client, behind the interface that it shares with ``LoopFace``."""
 
     name = "blocking"
     connect = staticmethod(connect)
@@ -57,7 +57,9 @@ class Driven:
 
 
 class LoopFace:
-    """The asyncio client on an event loop in a thread."""
+    """The asyncio client on an event loop in a thread, with the interface of the blocking
+    client.
+    """
 
     name = "asyncio"
 
@@ -96,7 +98,7 @@ class LoopFace:
         return Driven(self, found) if isinstance(found, AsyncBus | AsyncConsumer) else found
 
     def close(self) -> None:
-        """Stop the loop."""
+        """Stop the event loop and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -68,7 +68,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
 
 @pytest.fixture
 def bus(cluster: LocalCluster) -> Iterator[Bus]:
-    """A Bus that is connected to the worker's cluster."""
+    """A client connected to the worker's cluster: a Bus, as ``connect`` returns it."""
     with connect(cluster.bootstrap_servers) as connected:
         yield connected
 

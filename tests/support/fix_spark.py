@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def warehouse() -> Iterator[str]:
-    """A temporary warehouse folder. setup.cfg could only name a permanent folder."""
+    """A temporary folder for Spark's warehouse. The options in setup.cfg could only name a
+    permanent folder.
+    """
     with tempfile.TemporaryDirectory(prefix="logbus-warehouse-") as folder:
         SparkConfigBuilder.get().set("spark.sql.warehouse.dir", folder)
         yield folder

@@ -79,7 +79,7 @@ class Member:
 
 
 class Group:
-    """A group, described by DescribeGroups."""
+    """A consumer group, whose state and members are read with DescribeGroups."""
 
     def __init__(self, servers: str, name: str) -> None:
         self._admin = confluent_admin.AdminClient({"bootstrap.servers": servers})

@@ -29,11 +29,11 @@ class PlainConnection:
         return self._socket.fileno()
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes as they are, even if they are no valid request."""
         self._socket.sendall(data)
 
     def receive(self) -> memoryview:
-        """Return the next frame."""
+        """Return the next frame that the broker sends."""
         while True:
             size = self._socket.recv_into(self._receiver.buffer())
             if size == 0:

@@ -113,7 +113,7 @@ class Node:
 
 
 class Broken(AssertionError):
-    """Raised when an invariant is violated."""
+    """Raised when an invariant of replication is violated."""
 
 
 class World:

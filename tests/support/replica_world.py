@@ -306,7 +306,7 @@ class World:
 
 
 def run(test: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
-    """Run a test with a new world."""
+    """Run a test with three new simulated brokers (a ``World``)."""
 
     async def main() -> None:
         world = World(**options)

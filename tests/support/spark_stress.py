@@ -48,7 +48,7 @@ class Life:
         ]
 
     def act(self) -> None:
-        """Make one random change; most changes send records."""
+        """Make one random change; most changes produce records."""
         actions, weights = zip(*self._actions, strict=True)
         [action] = self.random.choices(actions, weights)
         self.told.append(action())

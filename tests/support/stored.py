@@ -100,7 +100,7 @@ class Disk:
             self.manager.checkpoint()
 
     def fill(self, usable: int = 0) -> None:
-        """Limit the free disk space to ``usable`` bytes."""
+        """Limit the free space of the simulated disk to ``usable`` bytes."""
         self.files.capacity_bytes = None
         total, free = self.files.space(DATA)
         self.files.capacity_bytes = total - free + usable
@@ -110,7 +110,7 @@ class Disk:
         self.files.kill()
 
     def reopen_all(self) -> None:
-        """Kill the process and start a new one that loads all logs."""
+        """Kill the process that uses the disk, and start a new process that loads all logs."""
         self.files.kill()
         self.start()
 

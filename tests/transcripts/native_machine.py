@@ -59,7 +59,7 @@ class NativeVerb:
         self.machine = NativeMachine(GROUP, self.name, _subscription(words))
 
     def deliver(self, event: Any) -> None:
-        """Queue the event of a watch."""
+        """Queue an event of a ZooKeeper watch for the consumer."""
         self.inbox.append(event)
 
     def do(self, verb: str, words: Words) -> list[str]:
@@ -146,7 +146,7 @@ class NativeVerb:
             self._admin(Create(znodes.claim_path(GROUP, value.claim)))
 
     def _committed(self, words: Words) -> None:
-        """Write an offset that was committed without a member."""
+        """Write an offset to the group, as a client that is no member commits it."""
         tp = _tp(words["of"])
         path = znodes.offset_path(GROUP, *tp)
         self._admin(Create(znodes.offsets_path(GROUP)))
@@ -154,7 +154,7 @@ class NativeVerb:
         self._admin(Create(path, _offset(int(words["offset"]))))
 
     def _pending(self, words: Words) -> None:
-        """Add pending offsets of an open transaction."""
+        """Add the offsets of an open transaction to the group, as its coordinator does."""
         self._admin(Create(znodes.pending_path(GROUP)))
         self._admin(Create(znodes.part_path(GROUP, words["part"])))
 
@@ -318,10 +318,10 @@ class NativeVerb:
 
 
 class Nobody:
-    """A watch listener that ignores events."""
+    """A watch listener that ignores all events."""
 
     def deliver(self, event: Any) -> None:
-        """Ignore the event."""
+        """Ignore the watch event."""
 
 
 def _subscription(words: Words) -> NativeSubscription:

@@ -28,7 +28,7 @@ REFUSED = NotEnoughReplicasError("refused")
 
 @dataclass
 class Stored:
-    """A batch in the log whose header has its offset."""
+    """A batch as it is stored in the log: its header has the batch's offset."""
 
     header: BatchHeader
     buffer: memoryview
@@ -61,7 +61,7 @@ class Log:
         return writes
 
     def take(self) -> None:
-        """Append the oldest queued batch to the log."""
+        """Append the oldest batch that the state has written, but the log has not appended yet."""
         write = self.queue.pop(0)
         base = self.end
         header = stamp(write.batch, read_header(write.batch), base, 3)
@@ -91,7 +91,7 @@ class Log:
                     self.start = max(self.start, offset)
 
     def run(self) -> None:
-        """Append and commit until the state has no more batches to write."""
+        """Append and commit batches until the keyed state has no more batches to write."""
         while self.turn() or self.queue:
             while self.queue:
                 self.take()
@@ -276,7 +276,9 @@ def test_value_above_the_size_limit_of_the_state_is_refused() -> None:
 
 
 def begun_copy(rows: list[tuple[bytes, bytes]]) -> Log:
-    """Return a log whose copy has begun; its next turn writes the copy's first slice."""
+    """Return a log that has begun to copy its state; the next turn of its event loop writes the
+    first slice of the copy.
+    """
     log = Log()
     for key, value in rows:
         log.put(key, value)

@@ -75,7 +75,7 @@ def offsets(store: Any) -> GroupOffsets:
     topic = TopicView("t", "abcdefghijklmnopqrstuQ", (PartitionView(0, (1,), state),), {})
 
     async def connected() -> None:
-        """Return at once, because the store is always connected."""
+        """Return at once, because this stand-in for ZooKeeper is always connected."""
 
     return GroupOffsets(
         store,

@@ -73,7 +73,7 @@ class Commit(NamedTuple):
 
 def writer(store: Store, interval_ms: int) -> GroupWriter:
     async def connected() -> None:
-        """Return at once, because the store is always connected."""
+        """Return at once, because this stand-in for ZooKeeper is always connected."""
 
     made: Any = store
     return GroupWriter(made, interval_ms=interval_ms, wait_connected=connected)

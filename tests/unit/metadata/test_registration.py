@@ -41,7 +41,7 @@ class Store:
 
 
 async def connected() -> None:
-    """Return at once, because the store is always connected."""
+    """Return at once, because this stand-in for ZooKeeper is always connected."""
 
 
 def registrar(store: Store) -> Registrar:

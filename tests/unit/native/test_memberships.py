@@ -34,7 +34,9 @@ SUBSCRIPTION = NativeSubscription((), ".*", 1)
 
 
 def nothing_to_wait_for(_: Any) -> Iterator[Any]:
-    """Replaces ``join`` and ``leave``; returns at once, because the tests have no coordinator."""
+    """Stands for ``join`` and ``leave`` of the membership; returns at once, because the tests have
+    no coordinator.
+    """
     yield from ()
 
 

@@ -54,7 +54,7 @@ def missing_rows_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("missing_rows_unknown")
-def test_batches_rows_lag_and_losses_are_counted() -> None:
+def test_lag_metrics_count_batches_rows_lag_and_lost_records_of_a_query() -> None:
     session, registry = Session(), CollectorRegistry()
     metrics = LagMetrics(session, registry)  # type: ignore[arg-type]
     (listener,) = session.streams.listeners

@@ -27,7 +27,7 @@ from broker_lite.wire.primitives import Writer
 
 
 class Answered:
-    """A reply that records the response to one request."""
+    """Stands for the connection of one request, and records the response to the request."""
 
     session = Session(7, "10.0.0.7:4711")
     arrived_ms = 0

@@ -16,7 +16,7 @@ START_S = 1_000_000.0
 
 
 class Lines(logging.Handler):
-    """A log handler that stores its lines."""
+    """A log handler that stores the logged lines for the test."""
 
     def __init__(self) -> None:
         super().__init__()

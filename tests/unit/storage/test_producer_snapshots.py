@@ -10,7 +10,7 @@ from broker_lite.storage.producer_state import ProducerState
 
 
 class Kept:
-    """A directory with producer snapshots at these offsets."""
+    """A directory of a log with producer snapshot files for these offsets."""
 
     def __init__(self, *offsets: int) -> None:
         self.files = MemFiles()

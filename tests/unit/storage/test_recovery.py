@@ -233,8 +233,9 @@ def test_corrupt_header_below_the_recovery_point_makes_only_its_batch_unreadable
 def test_corrupt_batch_that_claims_later_offsets_does_not_stop_the_start(
     position: int, is_known: bool
 ) -> None:
-    """Regression: every start failed, because rebuilding the producer state read beyond the
-    log's end."""
+    """Regression: every start of the broker failed, because rebuilding the producer state read
+    beyond the log's end.
+    """
     disk = Disk()
     disk.write(20, checkpoint=True)
     if not is_known:

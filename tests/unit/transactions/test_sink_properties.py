@@ -119,7 +119,7 @@ class World:
             assert slot.epoch == result.epoch, "an attempt opens after its record is committed"
 
     def commit(self, record: Record) -> None:
-        """Commit the record, as if the high watermark had passed it."""
+        """Commit a record in flight, as when the high watermark of the state log passes it."""
         if isinstance(record, ev.PersistSlot):
             self.slots.pop(record.producer_id, None)
             if record.slot is not None:
@@ -157,8 +157,9 @@ class World:
             self.step(Persisted(record.number))
 
     def die(self, survivors: int) -> None:
-        """Let the next coordinator load the log, including the first ``survivors`` records in
-        flight."""
+        """End the coordinator. The next coordinator loads the committed records and the first
+        ``survivors`` records in flight.
+        """
         self.step(Deposed(NotCoordinatorError("deposed")))
         for record in self.open[:survivors]:
             self.commit(record)
@@ -178,7 +179,7 @@ class World:
         self.step(ProducerIdReady(self.next_id))
 
     def finish(self) -> None:
-        """Let the state log, the partitions and ZooKeeper answer everything that is pending."""
+        """Let the state log, the partitions and ZooKeeper answer all pending requests."""
         for _ in range(2000):
             if self.open:
                 self.settle()

@@ -32,7 +32,9 @@ COMPLETED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 @dataclass
 class World:
-    """The coordinator, its state log, and the state of the clients."""
+    """The transaction coordinator of one transactional id, its state log, and the state of the
+    clients.
+    """
 
     epoch: int
     machine: Transaction = field(init=False)
@@ -130,7 +132,9 @@ class World:
             assert (before.producer_id, before.epoch) not in self.fenced
 
     def die(self, *, is_last_in_log: bool) -> None:
-        """Let the next coordinator load the log, with or without the record in flight."""
+        """End the coordinator. The next coordinator loads the committed records, with or without
+        the record in flight.
+        """
         self.step(ev.Deposed(NotCoordinatorError("deposed")))
         if is_last_in_log and self.open:
             self.check_decision(self.open[0].record)
@@ -145,7 +149,7 @@ class World:
         self.step(ev.Resumed())
 
     def finish(self) -> None:
-        """Let the state log, the partitions and ZooKeeper answer everything that is pending."""
+        """Let the state log, the partitions and ZooKeeper answer all pending requests."""
         for _ in range(1000):
             if self.open:
                 self.settle()

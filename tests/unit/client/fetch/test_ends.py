@@ -26,14 +26,16 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Reactor(World):
-    """The watch's shell. ``open`` has the connections that the watch has opened and not closed."""
+    """Stands for the thread and the connections of the watch. ``open`` has the connections that the
+    watch has opened and not closed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.open: set[tuple[Endpoint, str]] = set()
 
     def start(self) -> None:
-        """Do nothing: the test runs the shell."""
+        """Do nothing, because the test runs the code of this thread."""
 
     def request(self, send: Any, on_answer: Any) -> None:
         self.open.add((send.endpoint, send.lane))
@@ -45,8 +47,11 @@ class Reactor(World):
 
 
 class Bench:
-    """A watch of topic ``t``. The test answers its long polls; all other requests succeed, unless
-    ``holds_lookups`` is set."""
+    """A watch of the end offsets of topic ``t``.
+
+    The test answers the long polls of the watch. All other requests are answered at once, except
+    ListOffsets while ``holds_lookups`` is set.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reactor = reactor = Reactor()
@@ -102,7 +107,7 @@ class Bench:
         return self.reactor.the(ApiKey.FETCH)
 
 
-def test_watch_survives_a_position_out_of_range_during_a_metadata_refresh(
+def test_end_offsets_watch_survives_an_out_of_range_error_during_a_metadata_refresh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: the refresh raised KeyError and ended the watch's thread. End offsets then never
@@ -120,9 +125,12 @@ def test_watch_survives_a_position_out_of_range_during_a_metadata_refresh(
     assert {tp: end.offset for tp, end in bench.watch.ends().items()} == {T0: 7, T1: 7}
 
 
-def test_watch_closes_the_connection_of_a_poll_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_offsets_watch_closes_the_connection_of_a_long_poll_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Regression: every poll that a leader refused left an open connection behind, because the next
-    poll used another one."""
+    poll used another connection.
+    """
     bench = Bench(monkeypatch)
     for _ in range(5):
         bench.poll().fetched([PartitionAnswer(0, NotLeaderError.code)])
@@ -132,7 +140,7 @@ def test_watch_closes_the_connection_of_a_poll_that_failed(monkeypatch: pytest.M
     assert {endpoint for endpoint, _ in bench.reactor.open} == {ONE}
 
 
-def test_topic_that_is_added_during_a_metadata_refresh_is_watched_at_once(
+def test_topic_added_to_an_end_offsets_watch_during_a_metadata_refresh_is_watched_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: the watch looked the topic up only at the next refresh, 30 s later."""

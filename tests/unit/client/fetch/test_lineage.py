@@ -56,7 +56,7 @@ def test_epochs_of_the_read_records_show_where_they_diverge_from_the_leaders_log
     assert read().cut(OffsetAndEpoch(*told), 20, 8) == goes_on_at
 
 
-def test_divergence_beyond_the_position_is_ignored_from_the_leader_that_sent_the_records() -> None:
+def test_divergence_beyond_the_position_is_ignored_if_the_same_leader_sent_the_records() -> None:
     assert read().cut(OffsetAndEpoch(30, 5), 20, 7) is None
     assert read().cut(OffsetAndEpoch(12, 5), 20, 7) == (12, 3)
 

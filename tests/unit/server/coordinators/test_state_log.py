@@ -51,7 +51,7 @@ class Owner:
 
 
 class Owners:
-    """An ``Owner`` for each broker of the world."""
+    """An ``Owner`` (a broker's state log) for each simulated broker."""
 
     def __init__(self, world: World) -> None:
         self.world = world

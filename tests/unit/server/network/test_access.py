@@ -275,7 +275,7 @@ def test_malformed_principals_are_refused(settings: dict[str, str]) -> None:
 
 
 class Answered:
-    """A reply that records the response to one request."""
+    """Stands for the connection of one request, and records the response to the request."""
 
     arrived_ms = 0
 

@@ -44,7 +44,7 @@ class Time:
 
 
 class Socket:
-    """Stands for a connection, and records why it was closed."""
+    """Stands for a client's connection, and records why the broker closed it."""
 
     closed = False
     reason = ""
